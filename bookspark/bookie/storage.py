@@ -33,6 +33,7 @@ from bookspark.bookie.holdings.kept_files import KeptFiles
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.reads import Piece, ReadPlan
 from bookspark.bookie.holdings.scrubbing import Scrubbing
+from bookspark.bookie.holdings.what_is_back import note_what_is_back
 from bookspark.bookie.ledgers.adds import Adds
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.ledgers.explicit_lacs import ExplicitLacs
@@ -151,7 +152,7 @@ class Storage:
         self._read_only_switch.opened()
         self.disks.look_at_all()
         self._records.is_open = True
-        deque(self.holdings.note_what_is_back(), maxlen=0)
+        deque(note_what_is_back(self.holdings), maxlen=0)
         self._losses.begin()
         return self
 
@@ -382,7 +383,7 @@ class Storage:
         it is empty if there is nothing that the last ones don't hold."""
         yield from self.volatile.rest()
         self._losses.write_again()
-        yield from self.holdings.note_what_is_back()
+        yield from note_what_is_back(self.holdings)
         if any(directory.control.worth_rewriting for directory in self.holdings.live):
             yield from self._records.rewrite()
         if not self.checkpoints.due:

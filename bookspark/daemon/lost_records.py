@@ -38,4 +38,4 @@ def keep_lost_records(storage: Storage, store: MetadataStore) -> LostRecords | N
 
 def _held_from(storage: Storage, above: int) -> list[int]:
     """Ids above this one of which there are entries or control state, many of them twice."""
-    return storage.holdings.index.ids_from(above + 1) + storage.holdings.ledgers.ids.since(above + 1)
+    return storage.holdings.index.ledger_ids(above + 1) + storage.holdings.ledgers.ids.since(above + 1)

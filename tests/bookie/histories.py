@@ -191,8 +191,16 @@ class History(Stepped):
             directory.commit.submit(NoteSync(statuses.append))
         self.commit()
         if all(status == Status.OK for status in statuses):
-            acked = {ledger_id: set(acked) for ledger_id, acked in self.promises.acked.items()}
+            noted, _ = self.noted
+            acked = {
+                ledger_id: {one for one in acked if one in noted.get(ledger_id, ()) or self.is_held(ledger_id, one)}
+                for ledger_id, acked in self.promises.acked.items()
+            }
             self.noted = acked, set(self.promises.fenced)
+
+    def is_held(self, ledger_id: int, entry_id: int) -> bool:
+        """Is the entry in a directory that has not failed?"""
+        return bool(self.storage.plan_read(ledger_id, entry_id, entry_id, 0, sparse=False).pieces)
 
     def do_checkpoint(self) -> None:
         self.checkpoint()

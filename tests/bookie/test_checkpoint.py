@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -19,14 +20,21 @@ from bookspark.bookie.disk.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from bookspark.bookie.disk.control_state import ControlState
+from bookspark.bookie.disk.control_log import decode_records, encode_records, live_bytes
+from bookspark.bookie.disk.control_state import _LOST_PACKED_MAX, _PLAIN, _PLAIN_LEDGER, ControlState, LedgersNoted
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.bookie.disk.index import Index, Row, location, log_of
 from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.holdings.checkpointing import fill
 from bookspark.bookie.storage import Storage
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted, FenceUnsureNoted, MasterKeyNoted
+from bookspark.protocol.bookie.bookie_ledger import (
+    BookieLedger,
+    EntriesLost,
+    FenceNoted,
+    FenceUnsureNoted,
+    MasterKeyNoted,
+)
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.header import Status
@@ -112,7 +120,8 @@ def test_the_parts_of_a_checkpoint_say_together_what_the_index_says(
             case 3:
                 newest += 1
         if random.randrange(3) == 0:
-            index.remove(covered, location(newest, 1 << 31))
+            for ledger_id in index.ledger_ids():
+                index.changing(ledger_id).remove(covered, location(newest, 1 << 31))
         covered = max(covered, location(newest, random.randrange(408, end[newest] + 1)))
         before = {directory.path: directory.expected(index, covered) for directory in each}
         behind = location(newest, 1 << 30)
@@ -207,6 +216,49 @@ def test_what_several_control_logs_tell_of_a_ledger_is_put_together_without_an_o
     found = list(both.ledgers.looks())
     assert [ledger.ledger_id for ledger in found if ledger.fenced and ledger.fence_unsure] == [3, 8]
     assert len(found) == 50 and {ledger.last_add_confirmed for ledger in found} == {8}
+
+
+def test_a_ledger_that_lost_entries_is_packed_and_is_what_it_was() -> None:
+    """Each such ledger stayed an object for ever, six times as large."""
+    random = Random(3)
+    packed, twin = ControlState(), ControlState()
+    for number in range(1500):
+        ledger_id, first = random.randrange(40), random.randrange(200)
+        record: Any = random.choice(
+            (
+                EntriesLost(ledger_id, first, first + random.randrange(4)),
+                EntriesLost(ledger_id, first, first, location(1, number)),
+                FenceNoted(ledger_id),
+                FenceUnsureNoted(ledger_id),
+            )
+        )
+        plain = LedgersNoted(_PLAIN_LEDGER.pack(ledger_id, _PLAIN.pack(KEY, first, 0, random.randrange(4))))
+        for state in (packed, twin):
+            if number < 40:
+                state.replay([MasterKeyNoted(number, KEY)])
+            state.replay([record] if ledger_id % 4 == 0 or number % 7 else [plain])
+            state.note(array("q", [ledger_id]), array("q", [first]), array("q", [first // 2]))
+            if number == 1400:
+                state.lose_fences()
+        packed.ledgers.rest_all()
+        if number % 100 == 0 or number > 1490:
+            assert list(packed.ledgers.looks()) == list(twin.ledgers.looks())
+    assert sum(bool(ledger.lost) for ledger in twin.ledgers.looks()) == 40
+    few = [ledger.ledger_id for ledger in twin.ledgers.looks() if len(ledger.lost) <= _LOST_PACKED_MAX]
+    assert few and all(isinstance(packed.ledgers.packed[ledger_id], bytes) for ledger_id in few)
+    again = ControlState()
+    records = [record for part in packed.records() for record in part]
+    again.replay_at_boot(decode_records(encode_records(records), 0))
+    by_id = [{one.ledger_id: one for one in state.ledgers.looks()} for state in (again, packed)]
+    assert by_id[0] == by_id[1] and again.lost_copies == twin.lost_copies
+    assert live_bytes(packed) == live_bytes(twin) == live_bytes(again)
+
+
+def test_a_ledger_that_lost_very_much_is_not_unpacked_for_each_request() -> None:
+    state = ControlState()
+    state.replay([MasterKeyNoted(5, KEY), *(EntriesLost(5, 2 * i, 2 * i) for i in range(_LOST_PACKED_MAX + 1))])
+    state.ledgers.rest_all()
+    assert state.ledgers.look(5) is state.ledgers.look(5) is not None
 
 
 def test_a_ledger_that_was_packed_is_what_it_was(disk: MemoryFileSystem) -> None:

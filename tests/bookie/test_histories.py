@@ -260,3 +260,18 @@ def test_a_story_that_ended_is_freed():
     del history
     gc.collect()
     assert kept() is None
+
+
+def test_a_directory_that_failed_within_the_second_has_no_durable_notes():
+    """The model took them for durable when the second was over, although nobody looked after that directory any more. So it found
+    entries denied that a lying disk had lost (``LOST_WITHIN_A_SECOND``)."""
+    steps = (
+        *(("add", 0, 10, 1, 0), ("second",), ("add", 0, 4, 2, 0), ("fault", "write */disk0/* 1 lost")),
+        *(("fault", "sync *.synced 1 write-back:64"), ("commit",), ("seal",), ("second",), ("crash", 289, "")),
+    )
+    assert failure_of(Story(2, 2500, True, 100_000, False, False, steps)) == ""
+    # Where the other directory has them, they are noted.
+    story = History(Story(2, 2500, True, 100_000, False, False, ()))
+    for step in (("add", 1, 4, 1, 0), *steps[:-1]):
+        story.take(step)
+    assert story.noted[0] == {story.slots[0]: {10}, story.slots[1]: {4}}

@@ -7,6 +7,7 @@ from collections import deque
 
 import pytest
 
+from bookspark.bookie.disk import control_state
 from bookspark.bookie.disk.control_state import _PLAIN_LEDGER, LedgersNoted
 from bookspark.bookie.disk.index import ChangingRows, Index
 from bookspark.bookie.disk.packed_dict import PackedDict
@@ -14,7 +15,7 @@ from bookspark.bookie.disk.sorted_ids import SortedIds
 from bookspark.bookie.holdings.holdings import RANGES_ROWS_MAX
 from bookspark.bookie.ledgers.held_copies import _ROWS_A_TURN
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
-from bookspark.protocol.bookie.bookie_ledger import LimboCleared, LimboNoted, MasterKeyNoted
+from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, LimboNoted, MasterKeyNoted
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.header import Status
@@ -238,3 +239,15 @@ def test_the_status_asks_no_disk(storage):
     storage.storage.disks._file_system = files
     assert storage.storage.status().free_bytes > 0
     assert files.calls == []
+
+
+def test_what_is_lost_packs_no_ledgers_on_the_loop(monkeypatch, storage):
+    """65,536 were packed at once: 237 to 315 ms. And whoever held one of them changed what nobody had any more."""
+    control = storage.storage.holdings.control
+    monkeypatch.setattr(control_state, "_IN_USE_MAX", 4)
+    held = control.of(5)
+    monkeypatch.setattr(PackedDict, "rest_all", lambda self: pytest.fail("it packs all of them at once"))
+    control.replay(EntriesLost(ledger_id, 0, 0) for ledger_id in range(6, 30))
+    held.note(7, 7)
+    assert control.ledgers.look(5).last_add_confirmed == 7
+    monkeypatch.undo()

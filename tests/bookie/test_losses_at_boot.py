@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from bookspark.bookie.disk import control_state
 from bookspark.bookie.disk.control_log import encode_records
 from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.index import Index
 from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.synced_note import SyncedNote
+from bookspark.bookie.holdings import boot
 from bookspark.bookie.offline.inspection import rebuild_index
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import why_lossy
@@ -547,3 +550,81 @@ def test_how_far_a_log_was_written_counts_until_its_tail_is_settled():
     bad = written(left=FRAME_BYTES + 1)
     flip(bad, "/disk/logs/00000001.synced", 20, 0)
     assert lost(bad, cached=True) == [f"{LOG} is damaged"]
+
+
+# -- what many losses cost
+
+
+def vanished(frames: int, ledgers: range) -> MemoryFileSystem:
+    """A checkpointed disk of many logs, all but the last of which are gone. In each log is one frame of each ledger."""
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    for entry_id in range(frames):
+        for ledger_id in ledgers:
+            run.add(ledger_id, entry_id)
+        run.commit()
+        run.seal()
+    run.checkpoint()
+    run.storage.close()
+    remove(disk, *[path for path in paths(disk, ".arrows") if f"{frames:08x}" not in path])
+    return disk
+
+
+def test_however_many_logs_are_gone_the_index_is_walked_over_once(monkeypatch):
+    """It was walked over once for each: 4 logs of 200,000 ledgers took 10 s."""
+    disk = vanished(6, range(30))
+    walks: list[int] = []
+    walk = Index.remove_at_boot
+    monkeypatch.setattr(Index, "remove_at_boot", lambda self, gone: (walks.append(len(gone)), walk(self, gone))[1])
+    run = Stepped(ONE, disk)
+    assert walks == [5]
+    assert all(unknown(run, ledger_id, entry_id) for ledger_id in range(30) for entry_id in range(5))
+    assert all(len(run.read(ledger_id, 5, 5)[0]) == 1 for ledger_id in range(30))
+
+
+def test_what_is_lost_at_a_boot_is_noted_in_bounded_writes_and_ledgers_stay_packed(monkeypatch):
+    """All records of 400,000 rows and all of their ledgers were objects at once: 460 MB."""
+    disk = vanished(4, range(50))
+    most: list[int] = []
+    note = boot.note_in_each
+    monkeypatch.setattr(boot, "note_in_each", lambda *given: (most.append(len(given[2])), note(*given))[1])
+    monkeypatch.setattr(boot, "_LOST_A_WRITE", 8)
+    monkeypatch.setattr(control_state, "_IN_USE_MAX", 16)
+    for _ in range(2):
+        run = Stepped(ONE, disk)
+        holdings = run.storage.holdings
+        assert sum(most) == 50, "entries that follow each other and have no copy share a record"
+        assert max(most) <= 8 and holdings.ledgers.in_use_count <= 20 and holdings.index._rows.in_use_count == 0
+        assert all(isinstance(kept, bytes) for kept in holdings.ledgers.packed.values() if kept is not None)
+        assert all(unknown(run, ledger_id, 2) and len(run.read(ledger_id, 3, 3)[0]) == 1 for ledger_id in range(50))
+        disk, most = disk.crashed(nothing_kept), []
+    run.checkpoint()
+    run.restart()
+    assert run.storage.holdings.lost_copies == 0, "the checkpoint names them no more"
+    assert all(unknown(run, ledger_id, 2) and len(run.read(ledger_id, 3, 3)[0]) == 1 for ledger_id in range(50))
+
+
+@pytest.mark.parametrize("loss", [everything_kept, nothing_kept])
+def test_a_crash_while_the_losses_of_a_boot_are_noted_leaves_none_out(monkeypatch, loss):
+    disk = vanished(3, range(12))
+    crashed: list[MemoryFileSystem] = []
+    note = boot.note_in_each
+
+    def noted(*given):
+        crashed.append(disk.crashed(loss))
+        note(*given)
+        crashed.append(disk.crashed(loss))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(boot, "_LOST_A_WRITE", 2)
+        patch.setattr(boot, "note_in_each", noted)
+        Stepped(ONE, disk)
+    assert len(crashed) == 12
+    for number, left in enumerate(crashed):
+        run = Stepped(ONE, left)
+        if number % 2:
+            # This boot's checkpoint does not name them any more.
+            run.checkpoint()
+            run = Stepped(ONE, left.crashed(nothing_kept))
+        assert all(unknown(run, ledger_id, entry_id) for ledger_id in range(12) for entry_id in range(2))
+        assert all(len(run.read(ledger_id, 2, 2)[0]) == 1 for ledger_id in range(12))

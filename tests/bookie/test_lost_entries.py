@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.bookie.disk.index import location
 from bookspark.bookie.offline.inspection import rebuild_index
 from bookspark.bookie.storage import Storage
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, EntriesLost
@@ -81,7 +80,9 @@ def test_lost_entries_are_lost_for_every_later_start(filled: Pumped, tmp_path: P
 def test_no_checkpoint_leaves_out_entries_before_it_is_noted_that_they_are_lost(filled: Pumped, tmp_path: Path) -> None:
     run_checkpoint(filled.storage)
     before = (tmp_path / "a/checkpoint").read_bytes()
-    filled.storage.holdings.lose_between(location(0, 0), location(100, 0))
+    holdings = filled.storage.holdings
+    for ledger_id in holdings.index.ledger_ids():
+        assert holdings.lose(ledger_id, [row.where for row in holdings.index.get(ledger_id).covering(0, 100)])
     run_checkpoint(filled.storage)
     assert (tmp_path / "a/checkpoint").read_bytes() == before
     filled.run(filled.storage.settle)

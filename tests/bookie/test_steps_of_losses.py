@@ -20,6 +20,7 @@ from bookspark.bookie.holdings.holdings import _LEDGERS_A_STEP, _ROWS_A_STEP, _R
 from bookspark.bookie.holdings.long_polls import _TOLD_A_TURN as _POLLS_A_TURN
 from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import Piece, Stop
+from bookspark.bookie.holdings.what_is_back import note_what_is_back
 from bookspark.bookie.serving.maintenance import Maintenance
 from bookspark.bookie.serving.poll_timers import _ENDED_A_TURN, PollTimers
 from bookspark.bookie.steps import Steps, run_steps
@@ -30,6 +31,7 @@ from bookspark.protocol.reading.loss_notes import _SAY_THAT_THEY_LOST_IT
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import everything_kept
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES
 from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import KEY, config, run_checkpoint
 from tests.bookie.stepped import Stepped, without_threads
@@ -346,7 +348,7 @@ def test_what_is_back_is_noted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None
     for entry_id in range(count):
         rows.insert(entry_id, entry_id, row.where, 1)
     one.holdings.control.replay(EntriesLost(8, i, i) for i in range(0, count, 2))
-    run_steps(one.holdings.note_what_is_back(), lambda: None)
+    run_steps(note_what_is_back(one.holdings), lambda: None)
     assert one.holdings.lacking(8) == () and max(calls) <= 2 * _ROWS_A_STEP and len(calls) <= 4
 
 
@@ -515,3 +517,34 @@ def test_long_polls_whose_time_is_up_together_end_in_turns(monkeypatch: pytest.M
         timers.remove(added[1])
 
     asyncio.run(run())
+
+
+def test_a_lost_batch_of_a_long_ledger_is_found_without_a_look_at_all_of_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """About 10 ms of the loop each time, in a ledger of a million rows."""
+    run = Stepped(config("/disk"), MemoryFileSystem("/disk"))
+    holdings = run.storage.holdings
+    for entry_id in (11, 14, 15):
+        run.add(5, entry_id)
+    # Its entries lie around those that were there before: 10, 12 to 13, 16 to 19.
+    run.add(5, 10, 19)
+    for entry_id in range(20, 90):
+        run.add(5, entry_id)
+    run.commit()
+    looked_at: list[int | None] = []
+    numbers_at = LedgerRows.numbers_at
+
+    def counted(rows: LedgerRows, where: int, near: int = 0, within: int | None = None) -> list[int]:
+        looked_at.append(within)
+        assert numbers_at(rows, where, near, within) == numbers_at(rows, where)
+        return numbers_at(rows, where, near, within)
+
+    monkeypatch.setattr(LedgerRows, "numbers_at", counted)
+    for entry_id in (13, 50):
+        pieces = run.storage.plan_read(5, entry_id, entry_id, 0, sparse=False).pieces
+        assert holdings.lose_unreadable(pieces, Stop.DAMAGED)
+        assert looked_at.pop() == pieces[0].size // ENTRY_OVERHEAD_BYTES
+    assert holdings.lacking(5) == ((10, 10), (12, 13), (16, 19), (50, 50))
+    assert [entry.entry_id for entry in run.read(5, 10, 19, sparse=True)[0]] == []
+    assert [entry.entry_id for entry in run.read(5, 14, 15)[0]] == [14, 15]

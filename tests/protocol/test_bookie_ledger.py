@@ -20,7 +20,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
     may_read,
     same_content,
 )
-from bookspark.protocol.ledger.entry_ranges import NO_RANGES, first_within, with_ranges, without_ranges
+from bookspark.protocol.ledger.entry_ranges import _FEW, _MANY, NO_RANGES, first_within, with_ranges, without_ranges
 from bookspark.protocol.ledger.responses import (
     FENCED,
     UNAUTHORIZED,
@@ -170,6 +170,21 @@ def test_ranges_of_entries_are_the_same_sets():
         }
         first, last = sorted(random.choices(range(25), k=2))
         assert first_within(ranges, first, last) == min((i for i in ids if first <= i <= last), default=None)
+
+
+def test_a_few_ranges_that_come_to_many_make_the_same_set():
+    random = Random(17)
+    for _ in range(50):
+        first, ids = 0, set()
+        for _ in range(_MANY + 20):
+            first += 2 + random.randrange(4)
+            ids |= set(range(first, first := first + random.randrange(3)))
+        ranges = with_ranges(NO_RANGES, [(one, one) for one in ids])
+        others = [
+            (one, one + random.randrange(9)) for one in random.choices(range(first + 9), k=random.randrange(_FEW + 1))
+        ]
+        ids |= {one for begin, end in others for one in range(begin, end + 1)}
+        assert with_ranges(ranges, others) == with_ranges(NO_RANGES, [(one, one) for one in ids])
 
 
 def test_a_reader_shows_no_key_or_the_right_one():

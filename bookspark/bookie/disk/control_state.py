@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -32,17 +32,25 @@ from bookspark.protocol.bookie.bookie_ledger import (
 )
 from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, CollectionNoted
 from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlySwitched
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
 
 _LEDGERS_A_PART = 1000
 
-_IN_USE_MAX = 1 << 16
-"""When so many ledgers of a control log are objects, they are packed."""
+_IN_USE_MAX = 1 << 14
+"""At the boot: when so many ledgers are objects, they are packed."""
 _LEDGERS_A_STEP = 1 << 10
 _PLAIN = struct.Struct("<16sIIB")
 _PLAIN_LEDGER = struct.Struct(f"<q{_PLAIN.size}s")
 _FACTS = struct.Struct("<II")
 _LAC_MAX = (1 << 32) - 2
 _FENCED, _FENCE_UNSURE = 1, 2
+_FLAGS_AT = _PLAIN.size - 1
+_RANGE = struct.Struct("<qq")
+_LOST_PACKED_MAX = 64
+"""A ledger that lost more ranges than that stays as it is: to unpack it for each request would take longer than what it saves is
+worth."""
+_NO_COPIES: dict[int, EntriesLost] = {}
+"""What ``lost_copies`` has for all ledgers without such copies. Never changed."""
 
 
 class LedgersNoted(NamedTuple):
@@ -83,20 +91,30 @@ CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted
 
 
 def _packed(ledger: BookieLedger) -> bytes | None:
-    """A ledger of which nothing is known but master key, fence, whether that is unsure, LAC and LAFR; None for others."""
+    """A ledger of which nothing is known but master key, fence, whether that is unsure, LAC, LAFR and some ranges of lost
+    entries: as in ``LedgersNoted``, and then first and last of each range. None for others."""
     key, confirmed, replicated = ledger.master_key, ledger.last_add_confirmed, ledger.last_add_fully_replicated
     if key is None or len(key) != 16 or not (-1 <= confirmed <= _LAC_MAX and -1 <= replicated <= _LAC_MAX):
         return None
-    unsure = ledger.fence_unsure
-    if ledger != BookieLedger(ledger.ledger_id, key, ledger.fenced, confirmed, replicated, fence_unsure=unsure):
+    unsure, lost = ledger.fence_unsure, ledger.lost
+    if len(lost) > _LOST_PACKED_MAX or ledger != BookieLedger(
+        ledger.ledger_id, key, ledger.fenced, confirmed, replicated, lost=lost, fence_unsure=unsure
+    ):
         return None
-    return _PLAIN.pack(key, confirmed + 1, replicated + 1, _FENCED * ledger.fenced | _FENCE_UNSURE * unsure)
+    plain = _PLAIN.pack(key, confirmed + 1, replicated + 1, _FENCED * ledger.fenced | _FENCE_UNSURE * unsure)
+    return plain + b"".join(_RANGE.pack(first, last) for first, last in lost) if lost else plain
 
 
 def _unpacked(ledger_id: int, content: bytes) -> BookieLedger:
-    key, confirmed, replicated, flags = _PLAIN.unpack(content)
-    unsure = bool(flags & _FENCE_UNSURE)
-    return BookieLedger(ledger_id, key, bool(flags & _FENCED), confirmed - 1, replicated - 1, fence_unsure=unsure)
+    key, confirmed, replicated, flags = _PLAIN.unpack_from(content)
+    ledger = BookieLedger(ledger_id, key, bool(flags & _FENCED), confirmed - 1, replicated - 1, lost=_lost_of(content))
+    ledger.fence_unsure = bool(flags & _FENCE_UNSURE)
+    return ledger
+
+
+def _lost_of(content: bytes) -> EntryRanges:
+    """The lost entries of a packed ledger."""
+    return tuple(_RANGE.iter_unpack(content[_PLAIN.size :])) if len(content) > _PLAIN.size else NO_RANGES
 
 
 class ControlState:
@@ -136,8 +154,9 @@ class ControlState:
         packed = self.ledgers.packed
         for ledger_id, kept in packed.items():
             if isinstance(kept, bytes):
-                if not kept[-1] & _FENCED:
-                    packed[ledger_id] = kept[:-1] + bytes([kept[-1] | _FENCE_UNSURE])
+                if not kept[_FLAGS_AT] & _FENCED:
+                    flags = bytes([kept[_FLAGS_AT] | _FENCE_UNSURE])
+                    packed[ledger_id] = kept[:_FLAGS_AT] + flags + kept[_FLAGS_AT + 1 :]
             elif (ledger := self.ledgers.look(ledger_id)) is not None:
                 ledger.fence_unsure |= not ledger.fenced
 
@@ -164,6 +183,13 @@ class ControlState:
 
     def replay(self, records: Iterable[Record]) -> None:
         """Take over records, in any order and any number of times."""
+        self._replay(records, self._replayed)
+
+    def replay_at_boot(self, records: Iterable[Record]) -> None:
+        """``replay`` for any number of ledgers. What was in use may be packed, so nobody holds a ledger."""
+        self._replay(records, self._replayed_at_boot)
+
+    def _replay(self, records: Iterable[Record], of: Callable[[int], BookieLedger]) -> None:
         lost: dict[int, list[EntriesLost]] = {}
         for record in records:
             if isinstance(record, EntriesLost):
@@ -179,21 +205,27 @@ class ControlState:
             elif isinstance(record, ReadOnlySwitched):
                 self.switch = max(self.switch, record)
             else:
-                ledger = self._replayed(record.ledger_id)
+                ledger = of(record.ledger_id)
                 ledger.replay(record)
                 if isinstance(record, (LimboNoted, LimboCleared)):
                     self.look_at_limbo(ledger)
         for ledger_id, of_ledger in lost.items():
             # All at once: one by one they would take the square of their number.
-            self._replayed(ledger_id).lose([(record.first, record.last) for record in of_ledger])
+            of(ledger_id).lose([(record.first, record.last) for record in of_ledger])
             self.ledgers_not_back.add(ledger_id)
-            copies = self.lost_copies.setdefault(ledger_id, {})
-            copies.update((record.where, record) for record in of_ledger if record.where != NO_COPY)
+            self._note_copies(ledger_id, {record.where: record for record in of_ledger if record.where != NO_COPY})
+
+    def _note_copies(self, ledger_id: int, copies: dict[int, EntriesLost]) -> None:
+        """Copies of these entries of a ledger, which lost some, may still lie in a log."""
+        if known := self.lost_copies.get(ledger_id):
+            known.update(copies)
+        else:
+            self.lost_copies[ledger_id] = copies or _NO_COPIES
 
     def lose_for_now(self, ledger_id: int, ranges: Iterable[tuple[int, int]]) -> None:
         """The copies of these entries are in a directory that this process uses no more."""
         self._replayed(ledger_id).lose_for_now(ranges)
-        self.lost_copies.setdefault(ledger_id, {})
+        self._note_copies(ledger_id, {})
         self.ledgers_not_back.add(ledger_id)
 
     def all_back(self, ledger_id: int) -> None:
@@ -205,10 +237,13 @@ class ControlState:
     def _replayed(self, ledger_id: int) -> BookieLedger:
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
-            if self.ledgers.in_use_count >= _IN_USE_MAX:
-                self.ledgers.rest_all()
             ledger = self.ledgers[ledger_id] = BookieLedger(ledger_id)
         return ledger
+
+    def _replayed_at_boot(self, ledger_id: int) -> BookieLedger:
+        if self.ledgers.in_use_count >= _IN_USE_MAX:
+            self.ledgers.rest_all()
+        return self._replayed(ledger_id)
 
     def forget(self, ledger_id: int) -> None:
         """Drop everything that is known of a ledger; no error if nothing is."""
@@ -244,7 +279,7 @@ class ControlState:
                 known.put_packed(ledger_id, content)
                 continue
             kept = known.packed[ledger_id]
-            if kept == content:
+            if isinstance(kept, bytes) and kept[: _PLAIN.size] == content:
                 continue
             found = _unpacked(ledger_id, content)
             ledger = _unpacked(ledger_id, kept) if isinstance(kept, bytes) else known[ledger_id]
@@ -256,14 +291,14 @@ class ControlState:
 
     def note(self, ledger_ids: array[int], confirmed: array[int], replicated: array[int]) -> None:
         """Take over what a checkpoint says of ledgers: LAC and LAFR of each."""
-        packed, start = self.ledgers.packed, _PLAIN.size - 1 - _FACTS.size
+        packed, start = self.ledgers.packed, _FLAGS_AT - _FACTS.size
         for ledger_id, lac, lafr in zip(ledger_ids, confirmed, replicated, strict=True):
             kept = packed.get(ledger_id)
             if isinstance(kept, bytes) and -1 <= lac <= _LAC_MAX and -1 <= lafr <= _LAC_MAX:
                 known = _FACTS.unpack_from(kept, start)
                 if lac >= known[0] or lafr >= known[1]:
                     facts = _FACTS.pack(max(lac + 1, known[0]), max(lafr + 1, known[1]))
-                    packed[ledger_id] = kept[:start] + facts + kept[-1:]
+                    packed[ledger_id] = kept[:start] + facts + kept[_FLAGS_AT:]
             else:
                 self.of(ledger_id).note(lac, lafr)
 
@@ -291,7 +326,8 @@ class ControlState:
             for ledger_id in ids_of_part:
                 content = self.ledgers.packed_form(ledger_id)
                 if isinstance(content, bytes):
-                    plain.append(_PLAIN_LEDGER.pack(ledger_id, content))
+                    plain.append(_PLAIN_LEDGER.pack(ledger_id, content[: _PLAIN.size]))
+                    part += (EntriesLost(ledger_id, first, last) for first, last in _lost_of(content))
                 elif content is not None:
                     part += content.control_records()
                 part += self.lost_copies.get(ledger_id, {}).values()
@@ -299,7 +335,11 @@ class ControlState:
 
     def plain_bytes(self) -> tuple[int, list[Record]]:
         """The size of the plain ledgers in a ``LedgersNoted``, and the records that the others need."""
-        others: list[Record] = [copy for copies in self.lost_copies.values() for copy in copies.values()]
+        others: list[Record] = []
+        for ledger_id, copies in self.lost_copies.items():
+            others += copies.values()
+            if isinstance(content := self.ledgers.packed_form(ledger_id), bytes):
+                others += (EntriesLost(ledger_id, first, last) for first, last in _lost_of(content))
         plain = len(self.ledgers)
         for ledger in self.ledgers.objects():
             if _packed(ledger) is None:

@@ -17,8 +17,8 @@ so the next checkpoint knows what changed."""
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -90,15 +90,25 @@ class LedgerRows:
         first, extent = self.first[index], self.extent[index]
         return Row(first, first + (extent >> 32) - 1, self.where[index], extent & _LOW)
 
-    def numbers_at(self, where: int) -> list[int]:
-        """The numbers of the rows that lie in the frame at ``where``, ascending. (A million rows take some milliseconds.)"""
-        content, sought = self.where.tobytes(), array("q", [where]).tobytes()
+    def numbers_at(self, where: int, near: int = 0, within: int | None = None) -> list[int]:
+        """The numbers of the rows that lie in the frame at ``where``, ascending. (A million rows take some milliseconds.)
+        ``within``: only those are looked at that begin at most so many entry ids from entry ``near``."""
+        start, part = 0, self.where
+        if within is not None:
+            start = bisect_left(self.first, near - within)
+            part = part[start : bisect_right(self.first, near + within)]
+        content, sought = part.tobytes(), array("q", [where]).tobytes()
         found, at = [], content.find(sought)
         while at >= 0:
             if at % len(sought) == 0:
-                found.append(at // len(sought))
+                found.append(start + at // len(sought))
             at = content.find(sought, at + 1)
         return found
+
+    def numbers_in(self, gone: Mapping[int, int]) -> list[int]:
+        """The numbers of the rows whose frames reach behind the positions that ``gone`` names of logs, ascending."""
+        places, never = enumerate(zip(self.where, self.extent, strict=True)), 2 * _LOW
+        return [i for i, (where, size) in places if (where & _LOW) + (size & _LOW) > gone.get(where >> 32, never)]
 
     def covering(self, first: int, last: int) -> Iterator[Row]:
         """The rows that hold any of ``first..last``, ascending, whole. Not to be held over a change."""
@@ -288,6 +298,10 @@ class Index:
         """The rows of a ledger, only to be read; None if it has none."""
         return self._rows.used.get(ledger_id) or self._rows.look(ledger_id)
 
+    def holds_any(self, ledger_id: int) -> bool:
+        """Has the ledger any row?"""
+        return len(self._rows.packed.get(ledger_id, b"") or self.get(ledger_id) or ()) > 0
+
     def changing(self, ledger_id: int) -> ChangingRows | None:
         """The rows of a ledger, to be changed; None if it has none."""
         rows = self._rows.used.get(ledger_id)
@@ -321,13 +335,8 @@ class Index:
         return self._rows.ids.since(start, count)
 
     def ids(self) -> Iterator[int]:
-        """The ledgers that have rows, ascending, however many there are: it may be changed meanwhile, and a ledger that is added
-        then may be left out."""
+        """The ledgers that have rows, ascending. The index may be changed meanwhile; a ledger that is added may be left out."""
         return self._rows.ids.ascending()
-
-    def ids_from(self, start: int) -> list[int]:
-        """The ledgers from ``start`` on that have rows, ascending."""
-        return self._rows.ids.since(start)
 
     def forget(self, ledger_id: int) -> None:
         """Remove a ledger with all its rows; no error if it has none."""
@@ -335,24 +344,16 @@ class Index:
             self._changed.add(ledger_id)
             self._forgotten.add(ledger_id)
 
-    def remove(self, first_where: int, last_where: int) -> dict[int, list[Row]]:
-        """Remove all rows whose frames reach into ``first_where..last_where``; returns them by ledger."""
-        return {
-            ledger_id: removed
-            for ledger_id in self.ledger_ids()
-            if (rows := self.get(ledger_id)) is not None
-            and max(rows.ends(), default=-1) > first_where
-            and (changing := self.changing(ledger_id)) is not None
-            and (removed := changing.remove(first_where, last_where))
-        }
-
-    def leave(self, logs: Collection[int]) -> None:
-        """Remove all rows that lie in ``logs``."""
-        for ledger_id in self.ids():
-            rows = self.get(ledger_id)
-            numbers = [i for i, where in enumerate(rows.where) if log_of(where) in logs] if rows is not None else []
-            if numbers and (changing := self.changing(ledger_id)) is not None:
-                changing.drop_numbered(numbers)
+    def remove_at_boot(self, gone: Mapping[int, int]) -> Iterator[tuple[int, list[Row]]]:
+        """Remove the rows whose frames reach behind the positions that ``gone`` names of logs, by number; returns them by ledger.
+        What is packed stays packed, and nothing notes that it changed: the next checkpoint has to hold everything."""
+        for ledger_id in self._rows.ids.ascending():
+            packed = isinstance(kept := self._rows.packed[ledger_id], bytes)
+            rows = ChangingRows.of_bytes(kept) if isinstance(kept, bytes) else self.changing(ledger_id)
+            if rows is not None and (removed := rows.remove_numbered(rows.numbers_in(gone))):
+                if packed:
+                    self._rows.packed[ledger_id] = rows.to_bytes()
+                yield ledger_id, removed
 
     # -- for checkpoints
 

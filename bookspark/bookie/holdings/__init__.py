@@ -14,6 +14,7 @@
 ``disk_marks``        how full a disk may be
 ``commit_results``    who is answered after a write; directories that failed or are full
 ``volatile_ledgers``  LastAddSynced of volatile ledgers
+``what_is_back``      what was lost and is held again
 ``long_polls``        who waits for a LAC (last add confirmed)
 ====================  ===============================================================================
 

@@ -38,6 +38,8 @@ _MANY_OBJECTS = 100_000
 """The collector walks fewer in about a millisecond."""
 
 _LEDGERS_SEEN_MAX = 1 << 14
+_LOST_A_WRITE = 1 << 14
+"""What is lost is noted in writes of so many records: each ledger is an object until then."""
 
 Found = TypeVar("Found")
 
@@ -79,13 +81,17 @@ def _highest_log(holdings: Holdings) -> int:
 
 def _note_lost_places(holdings: Holdings) -> None:
     """Have what the index names and no log has leave the index, durably: after a checkpoint without it nothing else tells of
-    it."""
-    for directory in holdings.live:
-        for first, last in directory.lost_places:
-            holdings.lose_between(first, last)
-    if holdings.lost_at_boot:
-        note_in_each(holdings.live, holdings.control, holdings.lost_at_boot)
-        holdings.lost_at_boot.clear()
+    it. A crash meanwhile leaves that checkpoint, so the next boot finds all of it once more."""
+    gone = {number: start for directory in holdings.live for number, start in directory.gone.items()}
+    found = holdings.lost_at_boot
+    for _ in holdings.lose_at_boot(gone) if gone else ():
+        if len(found) >= _LOST_A_WRITE:
+            note_in_each(holdings.live, holdings.control, found)
+            found.clear()
+            holdings.ledgers.rest_all()
+    if found:
+        note_in_each(holdings.live, holdings.control, found)
+        found.clear()
 
 
 def note_in_each(directories: list[LogDirectory], state: ControlState, records: Sequence[Record]) -> None:
@@ -149,7 +155,7 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
             "the bookie anew with empty directories and let its ledgers be replicated again"
         )
     for _, scan in scans:
-        state.replay(scan.records)
+        state.replay_at_boot(scan.records)
     state.write_number = max((max(copy.complete_to, copy.reaches or 0) for _, _, copy in copies), default=0)
     if tell is CopiesTell.TOO_LITTLE:
         state.write_number += 1
@@ -202,7 +208,8 @@ class _Filling:
             directory.recover(noted, self)
         except OSError:
             self._seen.clear()
-            self._index.leave(self._logs)
+            for _ in self._index.remove_at_boot(dict.fromkeys(self._logs, 0)):
+                pass
             raise
 
     def take_checkpoint(self, directory: LogDirectory, checkpoint: Checkpoint) -> None:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.entry_log import EntryLog
@@ -29,7 +28,7 @@ from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, Entri
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Negative, Unknown
-from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, Buffer
 from bookspark.wire.header import NO_KEY
 from bookspark.wire.messages import Ranges
 
@@ -201,14 +200,17 @@ class Holdings:
 
     # -- what was lost
 
-    def lose(self, ledger_id: int, wheres: Collection[int]) -> list[EntriesLost]:
+    def lose(
+        self, ledger_id: int, wheres: Collection[int], near: int = 0, within: int | None = None
+    ) -> list[EntriesLost]:
         """The copies of a ledger's entries at these few locations can't be read: they are not held from now on. Their rows leave
-        the index, and a record of each, which is returned, goes to the control logs. A row that was moved is no error."""
+        the index, and a record of each, which is returned, goes to the control logs. A row that was moved is no error. ``near``,
+        ``within``: as for ``LedgerRows.numbers_at``."""
         rows = self.index.changing(ledger_id)
         if rows is None:
             return []
-        numbers = sorted({number for where in wheres for number in rows.numbers_at(where)})
-        return self._note_lost({ledger_id: rows.remove_numbered(numbers)})
+        numbers = sorted({number for where in wheres for number in rows.numbers_at(where, near, within)})
+        return self._note_lost(ledger_id, rows.remove_numbered(numbers))
 
     def lose_all(self, ledger_id: int, wheres: Collection[int]) -> Steps[list[EntriesLost]]:
         """``lose`` for any number of locations, in steps."""
@@ -222,7 +224,7 @@ class Holdings:
             following = rows.first[start + len(part) - 1] + 1
             numbers = [number for number, where in enumerate(part, start) if where in sought]
             if numbers and (changing := self.index.changing(ledger_id)) is not None:
-                lost += self._note_lost({ledger_id: changing.remove_numbered(numbers)})
+                lost += self._note_lost(ledger_id, changing.remove_numbered(numbers))
             yield None
         return lost
 
@@ -231,8 +233,12 @@ class Holdings:
         point into it, the copy of the first one is lost, and this is True."""
         if stop in (None, Stop.LIMIT, Stop.FAILED):
             return False
-        if lost := self.lose(pieces[0].ledger_id, [pieces[0].where]):
-            self.suspected.add(log_of(pieces[0].where))
+        ledger_id, first, _, where, size, _ = pieces[0]
+        stored = self.logs.get(log_of(where))
+        # In an entry log the frame's size tells how many ids it may have, and so where its rows are.
+        within = size // ENTRY_OVERHEAD_BYTES if stored is not None and isinstance(stored[1], EntryLog) else None
+        if lost := self.lose(ledger_id, [where], first, within):
+            self.suspected.add(log_of(where))
             self._tell_lost(lost, stop)
         return True
 
@@ -329,66 +335,30 @@ class Holdings:
             yield from self._leave_ledger(ledger_id)
         then()
 
-    def lose_between(self, first_where: int, last_where: int) -> list[EntriesLost]:
-        """Everything at ``first_where..last_where`` is lost, as by ``lose``: a part of a log, or several logs."""
-        return self._note_lost(self.index.remove(first_where, last_where))
-
-    def note_what_is_back(self) -> Steps[None]:
-        """Entries that were lost, and of which a durable copy is held again, are lost no more. A lost copy is remembered as long
-        as its log is there."""
-        for count, ledger_id in enumerate(list(self.control.lost_copies), 1):
-            if count % _LEDGERS_A_STEP == 0:
-                yield None
-            copies = self.control.lost_copies.get(ledger_id)
-            if copies is None:
-                continue
-            for where in [where for where in copies if log_of(where) not in self.logs]:
-                del copies[where]
-            yield from self._note_back(ledger_id)
-            if not self.lacking(ledger_id):
-                self.control.all_back(ledger_id)
-
-    def _note_back(self, ledger_id: int) -> Steps[None]:
-        """Of the lacking entries of a ledger, those of which a durable copy is held are back."""
-        ledger = self.ledgers.look(ledger_id)
-        held: list[tuple[int, int]] = []
-        for number, (first, last) in enumerate(ledger.lacking if ledger is not None else ()):
-            following: int | None = first
-            while following is not None and (rows := self.index.get(ledger_id)) is not None:
-                part = list(islice(rows.covering(following, last), _ROWS_A_STEP))
-                held += [
-                    (row.first, row.last)
-                    for row in part
-                    if self.is_synced(row.where) and log_of(row.where) not in self.gone
-                ]
-                following = part[-1].last + 1 if len(part) == _ROWS_A_STEP else None
-                if len(held) >= _ROWS_A_STEP or following is not None:
-                    self._are_back(ledger_id, held)
-                    held = []
-                    yield None
-            if number % _ROWS_A_STEP == _ROWS_A_STEP - 1:
-                self._are_back(ledger_id, held)
-                held = []
-                yield None
-        self._are_back(ledger_id, held)
-
-    def _are_back(self, ledger_id: int, held: Sequence[tuple[int, int]]) -> None:
-        if held and (ledger := self.ledgers.get(ledger_id)) is not None:
-            ledger.entries_back(held)
+    def lose_at_boot(self, gone: Mapping[int, int]) -> Iterator[None]:
+        """Everything behind these positions of logs, by number, is lost, as by ``lose``; ledger after ledger. The next checkpoint
+        has to hold everything."""
+        for ledger_id, rows in self.index.remove_at_boot(gone):
+            self._note_lost(ledger_id, rows)
+            yield
 
     def lacking(self, ledger_id: int) -> EntryRanges:
         """Entries of a ledger of which a copy was here that can't be read (``BookieLedger.lacking``), as far as the rows in
         directories that failed have left the index. (If more leave, the ledger is in ``ledgers_lacking`` again.)"""
         return NO_RANGES if (ledger := self.ledgers.look(ledger_id)) is None else ledger.lacking
 
-    def _note_lost(self, removed: dict[int, list[Row]]) -> list[EntriesLost]:
-        records = [
-            EntriesLost(ledger_id, row.first, row.last, row.where if log_of(row.where) in self.logs else NO_COPY)
-            for ledger_id, rows in removed.items()
-            for row in rows
-        ]
+    def _note_lost(self, ledger_id: int, rows: Sequence[Row]) -> list[EntriesLost]:
+        records: list[EntriesLost] = []
+        for first, last, where, _ in rows:
+            if log_of(where) in self.logs:
+                records.append(EntriesLost(ledger_id, first, last, where))
+            elif records and records[-1].last == first - 1 and records[-1].where == NO_COPY:
+                # Entries without a copy may share a record.
+                records[-1] = records[-1]._replace(last=last)
+            else:
+                records.append(EntriesLost(ledger_id, first, last))
+        self.lost_copies += len(rows)
         if records:
-            self.lost_copies += len(records)
             self.control.replay(records)
             self.ledgers_lacking.update(record.ledger_id for record in records)
             self.lost(records)

@@ -66,8 +66,8 @@ class LogDirectory:
         number: a boot after that would take it for the log that has the number by then."""
         self._removed_below = 0
         """The location behind the last log that was removed."""
-        self.lost_places: list[tuple[int, int]] = []
-        """At the boot: locations (first, last) below which the index names entries that are gone."""
+        self.gone: dict[int, int] = {}
+        """At the boot: the position in each log from which on the entries that the index names there are gone, by its number."""
         self.parts: list[Part] | None = None
         """The parts of the checkpoint on the disk. None: there is no checkpoint that a new part can be added to."""
         self.retired = False
@@ -113,7 +113,7 @@ class LogDirectory:
     def _lose_rows(self, number: int, what: str, start: int = 0) -> None:
         """What the checkpoint names of log ``number`` from position ``start`` on is gone."""
         log.error("log %08x of %s %s: the entries that the index names there are lost", number, self.path, what)
-        self.lost_places.append((location(number, start), location(number + 1, 0) - 1))
+        self.gone[number] = min(start, self.gone.get(number, start))
 
     def lose(self, why: str, lost: Lost = Lost.ENTRIES) -> None:
         """At the boot: something is lost that may have been acknowledged, nobody knows of which ledgers. ``why`` is for people.

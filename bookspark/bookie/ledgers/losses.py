@@ -37,8 +37,10 @@ class Losses:
         self._holdings.ledgers_lacking.update(
             ledger_id
             for ledger_id in self._holdings.control.lost_copies
-            if (ledger := self._holdings.ledgers.get(ledger_id)) is not None and ledger.lost
+            if (ledger := self._holdings.ledgers.look(ledger_id)) is not None and ledger.lost
         )
+        if any(directory.gone for directory in self._holdings.live):
+            self._checkpoints.spoiled()
         if found := self._holdings.lost_at_boot:
             self._lost(found)
 

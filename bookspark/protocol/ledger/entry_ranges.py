@@ -5,7 +5,7 @@ Law: every function returns such ranges again, and changes nothing.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from operator import itemgetter
 
@@ -13,10 +13,17 @@ EntryRanges = tuple[tuple[int, int], ...]
 
 NO_RANGES: EntryRanges = ()
 
+_FEW, _MANY = 4, 256
+
 
 def with_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> EntryRanges:
-    """``ranges`` and ``others``, which may come in any order and overlap. It takes the time of one sort, however many they
-    are."""
+    """``ranges`` and ``others``, which may come in any order and overlap. It takes the time of one sort, however many they are; a
+    few that come to many take the time of a copy."""
+    others = list(others)
+    if len(others) <= _FEW and len(ranges) > _MANY:
+        for first, last in others:
+            ranges = _with_one(ranges, first, last)
+        return ranges
     joined: list[tuple[int, int]] = []
     for first, last in sorted((*ranges, *others)):
         if joined and first <= joined[-1][1] + 1:
@@ -24,6 +31,14 @@ def with_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> Entry
         else:
             joined.append((first, last))
     return tuple(joined)
+
+
+def _with_one(ranges: EntryRanges, first: int, last: int) -> EntryRanges:
+    start = bisect_left(ranges, first - 1, key=itemgetter(1))
+    end = bisect_right(ranges, last + 1, key=itemgetter(0))
+    if start < end:
+        first, last = min(first, ranges[start][0]), max(last, ranges[end - 1][1])
+    return (*ranges[:start], (first, last), *ranges[end:])
 
 
 def without_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> EntryRanges:
