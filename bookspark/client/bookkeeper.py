@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from bookspark.arguments import Password, Seconds, checks_arguments
+from bookspark.arguments import LastEntryId, Password, Seconds, checks_arguments
 from bookspark.client.client_config import client_config
 from bookspark.client.inspection import bookie_orders, bookie_questions
 from bookspark.client.reading import ledger_opening
@@ -206,7 +206,9 @@ class BookKeeper:
         """
         return ledger_opening.open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
 
-    def open_ledger_no_recovery(self, ledger_id: LedgerId, password: Password = b"") -> ReadHandle:
+    def open_ledger_no_recovery(
+        self, ledger_id: LedgerId, password: Password = b"", *, confirmed: LastEntryId | None = None
+    ) -> ReadHandle:
         """Open a ledger for reading without disturbing its writer.
 
         The handle reads up to the last add confirmed (LAC) of this moment. It learns of later entries through
@@ -215,13 +217,15 @@ class BookKeeper:
         Arguments:
             ledger_id: the ledger.
             password: the one that the ledger was created with.
+            confirmed: an entry of which the caller has proof that it is confirmed: a log's commit names it, for example. The
+                handle reads up to there, and no bookie is asked for its LAC. None: the bookies are asked.
 
         Raises:
             NoSuchLedgerError: there is no such ledger.
             UnauthorizedAccessError: the password is wrong.
             ReadError: too few bookies told their LAC.
         """
-        return ledger_opening.open_without_recovery(self.context, ledger_id, password)
+        return ledger_opening.open_without_recovery(self.context, ledger_id, password, confirmed)
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Delete a ledger, open or closed. Its bookies free the space at their next garbage collection.

@@ -75,6 +75,7 @@ def look_at(bookkeeper: BookKeeper, asked: Wanted) -> RowsSeen:
     MetadataStoreError and MissingExtraError."""
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.offload.offloaded import rows_of
+    from bookspark.spark.offload.opened_ledgers import OpenedLedgers
     from bookspark.spark.rows.row_format import columns_of
     from bookspark.spark.rows.rows import row_decoder
 
@@ -95,9 +96,9 @@ def look_at(bookkeeper: BookKeeper, asked: Wanted) -> RowsSeen:
         lane = metadata.custom_metadata.get(LOG_LABEL, asked.lane.encode()).decode()
         return row_decoder(metadata, columns, lambda: registry.get(lane).dictionary)
 
-    left, found = deque(pieces), []
+    ledgers, left, found = OpenedLedgers(bookkeeper, b"", decoder), deque(pieces), []
     while left:
-        for batch in rows_of(bookkeeper, asked.lane, b"", left, columns or VALUE_SCHEMA, decoder):
+        for batch in rows_of(ledgers, asked.lane, left, columns or VALUE_SCHEMA):
             found += batch.to_pylist()
     return RowsSeen(first, end, newest, tuple(zip(positions, times, found, strict=True)))
 

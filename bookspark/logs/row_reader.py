@@ -319,7 +319,9 @@ class RowReader:
     def _opened(self, piece: Piece) -> tuple[ReadHandle, Callable[[bytes], Row]]:
         found = self._handles.pop(piece.ledger_id, None)
         if found is None:
-            handle = self._bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=self._log.password)
+            handle = self._bookkeeper.open_ledger_no_recovery(
+                piece.ledger_id, password=self._log.password, confirmed=piece.last_entry_id
+            )
             found = handle, self._decoder(handle.metadata.custom_metadata, piece)
             while len(self._handles) >= _HANDLES_MAX:
                 self._handles.pop(next(iter(self._handles)))[0].close()

@@ -8,13 +8,15 @@ import pytest
 
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.reading import read_handle
+from bookspark.client.reading.ledger_opening import open_without_recovery
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.ledger_watches import LedgerWatches
-from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError, ReadError, UnauthorizedAccessError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.short_waits import patience_seconds
 from bookspark.protocol.ledger.actions import LacAnswered
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.wire.digests import master_key
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 
@@ -71,6 +73,21 @@ def test_an_entry_is_heard_of_although_the_metadata_store_does_not_answer(store)
     reader = opened(store, lambda: 0)
     store.down = True
     assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
+
+
+def test_a_reader_with_proof_of_an_entry_asks_no_bookie_and_watches_nothing(store, monkeypatch):
+    """Each piece of a log's plan cost a second question to ZooKeeper and one to each bookie of the ledger."""
+    monkeypatch.setattr(store, "watch_ledger", lambda *_: pytest.fail("watched"))
+    reads, read = [], store.read_ledger
+    monkeypatch.setattr(store, "read_ledger", lambda ledger_id: (reads.append(ledger_id), read(ledger_id))[1])
+    context = SimpleNamespace(store=store, requests=lambda *_: pytest.fail("asked"))
+    store.create_ledger(ledger(2, master_key=master_key(b"right")))
+    reader = open_without_recovery(context, 2, b"right", confirmed=7)
+    assert (reader.last_add_confirmed, reads) == (7, [2])
+    with pytest.raises(ReadError, match="entry 8 is beyond the last confirmed one, 7"):
+        reader.read(0, 8)
+    with pytest.raises(UnauthorizedAccessError):
+        open_without_recovery(context, 2, b"wrong", confirmed=7)
 
 
 def test_the_lac_is_read_although_the_metadata_store_does_not_answer(store):

@@ -66,8 +66,7 @@ class DamagedBookKeeper(MemoryBookKeeper):
         self.denied: set[tuple[int, int]] = set()
         self.silent: set[tuple[int, int]] = set()
 
-    def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> DamagedReader:
-        self.metadata.read_ledger(ledger_id)
+    def _reader(self, ledger_id: int) -> DamagedReader:
         return DamagedReader(self, ledger_id)
 
     def accept_loss(self, ledger_id: int, first: int, last: int) -> None:

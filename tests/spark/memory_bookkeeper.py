@@ -69,8 +69,16 @@ class MemoryBookKeeper:
             self.metadata.write_ledger(closed, version)
         return MemoryReader(self, ledger_id)
 
-    def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> MemoryReader:
+    def open_ledger_no_recovery(
+        self, ledger_id: int, password: bytes = b"", *, confirmed: int | None = None
+    ) -> MemoryReader:
         self.metadata.read_ledger(ledger_id)
+        reader = self._reader(ledger_id)
+        if confirmed is not None:
+            reader.confirm(confirmed)
+        return reader
+
+    def _reader(self, ledger_id: int) -> MemoryReader:
         return MemoryReader(self, ledger_id)
 
     def delete_ledger(self, ledger_id: int) -> None:

@@ -264,16 +264,10 @@ def test_a_column_timestamp_that_is_the_logs_own_is_read_as_any_other(
     decoded: list[list[str]] = []
 
     def rows_of(
-        bookkeeper: object,
-        name: str,
-        password: bytes,
-        pieces: deque[Piece],
-        schema: StructType,
-        decoder_of: Any,
-        *_: object,
+        ledgers: Any, name: str, pieces: deque[Piece], schema: StructType, *_: object
     ) -> Iterator[pyarrow.RecordBatch]:
         pieces.popleft()
-        decoder_of(LedgerMetadata(1, 1, 1, 1, (Fragment(0, ("b",)),)))
+        ledgers._decoder_of(LedgerMetadata(1, 1, 1, 1, (Fragment(0, ("b",)),)))
         yield pyarrow.RecordBatch.from_pylist([dict.fromkeys(schema.names, 1)])
 
     monkeypatch.setattr(source, "rows_of", rows_of)

@@ -17,26 +17,21 @@ from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.spark.connector import source
 from bookspark.spark.connector.added_columns import TIMESTAMP
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.tables.gaps import GAPS
-from tests.logs.test_gaps import DamagedBookKeeper, Story
+from tests.logs.test_gaps import Story
 
 SEEDS = range(60)
 TRUNCATED, LOST, UNKNOWN = GapKind.TRUNCATED, GapKind.LOST, GapKind.NOT_YET_KNOWN
 
 
 def _rows_of(
-    bookkeeper: DamagedBookKeeper,
-    name: str,
-    password: bytes,
-    pieces: deque[Piece],
-    schema: Any,
-    decoder_of: Any,
-    *_: Any,
+    ledgers: OpenedLedgers, name: str, pieces: deque[Piece], schema: Any, others: Any
 ) -> Iterator[pyarrow.RecordBatch]:
     """Four entries a batch, without decoding: rows before one that can't be read may not have come when it fails."""
     piece = pieces.popleft()
-    handle = bookkeeper.open_ledger_no_recovery(piece.ledger_id)
+    handle = ledgers.bookkeeper.open_ledger_no_recovery(piece.ledger_id)
     for start in range(0, piece.rows, 4):
         part = piece.part(start, min(start + 4, piece.rows))
         assert len(list(handle.read(part.first_entry_id, part.last_entry_id))) == part.rows

@@ -228,7 +228,7 @@ def closed(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Closed:
     log.commit(1)
     bookkeeper = log.bookkeeper
 
-    def rows(_: object, password: bytes, piece: Piece, *others: object) -> Iterator[pyarrow.RecordBatch]:
+    def rows(_: object, piece: Piece, *others: object) -> Iterator[pyarrow.RecordBatch]:
         bookkeeper.get_ledger_metadata(piece.ledger_id)
         yield pyarrow.RecordBatch.from_pylist(
             [

@@ -18,6 +18,7 @@ from bookspark.logs.rows.splits import Piece
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.lanes import service_writer
 from bookspark.spark.offload.offloaded import offloaded_rows, rows_of
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 SCHEMA = StructType([StructField("value", StringType()), StructField("position", LongType())])
@@ -85,12 +86,13 @@ def test_a_table_is_opened_once_for_all_pieces_of_a_task_that_lie_there(
         Piece(7, 0, 150, 10),
         Piece(7, 10, 160, 10),
     ]  # offloaded later than the record says, and after rows left out
-    rows = list(rows_of(cast(BookKeeper, bookkeeper), "orders", b"", pieces, SCHEMA, cast(Any, None)))
+    ledgers = OpenedLedgers(cast(BookKeeper, bookkeeper), b"", cast(Any, None))
+    rows = list(rows_of(ledgers, "orders", pieces, SCHEMA))
     assert [row["position"] for batch in rows for row in batch.to_pylist()] == list(range(99))
     assert len(opened) == 1
     assert [piece.position for piece in pieces] == [150, 160]
     with pytest.raises(NoSuchLedgerError):
-        list(rows_of(cast(BookKeeper, bookkeeper), "orders", b"", pieces, SCHEMA, cast(Any, None)))
+        list(rows_of(ledgers, "orders", pieces, SCHEMA))
     assert [piece.position for piece in pieces] == [160]
 
 

@@ -195,6 +195,7 @@ def read(
     from bookspark.logs.rows.splits import SizedPiece, split
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.offload.offloaded import rows_of
+    from bookspark.spark.offload.opened_ledgers import OpenedLedgers
     from bookspark.spark.rows.row_format import columns_of
     from bookspark.spark.rows.rows import row_decoder
 
@@ -228,8 +229,9 @@ def read(
                 yield from feed.pieces(first, newest if end is None else min(end, newest))
 
         for part in map(deque, split(pieces(), 1)):
+            ledgers = OpenedLedgers(bookkeeper, secret, decoder)
             while part:
-                for rows in rows_of(bookkeeper, log, secret, part, columns or VALUE_SCHEMA, decoder):
+                for rows in rows_of(ledgers, log, part, columns or VALUE_SCHEMA):
                     lines = rows.column(0).to_pylist() if columns is None else map(json_line, rows.to_pylist())
                     out.writelines(line + b"\n" for line in lines)
     out.flush()

@@ -51,10 +51,16 @@ def open_with_recovery(
     return ReadHandle(context, found.value, found.version, password)
 
 
-def open_without_recovery(context: ClientContext, ledger_id: int, password: bytes) -> ReadHandle:
-    """A handle that knows the LAC (last add confirmed) of now. ``BookKeeper.open_ledger_no_recovery`` lists the errors."""
+def open_without_recovery(
+    context: ClientContext, ledger_id: int, password: bytes, confirmed: int | None = None
+) -> ReadHandle:
+    """A handle that knows the LAC (last add confirmed) of now, or that entry ``confirmed`` is. ``open_ledger_no_recovery`` of
+    ``BookKeeper`` lists the errors."""
     handle = ReadHandle(context, *_read_metadata(context, ledger_id, password), password)
-    handle.read_last_add_confirmed()
+    if confirmed is None:
+        handle.read_last_add_confirmed()
+    else:
+        handle.confirm(confirmed)
     return handle
 
 

@@ -311,9 +311,7 @@ def with_chain(bookkeeper: BookKeeper, name: str, read: Callable[[LogRecord], Fo
 
 def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
     """Open a commit ledger for reading. Fences nothing."""
-    handle = bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password)
-    handle.confirm(HEADER_ENTRY)
-    return handle
+    return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=HEADER_ENTRY)
 
 
 def read_header(handle: ReadHandle) -> CommitHeader:

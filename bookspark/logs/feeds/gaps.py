@@ -139,8 +139,7 @@ def deleted_gap(record: LogRecord, piece: Piece) -> Gap | None:
 
 def readable_and_gaps(bookkeeper: BookKeeper, password: bytes, piece: Piece) -> Iterator[Piece | Gap]:
     """The parts of ``piece`` that can be read now, and its gaps, in order. Reads all of its entries. Raises NoSuchLedgerError."""
-    handle = bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password)
-    handle.confirm(piece.last_entry_id)
+    handle = bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password, confirmed=piece.last_entry_id)
 
     def read(part: Piece) -> Sequence[Piece]:
         deque(handle.read(part.first_entry_id, part.last_entry_id), 0)

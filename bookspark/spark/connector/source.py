@@ -61,9 +61,11 @@ from bookspark.spark.connector.pinned_start import PinnedStart
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.offload.offloaded import rows_of
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.options.places import LATEST
 from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
+from bookspark.spark.rows.gathered import gathered
 from bookspark.spark.rows.row_format import columns_of
 from bookspark.spark.rows.rows import row_decoder
 from bookspark.spark.tables.system_tables import system_table
@@ -156,33 +158,38 @@ class EntryPartitions:
         bookkeeper = client(self.options.zookeeper)
         if partition.stranger is not None:
             introduce_query(bookkeeper, partition.stranger)
-        pieces = deque(partition.pieces)
+        return gathered(self._found(bookkeeper, deque(partition.pieces)))
+
+    def _found(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of the pieces that are wanted."""
+        ledgers = OpenedLedgers(bookkeeper, self.options.password, self._decoder)
         times = RowTimes(pieces) if TIMESTAMP in self._added else None
         while pieces:
-            for rows in self._rows(bookkeeper, pieces, times):
+            for rows in self._rows(ledgers, pieces, times):
                 if (found := self.wanted.of(rows)).num_rows:
                     yield found
 
-    @property
+    @cached_property
     def _added(self) -> set[str]:
         """The columns that are wanted and do not come from entries. (Without the option, a column of the name is the log's.)"""
         return {name for name in self.options.added if name in self.names}
 
+    @cached_property
+    def _of_entries(self) -> StructType:
+        """The columns that come from entries; one at least: it has the number of rows."""
+        return without(StructType([self.schema[name] for name in self.names]), self._added) or ID_SCHEMA
+
     def _rows(
-        self, bookkeeper: BookKeeper, pieces: deque[Piece], times: RowTimes | None
+        self, ledgers: OpenedLedgers, pieces: deque[Piece], times: RowTimes | None
     ) -> Iterator[pyarrow.RecordBatch]:
         """The rows of the first piece, and perhaps of some after it. Those that are read are taken from ``pieces``. ``times``: of
         the rows of all pieces; None if nobody asked."""
         piece, delivered = pieces[0], 0
-        options, wanted = self.options, StructType([self.schema[name] for name in self.names])
-        # At least one column comes from the entries: it has the number of rows.
-        of_entries = without(wanted, self._added) or ID_SCHEMA
-        added = self._added
-        others = in_entries(added)
+        options, added, bookkeeper = self.options, self._added, ledgers.bookkeeper
         try:
-            for rows in rows_of(bookkeeper, options.log, options.password, pieces, of_entries, self._decoder, others):
+            for rows in rows_of(ledgers, options.log, pieces, self._of_entries, in_entries(added)):
                 delivered += rows.num_rows
-                yield with_added(rows, wanted.names, added, times, piece.lane) if added else rows
+                yield with_added(rows, self.names, added, times, piece.lane) if added else rows
         except NoSuchLedgerError:
             rest = piece.part(delivered, piece.rows)
             if times is not None:

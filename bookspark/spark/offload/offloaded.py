@@ -11,41 +11,34 @@ needs. Opening the table takes as long as reading many thousand rows, so a task 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
 from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs.chain.registry import LogRegistry
-from bookspark.logs.rows.encodings import ROW_HEADERS, ROW_KEY, RowDecoder
+from bookspark.logs.rows.encodings import ROW_HEADERS, ROW_KEY
 from bookspark.logs.rows.splits import Piece
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.lanes import is_service, lane_name, lane_of
 from bookspark.spark.offload import table
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client import BookKeeper
     from bookspark.metadata.store import MetadataStore
 
 
 def rows_of(
-    bookkeeper: BookKeeper,
-    log: str | None,
-    password: bytes,
-    pieces: deque[Piece],
-    schema: StructType,
-    decoder_of: Callable[[LedgerMetadata], RowDecoder],
-    others: Sequence[str] = (),
+    ledgers: OpenedLedgers, log: str | None, pieces: deque[Piece], schema: StructType, others: Sequence[str] = ()
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of the first of ``pieces``, in order, with the columns of ``schema``.
 
     The rows come from the piece's ledger. If the ledger was deleted, they come from the table that ``log`` was offloaded to,
     together with the rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers.
-    ``decoder_of`` gives the decoder of a ledger's entries. ``others``: columns that come too if the entries have
-    them. The pieces that are read are taken from the left of ``pieces``.
+    ``ledgers``: those of the task, the same at each call. ``others``: columns that come too if the entries have them. The pieces
+    that are read are taken from the left of ``pieces``.
 
     Raises NoSuchLedgerError if the rows are neither in their ledger nor in a table, ReadError if too few bookies answer or the
     table can't be read.
@@ -53,34 +46,30 @@ def rows_of(
     piece = pieces.popleft()
     delivered = 0
     try:
-        for rows in rows_in_ledger(bookkeeper, password, piece, schema, decoder_of, others):
+        for rows in rows_in_ledger(ledgers, piece, schema, others, pieces):
             delivered += rows.num_rows
             yield rows
     except NoSuchLedgerError:
         rest = piece.part(delivered, piece.rows)
-        found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, pieces, schema, others)
+        found = None if log is None else offloaded_rows(ledgers.bookkeeper.metadata, log, rest, pieces, schema, others)
         if found is None:
             raise
         yield from found
 
 
 def rows_in_ledger(
-    bookkeeper: BookKeeper,
-    password: bytes,
+    ledgers: OpenedLedgers,
     piece: Piece,
     schema: StructType,
-    decoder_of: Callable[[LedgerMetadata], RowDecoder],
     others: Sequence[str] = (),
+    following: Iterable[Piece] = (),
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of ``piece`` from its ledger, with the columns of ``schema``, and those of ``others`` that its entries have.
+    ``following``: the pieces that will be read after it, in order.
 
     Raises NoSuchLedgerError, and ReadError if too few bookies answer."""
-    with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password) as reader:
-        reader.confirm(piece.last_entry_id)
-        decoder = decoder_of(reader.metadata)
-        for entries in reader.read_batches(piece.first_entry_id, piece.last_entry_id):
-            for rows in decoder.rows(entries, piece):
-                yield rows.select([*schema.names, *(name for name in others if name in rows.schema.names)])
+    for rows in ledgers.rows(piece, following):
+        yield rows.select([*schema.names, *(name for name in others if name in rows.schema.names)])
 
 
 def offloaded_rows(

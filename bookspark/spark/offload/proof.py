@@ -7,6 +7,7 @@ While the ledgers are there, nothing weaker is needed: a count and a digest woul
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.offload import table
 from bookspark.spark.offload.offloaded import rows_in_ledger
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema
 from bookspark.spark.rows.rows import row_decoder
@@ -67,11 +69,10 @@ def _compare(part: _Part) -> str | None:
 
     try:
         found = table.rows(part.place, log.name, part.pieces, part.schema)
-        in_ledgers = [
-            batch
-            for piece in part.pieces
-            for batch in rows_in_ledger(bookkeeper, log.password, piece, part.schema, decoder)
-        ]
+        ledgers, left = OpenedLedgers(bookkeeper, log.password, decoder), deque(part.pieces)
+        in_ledgers: list[pyarrow.RecordBatch] = []
+        while left:
+            in_ledgers += rows_in_ledger(ledgers, left.popleft(), part.schema, (), left)
     except BookKeeperError as error:
         return str(error)
     wanted = pyarrow.Table.from_batches(in_ledgers).cast(arrow_schema(part.schema))

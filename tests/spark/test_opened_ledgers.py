@@ -1,0 +1,178 @@
+"""Ledgers that a task reads: opened once, read on from piece to piece, and an error comes with the rows that it is of."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, cast
+
+import pyarrow
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
+from bookspark.logs.rows.splits import Piece
+from bookspark.logs.rows.value_rows import ValueDecoder
+from bookspark.spark.offload import opened_ledgers
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers
+from bookspark.spark.rows.gathered import LARGE_BYTES, LARGE_ROWS, gathered
+from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
+
+OPTIONS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "password": b""}
+
+
+class _Reader(MemoryReader):
+    """Hands out three entries a batch, and counts what is asked."""
+
+    def read(self, first: int, last: int) -> Iterator[Any]:
+        bookkeeper = cast("_BookKeeper", self._bookkeeper)
+        for entry in super().read(first, last):
+            if (entry.ledger_id, entry.entry_id) in bookkeeper.lost:
+                raise NoSuchEntryError(f"entry {entry.entry_id}")
+            yield entry
+
+    def read_batches(self, first: int, last: int) -> Iterator[pyarrow.RecordBatch]:
+        assert last <= max(self._confirmed, -1), "read beyond what is confirmed"
+        bookkeeper = cast("_BookKeeper", self._bookkeeper)
+        bookkeeper.reads[self.ledger_id] += 1
+        for at in range(first, last + 1, 3):
+            good = range(at, min(at + 3, last + 1))
+            lost = next((n for n in good if (self.ledger_id, n) in bookkeeper.lost), None)
+            if lost != at:
+                yield from super().read_batches(at, good[-1] if lost is None else lost - 1)
+            if lost is not None:
+                raise NoSuchEntryError(f"entry {lost}")
+
+
+class _BookKeeper(MemoryBookKeeper):
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: Counter[int] = Counter()
+        self.reads: Counter[int] = Counter()
+        self.lost: set[tuple[int, int]] = set()
+
+    def _reader(self, ledger_id: int) -> MemoryReader:
+        self.opened[ledger_id] += 1
+        return _Reader(self, ledger_id)
+
+    def ledger_of(self, entries: int) -> int:
+        ledger = self.create_ledger(**OPTIONS)
+        for n in range(entries):
+            ledger.append(b"%d/%d" % (ledger.ledger_id, n))
+        return ledger.ledger_id
+
+
+def _ledgers(bookkeeper: MemoryBookKeeper) -> OpenedLedgers:
+    return OpenedLedgers(cast(BookKeeper, bookkeeper), b"", lambda metadata: ValueDecoder(""))
+
+
+def _read(ledgers: OpenedLedgers, pieces: deque[Piece]) -> list[tuple[int, bytes]]:
+    piece = pieces.popleft()
+    found = [row for batch in ledgers.rows(piece, pieces) for row in batch.to_pylist()]
+    return [(row["position"], row["value"]) for row in found]
+
+
+def _expected(piece: Piece) -> list[tuple[int, bytes]]:
+    return [(piece.position + n, b"%d/%d" % (piece.ledger_id, piece.first_entry_id + n)) for n in range(piece.rows)]
+
+
+def test_ranges_that_tasks_wrote_in_turns_cost_one_read_of_each_ledger() -> None:
+    """Each of 1,500 small commits of two tasks cost an opening, which asked ZooKeeper twice and three bookies, and a read."""
+    bookkeeper = _BookKeeper()
+    ids = [bookkeeper.ledger_of(300) for _ in range(3)]
+    pieces = [Piece(ids[n % 3], n // 3 * 5, n * 5, 5) for n in range(180)]
+    ledgers, left, found = _ledgers(bookkeeper), deque(pieces), []
+    while left:
+        found += _read(ledgers, left)
+    assert found == [row for piece in pieces for row in _expected(piece)]
+    assert bookkeeper.opened == dict.fromkeys(ids, 1) == bookkeeper.reads
+
+
+def test_any_order_of_any_pieces_gives_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where ranges go back, overlap or leave entries out, and where more ledgers are read than stay open."""
+    monkeypatch.setattr(opened_ledgers, "LEDGERS_MAX", 2)
+    for seed in range(200):
+        chance = random.Random(seed)
+        monkeypatch.setattr(opened_ledgers, "LOOK_AHEAD", chance.choice((1, 3, 1024)))
+        bookkeeper = _BookKeeper()
+        ids = [bookkeeper.ledger_of(40) for _ in range(chance.randint(1, 4))]
+        pieces, at = [], dict.fromkeys(ids, 0)
+        for n in range(chance.randint(1, 30)):
+            ledger = chance.choice(ids)
+            first = at[ledger] if chance.random() < 0.8 else chance.randrange(40)
+            count = chance.randint(1, 40 - first) if chance.random() < 0.1 else chance.randint(1, min(4, 40 - first))
+            pieces.append(Piece(ledger, first, n * 100, count))
+            at[ledger] = (first + count) % 40
+        ledgers, left = _ledgers(bookkeeper), deque(pieces)
+        for piece in pieces:
+            assert _read(ledgers, left) == _expected(piece), (seed, piece)
+
+
+def test_an_entry_that_two_pieces_share_is_there_for_both() -> None:
+    """An entry of many rows is cut where partitions, or ranges that go on in it, meet."""
+
+    class Rows:
+        def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+            yield entries.select(["entry_id"])
+
+    bookkeeper = _BookKeeper()
+    ledger = bookkeeper.ledger_of(8)
+    whole = Piece(ledger, 0, 0, 80, rows_each=10)
+    pieces = deque(whole.part(start, start + 8) for start in range(0, 80, 8))
+    ledgers = OpenedLedgers(cast(BookKeeper, bookkeeper), b"", lambda metadata: Rows())
+    while pieces:
+        piece = pieces.popleft()
+        ids = [entry for batch in ledgers.rows(piece, pieces) for entry in batch.column(0).to_pylist()]
+        assert ids == list(range(piece.first_entry_id, piece.last_entry_id + 1))
+    assert bookkeeper.reads[ledger] == 1
+
+
+def test_an_error_comes_with_the_rows_that_it_is_of_and_not_before() -> None:
+    """Reading ahead finds a lost entry of a later piece: the pieces before it are read whole."""
+    for lost in range(20):
+        bookkeeper = _BookKeeper()
+        ledger = bookkeeper.ledger_of(20)
+        bookkeeper.lost.add((ledger, lost))
+        pieces = [Piece(ledger, n, n, 2) for n in range(0, 20, 2)]
+        ledgers, left = _ledgers(bookkeeper), deque(pieces)
+        for piece in pieces:
+            if not piece.first_entry_id <= lost <= piece.last_entry_id:
+                assert _read(ledgers, left) == _expected(piece)
+                continue
+            rows = ledgers.rows(left.popleft(), left)
+            came = next(rows).num_rows if lost > piece.first_entry_id else 0
+            assert came == lost - piece.first_entry_id
+            with pytest.raises(NoSuchEntryError, match=f"entry {lost}"):
+                next(rows)
+
+
+def test_a_ledger_that_is_deleted_between_two_pieces_is_told() -> None:
+    bookkeeper = _BookKeeper()
+    ledger = bookkeeper.ledger_of(10)
+    ledgers = _ledgers(bookkeeper)
+    # The second one does not continue the first, so nothing of it is held.
+    pieces = deque((Piece(ledger, 0, 0, 2), Piece(ledger, 5, 2, 2)))
+    _read(ledgers, pieces)
+    bookkeeper.delete_ledger(ledger)
+    with pytest.raises(NoSuchLedgerError):
+        _read(ledgers, pieces)
+
+
+def test_small_batches_become_large_ones_in_order_and_large_ones_pass() -> None:
+    chance = random.Random(7)
+    sizes = [chance.choice((1, 5, 300, LARGE_ROWS - 1, LARGE_ROWS, 3 * LARGE_ROWS)) for _ in range(300)]
+    at, batches = 0, []
+    for size in sizes:
+        batches.append(pyarrow.record_batch({"position": pyarrow.array(range(at, at + size), pyarrow.int64())}))
+        at += size
+    found = list(gathered(batches))
+    assert [row for batch in found for row in batch.column(0).to_pylist()] == list(range(at))
+    for one, other in pairwise(found):
+        assert one.num_rows + other.num_rows > LARGE_ROWS, "two neighbours that fit in one"
+    passed = set(map(id, found))
+    assert all(id(batch) in passed for batch in batches if batch.num_rows >= LARGE_ROWS), "one was copied"
+    wide = pyarrow.record_batch({"value": [b"x" * (LARGE_BYTES // 2 + 1)]})
+    assert len(list(gathered([wide] * 4))) == 4, "few rows can be many bytes"
+    assert list(gathered([])) == []
