@@ -26,7 +26,7 @@ from bookspark.bookie.serving.peer import Peer
 from bookspark.bookkeeper.entries import LAC_BODY_BYTES, entry_of
 from bookspark.bookkeeper.entry_reads import EntryReads
 from bookspark.bookkeeper.messages import BookieInfo, Operation
-from bookspark.bookkeeper.requests import MASTER_KEY_BYTES, Asked, answer, answer_auth
+from bookspark.bookkeeper.requests import BATCH_HEAD_BYTES, MASTER_KEY_BYTES, Asked, answer, answer_auth
 from bookspark.bookkeeper.shared_by_clients import SharedByClients
 from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
 from bookspark.protocol.ledger.bookkeeper_keys import kept_key
@@ -160,7 +160,8 @@ class Dispatch:
             )
             return
         try:
-            entry = entry_of(asked.body, asked.ledger_id, asked.entry_id, digest_type)
+            recovery = bool(asked.flags & Flag.RECOVERY)
+            entry = entry_of(asked.body, asked.ledger_id, asked.entry_id, digest_type, recovery=recovery)
         except WireError as error:
             self._refuse(asked, str(error))
             return
@@ -256,7 +257,7 @@ class Dispatch:
                 return
         batch = asked.operation is Operation.BATCH_READ_ENTRY
         count = (asked.entries_max or _COUNT_MAX) if batch else 1
-        size = max(asked.size, 0) if batch else FRAME_BYTES_MAX
+        size = max(asked.size - BATCH_HEAD_BYTES, 0) if batch else FRAME_BYTES_MAX
         self._reads.read(asked.ledger_id, entry_id, count, size, partial(self._found, asked))
 
     def _found(self, asked: Asked, status: int, bodies: Sequence[bytes]) -> None:
