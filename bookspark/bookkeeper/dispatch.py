@@ -133,7 +133,8 @@ class Dispatch:
 
     def _refuse(self, asked: Asked, why: str) -> None:
         log.warning("request %r from %s refused: %s", asked, self._peer.peer, why)
-        self._answer(asked, Status.BAD_REQUEST)
+        # A client that hears BAD_REQUEST of an add changes the ensemble and sends it elsewhere, without end.
+        self._answer(asked, Status.UNAUTHORIZED if asked.operation is Operation.ADD_ENTRY else Status.BAD_REQUEST)
 
     def _key(self, asked: Asked) -> bytes:
         if len(asked.master_key) != MASTER_KEY_BYTES:

@@ -4,19 +4,20 @@ Law: one command a line comes in, one line goes out: ``ok [answer]`` or ``error 
 bookies are killed when its input ends, and the kernel kills them when it dies. It has no threads and no connections, so that a
 bookie can be a fork of it, which imports nothing anew.
 
-============================================  ==========================================================
-``begin <zookeeper>``                         lay out a cluster for BookKeeper's clients
-``start <zookeeper> <folder> <id> <port>``    start a bookie whose second door is ``port``; answers its number
-``stop <number>``                             SIGTERM: a clean stop
-``kill <number>``                             SIGKILL
-``suspend <number>``, ``resume <number>``     SIGSTOP and SIGCONT
-``readonly <zookeeper> <id>``                 switch a bookie to read-only
-============================================  ==========================================================
+==============================================  ========================================================
+``begin <zookeeper>``                           lay out a cluster for BookKeeper's clients
+``start <zookeeper> <folder> <option=value>…``  start a bookie with options of ``BookieConfig``; answers its number
+``stop <number>``                               SIGTERM: a clean stop
+``kill <number>``                               SIGKILL
+``suspend <number>``, ``resume <number>``       SIGSTOP and SIGCONT
+``readonly <zookeeper> <id>``                   switch a bookie to read-only
+==============================================  ========================================================
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
@@ -50,14 +51,13 @@ class Bookies:
         _forked(lambda told: begin_cluster(zookeeper, LedgerManager.BOOKKEEPER))
         return ""
 
-    def start(self, zookeeper: str, folder: str, bookie_id: str, port: str) -> str:
+    def start(self, zookeeper: str, folder: str, *options: str) -> str:
         config = bookie_config(
             directories=[f"{folder}/bookspark"],
             zookeeper=zookeeper,
-            bookie_id=bookie_id,
-            bookkeeper_port=int(port),
             zookeeper_session_timeout_seconds=_SESSION_SECONDS,
             stamp_missing_cookies=True,
+            **{name: _value(value) for name, _, value in (option.partition("=") for option in options)},
         )
 
         def bookie(told: Callable[[], None]) -> None:
@@ -114,6 +114,14 @@ class Bookies:
                 raise RuntimeError(f"bookie {number} did not stop within {_STOP_SECONDS:g} s and was killed")
             time.sleep(0.005)
         return ""
+
+
+def _value(word: str) -> object:
+    """A number, true or false, or a text."""
+    try:
+        return json.loads(word)
+    except json.JSONDecodeError:
+        return word
 
 
 def _forked(work: Callable[[Callable[[], None]], object]) -> int:

@@ -23,7 +23,9 @@ ROOT = HERE.parents[2]
 VERSION = "4.17.3"
 PACKAGE = "org.apache.bookkeeper."
 PACKAGES = ("org/apache/bookkeeper/client", "org/apache/bookkeeper/replication")
-_JAVA = ("java", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
+_NO_TESTS = "No runnable methods"
+"""What JUnit says of a class that has none."""
+_JAVA = ("java", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=WARN")
 # BookKeeper's pom opens the same packages for its tests.
 _OPENED = [
     f"--add-opens=java.base/{name}=ALL-UNNAMED"
@@ -31,7 +33,7 @@ _OPENED = [
 ]
 
 
-class Test(NamedTuple):
+class JavaTest(NamedTuple):
     """How one test ended: ``passed``, ``failed``, ``skipped``, or what it wanted: ``insides``, ``not offered``."""
 
     name: str
@@ -44,7 +46,7 @@ class ClassRun(NamedTuple):
 
     name: str
     """Without ``org.apache.bookkeeper.``."""
-    tests: list[Test]
+    tests: list[JavaTest]
     seconds: float
 
     def count(self, outcome: str) -> int:
@@ -80,7 +82,7 @@ class Judge:
         with (self.logs / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT)
             try:
-                tests = _tests(_lines(process, begun + seconds), seconds)
+                tests = told_tests(process, begun + seconds, seconds)
             finally:
                 process.kill()
                 process.wait()
@@ -111,25 +113,29 @@ def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[list[s
         yield from (line.decode(errors="replace").split("\t") for line in lines)
 
 
-def _tests(lines: Iterator[list[str]], seconds: float) -> list[Test]:
-    tests: list[Test] = []
+def told_tests(process: subprocess.Popen[bytes], deadline: float, seconds: float) -> list[JavaTest]:
+    """How the tests ended that a JVM runs (``RunClass``). Those that it has not told of at ``deadline``, or when it ends, have
+    failed. ``seconds``: the time that it had."""
+    tests: list[JavaTest] = []
     planned, running, ended = 0, "", False
-    for kind, *words in lines:
+    for kind, *words in _lines(process, deadline):
         match kind:
             case "tests":
                 planned = int(words[0])
             case "start":
                 running = words[0]
             case "test":
-                tests.append(Test(*words))
+                if _NO_TESTS not in words[-1]:
+                    tests.append(JavaTest(*words))
                 running = ""
             case "class":
-                tests.append(Test("the class", *words))
+                # What sets up the class has failed.
+                tests.append(JavaTest("the class", *words))
             case "end":
                 ended = True
     if not ended:
         why = f"cut off: the class did not end within {seconds:g} s"
         if running:
-            tests.append(Test(running, "failed", why))
-        tests += [Test("not begun", "failed", why)] * (planned - len(tests))
+            tests.append(JavaTest(running, "failed", why))
+        tests += [JavaTest("not begun", "failed", why)] * (planned - len(tests))
     return tests

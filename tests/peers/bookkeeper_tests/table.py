@@ -14,13 +14,16 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
-from tests.peers.bookkeeper_tests.running import HERE, ROOT, ClassRun, Test
+from tests.peers.bookkeeper_tests.running import HERE, ROOT, ClassRun, JavaTest
 
 PAGE = ROOT / "docs/compatibility.md"
 BEGIN, END = "<!-- bookkeeper-tests: begin -->", "<!-- bookkeeper-tests: end -->"
 _HEAD = "| class | tests | passed | failed | skipped | those that did not pass |\n|---|---|---|---|---|---|"
 _REASONS: dict[str, str] = tomllib.loads((HERE / "reasons.toml").read_text())
-_KINDS = {"insides": "reaches into a Java bookie's insides", "not offered": "tests something that we don't have"}
+_KINDS = {
+    "insides": ("reaches into a Java bookie's insides", "reach into a Java bookie's insides"),
+    "not offered": ("tests what we don't have", "test what we don't have"),
+}
 
 
 def row(run: ClassRun) -> str:
@@ -46,7 +49,9 @@ def _write_rows(runs: list[ClassRun], page: Path) -> str:
     rows |= {run.name: row(run) for run in runs}
     counts = [[int(cell) for cell in line.split("|")[2:6]] for line in rows.values()]
     sums = [sum(column) for column in zip(*counts, strict=True)]
-    total = f"{len(rows)} classes with {sums[0]} tests: {sums[1]} passed, {sums[2]} failed, {sums[3]} were skipped."
+    classes = "1 class" if len(rows) == 1 else f"{len(rows)} classes"
+    skipped = "1 was skipped" if sums[3] == 1 else f"{sums[3]} were skipped"
+    total = f"{classes} with {sums[0]} tests: {sums[1]} passed, {sums[2]} failed, {skipped}."
     table = "\n".join([_HEAD, *(rows[name] for name in sorted(rows))])
     page.write_text(f"{before}{begin}\n{total}\n\n{table}\n{end}{after}")
     return total
@@ -55,18 +60,20 @@ def _write_rows(runs: list[ClassRun], page: Path) -> str:
 def _reasons(run: ClassRun) -> str:
     """Each reason once, with how many tests of the class it stopped."""
     reasons = Counter(_reason(run.name, test) for test in run.tests if test.outcome != "passed")
-    return "; ".join(f"{count} {why}" for why, count in reasons.items())
+    return "; ".join(f"{count} {one if count == 1 else many}" for (one, many), count in reasons.items())
 
 
-def _reason(name: str, test: Test) -> str:
-    if known := _REASONS.get(f"{name}.{test.name}", _REASONS.get(f"{name}.{test.name.partition('[')[0]}")):
-        return known
-    if known := _KINDS.get(test.outcome):
-        return f"{known} ({_cell(test.why.partition(': ')[2])})"
+def _reason(name: str, test: JavaTest) -> tuple[str, str]:
+    """Said of one test, and of several."""
     said = _cell(test.why)
+    if test.outcome in _KINDS:
+        what = said.partition(": ")[2]
+        return tuple(f"{words} ({what})" for words in _KINDS[test.outcome])  # type: ignore[return-value]
     if test.outcome == "skipped":
-        return f"skipped by itself{f' ({said})' if said else ''}"
-    return f"`{test.name}`: {said}"
+        return (f"skipped by itself{f' ({said})' if said else ''}",) * 2
+    method = test.name.partition("[")[0]
+    known = _REASONS.get(f"{name}.{method}", _REASONS.get(name))
+    return (f"`{method}`: {known or said}",) * 2
 
 
 def _cell(words: str) -> str:

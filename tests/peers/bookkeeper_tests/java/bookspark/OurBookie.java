@@ -54,7 +54,9 @@ public final class OurBookie {
     }
 
     public void start() throws IOException {
-        number = Bookies.ask("start", zookeeper, BookieConfiguration.folder(conf), id, conf.getBookiePort());
+        number = Bookies.ask("start", zookeeper, BookieConfiguration.folder(conf), "bookie_id=" + id,
+            "bookkeeper_port=" + conf.getBookiePort(), "gc_wait_time_seconds=" + conf.getGcWaitTime() / 1000.0,
+            "journal_write_data=" + conf.getJournalWriteData());
         if (conf.isForceReadOnlyBookie()) {
             becomeReadOnly();
         }

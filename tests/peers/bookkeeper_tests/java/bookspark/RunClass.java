@@ -6,10 +6,11 @@ import java.io.StringWriter;
 import org.junit.runner.Description;
 import org.junit.runner.JUnitCore;
 import org.junit.runner.Request;
+import org.junit.runner.manipulation.Filter;
 import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
 
-/** Runs the class of tests that its argument names. Each test is told in one line on stdout: its name, how it ended, and why. */
+/** Runs the class of tests that its first argument names, or only its method that the second one names. Each test is told in one line on stdout: its name, how it ended, and why. */
 public final class RunClass extends RunListener {
     private final PrintStream told;
     private String outcome;
@@ -25,6 +26,9 @@ public final class RunClass extends RunListener {
         JUnitCore core = new JUnitCore();
         core.addListener(new RunClass(told));
         Request tests = Request.aClass(Class.forName(arguments[0]));
+        if (arguments.length > 1) {
+            tests = tests.filterWith(new OneMethod(arguments[1]));
+        }
         told.println("tests\t" + tests.getRunner().testCount());
         core.run(tests);
         told.println("end");
@@ -69,6 +73,27 @@ public final class RunClass extends RunListener {
     @Override
     public void testFinished(Description test) {
         told.println("test\t" + test.getMethodName() + "\t" + outcome + "\t" + why);
+    }
+
+    /** A method of a class, with all its parameters. */
+    private static final class OneMethod extends Filter {
+        private final String name;
+
+        OneMethod(String name) {
+            this.name = name;
+        }
+
+        @Override
+        public boolean shouldRun(Description test) {
+            return test.isSuite()
+                ? test.getChildren().stream().anyMatch(this::shouldRun)
+                : test.getMethodName().replaceFirst("\\[.*", "").equals(name);
+        }
+
+        @Override
+        public String describe() {
+            return name;
+        }
     }
 
     private static String oneLine(Throwable thrown) {
