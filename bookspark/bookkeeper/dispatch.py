@@ -27,7 +27,7 @@ from bookspark.bookkeeper.entries import LAC_BODY_BYTES
 from bookspark.bookkeeper.entry_reads import EntryReads
 from bookspark.bookkeeper.gathered_adds import ALL, GatheredAdds, key_of
 from bookspark.bookkeeper.messages import BookieInfo, Operation
-from bookspark.bookkeeper.requests import MASTER_KEY_BYTES, Asked, answer, answer_auth
+from bookspark.bookkeeper.requests import BATCH_HEAD_BYTES, MASTER_KEY_BYTES, Asked, answer, answer_auth
 from bookspark.bookkeeper.shared_by_clients import SharedByClients
 from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
 from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX, NO_ENTRY
@@ -125,7 +125,8 @@ class Dispatch:
 
     def _refuse(self, asked: Asked, why: str) -> None:
         log.warning("request %r from %s refused: %s", asked, self._peer.peer, why)
-        self._answer(asked, Status.BAD_REQUEST)
+        # A client that hears BAD_REQUEST of an add changes the ensemble and sends it elsewhere, without end.
+        self._answer(asked, Status.UNAUTHORIZED if asked.operation is Operation.ADD_ENTRY else Status.BAD_REQUEST)
 
     # -- reads
 
@@ -161,7 +162,7 @@ class Dispatch:
                 return
         batch = asked.operation is Operation.BATCH_READ_ENTRY
         count = (asked.entries_max or _COUNT_MAX) if batch else 1
-        size = max(asked.size, 0) if batch else FRAME_BYTES_MAX
+        size = max(asked.size - BATCH_HEAD_BYTES, 0) if batch else FRAME_BYTES_MAX
         self._reads.read(asked.ledger_id, entry_id, count, size, partial(self._found, asked))
 
     def _found(self, asked: Asked, status: int, bodies: Sequence[bytes]) -> None:

@@ -21,6 +21,7 @@ from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX, Entry
 from bookspark.wire.header import WireError
 
 _ROW = struct.Struct(">qqqq")
+BODY_BYTES_MIN = _ROW.size
 LAC_BODY_BYTES = 16
 """Bytes of an explicit LAC's body before its digest: the ledger and the LAC."""
 
@@ -31,9 +32,10 @@ def body_of(entry: Entry) -> bytes:
     return b"".join((row, entry.digest, entry.payload))
 
 
-def entry_of(body: bytes, ledger_id: int, entry_id: int, digest_type: DigestType) -> Entry:
-    """The row of an add. Raises WireError if the body is not entry ``entry_id`` of ``ledger_id``, or does not carry its digest,
-    as far as that can be told without the password."""
+def entry_of(body: bytes, ledger_id: int, entry_id: int, digest_type: DigestType, *, recovery: bool = False) -> Entry:
+    """The row of an add. ``recovery``: of a recovery add, to which BookKeeper's replication gives the LAC of the ledger. Raises
+    WireError if the body is not entry ``entry_id`` of ``ledger_id``, or does not carry its digest, as far as that can be told
+    without the password."""
     digest_bytes = digester(digest_type, b"").size
     if len(body) < _ROW.size + digest_bytes:
         raise WireError(f"an entry of {len(body)} bytes, too short for its digest ({digest_type.value})")
@@ -44,7 +46,7 @@ def entry_of(body: bytes, ledger_id: int, entry_id: int, digest_type: DigestType
         raise WireError(f"the body of entry {named_entry} of ledger {named_ledger}, sent as {entry_id} of {ledger_id}")
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise WireError(f"an entry of {len(payload)} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")
-    if not -1 <= confirmed < entry_id or length < len(payload):
+    if confirmed < -1 or (confirmed >= entry_id and not recovery) or length < len(payload):
         raise WireError(f"entry {entry_id} with LAC {confirmed} and length {length} contradicts itself")
     digest = digester_without_password(digest_type)
     if digest is not None and digest(*entry[:5]) != entry.digest:

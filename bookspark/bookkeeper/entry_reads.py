@@ -18,7 +18,7 @@ from bookspark.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched,
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.peer import Peer
 from bookspark.bookie.storage import Storage
-from bookspark.bookkeeper.entries import body_of
+from bookspark.bookkeeper.entries import BODY_BYTES_MIN, body_of
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Status
 
@@ -26,6 +26,8 @@ Found = Callable[[int, Sequence[bytes]], None]
 """``found(status, bodies)``: OK with the bodies of one entry or more, in their order, or why there is none."""
 
 _FLUSHED_BYTES = 64 << 10
+_STORED_BYTES = 1 << 10
+"""An entry that is alone in its batch takes up to this much more on the disk than its body has."""
 _ATTEMPTS = 5
 """How often a read is planned again because the entries moved meanwhile."""
 
@@ -77,7 +79,8 @@ class EntryReads:
             self._peer.when_it_takes(size, partial(self._begin, read, left))
 
     def _plan(self, read: _Read) -> ReadPlan:
-        limit = max(1, min(read.size, READ_BYTES_MAX))
+        stored = max(1, read.size) + _STORED_BYTES * min(read.count, read.size // BODY_BYTES_MIN + 1)
+        limit = min(stored, READ_BYTES_MAX)
         return self._storage.plan_read(read.ledger_id, read.first, read.first + read.count - 1, limit, sparse=False)
 
     def _begin(self, read: _Read, left: int, size: int) -> None:

@@ -84,7 +84,8 @@ class GatheredAdds:
             )
             return
         try:
-            entry = entry_of(asked.body, asked.ledger_id, asked.entry_id, digest_type)
+            recovery = bool(asked.flags & Flag.RECOVERY)
+            entry = entry_of(asked.body, asked.ledger_id, asked.entry_id, digest_type, recovery=recovery)
         except WireError as error:
             self._refuse(asked, str(error))
             return

@@ -39,6 +39,8 @@ _START_2 = struct.Struct(">BBH")
 _ENTRY = struct.Struct(">qq")
 _BATCH = struct.Struct(">qqqiq")
 _ANSWER_2 = struct.Struct(">IBBHIqq")
+BATCH_HEAD_BYTES = _ANSWER_2.size + 8
+"""What an answer to BATCH_READ has before its entries, in bytes. The size that a client asks for counts it."""
 _FENCE_2, _RECOVERY_2 = 1, 2
 _NO_FIELDS: Mapping[str, object] = {}
 
