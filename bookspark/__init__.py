@@ -36,6 +36,7 @@ The rooms of the package:
 ``bookkeeper``        Apache BookKeeper's wire protocol on a second port of a bookie
 ``autorecovery``      copies what was lost: the auditor, the replication workers, the healing of a bookie
 ``changes``           carries out changes of a cluster that lives: restarts, growing, shrinking, moves, new disks
+``moving``            ledgers of a cluster of Apache BookKeeper's, copied into one of ours
 ``daemon``            a bookie as a process: directories, lease, start and stop
 ``spark``             the bookies' Spark application, ``format("bookspark")``, logs, snapshots, audits
 ``why``               what is wrong with a cluster, why, and what to type

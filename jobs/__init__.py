@@ -5,6 +5,7 @@
 ``autorecovery``  an auditor and replication workers on the executors
 ``snapshot``      writes snapshots of the system tables to Delta
 ``audit``         runs audit queries over a snapshot
+``copy_ledgers``  copies ledgers of a cluster of Apache BookKeeper's
 ``offload``       puts old rows of a log into a Delta table
 ================  =============================================================================================================
 

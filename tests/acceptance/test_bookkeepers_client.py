@@ -7,30 +7,22 @@ round. docs/compatibility.md has the table.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
-import select
-import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from bookspark import BookKeeper, DigestType, errors
-from bookspark.bench.peers.maven import fetched
-from bookspark.cache_folder import cache_folder
 from bookspark.local import LocalCluster
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 from tests.authority import Authority
 from tests.awaiting import await_that
+from tests.bookkeeper.judge import Judge, judging
 
 ROOT = Path(__file__).parents[2]
-JUDGE = ROOT / "tests/bookkeeper/java/Judge.java"
-POM = ROOT / "bookspark/bench/peers/java/bookkeeper-pom.xml"
 DIGESTS = {
     "CRC32": DigestType.BOOKKEEPER_CRC32,
     "CRC32C": DigestType.BOOKKEEPER_CRC32C,
@@ -38,9 +30,13 @@ DIGESTS = {
     "DUMMY": DigestType.BOOKKEEPER_DUMMY,
 }
 VERSIONS = ("v2", "v3")
-ANSWER_SECONDS = 90.0
 
 pytestmark = pytest.mark.timeout(2400)
+
+
+def uri(cluster: LocalCluster) -> str:
+    """As BookKeeper's clients want it."""
+    return f"zk+hierarchical://{cluster.zookeeper.removeprefix('zk://')}/ledgers"
 
 
 def payload(entry_id: int, size: int) -> bytes:
@@ -51,38 +47,6 @@ def payload(entry_id: int, size: int) -> bytes:
 def told(payloads: list[bytes]) -> str:
     """As the judge tells what it read."""
     return f"{len(payloads)} {hashlib.sha1(b''.join(payloads)).hexdigest()}"
-
-
-class Judge:
-    """A JVM with BookKeeper's client. ``ask`` returns what it says; an error of BookKeeper's is a RuntimeError with its name."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def ask(self, *words: object) -> str:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
-        self._process.stdin.flush()
-        line, deadline = b"", time.monotonic() + ANSWER_SECONDS
-        while not line.endswith(b"\n"):
-            ready, _, _ = select.select([self._process.stdout], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"no answer to {words} in {ANSWER_SECONDS} s"
-            piece = os.read(self._process.stdout.fileno(), 1 << 16)
-            assert piece, f"the judge ended at {words}"
-            line += piece
-        kind, _, rest = line.decode().strip().partition(" ")
-        if kind != "ok":
-            raise RuntimeError(rest)
-        return rest
-
-
-@pytest.fixture(scope="module")
-def class_path() -> str:
-    place = cache_folder() / "judge"
-    jars, classes = fetched(POM, place / "jars"), place / "classes"
-    classes.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", JUDGE], check=True, timeout=300)
-    return f"{classes}:{jars}/*"
 
 
 @pytest.fixture(scope="module")
@@ -96,30 +60,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def judge(class_path: str, cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    with started(class_path, cluster, tmp_path_factory.mktemp("judge") / "stderr") as made:
+def judge(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    with judging(uri(cluster), tmp_path_factory.mktemp("judge") / "stderr") as made:
         yield made
-
-
-@contextmanager
-def started(class_path: str, cluster: LocalCluster, told: Path, *tls: Path) -> Iterator[Judge]:
-    """A judge of this cluster; ``tls``: the folder of its certificate."""
-    with ExitStack() as stack:
-        said = stack.enter_context(told.open("wb"))
-        place = cluster.zookeeper.removeprefix("zk://")
-        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path, "Judge"]
-        process = subprocess.Popen(
-            [*command, f"zk+hierarchical://{place}/ledgers", *tls],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-        )
-        stack.callback(process.wait, 60)
-        stack.callback(process.kill)
-        assert process.stdin is not None and process.stdout is not None
-        stack.callback(process.stdout.close)
-        yield Judge(process)
-        process.stdin.close()
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +219,7 @@ def test_each_bookie_tells_which_entries_it_holds(judge: Judge, bookkeeper: Book
         assert judge.ask("held", "v3", ledger_id, bookie_id, 30) == f"{expected} {sum(held)}"
 
 
-def test_bookkeepers_client_with_tls(class_path: str, tmp_path: Path) -> None:
+def test_bookkeepers_client_with_tls(tmp_path: Path) -> None:
     """With a certificate of its own, which the bookies ask for. Without TLS they serve it nothing."""
     authority = Authority(tmp_path / "ca")
     folder = tmp_path / "client"
@@ -292,7 +235,7 @@ def test_bookkeepers_client_with_tls(class_path: str, tmp_path: Path) -> None:
         place = f"{zookeeper.connection_string}/for-java"
         begin_cluster(place, LedgerManager.BOOKKEEPER)
         with LocalCluster(3, tmp_path / "bookies", place, bookkeeper_port=-1, **asked) as cluster:
-            with started(class_path, cluster, tmp_path / "stderr", folder) as judge:
+            with judging(uri(cluster), tmp_path / "stderr", folder) as judge:
                 name, ledger_id = create(judge, "v3")
                 judge.ask("pipeline", name, 100, 1000)
                 judge.ask("close", name)
@@ -302,7 +245,7 @@ def test_bookkeepers_client_with_tls(class_path: str, tmp_path: Path) -> None:
             ours = cluster.bookkeeper(tls_ca=str(authority.file), tls_certificate=own)
             with ours.open_ledger(ledger_id, b"secret") as reader:
                 assert [entry.payload for entry in reader.read(0, 99)] == expected
-            with started(class_path, cluster, tmp_path / "stderr-without") as judge:
+            with judging(uri(cluster), tmp_path / "stderr-without") as judge:
                 assert judge.ask("open", "r", "v3", "CRC32C", "secret", ledger_id) == f"99 {100_000}"
                 with pytest.raises(RuntimeError, match="BKUnauthorizedAccessException"):
                     judge.ask("read", "r", 0, 99)

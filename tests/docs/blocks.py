@@ -72,6 +72,7 @@ RUN = {
     "docs/durability.md": "tests/acceptance/test_spark_pages.py",
     "docs/guides/audits.md": "tests/acceptance/test_tutorial.py",
     "docs/guides/backup.md": "tests/docs/test_guides.py",
+    "docs/guides/bookkeeper.md": "tests/acceptance/test_copied_from_bookkeeper.py",
     "docs/guides/choices.md": "tests/docs/test_guides.py",
     "docs/guides/disks.md": "tests/docs/test_guides.py",
     "docs/guides/hosts.md": "tests/docs/test_guides.py",
@@ -131,6 +132,10 @@ SHOWN = {
     "docs/guides/backup.md": {
         "cd /var/lib/zookeeper/version-2": SEVERAL_HOSTS,
         "bookspark bookie logs $DIRECTORY": "tests/cli/test_bookie_commands.py",
+    },
+    "docs/guides/bookkeeper.md": {
+        "spark-submit $(bookspark job copy_ledgers)": "tests/acceptance/test_copied_from_bookkeeper.py",
+        "bookspark bookie collect $BOOKIE": "tests/cli/test_bookie_commands.py",
     },
     "docs/guides/disks.md": {
         "bookspark audit --checksums --integrity-check": "tests/cli/test_audit_commands.py",

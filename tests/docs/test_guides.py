@@ -23,8 +23,8 @@ from tests.awaiting import await_that
 from tests.older_metadata import set_back
 from tests.pages import LOCAL, local_cluster, run, script_of, shell_of
 
-ELSEWHERE = {"audits.md", "offload.md", "spark.md"}
-"""Guides that other modules run, as they need Spark."""
+ELSEWHERE = {"audits.md", "bookkeeper.md", "offload.md", "spark.md"}
+"""Guides that other modules run, as they need Spark or BookKeeper."""
 IN_ONE_CLUSTER = "choices.md", "upgrade.md", "hosts.md", "sizing.md"
 IN_NONE = "python.md", "measure.md"
 

@@ -95,6 +95,11 @@ class Peer:
         """The bookies' data, a folder each."""
         return [self._home / f"bookie{k}" for k in range(BOOKIES)]
 
+    @property
+    def metadata_uri(self) -> str:
+        """Where the cluster's metadata is, as BookKeeper's clients want it."""
+        return f"zk+hierarchical://127.0.0.1:{self._zookeeper_port}/ledgers"
+
     def start(self) -> None:
         """Start the bookies. Returns once they listen; raises RuntimeError if one does not."""
         self._bookies = [
@@ -119,7 +124,7 @@ class Peer:
             "client",
             _CLIENT_MEMORY,
             "BenchLedger",
-            f"zk+hierarchical://127.0.0.1:{self._zookeeper_port}/ledgers",
+            self.metadata_uri,
             ",".join(map(str, self.pids)),
             *workloads,
             stdout=subprocess.PIPE,
@@ -177,7 +182,7 @@ class Peer:
                     "listeningInterface": "lo",
                     "advertisedAddress": "127.0.0.1",
                     "allowLoopback": "true",
-                    "metadataServiceUri": f"zk+hierarchical://127.0.0.1:{self._zookeeper_port}/ledgers",
+                    "metadataServiceUri": self.metadata_uri,
                     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
                     "journalDirectories": data / "journal",
                     "ledgerDirectories": data / "ledgers",

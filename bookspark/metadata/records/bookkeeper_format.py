@@ -183,6 +183,13 @@ def service_info(address: str, registration: bytes) -> bytes:
     return document
 
 
+def rpc_address(document: bytes) -> str:
+    """Where BookKeeper's clients find a bookie: ``host:port``; "" if its node does not say. Raises ValueError for bytes that are
+    no such node."""
+    info = _SCHEMA.parse("ServiceInfo", document)
+    return next((f"{one.host}:{one.port}" for one in info.endpoints if one.protocol == _PROTOCOL), "")
+
+
 def registration_in(document: bytes) -> bytes:
     """Our own registration in a bookie's node; b"" if it is none of ours. Raises ValueError for bytes that are no such node."""
     info = _SCHEMA.parse("ServiceInfo", document)

@@ -1,0 +1,83 @@
+"""Copy closed ledgers of a cluster of Apache BookKeeper's into one of ours, under their own ids.
+
+    spark-submit $(bookspark job copy_ledgers) --source OLD:2181/ledgers --zookeeper NEW:2181 [--tasks N] [LEDGER…]
+
+The ledgers are divided among tasks, which read the other cluster's bookies and write to ours (``bookspark.moving``). The job
+prints one line of JSON: ``{"copied", "were_there", "open", "entries", "bytes", "failed": {ledger: why}}``; ``open`` counts those
+that were left out because they are not closed. It can be run again: what is here is compared. The exit status is 1 if a ledger
+could not be copied. The other cluster is only read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Annotated, NamedTuple
+
+import typer
+
+from bookspark import BookKeeper
+from bookspark.command_line import FOUND
+from bookspark.errors import BookKeeperError
+from bookspark.moving.copying import Copied, copy_ledger
+from bookspark.moving.reads import EntryReader
+from bookspark.moving.source import Source
+from bookspark.spark.session import session
+from bookspark.spark.short_jobs import run_job
+
+
+def main(
+    source: Annotated[str, typer.Option(help="BookKeeper's cluster: host:port[,host:port…]/ledgers.")],
+    zookeeper: Annotated[str, typer.Option(help="Our cluster: host:port[,host:port…][/chroot].")],
+    tasks: Annotated[int, typer.Option(help="How many tasks the ledgers are divided among.", min=1)] = 8,
+    ledgers: Annotated[list[int] | None, typer.Argument(help="Ids of ledgers. Default: all that are closed.")] = None,
+) -> None:
+    """Copy closed ledgers of a cluster of Apache BookKeeper's into one of ours, under their own ids."""
+    with Source(source) as there:
+        asked = ledgers or there.ledger_ids()
+    spark = session("bookspark copy_ledgers", zookeeper=zookeeper)
+    # Ledgers that were made together tend to be alike, so each task gets some of all times.
+    told = (
+        spark.sparkContext.parallelize([asked[i::tasks] for i in range(tasks)], tasks)
+        .mapPartitions(partial(_copy, source, zookeeper, not ledgers))
+        .collect()
+    )
+    spark.stop()
+    failed = {one.ledger_id: one.why for one in told if one.why}
+    copied = [one.copied for one in told if one.copied is not None]
+    summary = {
+        "copied": sum(not one.was_there for one in copied),
+        "were_there": sum(one.was_there for one in copied),
+        "open": sum(one.copied is None and not one.why for one in told),
+        "entries": sum(one.entries for one in copied),
+        "bytes": sum(one.byte_count for one in copied),
+        "failed": failed,
+    }
+    print(json.dumps(summary))
+    if failed:
+        raise typer.Exit(FOUND)
+
+
+class _Told(NamedTuple):
+    """What became of a ledger: copied, failed with a reason, or left out because it is open."""
+
+    ledger_id: int
+    copied: Copied | None = None
+    why: str = ""
+
+
+def _copy(source: str, zookeeper: str, leave_open_out: bool, lists: Iterable[list[int]]) -> Iterator[_Told]:
+    with Source(source) as there, EntryReader(there.addresses()) as reader, BookKeeper(zookeeper) as here:
+        for ledger_id in (each for ids in lists for each in ids):
+            try:
+                if leave_open_out and not there.ledger(ledger_id).closed:
+                    yield _Told(ledger_id)
+                else:
+                    yield _Told(ledger_id, copy_ledger(there, reader, here, ledger_id))
+            except BookKeeperError as error:
+                yield _Told(ledger_id, why=str(error))
+
+
+if __name__ == "__main__":
+    run_job("copy_ledgers", main)

@@ -1,0 +1,77 @@
+"""A JVM with BookKeeper's own client, for tests: ``java/Judge.java`` does what each line says.
+
+Its jars come from Maven Central, as those of ``bench compare``.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bookspark.bench.peers.maven import fetched
+from bookspark.cache_folder import cache_folder
+
+_ROOT = Path(__file__).parents[2]
+_JUDGE = _ROOT / "tests/bookkeeper/java/Judge.java"
+_POM = _ROOT / "bookspark/bench/peers/java/bookkeeper-pom.xml"
+ANSWER_SECONDS = 90.0
+
+
+class Judge:
+    """A JVM with BookKeeper's client. ``ask`` returns what it says; an error of BookKeeper's is a RuntimeError with its name."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def ask(self, *words: object) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
+        self._process.stdin.flush()
+        line, deadline = b"", time.monotonic() + ANSWER_SECONDS
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"no answer to {words} in {ANSWER_SECONDS} s"
+            piece = os.read(self._process.stdout.fileno(), 1 << 16)
+            assert piece, f"the judge ended at {words}"
+            line += piece
+        kind, _, rest = line.decode().strip().partition(" ")
+        if kind != "ok":
+            raise RuntimeError(rest)
+        return rest
+
+
+@contextmanager
+def judging(uri: str, told: Path, *tls: Path) -> Iterator[Judge]:
+    """A judge of the cluster at ``uri``; ``told`` gets its log, ``tls`` is the folder of its certificate."""
+    place = cache_folder() / "judge"
+    jars, classes = fetched(_POM, place / "jars"), place / "classes"
+    classes.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", _JUDGE], check=True, timeout=300)
+    with ExitStack() as stack:
+        said = stack.enter_context(told.open("wb"))
+        command = [
+            "java",
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{classes}:{jars}/*",
+            "Judge",
+        ]
+        process = subprocess.Popen(
+            [*command, uri, *tls],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        )
+        stack.callback(process.wait, 60)
+        stack.callback(process.kill)
+        assert process.stdin is not None and process.stdout is not None
+        stack.callback(process.stdout.close)
+        yield Judge(process)
+        process.stdin.close()
