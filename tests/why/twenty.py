@@ -364,6 +364,8 @@ def _(stage: Stage) -> Broken:
         )
         query = _script(stage, script)
         assert query.stdout is not None and query.stdout.readline()
+        # It tells where it is once a second at most.
+        await_that(lambda: [one.lag_rows for one in readers_of(stage.client, "orders")] == [0])
         query.send_signal(signal.SIGKILL)
         query.wait(60)
         producer.append_batch([b"order"] * 10)
