@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from bookspark.protocol.logs.lanes import writers_of_lanes
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.reader_record import ReaderState
 from bookspark.why.answers import log_troubles
-from bookspark.why.facts import Facts, LogFacts
+from bookspark.why.facts import Facts, LaneFacts, LogFacts
 from bookspark.why.words import counted, duration
 
 ON_A_PAGE = 25
@@ -45,6 +46,9 @@ class LaneSeen(NamedTuple):
     """Their bytes."""
     last_ms: int | None
     """When the newest row was committed, in ms since 1970; None if that is not known."""
+    commits: int = 0
+    record: LogRecord | None = None
+    """None: what is wrong with it is not asked."""
 
 
 class LogSeen(NamedTuple):
@@ -79,7 +83,7 @@ def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str) -> LaneSeen:
     time_ms = last[0].commit.time_ms if last else None
     if opened is not None and opened.rows:
         time_ms = opened.stamp_at(opened.rows - 1).time_ms
-    return LaneSeen(record.name, writer, record.first_position, end.rows, end.size, time_ms)
+    return LaneSeen(record.name, writer, record.first_position, end.rows, end.size, time_ms, end.batches, record)
 
 
 def log_look(bookkeeper: BookKeeper, looks: Looks, name: str, patience: Patience) -> Look[LogSeen]:
@@ -154,9 +158,16 @@ def content(name: str, look: Look[LogSeen], now: Facts | None = None) -> str:
     if seen.problem:
         return parts
     if now is not None:
-        found = log_troubles(now, LogFacts(seen.record, readers=seen.readers))
+        found = log_troubles(now, LogFacts(seen.record, tuple(_lane_facts(seen, now)), seen.readers))
         parts += part("troubles", answers(found), "Troubles")
     return parts + part("lanes", _lanes(seen), "Lanes") + part("readers", _readers(seen.readers), "Readers")
+
+
+def _lane_facts(seen: LogSeen, now: Facts) -> Iterator[LaneFacts]:
+    for lane in seen.lanes:
+        if lane.record is not None and lane.record.ended_rows is None:
+            ago = None if lane.last_ms is None else max(0.0, (now.at_ms - lane.last_ms) / 1000)
+            yield LaneFacts(lane.record, lane.writer, lane.rows, lane.commits, ago)
 
 
 def _facts(seen: LogSeen) -> list[tuple[str, str]]:

@@ -140,9 +140,11 @@ class WebConsole:
             return pages.part("ledger", pages.text(error), "Ledger")
         look = self._looks.of(("ledger", ledger_id), partial(ledgers.look_at, self._bookkeeper, ledger_id))
         content = ledgers.content(ledger_id, look)
-        seen = self._watch.seen()
-        if look.found is None or look.found.metadata.closed or seen is None:
+        if look.found is None or look.found.metadata.closed:
             return content
+        seen = self._watch.seen(SOON_SECONDS)
+        if seen is None:
+            return content + pages.part("why", unseen(UNDER_WAY), "Why it is not closed")
         why = self._looks.of(
             ("not closed", ledger_id), partial(gather_ledger, self._bookkeeper, ledger_id), SOON_SECONDS
         )
@@ -166,8 +168,10 @@ class WebConsole:
     def _log(self, name: str, query: Mapping[str, str]) -> str:
         patience = Patience()
         look = logs.log_look(self._bookkeeper, self._looks, name, patience)
-        seen = self._watch.seen()
+        seen = self._watch.seen(SOON_SECONDS)
         content = logs.content(name, look, None if seen is None else seen.facts)
+        if seen is None:
+            content += pages.part("troubles", unseen(UNDER_WAY), "Troubles")
         if look.found is None or look.found.problem:
             return content
         if not self._show_rows:

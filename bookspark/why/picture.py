@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bookspark.plain_text import size_text
+from bookspark.why.bookie_troubles import ended
 from bookspark.why.facts import Facts
 from bookspark.why.words import counted, duration
 
@@ -38,7 +39,9 @@ def bookie_lines(facts: Facts, before: Facts | None = None) -> Iterator[BookieLi
         status = facts.statuses.get(name)
         host = one.host or (facts.homes[name].host if name in facts.homes else "")
         if status is None:
-            yield BookieLine(name, "silent" if one.registered else "down", host, None, "", "", "")
+            yield BookieLine(
+                name, "silent" if one.registered and not ended(facts, name) else "down", host, None, "", "", ""
+            )
             continue
         state = "healing" if status.limbo_ledgers else "read-only" if status.read_only else "writable"
         yield BookieLine(

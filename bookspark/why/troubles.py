@@ -24,7 +24,7 @@ def health_of(facts: Facts) -> Health:
     """All troubles, and a sentence that sums them up."""
     troubles = tuple(sorted(_troubles(facts), key=lambda one: -one.severity))
     bookies = facts.observed.bookies
-    up = len(bookies) - len(facts.down())
+    up = len(bookies) - len(_gone(facts))
     counts = (
         f"{up} of {len(bookies)} bookies are up, {len(facts.writable())} take new entries, "
         f"{counted(len(facts.observed.fragments.ledgers()), 'ledger')}, {facts.open_ledgers:,} of them open"
@@ -123,8 +123,13 @@ def _copies(facts: Facts) -> Iterator[Answer]:
             )
 
 
+def _gone(facts: Facts) -> list[str]:
+    """The bookies that are down, registered or not."""
+    return sorted({*facts.down(), *(name for name in facts.bookie_problems if ended(facts, name))})
+
+
 def _down(facts: Facts) -> Iterator[Answer]:
-    down = sorted({*facts.down(), *(name for name in facts.bookie_problems if ended(facts, name))})
+    down = _gone(facts)
     by_host: dict[str, list[str]] = {}
     for name in down:
         if (home := facts.homes.get(name)) is not None:

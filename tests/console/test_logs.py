@@ -69,6 +69,7 @@ def test_one_log_tells_of_a_reader_that_does_not_run_and_what_to_type(console, o
         rf"trouble reader late does not run, and is {ORDERS - 20} rows and \S+ behind log orders", found
     ), found
     assert "So: start it again: it goes on where it was bookspark log readers orders" in found
+    assert f"it has {ORDERS} rows in 2 lanes" in found
 
 
 def test_a_log_that_is_not_there_and_names_that_are_none(console):

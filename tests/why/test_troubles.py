@@ -21,6 +21,7 @@ from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
 from bookspark.protocol.repair.underreplication_task import Missed, Reason
 from bookspark.why.answers import _lost_the_log
 from bookspark.why.facts import Facts, Health, LedgerFacts, Severity
+from bookspark.why.picture import bookie_lines
 from bookspark.why.telling import document, health_lines
 from bookspark.why.troubles import health_of
 from bookspark.wire.messages import CollectionStatus, HealingStatus
@@ -145,6 +146,13 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
 )
 def test_one_cause_is_told_once(found: Facts, expected: list[str]) -> None:
     assert kinds(found) == expected
+
+
+def test_a_bookie_that_has_ended_is_not_counted_as_up() -> None:
+    found = facts({"a": {"settled": False}}, statuses={}, bookie_problems={"a": "[Errno 111] Connection refused"})
+    found = replace(found, statuses={name: one for name, one in found.statuses.items() if name != "a"})
+    assert "2 of 3 bookies are up" in health_of(found).sentence
+    assert [line.state for line in bookie_lines(found)] == ["down", "writable", "writable"]
 
 
 def test_time_left_is_told() -> None:
