@@ -146,6 +146,10 @@ def test_an_error_comes_with_the_rows_that_it_is_of_and_not_before() -> None:
             assert came == lost - piece.first_entry_id
             with pytest.raises(NoSuchEntryError, match=f"entry {lost}"):
                 next(rows)
+            # What can be read again is read again.
+            bookkeeper.lost.clear()
+            rest = piece.part(came, piece.rows)
+            assert _read(ledgers, deque((rest, *left))) == _expected(rest)
 
 
 def test_a_ledger_that_is_deleted_between_two_pieces_is_told() -> None:
