@@ -7,8 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from bookspark.bench import kept_results, trees
+from bookspark.bench.kept_results import keep
 from bookspark.bench.ledger.cases import WORKLOADS, Kind, Turn, Workload
+from bookspark.bench.ledger.limits import limits
 from bookspark.bench.peers.ledger_targets import table
+from bookspark.errors import ConfigurationError
 
 
 def test_each_workload_prints_a_line(tmp_path: Path) -> None:
@@ -67,6 +73,88 @@ def test_what_guaranteed_replication_costs_is_seen_beside_our_own_best_effort() 
     assert "100 (own, best effort) | 0.89 | ≥ 0.9 | missed" in guaranteed
 
 
+def test_beside_a_ratio_stands_the_limit_of_the_same_run_and_how_far_from_it() -> None:
+    lines = [
+        {"label": "L2-100", "system": "bookspark", "adds_per_second": 100.0, "p99_ms": 2.0},
+        {"label": "L2-100", "system": "bookkeeper", "adds_per_second": 25.0, "p99_ms": 8.0},
+        *({"label": "L2-100", "system": "limit", "adds_per_second": rate} for rate in (390.0, 400.0, 900.0)),
+    ]
+    adds, p99 = table(lines).splitlines()[2:]
+    assert adds.endswith("| 4 | ≥ 3 | met | 400 | 0.25 |")
+    assert p99.endswith("| met |  |  |"), "no limit of this figure was measured"
+
+
+@pytest.mark.parametrize("turn", [Turn.SYNCED, Turn.COLD, Turn.UNJOURNALED])
+def test_a_limit_is_measured_for_each_case_that_has_one(turn: Turn, tmp_path: Path) -> None:
+    workloads = [workload.scaled(0.0005) for workload in WORKLOADS[turn]]
+    found = {line["label"]: line for line in limits(turn, workloads, tmp_path)}
+    without = (Kind.RECOVER, Kind.CREATE_CLOSE)
+    assert found.keys() == {workload.label for workload in workloads if workload.kind not in without}
+    for line in found.values():
+        assert line["system"] == "limit"
+        assert all(value > 0 for name, value in line.items() if name.endswith(("_per_second", "_ms")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_run_is_appended_and_what_changed_is_told_on_the_same_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_results, "commit", lambda tree: "abc")
+
+    def run(adds: float, p50: float, bench: str = "ledger", scale: float = 1.0) -> list[str]:
+        line = {"system": "bookspark", "label": "L1", "adds_per_second": adds, "p50_ms": p50, "load": 3.0}
+        return [told.partition(" than")[0] for told in keep(tmp_path, bench, [line], scale, tmp_path)]
+
+    assert run(100.0, 1.0) == []
+    assert run(104.0, 0.96) == [], "less than 5 %"
+    assert run(80.0, 0.5) == [
+        "bookspark L1, adds_per_second: 104 → 80 (-23%, worse",
+        "bookspark L1, p50_ms: 0.96 → 0.5 (-48%, better",
+    ]
+    assert run(10.0, 5.0, scale=0.1) == run(10.0, 5.0, bench="another") == []
+    monkeypatch.setattr(kept_results, "machine", lambda: "another one")
+    assert run(1.0, 50.0) == []
+    kept = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [(one["commit"], one["figures"]["bookspark L1"]["p50_ms"]) for one in kept][:3] == [
+        ("abc", 1.0),
+        ("abc", 0.96),
+        ("abc", 0.5),
+    ]
+
+
+def test_two_trees_are_measured_in_turns_each_with_its_own_code(tmp_path: Path) -> None:
+    tree = tmp_path / "checkout"
+    (tree / "bookspark").mkdir(parents=True)
+    (tree / "bookspark" / "__init__.py").touch()
+
+    def git(*words: str) -> None:
+        known = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        subprocess.run(["git", *known, *words], cwd=tree, check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+    def code(rate: int) -> None:
+        line = json.dumps({"label": "L1", "adds_per_second": rate})
+        (tree / "bookspark" / "__main__.py").write_text(f"print({line!r})\n")
+
+    git("init", "--quiet")
+    code(100)
+    git("add", ".")
+    git("commit", "--quiet", "--message", "before")
+    code(150)
+    text, lines = trees.against(tree, "HEAD", [Turn.SYNCED], 2, 1.0, None)
+    assert [(line["system"], line["round"]) for line in lines] == [
+        ("this tree", 0),
+        ("against", 0),
+        ("against", 1),
+        ("this tree", 1),
+    ]
+    assert text.splitlines()[2:] == ["| L1 | adds_per_second | 150 | 100 | 1.500 |"]
+    assert len(list((tree / ".git").glob("worktrees/*"))) == 0, "the other tree is gone"
+    assert kept_results.commit(tree).endswith("+"), "what is not committed is measured too"
+    for wrong in ("no-such-commit", "--force"):
+        with pytest.raises(ConfigurationError, match=wrong):
+            trees.against(tree, wrong, [Turn.SYNCED], 1, 1.0, None)
+
+
 def test_a_row_tells_the_numbers_of_the_run_and_not_of_a_full_one() -> None:
     line = {"label": "L11", "entries": 5000, "idle_bytes": 1e6, "resident_bytes": 2e6}
     (_, row) = table([line | {"system": "bookspark"}, line | {"system": "bookkeeper"}]).splitlines()[2:]
@@ -80,4 +168,4 @@ def test_batches_are_compared_with_the_best_that_the_peer_does() -> None:
         {"label": "L2-100-deep", "system": "bookkeeper", "adds_per_second": 10.0},
     ]
     (row,) = table(lines).splitlines()[2:]
-    assert "| 10 |" in row and row.endswith("| missed |")
+    assert "| 10 |" in row and row.endswith("| missed |  |  |")

@@ -153,7 +153,7 @@ class MemoryLedger:
         last = self.last_add_confirmed
         return SimpleNamespace(result=lambda: last)
 
-    def flush_last_add_confirmed(self) -> int:
+    def flush_last_add_confirmed(self, wait: bool = True) -> int:
         return self.last_add_confirmed
 
     def sync(self) -> int:

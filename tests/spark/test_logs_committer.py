@@ -539,12 +539,12 @@ def test_a_reader_finds_its_way_when_the_chain_is_compacted_between_its_look_at_
     other, opened = bookkeeper.other(), 0
     original = other.open_ledger_no_recovery
 
-    def open_it(ledger_id: int, password: bytes = b"") -> MemoryReader:
+    def open_it(ledger_id: int, password: bytes = b"", **named: int | None) -> MemoryReader:
         nonlocal opened
         opened += 1
         if opened == opened_before:
             long_chain.tend(thoroughly=True)
-        return original(ledger_id, password)
+        return original(ledger_id, password, **named)
 
     monkeypatch.setattr(other, "open_ledger_no_recovery", open_it)
     assert list(commits(other, "orders", b"", position))[-len(before) :] == before

@@ -146,6 +146,10 @@ def test_an_error_comes_with_the_rows_that_it_is_of_and_not_before() -> None:
             assert came == lost - piece.first_entry_id
             with pytest.raises(NoSuchEntryError, match=f"entry {lost}"):
                 next(rows)
+            # What can be read again is read again.
+            bookkeeper.lost.clear()
+            rest = piece.part(came, piece.rows)
+            assert _read(ledgers, deque((rest, *left))) == _expected(rest)
 
 
 def test_a_ledger_that_is_deleted_between_two_pieces_is_told() -> None:
@@ -158,6 +162,29 @@ def test_a_ledger_that_is_deleted_between_two_pieces_is_told() -> None:
     bookkeeper.delete_ledger(ledger)
     with pytest.raises(NoSuchLedgerError):
         _read(ledgers, pieces)
+
+
+def test_the_tasks_of_the_micro_batches_that_follow_need_not_open_a_ledger_again() -> None:
+    bookkeeper, kept = _BookKeeper(), opened_ledgers.KeptHandles()
+    ids = [bookkeeper.ledger_of(20) for _ in range(opened_ledgers.LEDGERS_MAX + 1)]
+    ledger = ids[0]
+
+    def task(piece: Piece) -> list[tuple[int, bytes]]:
+        ledgers = OpenedLedgers(cast(BookKeeper, bookkeeper), b"", lambda metadata: ValueDecoder(""), kept)
+        return _read(ledgers, deque((piece,)))
+
+    for n in range(4):
+        assert task(Piece(ledger, n, n, 1)) == _expected(Piece(ledger, n, n, 1))
+    assert bookkeeper.opened[ledger] == 1
+    bookkeeper.lost.add((ledger, 4))
+    with pytest.raises(NoSuchEntryError):
+        task(Piece(ledger, 4, 4, 1))
+    task(Piece(ledger, 5, 5, 1))
+    assert bookkeeper.opened[ledger] == 2, "after an error it is opened anew"
+    for other in ids:
+        task(Piece(other, 0, 0, 1))
+    task(Piece(ledger, 6, 6, 1))
+    assert bookkeeper.opened[ledger] == 3, "those that were used long ago are forgotten"
 
 
 def test_small_batches_become_large_ones_in_order_and_large_ones_pass() -> None:

@@ -1,8 +1,9 @@
 """``bookspark bench peers ledger``: ``bookspark bench ledger`` beside Apache BookKeeper, in turns, and the table of ratios.
 
 Law: the two never run at once. In each round, a turn's workloads run on a fresh cluster of Bookspark, then on a fresh cluster of
-Apache BookKeeper. A ratio is that of the medians over the rounds. All lines are kept in ``results.jsonl``. A failed turn leaves
-its lines out of the table, and the failure is told at the end.
+Apache BookKeeper; the limits of the machine are measured before the two. A ratio is that of the medians over the rounds. All
+lines are kept in ``results.jsonl``, the medians of each run in ``history.jsonl``, and what changed since the last run is told. A
+failed turn leaves its lines out of the table, and the failure is told at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bookspark.bench.kept_results import keep
 from bookspark.bench.ledger.cases import WORKLOADS, Kind, Turn, Workload
+from bookspark.bench.ledger.limits import limits
 from bookspark.bench.peers.bookkeeper_peer import Peer, build
 from bookspark.bench.peers.ledger_targets import table
 from bookspark.bench.processes import bytes_written_by_ended_children, drop_cached, resident_bytes
@@ -25,6 +28,8 @@ from bookspark.protocol.ledger.ledger_metadata import Replication
 _DEEP = 10_000
 """Adds in flight for the peer's best throughput, and entries that it reads by one call. It is measured with 1,000 too."""
 
+_HERE = Path(__file__).parents[3]
+
 Line = dict[str, Any]
 
 
@@ -32,7 +37,8 @@ def compare(
     cache: Path, directory: Path | None, turns: Sequence[Turn], rounds: int, scale: float
 ) -> tuple[str, list[str]]:
     """Measure both systems. Each line goes to standard output and to ``results.jsonl`` in ``cache``, where the peer's jars are
-    kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table and the failures."""
+    kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table, with what changed since the
+    last run, and the failures."""
     class_path = build(cache)
     lines: list[Line] = []
     failures: list[str] = []
@@ -42,7 +48,9 @@ def compare(
     ):
         for number in range(rounds):
             for turn in turns:
-                for system in (ours(turn, scale, place), theirs(turn, scale, class_path, Path(place))):
+                workloads = [workload.scaled(scale) for workload in WORKLOADS[turn]]
+                limit = limits(turn, workloads, Path(place))
+                for system in (limit, ours(turn, scale, place), theirs(turn, scale, class_path, Path(place))):
                     try:
                         for line in system:
                             line |= {"turn": turn, "round": number, "load": os.getloadavg()[0]}
@@ -51,7 +59,9 @@ def compare(
                             lines.append(line)
                     except RuntimeError as error:
                         failures.append(f"round {number}, {turn}: {error}")
-    return table(lines), failures
+    changed = keep(cache, "ledger", lines, scale, _HERE)
+    told = "".join(f"\nchanged: {change}" for change in changed)
+    return f"{table(lines)}{told}\n" if told else table(lines), failures
 
 
 def ours(turn: Turn, scale: float, directory: str) -> Iterator[Line]:

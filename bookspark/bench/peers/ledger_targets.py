@@ -1,7 +1,8 @@
 """The targets of ``bookspark bench peers ledger``, and the table that compares them with the measured figures.
 
 A target is a ratio of medians over the rounds, Bookspark's to the peer's. L9's target is Bookspark's own figure. L12 compares
-guaranteed replication with Bookspark's own best effort.
+guaranteed replication with Bookspark's own best effort. Beside each ratio stands the limit that was measured in the same run
+(``bench.ledger.limits``), and Bookspark's figure divided by it: 1 is the limit itself.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ TARGETS: Sequence[Target] = (
 def table(lines: Iterable[Line]) -> str:
     """A Markdown table of the targets that ``lines`` have figures for."""
     lines = list(lines)
-    rows = ["| case | | bookspark | BookKeeper | ratio | target | |", "|---|---|---|---|---|---|---|"]
+    rows = [
+        "| case | | bookspark | BookKeeper | ratio | target | | limit | of it |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     for target in TARGETS:
         ours = _median(lines, "bookspark", target.label, target.figure, target.api)
         if ours is None:
@@ -126,9 +130,19 @@ def table(lines: Iterable[Line]) -> str:
         met, wanted = _judge(ours if target.absolute else ratio, target.bound)
         what = target.what.format_map(next(line for line in lines if line["label"] == target.label))
         beside = f"{_text(theirs)} (own, best effort)" if target.beside_own else _text(theirs)
-        cells = (target.case, what, _text(ours), beside, f"{ratio:.3g}", wanted, met)
+        limit = _limit(lines, target)
+        of_it = ("", "") if limit is None else (_text(limit), f"{ours / limit:.3g}")
+        cells = (target.case, what, _text(ours), beside, f"{ratio:.3g}", wanted, met, *of_it)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
+
+
+def _limit(lines: Sequence[Line], target: Target) -> float | None:
+    """The limit that was measured for the target; None if there is none, as of processor time."""
+    try:
+        return _median(lines, "limit", target.label, target.figure, None)
+    except KeyError:
+        return None
 
 
 def _median(lines: Sequence[Line], system: str, label: str, figure: Figure, api: str | None) -> float | None:

@@ -95,6 +95,26 @@ def repair(
         typer.echo(json.dumps(case))
 
 
+@app.command()
+def against(
+    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="The other tree: a commit of this checkout.")],
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
+    directory: Directory = None,
+    checkout: Annotated[Path, typer.Option(help="This tree. Default: the folder that the command runs in.")] = Path(),
+    as_json: LinesAlone = False,
+) -> None:
+    """Time ledgers of this checkout and of another commit of it, in turns, and print a table of ratios."""
+    from bookspark.bench.trees import against as measured
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    table, _ = measured(checkout.resolve(), commit, turn or list(Turn), rounds, scale, directory)
+    _finish("" if as_json else table, ())
+
+
 @peers.command("ledger")
 def peers_ledger(
     quick: Quick = False,

@@ -80,7 +80,7 @@ class ReadHandle(AnyHandle):
         """The id of the process whose watch keeps ``_known`` up to date; 0 if none does."""
         self._follow_at = self._follow_pause = 0.0
         """The time from which the metadata store may be asked to watch again, and the seconds between; 0 if it answered last."""
-        self._polls: set[Mailbox] = set()
+        self._polls: dict[Mailbox, None] = {}
         """The long polls under way; each is told of changed metadata at once."""
         self._delivered_by: str | None = None
         self._last_add_confirmed = metadata.last_entry_id if metadata.closed else NO_ENTRY
@@ -294,7 +294,7 @@ class ReadHandle(AnyHandle):
         """Wait until this handle knows that ``entry_id`` is confirmed or the ledger closed, or until the time is over. Returns
         the entry if it came with the answer."""
         mailbox = Mailbox(seconds)
-        self._polls.add(mailbox)
+        self._polls[mailbox] = None
         try:
             follows = self._follow()
             mailbox.allow(min(mailbox.left_seconds(), HOLD_SECONDS_MAX if follows else UNFOLLOWED_SECONDS))
@@ -317,7 +317,7 @@ class ReadHandle(AnyHandle):
                 actions = machine.step(event)
             self._confirm(machine.last_add_confirmed)
         finally:
-            self._polls.discard(mailbox)
+            self._polls.pop(mailbox, None)
         entries: list[EntryBatch] | None = machine.entries
         return entries
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from bookspark.client.network.connections import Connections
 from bookspark.client.writing.kept_frames import KeptFrames
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
-from bookspark.protocol.writing.ensemble_change import quorum_lost
+from bookspark.protocol.writing.ensemble_change import NOBODY, quorum_lost
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import HeldUp
 
@@ -42,7 +42,7 @@ class HoldUps:
         self._connections = connections
         self._kept = kept
         self._step = step
-        self._told: frozenset[str] = frozenset()
+        self._told = NOBODY
         """The bookies that the user was warned of."""
 
     def waits_for(self, behind: Sequence[str]) -> bool:

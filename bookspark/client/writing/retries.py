@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from bookspark.protocol.ledger.responses import FINAL_REASONS, Response, Unknown
+from bookspark.protocol.writing.ensemble_change import NOBODY
 
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
 
@@ -20,14 +21,14 @@ class Retries:
 
     def __init__(self, again: Callable[[str], None]) -> None:
         self._again = again
-        self._waiting: set[str] = set()
+        self._waiting = NOBODY
         self._pauses: dict[str, float] = {}
         """The next pause, in seconds, of each bookie that refused what it was asked last."""
 
     def refused(self, bookie: str, response: Response) -> None:
         """The bookie answered with ``response``. A positive one changes nothing."""
         if isinstance(response, Unknown) and response.reason not in FINAL_REASONS and bookie not in self._waiting:
-            self._waiting.add(bookie)
+            self._waiting |= {bookie}
             pause = self._pauses.get(bookie, _PAUSE_SECONDS)
             self._pauses[bookie] = min(2 * pause, _PAUSE_SECONDS_MAX)
             asyncio.get_running_loop().call_later(pause, self._retry, bookie)
@@ -38,5 +39,5 @@ class Retries:
             self._pauses.pop(bookie, None)
 
     def _retry(self, bookie: str) -> None:
-        self._waiting.discard(bookie)
+        self._waiting -= {bookie}
         self._again(bookie)

@@ -41,6 +41,8 @@ Found = TypeVar("Found")
 
 AT_THE_END = (1 << 63) - 1
 """The position of a reader that wants the newest commits alone."""
+RECENT_MAX = 1000
+"""How many of the commits that ``LogReader.newest`` read last are kept."""
 HEADER_ENTRY = 0
 """The entry of a commit ledger that sums up all commits before the ledger."""
 
@@ -77,7 +79,12 @@ class LogReader:
         """Batches, rows and bytes before the next commit."""
         self.opened: int | None = None
         """The ledger that the newest commit which was read opened."""
+        self.recent: deque[PlacedCommit] = deque(maxlen=RECENT_MAX)
+        """The commits that ``newest`` read last, one after the other."""
         self._open_rows: OpenRows | None = None
+        self._heard = False
+        """Whether ``wait`` heard that there is a commit, of which ``commits`` did not tell yet; no bookie is asked for its LAC
+        then."""
         self._link: CommitLedger | None = None
         self._handle: ReadHandle | None = None
         self._next_entry = HEADER_ENTRY + 1
@@ -113,7 +120,8 @@ class LogReader:
 
     def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
         """The commits of the ledger from the reader's place on."""
-        last = handle.read_last_add_confirmed()
+        heard, self._heard = self._heard and not handle.metadata.closed, False
+        last = handle.last_add_confirmed if heard else handle.read_last_add_confirmed()
         while True:
             while self._next_entry <= last:
                 for entry in handle.read(self._next_entry, last):
@@ -149,14 +157,17 @@ class LogReader:
             rows = self.open_rows
             if rows is not None and rows.look() >= 0 and not rows.closed:
                 return self.position.rows + rows.rows
-        deque(self.commits(), maxlen=0)
+        for placed in self.commits():
+            if self.recent and placed.before != self.recent[-1].after:
+                self.recent.clear()
+            self.recent.append(placed)
         rows = self.open_rows
         return self.position.rows + (rows.look() if rows is not None else 0)
 
     @property
     def has_news(self) -> bool:
-        """Did ``wait`` hear of more rows, so that ``newest`` asks nobody?"""
-        return self._open_rows is not None and self._open_rows.heard
+        """Did ``wait`` hear of more rows, so that ``newest`` asks nobody how many there are?"""
+        return self._heard or (self._open_rows is not None and self._open_rows.heard)
 
     def end(self) -> Position:
         """Batches, rows and bytes of the lane, up to what ``newest`` tells."""
@@ -167,22 +178,25 @@ class LogReader:
         added = rows.range_of(rows.rows)
         return Position(self.position.batches, self.position.rows + added.rows, self.position.size + added.size)
 
-    def wait(self, seconds: WaitSeconds) -> None:
-        """Return when there may be more rows than ``newest`` told, or after ``seconds``. The bookies hold their answer until
-        then."""
+    def wait(self, seconds: WaitSeconds) -> bool:
+        """Return when there may be more rows than ``newest`` told, or after ``seconds``: then False. The bookies hold their
+        answer until then."""
         if self._open_rows is not None and not self._open_rows.closed:
             self._open_rows.wait(seconds)
-            return
+            return self._open_rows.heard or self._open_rows.closed
         if self._handle is not None:
-            self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
-            return
+            last, _ = self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
+            self._heard = last >= self._next_entry
+            return self._heard or self._handle.metadata.closed
         if self._record_changed is None:
             self._record_changed = threading.Event()
             self._bookkeeper.metadata.watch_record(KIND, self._name, self._record_changed.set)
             if self._registry.get(self._name).commit_ledgers[-1:] not in ((), (self._link,)):
-                return
-        if self._record_changed.wait(seconds):
+                return True
+        changed = self._record_changed.wait(seconds)
+        if changed:
             self._record_changed = None
+        return changed
 
     # -- inside
 
@@ -204,7 +218,7 @@ class LogReader:
 
     def _enter(self, link: CommitLedger) -> None:
         settles = self.opened is not None
-        self._link, self._handle, self.opened = link, None, None
+        self._link, self._handle, self.opened, self._heard = link, None, None, False
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
         if settles:
             # Its first commit has the rows of the ledger that was open, which this reader may have told of.

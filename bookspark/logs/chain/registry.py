@@ -161,17 +161,21 @@ class LogRegistry:
         while True:
             record = self.find(name)
             if record is not None:
-                check_password(record, password)
-                for option, wanted in options.items():
-                    if getattr(record.options, option) != wanted:
-                        raise ConfigurationError(
-                            f"log {name!r} has {option} {_text(getattr(record.options, option))}, and a write does not change "
-                            f"the options of a log: leave out {option} {_text(wanted)}, or write to another log"
-                        )
+                self.check(record, options, password)
                 return record
             # If another client created the log first, look at its record.
             with suppress(LogExistsError):
                 return self.create(name, LogOptions(columns=columns, **options), password)  # type: ignore[arg-type]
+
+    def check(self, record: LogRecord, options: dict[str, object], password: Password) -> None:
+        """Raise ConfigurationError unless the log has these options, UnauthorizedAccessError if it has another password."""
+        check_password(record, password)
+        for option, wanted in options.items():
+            if getattr(record.options, option) != wanted:
+                raise ConfigurationError(
+                    f"log {record.name!r} has {option} {_text(getattr(record.options, option))}, and a write does not change "
+                    f"the options of a log: leave out {option} {_text(wanted)}, or write to another log"
+                )
 
     def update(self, name: LaneName, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
         """Change the record to ``transition(record)``, by compare-and-set. Returns the record as it is then.

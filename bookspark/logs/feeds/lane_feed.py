@@ -16,12 +16,16 @@ from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.logs.chain.reader import AT_THE_END, LogReader, PlacedCommit, made_anew
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.rows.splits import Piece, SizedPiece, positioned, rows_within
+from bookspark.protocol.logs.commits import Position
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
+
+_NOWHERE = Position(rows=AT_THE_END)
+"""Where the first plan goes on: every row is before it."""
 
 _Found = tuple[Piece, int, PlacedCommit | None]
 """A piece, its bytes, and the commit that names it; None if it is of an open ledger."""
@@ -30,7 +34,8 @@ Choice = Callable[[Piece, int, PlacedCommit | None], Iterable[SizedPiece]]
 
 
 class LaneFeed:
-    """The rows of a lane. It keeps the commits of the last plan, so that the next plan goes on from there."""
+    """The rows of a lane. It keeps the commits of the last plan, so that the next plan goes on from there, and plans the commits
+    that ``newest`` read without a second look at them."""
 
     def __init__(
         self, bookkeeper: BookKeeper, name: str, password: bytes, passed_over: PassedOver, with_times: bool = False
@@ -47,8 +52,10 @@ class LaneFeed:
         self._body: LogReader | None = None
         self._more: Iterator[PlacedCommit] = iter(())
         self._planned: deque[PlacedCommit] = deque()
-        self._planned_from = 0
-        """``_planned``, and after it ``_more``, have all commits from this row on."""
+        self._planned_from = _NOWHERE
+        """``_planned`` has all commits from here on, up to where the next plan goes on."""
+        self._opened_before: int | None = None
+        """The ledger that the commit before these opened."""
 
     @property
     def record(self) -> LogRecord:
@@ -62,16 +69,16 @@ class LaneFeed:
 
     @property
     def has_news(self) -> bool:
-        """Did ``wait`` hear of more rows, so that ``newest`` asks nobody?"""
+        """Did ``wait`` hear of more rows, so that ``newest`` asks nobody how many there are?"""
         return self._head.has_news
 
     def row_at(self, time_ms: int) -> int:
         """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none."""
         return row_at(self._bookkeeper, self.name, self._password, time_ms, self.rows, self._head)
 
-    def wait(self, seconds: float) -> None:
-        """Return when there may be more rows than ``newest`` told, or after ``seconds``."""
-        self._head.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Return when there may be more rows than ``newest`` told, or after ``seconds``: then False."""
+        return self._head.wait(seconds)
 
     def size(self, first: int, last: int) -> int:
         """The bytes of payload of the rows from ``first`` to before ``last`` that are still there."""
@@ -103,44 +110,75 @@ class LaneFeed:
         """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if their commits can't be found."""
         if first >= last:
             return
-        body = self._body
-        if body is None or first < self._planned_from:
-            body = LogReader(self._bookkeeper, self.name, self._password, first)
-            if body.record.ctime_ms != self.ctime_ms:
-                raise made_anew(self.name, first)
-            self._body = body
-            self._more, self._planned, self._planned_from = iter(()), deque(), first
+        if first < self._planned_from.rows:
+            body = self._reader_at(first)
+            self._planned, self._planned_from, self._opened_before = deque(), body.position, body.opened
         while self._planned and self._planned[0].after.rows <= first:
-            self._planned_from = self._planned.popleft().after.rows
-        kept = max(first, body.record.first_position)
+            self._pass(self._planned.popleft())
+        kept = max(first, self._head.record.first_position, self._body.record.first_position if self._body else 0)
         for placed in self._planned:
             yield from self._positioned(placed, kept, last)
-        known = self._head.open_rows
-        at = body.position.rows
-        if known is not None and body.opened == known.ledger_id and at < last <= at + known.rows:
-            # They were looked at, so nobody need be asked.
-            yield from self._open_pieces(known, at, kept, last)
-            return
-        while body.position.rows < last:
-            following = next(self._more, None)
+        while (end := self._end).rows < last:
+            known = self._head.open_rows
+            if known is not None and self._opened == known.ledger_id and last <= end.rows + known.rows:
+                # They were looked at, so nobody need be asked.
+                yield from self._open_pieces(known, end.rows, kept, last)
+                return
+            following = self._following(end, last)
             if following is None:
-                self._more = body.commits(known_rows=last)
-                following = next(self._more, None)
-                if following is None:
-                    rows = body.open_rows
-                    if rows is not None and rows.may_have(last - body.position.rows):
-                        yield from self._open_pieces(rows, body.position.rows, kept, last)
-                        return
-                    raise ReadError(
-                        f"log {self.name!r}: as far as its commits can be read now, its commits end at row "
-                        f"{body.position.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
-                    )
+                assert self._body is not None
+                rows = self._body.open_rows
+                if rows is not None and rows.may_have(last - end.rows):
+                    yield from self._open_pieces(rows, end.rows, kept, last)
+                    return
+                raise ReadError(
+                    f"log {self.name!r}: as far as its commits can be read now, its commits end at row "
+                    f"{end.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
+                )
             if following.after.rows > first:
                 self._planned.append(following)
                 yield from self._positioned(following, kept, last)
             else:
                 # Passed over, so whoever goes back before it begins anew.
-                self._planned_from = following.after.rows
+                self._pass(following)
+
+    @property
+    def _end(self) -> Position:
+        """Before the commit that follows those of the last plan."""
+        return self._planned[-1].after if self._planned else self._planned_from
+
+    @property
+    def _opened(self) -> int | None:
+        """The ledger that the last one of them opened."""
+        return self._planned[-1].commit.open_ledger if self._planned else self._opened_before
+
+    def _pass(self, placed: PlacedCommit) -> None:
+        self._planned_from, self._opened_before = placed.after, placed.commit.open_ledger
+
+    def _reader_at(self, row: int) -> LogReader:
+        """Read on from the commit that holds ``row``, or one before it."""
+        body = LogReader(self._bookkeeper, self.name, self._password, row)
+        if body.record.ctime_ms != self.ctime_ms:
+            raise made_anew(self.name, row)
+        self._body, self._more = body, iter(())
+        return body
+
+    def _following(self, end: Position, last: int) -> PlacedCommit | None:
+        """The commit that begins at ``end``; None if it can't be read now. ``last``: up to where there were rows."""
+        recent = self._head.recent
+        if recent and 0 <= (at := end.batches - recent[0].before.batches) < len(recent) and recent[at].before == end:
+            # It was read a moment ago, to tell how many rows there are.
+            return recent[at]
+        body = self._body
+        if body is None or body.position != end:
+            body = self._reader_at(end.rows)
+        while True:
+            following = next(self._more, None)
+            if following is None:
+                self._more = body.commits(known_rows=last)
+                following = next(self._more, None)
+            if following is None or following.before.batches >= end.batches:
+                return following
 
     def _open_pieces(self, rows: OpenRows, at: int, first: int, last: int) -> Iterator[_Found]:
         """The rows from ``first`` to before ``last`` of an open ledger, whose first row is row ``at``."""

@@ -107,7 +107,7 @@ class LogFeed:
         return self._at({number: lane.newest() for number, lane in self._lanes.items()})
 
     def news(self) -> Offset | None:
-        """The offset behind the rows that ``wait`` heard of, without a question to anybody; None if it heard of none."""
+        """The offset behind the rows that ``wait`` heard of; asks nobody how many there are. None if it heard of none."""
         if not any(lane.has_news for lane in self._lanes.values()):
             return None
         return self._at({number: lane.newest() if lane.has_news else lane.rows for number, lane in self._lanes.items()})
@@ -145,18 +145,18 @@ class LogFeed:
             found[number] = self._rows_of_ended(number)
         return found
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         deadline, pause = time.monotonic() + seconds, _PAUSE_SECONDS_MIN
         while (left := deadline - time.monotonic()) > 0:
             if len(self._lanes) == 1:
-                self._lanes[self._liveliest].wait(left)
-                return
+                return self._lanes[self._liveliest].wait(left) or self._other_lanes
             self._lanes[self._liveliest].wait(min(pause, left))
             if self._lanes[self._liveliest].has_news:
-                return
+                return True
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
             if self._look_at_lanes():
-                return
+                return True
+        return False
 
     def _look_at_lanes(self) -> bool:
         """Has a lane more rows than were told, or are there other lanes?"""
@@ -165,6 +165,11 @@ class LogFeed:
             if lane.newest() > known:
                 self._liveliest = number
                 return True
+        return self._other_lanes
+
+    @property
+    def _other_lanes(self) -> bool:
+        """Has the log's record changed since it was looked for lanes?"""
         return self._record_changed is not None and self._record_changed.is_set()
 
     def check(self, offset: Offset) -> None:

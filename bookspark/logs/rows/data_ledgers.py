@@ -89,15 +89,6 @@ class DataLedger:
                 self.close(wait=False)
                 raise
 
-    def publish(self) -> None:
-        """Send the last add confirmed (LAC) to the bookies, so that readers see all entries that are acknowledged."""
-        if self._ledger is not None:
-            try:
-                self._ledger.flush_last_add_confirmed()
-            except BookKeeperError as error:
-                # Readers of the log go by the commit. Only readers of the ledger itself have to wait.
-                log.info("data ledger %d: its LAC is not sent to the bookies: %s", self._ledger.ledger_id, error)
-
     def close(self, wait: bool = True) -> None:
         """Close the ledger. ``wait=False``: give it up; the log's owner recovers it later."""
         ledger, self._ledger = self._ledger, None
@@ -154,7 +145,6 @@ class DataWriter:
         self._settle(0)
         if self._ranges:
             self._ledger.sync()
-            self._ledger.publish()
         return merged(self._ranges)
 
     def _send(self, payloads: Payloads) -> None:

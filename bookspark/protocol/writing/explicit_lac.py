@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from bookspark.protocol.ledger.actions import SendLac
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import FINAL_REASONS, Response, Unknown
+from bookspark.protocol.writing.ensemble_change import NOBODY
 from bookspark.protocol.writing.writer_cursors import Cursors
 
 EXPLICIT_LAC_INTERVAL_SECONDS = 0.1
@@ -34,7 +35,7 @@ class ExplicitLac:
         """A writer without progress for this time tells its LAC."""
         self._told = (NO_ENTRY, NO_ENTRY)
         """The LAC and the LAFR that the bookies heard last."""
-        self._untold: frozenset[str] = frozenset()
+        self._untold = NOBODY
         """Bookies that may not have heard them."""
         self._again_at = -math.inf
         """The bookies of ``_untold`` are told again from this moment on."""
@@ -71,7 +72,7 @@ class ExplicitLac:
     def tell(self, cursors: Cursors, bookies: tuple[str, ...]) -> list[SendLac]:
         """Tell ``bookies`` now."""
         self._told = cursors.last_add_confirmed, cursors.last_add_fully_replicated
-        self._untold = self._untold.difference(bookies)
+        self._untold = self._untold.difference(bookies) or NOBODY
         return [SendLac(bookies, *self._told)]
 
     def answered(self, bookie: str, response: Response, now: float) -> None:

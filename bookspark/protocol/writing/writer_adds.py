@@ -9,6 +9,7 @@ confirmed) of the moment, and the LAFR (last add fully replicated) of a guarante
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 from bookspark.protocol.ledger.actions import Action, AddAnswered, SendAdd, SyncAnswered, SyncReport
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -23,6 +24,12 @@ NEVER_ASKED = "the bookie was never asked"
 NOT_VOLATILE = "bookies are asked to sync a VD ledger, and no other"
 
 
+@lru_cache(maxsize=256)
+def _bookies_of(ensemble: tuple[str, ...]) -> frozenset[str]:
+    """One set for all ledgers of an ensemble."""
+    return frozenset(ensemble)
+
+
 class Adds:
     """The adds of one writer. Every bookie that a method is given is in the ensemble."""
 
@@ -35,7 +42,7 @@ class Adds:
         sync_bytes: int,
         explicit_lac_interval_seconds: float,
     ) -> None:
-        self.known = frozenset(metadata.last_fragment.ensemble)
+        self.known = _bookies_of(metadata.last_fragment.ensemble)
         """The bookies that are or were in the ensemble: nobody else was ever asked."""
         self.cursors = Cursors(metadata, replication)
         self.durability = durability_of(metadata, sync_bytes)

@@ -39,6 +39,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from bookspark.errors import ConfigurationError
+from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.connector.active_session import activate_before_writes
 from bookspark.spark.connector.several_logs import LogsReader, LogsStreamReader, schema_of_logs
 from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter
@@ -92,11 +93,11 @@ class BookSparkDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
-        return LogBatchWriter(self._sink(schema, overwrite, SinkOptions.for_batch))
+        return LogBatchWriter(self._sink(schema, overwrite, SinkOptions.for_batch)[0])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
-        return LogStreamWriter(self._sink(schema, overwrite, SinkOptions.for_stream))
+        return LogStreamWriter(*self._sink(schema, overwrite, SinkOptions.for_stream))
 
     @closed_if_it_fails()
     def _source(self) -> tuple[SourceOptions, StructType]:
@@ -105,14 +106,15 @@ class BookSparkDataSource(DataSource):
         return options, _schema(options)
 
     @closed_if_it_fails()
-    def _sink(self, schema: StructType, overwrite: bool, checked: Callable[[SinkOptions], SinkOptions]) -> SinkOptions:
+    def _sink(
+        self, schema: StructType, overwrite: bool, checked: Callable[[SinkOptions], SinkOptions]
+    ) -> tuple[SinkOptions, LogRecord]:
         options = checked(SinkOptions.parse(self.options, self._cluster()))
         if overwrite:
             raise ConfigurationError(
                 f"log {options.log.name!r} can only be appended to: use mode 'append' (streams: outputMode 'append')"
             )
-        prepare(options, schema)
-        return options
+        return options, prepare(options, schema)
 
     def _cluster(self) -> str | None:
         """The cluster of reads and writes that have no option ``zookeeper``."""

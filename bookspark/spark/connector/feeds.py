@@ -49,8 +49,8 @@ class Feed(Protocol):
     def newest(self) -> Offset:
         """The offset after the last entry that is confirmed now. Raises DataLossError, ReadError and MetadataStoreError."""
 
-    def wait(self, seconds: float) -> None:
-        """Return when there may be more entries than the last ``newest`` told, or after ``seconds``."""
+    def wait(self, seconds: float) -> bool:
+        """Return when there may be more entries than the last ``newest`` told, or after ``seconds``: then False."""
 
     def check(self, offset: Offset) -> None:
         """Raise DataLossError if ``offset`` is that of another log of this name, ConfigurationError if it has another form."""
@@ -136,7 +136,7 @@ class LedgersFeed:
             found[str(ledger_id)] = handle.last_add_confirmed + 1
         return found
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         growing = [
             handle
             for ledger, handle in self._handles.items()
@@ -147,7 +147,8 @@ class LedgersFeed:
             for handle in growing:
                 known = handle.last_add_confirmed
                 if handle.read_last_add_confirmed_and_entry(known + 1, timeout=seconds / len(growing))[0] > known:
-                    return
+                    return True
+        return True
 
     def check(self, offset: Offset) -> None:
         # No ledger id is used twice, so an offset needs no more than the right form.

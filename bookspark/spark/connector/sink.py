@@ -178,7 +178,12 @@ _committed_runs: set[tuple[int, str, str, str]] = set()
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
-    """``df.writeStream.format("bookspark")``."""
+    """``df.writeStream.format("bookspark")``. ``planned``: the log's record when the micro-batch was planned, so that no task has
+    to read it; None: each task reads it."""
+
+    def __init__(self, options: SinkOptions, planned: LogRecord | None = None) -> None:
+        super().__init__(options)
+        self._planned = planned
 
     @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
@@ -230,6 +235,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """
         log, bookkeeper = self.options.log, self.bookkeeper
         query = StreamingQuery(told.query, self.options.follows, told.checkpoint)
+        planned = self._planned
+        if planned is not None and planned.owner == told.run:
+            # Whoever takes the lane over after the plan fences the commit, as he does after a read in this place.
+            return planned
         while True:
             lane = lane_for_query(bookkeeper, log, query)
             record = LogRegistry(bookkeeper.metadata).get(lane)

@@ -95,7 +95,7 @@ def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) ->
         columns = schema.toNullable().json() if row_format is RowFormat.ARROW else ""
         record = registry.ensure(name, chosen, password, columns)
     else:
-        record = registry.ensure(name, chosen, password)
+        registry.check(record, chosen, password)
         check_input(schema, record.options.row_format)
     fixed = columns_of(record.options)
     if fixed is not None and _types(fixed) != _types(schema):

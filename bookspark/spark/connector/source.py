@@ -26,6 +26,7 @@ The plan is made beside the driver's JVM (``partitions``). Each partition is rea
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -61,7 +62,7 @@ from bookspark.spark.connector.pinned_start import PinnedStart
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.offload.offloaded import rows_of
-from bookspark.spark.offload.opened_ledgers import OpenedLedgers
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers, handles_of_process
 from bookspark.spark.options.places import LATEST
 from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
@@ -162,7 +163,8 @@ class EntryPartitions:
 
     def _found(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
         """The rows of the pieces that are wanted."""
-        ledgers = OpenedLedgers(bookkeeper, self.options.password, self._decoder)
+        kept = handles_of_process(os.getpid(), self.options.zookeeper, self.options.password)
+        ledgers = OpenedLedgers(bookkeeper, self.options.password, self._decoder, kept)
         times = RowTimes(pieces) if TIMESTAMP in self._added else None
         while pieces:
             for rows in self._rows(ledgers, pieces, times):
@@ -303,8 +305,8 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
             newest = later(start, self._feed.newest())
             if newest == start or (delay is not None and delay.holds(self._feed.rows(start, newest))):
                 patience = self._patience.seconds()
-                self._feed.wait(patience if newest == start or delay is None else min(patience, delay.left))
-                newest = self._feed.newest()
+                if self._feed.wait(patience if newest == start or delay is None else min(patience, delay.left)):
+                    newest = self._feed.newest()
         newest = self._newest = later(start, newest)
         if self._target is not None and newest == start:
             self._place.tell_now()

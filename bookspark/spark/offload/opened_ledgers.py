@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -33,14 +34,48 @@ LOOK_AHEAD = 1024
 """How many of the pieces that follow are looked at for those that continue one."""
 
 
+class KeptHandles:
+    """Handles that tasks of one process, which it runs one after the other, leave to those that follow: the tasks of
+    micro-batches read the same ledgers. ZooKeeper is asked for a ledger once. A handle asks again when an entry is not where it
+    was."""
+
+    def __init__(self) -> None:
+        self._handles: OrderedDict[int, ReadHandle] = OrderedDict()
+
+    def get(self, ledger_id: int) -> ReadHandle | None:
+        """The handle that was kept."""
+        return self._handles.get(ledger_id)
+
+    def keep(self, handle: ReadHandle) -> None:
+        """Keep the handle, as one of the LEDGERS_MAX that were used last."""
+        self._handles[handle.ledger_id] = handle
+        self._handles.move_to_end(handle.ledger_id)
+        if len(self._handles) > LEDGERS_MAX:
+            self._handles.popitem(last=False)
+
+    def forget(self, ledger_id: int) -> None:
+        """Reading failed: whoever comes next opens the ledger anew, and learns whether it is still there."""
+        self._handles.pop(ledger_id, None)
+
+
+@lru_cache(maxsize=16)
+def handles_of_process(pid: int, zookeeper: str, password: bytes) -> KeptHandles:
+    """The handles that process ``pid``, the caller's, keeps of ledgers with this password."""
+    return KeptHandles()
+
+
 class OpenedLedgers:
-    """The ledgers of one task. ``decoder_of`` gives the decoder of a ledger's entries."""
+    """The ledgers of one task. ``decoder_of`` gives the decoder of a ledger's entries; ``kept`` has handles of earlier tasks."""
 
     def __init__(
-        self, bookkeeper: BookKeeper, password: bytes, decoder_of: Callable[[LedgerMetadata], RowDecoder]
+        self,
+        bookkeeper: BookKeeper,
+        password: bytes,
+        decoder_of: Callable[[LedgerMetadata], RowDecoder],
+        kept: KeptHandles | None = None,
     ) -> None:
         self.bookkeeper = bookkeeper
-        self._password, self._decoder_of = password, decoder_of
+        self._password, self._decoder_of, self._kept = password, decoder_of, kept or KeptHandles()
         self._opened: OrderedDict[int, _Opened] = OrderedDict()
 
     def rows(self, piece: Piece, following: Iterable[Piece] = ()) -> Iterator[pyarrow.RecordBatch]:
@@ -56,14 +91,16 @@ class OpenedLedgers:
                 yield from opened.decoder.rows(entries, piece)
         except BaseException:
             self._opened.pop(piece.ledger_id, None)
+            self._kept.forget(piece.ledger_id)
             raise
 
     def _of(self, piece: Piece) -> _Opened:
         opened = self._opened.get(piece.ledger_id)
         if opened is None:
-            handle = self.bookkeeper.open_ledger_no_recovery(
+            handle = self._kept.get(piece.ledger_id) or self.bookkeeper.open_ledger_no_recovery(
                 piece.ledger_id, password=self._password, confirmed=piece.last_entry_id
             )
+            self._kept.keep(handle)
             opened = self._opened[piece.ledger_id] = _Opened(handle, self._decoder_of(handle.metadata))
             if len(self._opened) > LEDGERS_MAX:
                 self._opened.popitem(last=False)
