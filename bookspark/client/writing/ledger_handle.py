@@ -252,15 +252,15 @@ class LedgerHandle(ReadHandle):
             self._io.submit(self._driver.sync, last)
         return SyncFuture(self._shared.confirmed, last)
 
-    def flush_last_add_confirmed(self, wait: bool = True) -> int:
+    def flush_last_add_confirmed(self) -> int:
         """Tell the bookies the LAC now (explicit LAC), so that readers see the last entry; returns the LAC.
 
         An idle writer does so by itself within ``explicit_lac_interval_seconds``. Of a closed ledger the metadata tells it.
-        ``wait=False``: return once it is sent, whoever takes it. Raises AddTimeoutError if fewer bookies than an ack quorum took
-        it, LedgerClosedError in a forked process, and the error that ended the ledger, if one did.
+        Raises AddTimeoutError if fewer bookies than an ack quorum took it, LedgerClosedError in a forked process, and the error
+        that ended the ledger, if one did.
         """
         self._check_process()
-        told = told_lac(self._io, self._driver, self._context.config.answer_timeout_seconds + 1.0, wait)
+        told = told_lac(self._io, self._driver, self._context.config.answer_timeout_seconds + 1.0)
         return max(told, self._last_add_confirmed)
 
     def sole_appender(self) -> SoleAppender:

@@ -13,9 +13,8 @@ from bookspark.protocol.ledger.responses import Positive
 from bookspark.threads import check_may_wait
 
 
-def told_lac(io: IoLoop, driver: LedgerDriver, seconds: float, wait: bool = True) -> int:
+def told_lac(io: IoLoop, driver: LedgerDriver, seconds: float) -> int:
     """Have the bookies told the LAC now; returns it once an ack quorum of them took it, or at once of a closed ledger.
-    ``wait=False``: returns it once it is sent. What a reader sends to the same bookies from then on comes behind it.
 
     Raises AddTimeoutError if fewer did within ``seconds``, the error that ended the ledger, and BookKeeperError in a thread of
     the client's own."""
@@ -26,16 +25,10 @@ def told_lac(io: IoLoop, driver: LedgerDriver, seconds: float, wait: bool = True
     def answered(bookie: str, answer: Answer) -> None:
         answers.put(isinstance(answer.response, Positive))
 
-    def tell() -> None:
-        driver.tell_lac(answered, lambda: answers.put(None))
-        sent.put(None)
-
-    sent: queue.SimpleQueue[None] = queue.SimpleQueue()
-    io.submit(tell)
+    io.submit(driver.tell_lac, answered, lambda: answers.put(None))
     taken, deadline = 0, time.monotonic() + seconds
     try:
-        sent.get(timeout=seconds)
-        for _ in range(metadata.ensemble_size if wait else 0):
+        for _ in range(metadata.ensemble_size):
             took = answers.get(timeout=max(0.0, deadline - time.monotonic()))
             if took is None:
                 if driver.shared.acknowledged.error is not None:
@@ -44,8 +37,6 @@ def told_lac(io: IoLoop, driver: LedgerDriver, seconds: float, wait: bool = True
             taken += took
             if taken >= metadata.ack_quorum:
                 return confirmed
-        if not wait:
-            return confirmed
     except queue.Empty:
         pass
     raise AddTimeoutError(

@@ -18,7 +18,7 @@ therefore queue: whoever loses the compare-and-set sees that another one has won
 left behind is an orphan.
 
 After each append the last add confirmed (LAC) is sent to the bookies at once: readers need not wait for the next commit to see
-this one. Nobody waits for the bookies' answers: the commit stands without them.
+this one. A commit returns when they have it, so that who reads after a write reads what was written.
 
 Source: docs/decisions/logs.md, and Spark's ``PythonStreamingSinkCommitRunner`` (a pooled worker beside the driver's JVM).
 """
@@ -280,7 +280,7 @@ class Committer:
     def _publish(self) -> None:
         assert self._ledger is not None
         try:
-            self._ledger.flush_last_add_confirmed(wait=False)
+            self._ledger.flush_last_add_confirmed()
         except BookKeeperError as error:
             # The commit stands. Readers see it with the next one, or when the ledger is recovered.
             log.warning("log %s: readers don't see the newest commit yet: %s", self.run.log, error)
