@@ -74,7 +74,10 @@ class DigestTypes:
             told(found, Status.OK)
             return
         size += _ADD_BYTES
-        if self._closed or self._waiting_bytes + size > _WAITING_BYTES_MAX:
+        if self._closed:
+            told(None, Status.READ_ONLY)
+            return
+        if self._waiting_bytes + size > _WAITING_BYTES_MAX:
             told(None, Status.TOO_MANY_REQUESTS)
             return
         self._waiting_bytes += size
@@ -87,12 +90,13 @@ class DigestTypes:
         self._threads.submit(self._ask, ledger_id)
 
     def close(self) -> None:
-        """Answer everything that waits: nothing of it is known any more."""
+        """Answer everything that waits: this bookie takes no more adds. A client that hears READ_ONLY goes to another bookie;
+        hearing anything else but silence, it would shun this one for half an hour after its restart (its quarantine)."""
         self._closed = True
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         for ledger_id in list(self._waiting):
-            self._tell(ledger_id, None, Status.TOO_MANY_REQUESTS)
+            self._tell(ledger_id, None, Status.READ_ONLY)
 
     def _ask(self, ledger_id: int) -> None:
         found, status = None, Status.OK

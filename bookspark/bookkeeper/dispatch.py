@@ -5,8 +5,8 @@ the bookie keeps of its master key; the answer is the storage's, in BookKeeper's
 connection ends first.
 
 A read of entry −1 asks for the last entry that is held, for its LAC. It has no answer while the bookie may lack entries (limbo).
-An explicit LAC is kept in the control log, like ours; its signed body, which BookKeeper's clients want back, is kept in memory
-only, so that after a restart their readers learn the LAC from the entries.
+An explicit LAC is kept in the control log, like ours. Its signed body, which BookKeeper's clients want back, is kept in memory
+only, and made again where its digest needs no password; elsewhere their readers learn the LAC from the entries after a restart.
 
 Source: BookKeeper's ``ReadEntryProcessorV3``, ``LongPollReadEntryProcessorV3``,
 ``ReadLacProcessorV3``, ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``,
@@ -247,11 +247,13 @@ class Dispatch:
         if not self._storage.may_read(asked.ledger_id, NO_KEY):
             self._answer(asked, Status.UNAUTHORIZED)
             return
-        explicit = self._shared.lac_bodies.get(asked.ledger_id)
+        self._shared.when_lac_body(asked.ledger_id, partial(self._read_lac_beside, asked))
+
+    def _read_lac_beside(self, asked: Asked, explicit: bytes | None) -> None:
         fields: dict[str, object] = {} if explicit is None else {"lacBody": explicit}
         last_entry = self._last_entry(asked.ledger_id)
         if last_entry is None:
-            self._loop.call_soon(self._read_lac, asked)
+            self._loop.call_soon(self._read_lac_beside, asked, explicit)
             return
         status, last = last_entry
         if status != Status.OK:

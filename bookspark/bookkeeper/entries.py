@@ -14,6 +14,9 @@ Source: BookKeeper's ``DigestManager.computeDigestAndPackageForSending``.
 from __future__ import annotations
 
 import struct
+from zlib import crc32
+
+from crc32c import crc32c
 
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.digests import digester, digester_without_password
@@ -30,6 +33,24 @@ def body_of(entry: Entry) -> bytes:
     """The body that BookKeeper's clients know the entry by."""
     row = _ROW.pack(entry.ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length)
     return b"".join((row, entry.digest, entry.payload))
+
+
+def confirmed_by(lac_body: bytes) -> int:
+    """The explicit LAC that such a body tells."""
+    return int.from_bytes(lac_body[8:LAC_BODY_BYTES], "big", signed=True)
+
+
+def lac_body_of(ledger_id: int, confirmed: int, digest_type: DigestType) -> bytes | None:
+    """The body of an explicit LAC, as BookKeeper's clients make it; None if that takes the password."""
+    named = struct.pack(">qq", ledger_id, confirmed)
+    match digest_type:
+        case DigestType.BOOKKEEPER_CRC32C:
+            return named + struct.pack(">I", crc32c(named))
+        case DigestType.BOOKKEEPER_CRC32:
+            return named + struct.pack(">Q", crc32(named))
+        case DigestType.BOOKKEEPER_DUMMY:
+            return named
+    return None
 
 
 def entry_of(body: bytes, ledger_id: int, entry_id: int, digest_type: DigestType, *, recovery: bool = False) -> Entry:

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from bookspark.bookie.serving.served_bookie import ServedBookie
 from bookspark.bookkeeper.digest_types import DigestTypes
+from bookspark.bookkeeper.entries import confirmed_by, lac_body_of
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, DigestType
+from bookspark.wire.header import Status
 
 _LACS_KEPT_MAX = 4096
 
@@ -21,6 +24,24 @@ class SharedByClients(NamedTuple):
     """The signed explicit LACs of some ledgers."""
     disk_bytes: Callable[[], int]
     """The size of the bookie's disks, in bytes."""
+
+    def when_lac_body(self, ledger_id: int, told: Callable[[bytes | None], None]) -> None:
+        """Call ``told`` with the newest explicit LAC of a ledger, signed, now or later. None: there is none, or it was kept as a
+        number only, and its signature takes the password."""
+        kept = self.lac_bodies.get(ledger_id)
+        ledger = self.bookie.storage.ledger(ledger_id)
+        confirmed = NO_ENTRY if ledger is None else ledger.explicit_last_add_confirmed
+        if confirmed == NO_ENTRY or (kept is not None and confirmed_by(kept) >= confirmed):
+            told(kept)
+            return
+
+        def known(digest_type: DigestType | None, status: Status) -> None:
+            made = None if digest_type is None else lac_body_of(ledger_id, confirmed, digest_type)
+            if made is not None:
+                self.keep_lac_body(ledger_id, made)
+            told(made or kept)
+
+        self.digest_types.when_known(ledger_id, True, 0, known)
 
     def keep_lac_body(self, ledger_id: int, body: bytes) -> None:
         """Keep a signed explicit LAC, unless a later one is kept."""

@@ -65,6 +65,7 @@ from bookspark.wire.messages import HealingStatus
 
 STOP_SECONDS_MAX = 50.0
 """A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
+_SIGNALS_SEEN_SECONDS = 1.0
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -208,7 +209,7 @@ def _boot_and_serve(
     phase(SERVING)
     if foreground:
         foreground.serving(registration, metrics_port)
-    _end(ends.get())
+    _end(_first(ends))
 
 
 def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
@@ -234,6 +235,14 @@ def open_to_strangers(config: BookieConfig) -> str:
         f"the bookie listens on {config.host}, and asks nobody who he is: whoever reaches it may read all entries, fill the "
         "disks and switch it to read-only; set shared_secret_file, or tls_certificate with tls_client_ca (docs/security.md)"
     )
+
+
+def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | BookieError | StorageError:
+    """Wait for why the bookie ends. The wait is cut into pieces: a signal that came while the process was halted is given to any
+    of its threads when it goes on, and its handler runs in this one, when this one wakes."""
+    while True:
+        with suppress(queue.Empty):
+            return ends.get(timeout=_SIGNALS_SEEN_SECONDS)
 
 
 def _end(why: str | BookieError | StorageError) -> NoReturn:

@@ -71,3 +71,20 @@ def test_adds_without_a_body_that_wait_are_bounded_too() -> None:
             known.when_known(7, False, 0, lambda found, status: told.append(status))
         assert told == [Status.TOO_MANY_REQUESTS] * 3
         go_on.set()
+
+
+def test_a_bookie_that_stops_sends_waiting_adds_to_other_bookies_and_is_not_shunned_for_it() -> None:
+    """BookKeeper's ``TestBookieHealthCheck`` found that its client put a bookie into quarantine for half an hour, because an add
+    that waited when the bookie was stopped was answered TOO_MANY_REQUESTS."""
+    go_on, told = threading.Event(), []
+
+    def slow(ledger_id: int) -> DigestType:
+        go_on.wait(20)
+        return OF_8_BYTES
+
+    known = DigestTypes(slow, lambda call: None)
+    known.when_known(7, False, 0, lambda found, status: told.append(status))
+    known.close()
+    known.when_known(8, False, 0, lambda found, status: told.append(status))
+    go_on.set()
+    assert told == [Status.READ_ONLY] * 2

@@ -7,9 +7,11 @@ import struct
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from bookspark.bookie.holdings.reads import Fetched, Stop
 from bookspark.bookie.serving import porch
@@ -298,6 +300,32 @@ def test_a_batched_read_of_small_entries_that_were_added_one_by_one_is_as_long_a
             caller.send(framed(struct.pack(">BBHqqqiq", 2, 7, 0, 7, 0, 11, count, size)))
             code, _, _, rest = caller.answer_2()
             assert (code, rest[8:]) == (0, b"".join(struct.pack(">I", len(one)) + one for one in bodies[:wanted]))
+
+
+@pytest.mark.parametrize("digest_type", BOOKKEEPERS)
+def test_an_explicit_lac_outlives_the_bookie_where_its_digest_needs_no_password(tmp_path, digest_type):
+    """BookKeeper's ``ExplicitLacTest.testExplicitLACIsPersisted`` found that its readers did not get it back."""
+    asked = request(Operation.READ_LAC, 4, "readLac", ledgerId=7)
+    named = struct.pack(">qq", 7, 1)
+    sums = {
+        DigestType.BOOKKEEPER_CRC32C: struct.pack(">I", crc32c(named)),
+        DigestType.BOOKKEEPER_CRC32: struct.pack(">Q", zlib.crc32(named)),
+        DigestType.BOOKKEEPER_DUMMY: b"",
+    }
+    with open_door(config(tmp_path), lambda ledger_id: digest_type) as (_, call, _):
+        caller = call()
+        made = {"digest_type": digest_type}
+        caller.send(add(0, 7, 0, made=made), add(1, 7, 1, made=made | {"confirmed": 0}))
+        assert [caller.answer().status for _ in range(2)] == [EOK, EOK]
+        caller.send(request(Operation.WRITE_LAC, 2, "writeLac", ledgerId=7, lac=1, masterKey=KEY, body=named + b"sum."))
+        assert caller.answer().status == EOK
+    with open_door(config(tmp_path), lambda ledger_id: digest_type) as (_, call, _):
+        caller = call()
+        for _ in range(2):
+            caller.send(asked)
+            told = caller.answer()
+            assert (told.status, told.readLac.HasField("lacBody")) == (EOK, digest_type in sums)
+            assert told.readLac.lacBody == (named + sums[digest_type] if digest_type in sums else b"")
 
 
 def test_deferred_adds_are_durable_once_they_are_forced(tmp_path):

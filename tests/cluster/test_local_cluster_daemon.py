@@ -199,6 +199,18 @@ def test_sigterm_is_a_clean_stop(config: Any, start: Launcher) -> None:
     assert "stopping: SIGTERM" in log_of(bookie.config)
 
 
+def test_sigterm_that_comes_to_a_halted_bookie_stops_it_when_it_goes_on(config: Any, start: Launcher) -> None:
+    """BookKeeper's ``BookieWriteLedgerTest`` found that it was overlooked: after SIGCONT the kernel gives it to any thread, and
+    Python handles it in the main one, which slept on."""
+    for _ in range(3):
+        bookie = start(config())
+        bookie.send_signal(signal.SIGSTOP)
+        await_that(lambda bookie=bookie: bookie.process.suspended, what="the bookie stands still")
+        bookie.send_signal(signal.SIGTERM)
+        bookie.send_signal(signal.SIGCONT)
+        assert bookie.wait_ended(30)
+
+
 def test_sigterm_during_the_boot_is_a_clean_stop_too(config: Any) -> None:
     bookie = adopt_or_start(config(), "test")
     bookie.send_signal(signal.SIGTERM)

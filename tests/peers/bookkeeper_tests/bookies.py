@@ -17,6 +17,7 @@ bookie can be a fork of it, which imports nothing anew.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import select
@@ -61,6 +62,7 @@ class Bookies:
         )
 
         def bookie(told: Callable[[], None]) -> None:
+            faulthandler.register(signal.SIGUSR1)
             prepare_process()
             Path(config.directories[0]).mkdir(exist_ok=True)
             run_bookie(config, Foreground("BookKeeper's tests", lambda *_: told(), 1))
@@ -109,6 +111,9 @@ class Bookies:
         deadline = time.monotonic() + _STOP_SECONDS
         while os.waitpid(number, os.WNOHANG) == (0, 0):
             if time.monotonic() > deadline:
+                # Its threads say in the log where they are.
+                os.kill(number, signal.SIGUSR1)
+                time.sleep(1)
                 os.kill(number, signal.SIGKILL)
                 os.waitpid(number, 0)
                 raise RuntimeError(f"bookie {number} did not stop within {_STOP_SECONDS:g} s and was killed")

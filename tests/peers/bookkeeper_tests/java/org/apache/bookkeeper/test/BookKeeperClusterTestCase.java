@@ -159,7 +159,7 @@ public abstract class BookKeeperClusterTestCase {
             Bookies.ask("begin", place);
         }
         if (numBookies > 0) {
-            makeClient();
+            bkc = new BookKeeperTestClient(baseClientConf, new TestStatsProvider());
         }
         for (int i = 0; i < numBookies; i++) {
             startNewBookie();
@@ -194,12 +194,6 @@ public abstract class BookKeeperClusterTestCase {
         }
         servers.clear();
         return confs;
-    }
-
-    private void makeClient() throws Exception {
-        if (bkc == null) {
-            bkc = new BookKeeperTestClient(baseClientConf, new TestStatsProvider());
-        }
     }
 
     public void setMetastoreImplClass(AbstractConfiguration conf) {
@@ -328,12 +322,19 @@ public abstract class BookKeeperClusterTestCase {
 
     protected ServerTester startBookie(ServerConfiguration conf) throws Exception {
         ServerTester server = new ServerTester(conf);
-        makeClient();
+        if (bkc == null) {
+            bkc = new BookKeeperTestClient(baseClientConf, new TestStatsProvider());
+        }
         Future<?> known = conf.isForceReadOnlyBookie()
             ? bkc.waitForReadOnlyBookie(server.bookie.id)
             : bkc.waitForWritableBookie(server.bookie.id);
         server.bookie.start();
-        known.get(STARTED_SECONDS, TimeUnit.SECONDS);
+        try {
+            known.get(STARTED_SECONDS, TimeUnit.SECONDS);
+        } catch (Exception e) {
+            server.shutdown();
+            throw e;
+        }
         if (autoRecovery) {
             server.startAutoRecovery();
         }
