@@ -202,7 +202,9 @@ class RowReader:
     ) -> list[Found]:
         """What ``rows_of`` makes of the next pieces, which end at the offset that it is given."""
         deadline = time.monotonic() + timeout
-        newest = self._newest()
+        # Who follows the log has just looked, and what came since is waited for.
+        waits = timeout > 0 and self._share is None and self._feed.looked_just_now
+        newest = self._not_before(self._feed.known()) if waits else self._newest()
         while newest == self._offset and (left := deadline - time.monotonic()) > 0:
             self._feed.wait(left if self._share is None else min(left, self._share.due_in))
             news = self._feed.news()

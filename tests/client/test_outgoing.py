@@ -139,8 +139,8 @@ def test_entries_with_heads_go_apart_from_those_without_in_their_order() -> None
     heads, each = heads_of(1)
     with_head = runs_of([b"x"], FRAME_BYTES, one_each=False, heads=heads)
     outgoing.put([b"a", *with_head, *with_head, b"b", *runs_of([b"c"], FRAME_BYTES, one_each=False)])
-    frames = [list(outgoing.take().with_heads) for _ in range(3)]
-    assert frames == [[b"a"], [*each, b"x", *each, b"x"], [b"b", b"c"]]
+    frames = [b"".join(outgoing.take().with_heads) for _ in range(3)]
+    assert frames == [b"a", b"".join((*each, b"x")) * 2, b"bc"]
     assert len(outgoing) == 0
 
 

@@ -18,7 +18,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.logs import commits, truncate_log
 from bookspark.logs.chain import committer, compaction
 from bookspark.logs.chain.codec import encode_commit
-from bookspark.logs.chain.commit_times import row_at
+from bookspark.logs.chain.commit_times import FullLedgers, row_at
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.feeds.times import RowTimes, Times, time_ms, times_of_lanes
@@ -29,7 +29,7 @@ from bookspark.spark.connector import source
 from bookspark.spark.connector.source import EntryReader
 from bookspark.spark.frames import _of_lane
 from bookspark.spark.options.source_options import SourceOptions
-from tests.spark.memory_bookkeeper import MemoryReader
+from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 from tests.spark.memory_stream import memory_stream
 from tests.spark.test_feeds import ROWS, Log
 
@@ -105,6 +105,54 @@ def test_a_time_is_found_where_a_scan_finds_it(log: Log, seed: int, monkeypatch:
     wanted = {0, 1 << 40, *times, *(time + 1 for time in times), *(time - 1 for time in times)}
     for time in random.sample(sorted(wanted), min(20, len(wanted))):
         assert row_of_time(log, time) == ROWS * bisect_left(times, time)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
+    log: Log, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, full, now = Random(seed), FullLedgers(), 1000
+    monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 7]))
+    monkeypatch.setattr(compaction, "CHAIN_MAX", random.choice([2, 64]))
+    bookkeeper = cast(BookKeeper, log.bookkeeper)
+    head = LogReader(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", AT_THE_END)
+    for number in range(60):
+        now += random.choice([0, 1, 7, 1000])
+        log.commit(time_ms=now)
+        if random.random() < 0.1:
+            log.begin(f"run {number}")
+        if random.random() < 0.1:
+            compaction.compact_chain(bookkeeper, log.committer.run)
+        if random.random() < 0.05:
+            truncate_log(bookkeeper, "orders", random.randrange(ROWS * (number + 1)), b"")
+        if random.random() < 0.3:
+            rows = head.newest()
+            times, first = placed_times(log), log.registry.get("orders").first_position
+            skipped = (rows - ROWS * len(times)) // ROWS
+            for time in random.choices([*times, now + 1, 0], k=5):
+                found = row_at(bookkeeper, "orders", b"", time, rows, head, full)
+                assert found == max(first, ROWS * (skipped + bisect_left(times, time)))
+            assert set(full._found) <= set(log.registry.get("orders").commit_ledgers)
+
+
+def test_a_reader_opens_no_full_ledger_again_for_the_next_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 10)
+    for time in range(0, 100_000, 1000):
+        log.commit(time_ms=time)
+    feed, opened = log.feed(), list[int]()
+    assert len(log.registry.get("orders").commit_ledgers) > 5
+    original = MemoryBookKeeper.open_ledger_no_recovery
+
+    def counted(self: MemoryBookKeeper, ledger_id: int, password: bytes = b"") -> MemoryReader:
+        opened.append(ledger_id)
+        return original(self, ledger_id, password)
+
+    monkeypatch.setattr(MemoryBookKeeper, "open_ledger_no_recovery", counted)
+    random = Random(3)
+    for _ in range(50):
+        row = random.randrange(100)
+        assert feed.at_times(Times(1000 * row), feed.newest())["position"] == ROWS * row
+    assert len(opened) == len(set(opened)) and opened
 
 
 def test_a_time_in_ten_thousand_commits_is_found_with_few_reads(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

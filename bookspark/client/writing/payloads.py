@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+_TOGETHER = 128
+"""How many heads and pieces are joined for a frame."""
+
+
 class PayloadRun:
     """``count`` payloads of ``byte_length`` bytes together. ``pieces`` are the payloads themselves, without their ``heads``, if
     they have some; or one buffer with all of them, which ``offsets`` (as Arrow has them, i32 × (count+1), from 0) divides."""
@@ -52,12 +56,13 @@ class PayloadRun:
 
     @property
     def with_heads(self) -> Sequence[Buffer]:
-        """The pieces, each behind its head."""
+        """The pieces, each behind its head, some of them together: so many parts, or one of a megabyte, for which the kernel has
+        to give memory each time, would cost the frame more than a copy of a few does."""
         if self.heads is None:
             return self.pieces
         parts: list[Buffer] = [b""] * (2 * self.count)
         parts[::2], parts[1::2] = self.heads.each(), self.pieces
-        return parts
+        return [b"".join(parts[at : at + _TOGETHER]) for at in range(0, len(parts), _TOGETHER)]
 
     def payloads(self) -> Iterator[Buffer]:
         """Each payload without its head: as it is, or a part of the buffer that they are in."""

@@ -7,14 +7,16 @@ clock was set back, a time is found at some place where the clock showed it.
 A producer's rows say themselves when they were appended; their commit has the time of the last one, or a later one.
 
 Each commit says its time and its first row, so a time is found by a search in the chain, which opens few ledgers, and then in one
-ledger, which reads few entries (``time_search``). Nothing beside the commits is kept. A reader that follows the lane has its
-newest commit ledger and its open ledger at hand, so no bookie is asked for them again.
+ledger, which reads few entries (``time_search``). Nothing is written beside the commits. A reader that follows the lane has its
+newest commit ledger and its open ledger at hand, and keeps handles and first commits of those that are full (``FullLedgers``),
+which never change. So nobody is asked for them again.
 
 Source: docs/decisions/lanes.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from bookspark.logs.chain.open_rows import OpenRows, rows_at_once
 from bookspark.logs.chain.reader import HEADER_ENTRY, LogReader, open_commit_ledger, read_header, with_chain
 from bookspark.logs.chain.time_search import first_at
 from bookspark.protocol.logs.commits import Commit
-from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -42,21 +44,24 @@ def row_at(
     time_ms: int,
     known_rows: int = 0,
     head: LogReader | None = None,
+    full: FullLedgers | None = None,
 ) -> int:
     """The first row of the lane that is still there and of a commit of ``time_ms`` (ms since 1970) or later; the end, if there is
     none. ``known_rows``: the number of rows that are known to be committed, though no bookie that answers may know of them.
-    ``head``: a reader of the lane that has just looked for its newest rows.
+    ``head``: a reader of the lane that has just looked for its newest rows. ``full``: what searches keep for one another.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if a commit ledger is
     lost, and ReadError if too few bookies answer.
     """
 
     def found(record: LogRecord) -> int:
-        search = _Search(bookkeeper, password, time_ms, record, head)
+        known = FullLedgers() if full is None else full
+        known.keep_only(record.commit_ledgers)
+        search = _Search(bookkeeper, password, time_ms, record, head, known)
         row = search.row(known_rows)
         if search.is_end and head is not None:
             # There may be newer rows than it has seen.
-            row = _Search(bookkeeper, password, time_ms, record, None).row(known_rows)
+            row = _Search(bookkeeper, password, time_ms, record, None, known).row(known_rows)
         return row
 
     record, row = with_chain(bookkeeper, name, found)
@@ -81,14 +86,40 @@ def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int
     return opened.stamp_at(number).time_ms if opened is not None and opened.look() > number else None
 
 
+class FullLedgers:
+    """The commit ledgers of one lane's chain that are closed, as searches have found them; as many as the chain has at most."""
+
+    def __init__(self) -> None:
+        self._found: dict[CommitLedger, tuple[ReadHandle, Commit]] = {}
+
+    def keep_only(self, chain: Sequence[CommitLedger]) -> None:
+        """Forget those that are not in the chain any more."""
+        self._found = {link: self._found[link] for link in chain if link in self._found}
+
+    def of(self, link: CommitLedger) -> tuple[ReadHandle, Commit] | None:
+        """The handle of this ledger, and its first commit."""
+        return self._found.get(link)
+
+    def add(self, link: CommitLedger, handle: ReadHandle, first: Commit) -> None:
+        """``handle`` reads the ledger, ``first`` is its first commit. One that is open may get more commits, and is not kept."""
+        if handle.metadata.closed:
+            self._found[link] = handle, first
+
+
 class _Search:
     """The search for one time in the chain of ``record``."""
 
     def __init__(
-        self, bookkeeper: BookKeeper, password: bytes, time_ms: int, record: LogRecord, head: LogReader | None
+        self,
+        bookkeeper: BookKeeper,
+        password: bytes,
+        time_ms: int,
+        record: LogRecord,
+        head: LogReader | None,
+        full: FullLedgers,
     ) -> None:
         self._bookkeeper, self._password, self._time_ms = bookkeeper, password, time_ms
-        self._chain, self._head = record.commit_ledgers, head
+        self._chain, self._head, self._full = record.commit_ledgers, head, full
         self._handles: dict[int, ReadHandle] = {}
         self._entries: dict[tuple[int, int], Commit | bytes] = {}
         """What was read: the link and the entry, and the commit, or its bytes."""
@@ -135,6 +166,9 @@ class _Search:
 
     def _handle(self, link: int) -> ReadHandle:
         found, head = self._handles.get(link), self._head
+        if found is None and (known := self._full.of(self._chain[link])) is not None:
+            found, self._entries[link, _FIRST] = known
+            self._handles[link] = found
         if found is None:
             # A ledger that the chain names has its first commit, whatever last add confirmed (LAC) is heard.
             found = None if head is None else head.handle_of(self._chain[link])
@@ -148,11 +182,14 @@ class _Search:
         return known or OpenRows(self._bookkeeper, ledger_id, self._password)
 
     def _commit(self, link: int, entry_id: int = _FIRST) -> Commit:
+        handle = self._handle(link)
         if (link, entry_id) not in self._entries:
             self._read(link, entry_id, entry_id)
         found = self._entries[link, entry_id]
         if isinstance(found, bytes):
-            found = self._entries[link, entry_id] = decode_commit(found, self._handle(link).ledger_id, entry_id)
+            found = self._entries[link, entry_id] = decode_commit(found, handle.ledger_id, entry_id)
+        if entry_id == _FIRST:
+            self._full.add(self._chain[link], handle, found)
         return found
 
     def _read(self, link: int, first: int, last: int) -> None:

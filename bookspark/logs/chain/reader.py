@@ -169,6 +169,11 @@ class LogReader:
         """Did ``wait`` hear of more rows, so that ``newest`` asks nobody how many there are?"""
         return self._heard or (self._open_rows is not None and self._open_rows.heard)
 
+    @property
+    def tells_news(self) -> bool:
+        """Is a ledger with rows followed, so that ``has_news`` tells all that ``wait`` may hear of?"""
+        return self._open_rows is not None and not self._open_rows.closed
+
     def end(self) -> Position:
         """Batches, rows and bytes of the lane, up to what ``newest`` tells."""
         self.newest()

@@ -11,7 +11,6 @@ Source: docs/decisions/lanes.md. The share of each lane in a limited micro-batch
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +19,7 @@ from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.logs.chain.reader import made_anew
 from bookspark.logs.chain.registry import KIND, LogRegistry
 from bookspark.logs.feeds.lane_feed import Choice, LaneFeed
+from bookspark.logs.feeds.lane_watch import LaneWatch
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.feeds.times import Times, check_lanes
 from bookspark.logs.rows.splits import SizedPiece
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 Offset = dict[str, int]
 """A place in a feed, as Spark keeps it."""
 
-
-_PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
-"""How long a wait leaves lanes alone that are not the liveliest; it looks less and less often."""
 _ENDED_KEPT = 1000
 """Of how many ended lanes that a reader is behind the rows are known still."""
 
@@ -81,8 +78,7 @@ class LogFeed:
         self._one_lane, self._ctime_ms = MARK in name, first.ctime_ms
         self._first = lane_of(name)[1]
         self._lanes = {self._first: first}
-        self._liveliest = self._first
-        """The lane that had rows last: its bookies are waited for, the others are looked at now and then."""
+        self._watch = LaneWatch(self._first)
         self._record = first.record
         """The log's record, when it was last looked for lanes."""
         self._ended: dict[int, int] = {}
@@ -104,13 +100,21 @@ class LogFeed:
         # Lanes that are found later are read later: a reader that has an open commit ledger needs the bookies alone.
         with suppress(MetadataStoreError):
             self._find_lanes()
-        return self._at({number: lane.newest() for number, lane in self._lanes.items()})
+        self._watch.look(self._lanes)
+        return self.known()
+
+    def known(self) -> Offset:
+        """The offset behind the rows that were told last, without a question to anybody."""
+        return self._at({number: lane.rows for number, lane in self._lanes.items()})
+
+    @property
+    def looked_just_now(self) -> bool:
+        """Were all lanes looked at so shortly before that ``wait`` would wait for rows at once?"""
+        return self._watch.looked_just_now
 
     def news(self) -> Offset | None:
         """The offset behind the rows that ``wait`` heard of; asks nobody how many there are. None if it heard of none."""
-        if not any(lane.has_news for lane in self._lanes.values()):
-            return None
-        return self._at({number: lane.newest() if lane.has_news else lane.rows for number, lane in self._lanes.items()})
+        return self.known() if self._watch.news(self._lanes) else None
 
     def at(self, position: int, option: str = "row") -> Offset:
         """The offset before row ``position``, which ``option`` says. Raises ConfigurationError if the log has several lanes."""
@@ -146,31 +150,9 @@ class LogFeed:
         return found
 
     def wait(self, seconds: float) -> bool:
-        deadline, pause = time.monotonic() + seconds, _PAUSE_SECONDS_MIN
-        while (left := deadline - time.monotonic()) > 0:
-            if len(self._lanes) == 1:
-                return self._lanes[self._liveliest].wait(left) or self._other_lanes
-            self._lanes[self._liveliest].wait(min(pause, left))
-            if self._lanes[self._liveliest].has_news:
-                return True
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-            if self._look_at_lanes():
-                return True
-        return False
-
-    def _look_at_lanes(self) -> bool:
-        """Has a lane more rows than were told, or are there other lanes?"""
-        for number, lane in self._lanes.items():
-            known = lane.rows
-            if lane.newest() > known:
-                self._liveliest = number
-                return True
-        return self._other_lanes
-
-    @property
-    def _other_lanes(self) -> bool:
-        """Has the log's record changed since it was looked for lanes?"""
-        return self._record_changed is not None and self._record_changed.is_set()
+        return self._watch.wait(
+            self._lanes, seconds, lambda: self._record_changed is not None and self._record_changed.is_set()
+        )
 
     def check(self, offset: Offset) -> None:
         if not is_offset(offset):
@@ -318,8 +300,6 @@ class LogFeed:
         live = {self._first, *(lane.number for lane in record.lanes)}
         found = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}
         self._record, self._lanes = record, found
-        if self._liveliest not in found:
-            self._liveliest = self._first
         # Only now: what failed is tried again.
         self._record_changed = changed
 

@@ -1,0 +1,121 @@
+"""Waiting for rows in any of several lanes: few questions to those that have none, and none twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from bookspark.logs.feeds import lane_watch
+from bookspark.logs.feeds.lane_watch import LaneWatch
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(lane_watch.time, "monotonic", lambda: self.now)
+
+
+class Lane:
+    """A lane whose bookies answer at once; ``there`` is how many rows it has."""
+
+    def __init__(self, number: int, clock: Clock, asked: Counter[int], *, tells: bool = True) -> None:
+        self.rows = self.there = 0
+        self.has_news, self.tells_news = False, tells
+        self._number, self._clock, self._asked = number, clock, asked
+
+    def newest(self) -> int:
+        self._asked[self._number] += not self.has_news
+        self.has_news, self.rows = False, self.there
+        return self.rows
+
+    def wait(self, seconds: float) -> None:
+        if self.there > self.rows:
+            self.has_news = self.tells_news
+        else:
+            self._clock.now += seconds
+
+
+class Lanes:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 3, **options: bool) -> None:
+        self.asked: Counter[int] = Counter()
+        self.clock = Clock(monkeypatch)
+        self.all: Any = {number: Lane(number, self.clock, self.asked, **options) for number in range(count)}
+        self.watch, self.changes = LaneWatch(0), False
+
+    def wait(self, seconds: float = 10.0) -> None:
+        self.watch.wait(self.all, seconds, lambda: self.changes)
+
+    def add(self, number: int, rows: int = 1) -> None:
+        self.all[number].there += rows
+
+
+@pytest.fixture
+def lanes(monkeypatch: pytest.MonkeyPatch) -> Lanes:
+    return Lanes(monkeypatch)
+
+
+def test_row_after_row_of_one_lane_is_heard_of_without_a_look_at_the_others_for_each(lanes: Lanes) -> None:
+    """A reader that followed a log looked at all lanes before and after each row: its slowest rows waited for three rounds."""
+    lanes.add(1)
+    lanes.watch.look(lanes.all)
+    lanes.wait(5.0)
+    assert not lanes.watch.news(lanes.all)
+    lanes.asked.clear()
+    began = lanes.clock.now
+    for number in range(2, 102):
+        lanes.clock.now += 0.01
+        lanes.add(1)
+        assert lanes.watch.looked_just_now or lanes.clock.now > began
+        lanes.wait()
+        assert lanes.watch.news(lanes.all) and lanes.all[1].rows == number
+    assert lanes.asked[1] == 0, "its bookies told of the rows"
+    # In one second, a quarter of a second apart.
+    assert lanes.asked[0] == lanes.asked[2] <= 5
+
+
+def test_lanes_that_have_nothing_are_looked_at_less_and_less_often(lanes: Lanes) -> None:
+    lanes.watch.look(lanes.all)
+    lanes.asked.clear()
+    lanes.wait(0.3)
+    # After 10, 30, 70, 150 and 310 ms.
+    assert lanes.asked[1] == lanes.asked[2] == 4 and not lanes.asked[0]
+    lanes.wait(10.0)
+    assert lanes.asked[1] <= 4 + 41 and not lanes.watch.news(lanes.all)
+
+
+def test_rows_of_another_lane_are_found_told_without_a_question_and_waited_for_from_then_on(lanes: Lanes) -> None:
+    lanes.watch.look(lanes.all)
+    lanes.wait(5.0)
+    lanes.add(2)
+    began = lanes.clock.now
+    lanes.wait()
+    assert lanes.clock.now - began <= 0.25
+    lanes.asked.clear()
+    assert lanes.watch.news(lanes.all) and lanes.all[2].rows == 1
+    assert not lanes.watch.news(lanes.all), "once"
+    lanes.add(2)
+    lanes.wait()
+    assert lanes.watch.news(lanes.all) and lanes.all[2].rows == 2 and not lanes.asked.total()
+
+
+def test_of_a_commit_ledger_a_wait_tells_only_that_there_may_be_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = Lanes(monkeypatch, tells=False)
+    lanes.watch.look(lanes.all)
+    lanes.add(0)
+    lanes.wait()
+    assert lanes.watch.news(lanes.all) and lanes.all[0].rows == 1
+
+
+def test_other_lanes_and_ended_ones_are_noticed(lanes: Lanes) -> None:
+    lanes.watch.look(lanes.all)
+    lanes.changes = True
+    began = lanes.clock.now
+    lanes.wait()
+    assert lanes.clock.now - began <= 0.25 and not lanes.watch.news(lanes.all)
+    del lanes.all[0]
+    lanes.changes = False
+    lanes.add(2)
+    lanes.wait()
+    assert lanes.watch.news(lanes.all) and lanes.all[2].rows == 1
