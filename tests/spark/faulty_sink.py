@@ -42,7 +42,7 @@ def take(blow: str) -> bool:
 
 class FaultySink(BookSparkDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return _FaultyWriter(self._sink(schema, overwrite, lambda options: options))
+        return _FaultyWriter(*self._sink(schema, overwrite, lambda options: options))
 
 
 class _FaultyWriter(LogStreamWriter):
