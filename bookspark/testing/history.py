@@ -20,6 +20,7 @@ import threading
 import time
 from array import array
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -229,9 +230,11 @@ class History:
     """Records events, from any thread, and checks each at once.
 
     ``violations`` has what was found, ``violated`` is set once there is one, and ``counts`` has the number of events by kind.
+    ``watcher`` is given each event in its order, for another judge.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watcher: Callable[[Event], object] | None = None) -> None:
+        self._watcher = watcher
         self.violations: list[Violation] = []
         self.violated = threading.Event()
         self.counts: Counter[EventKind] = Counter()
@@ -251,6 +254,8 @@ class History:
             self._number += 1
             event = event._replace(number=self._number, seconds=time.monotonic() - self._began)
             self.counts[event.kind] += 1
+            if self._watcher is not None:
+                self._watcher(event)
             self._kept[event.ledger_id].append(event._replace(payload=event.payload[: _PAYLOAD_BYTES_SHOWN + 1]))
             violation = self._checker.observe(event)
             if violation is not None:

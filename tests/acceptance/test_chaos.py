@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.chaos_run import SECONDS_MAX, chaos_for
+from tests.porcupine.judge import built
+from tests.soak import linearizability
 
 
 @pytest.mark.timeout(SECONDS_MAX + 20)
@@ -15,3 +17,12 @@ def test_a_minute_of_chaos_violates_nothing(tmp_path: Path) -> None:
     assert sum(result["injected"].values()) >= 10
     checked = result["checked"]
     assert min(checked["acked"], checked["read"]) > 1000 and min(checked["lac"], checked["closed"]) > 100
+
+
+@pytest.mark.skipif(built() is None, reason="needs Go, and the module github.com/anishathalye/porcupine")
+@pytest.mark.timeout(SECONDS_MAX + 20)
+def test_porcupine_accepts_what_clients_saw_in_chaos() -> None:
+    result = linearizability.run(1, 0, 20)
+    assert result["violations"] == 0
+    operations = result["operations"]
+    assert isinstance(operations, int) and operations > 1000

@@ -14,12 +14,14 @@ from pathlib import Path
 from bookspark.client import BookKeeper
 from bookspark.logs import LogRow, open_log
 from bookspark.testing.history import Event, EventKind, History
-from tests.many_writers.append_history import Append, Outcome, check
+from tests.many_writers.append_history import Append, Outcome, check, refused_for_nothing
 from tests.many_writers.journal import lines, lives
 from tests.many_writers.querying import BATCH_ROWS
+from tests.porcupine.judge import built, judge, of_lane
 
 Lanes = Mapping[int, Sequence[LogRow]]
 _ANSWERS = {"ok": Outcome.APPENDED, "refused": Outcome.REFUSED, "failed": Outcome.UNKNOWN}
+_PORCUPINE_SECONDS = 120.0
 
 
 def check_all(
@@ -40,8 +42,14 @@ def check_all(
     for name in producers:
         rows = lanes[lane_by_writer[name]]
         history = appends(folder, name)
-        verdict = check([row.value for row in rows], history, began(folder, name))
+        values = [row.value for row in rows]
+        verdict = check(values, history, began(folder, name))
         assert not verdict.violations, f"{name}: {verdict.violations[:3]}"
+        if (program := built()) is not None:
+            excused = refused_for_nothing(values, history, began(folder, name))
+            judged = judge(program, of_lane(name, values, history, excused), _PORCUPINE_SECONDS)
+            assert not (judged.illegal or judged.unknown), f"Porcupine says of {name}: {judged}"
+            counts["operations that Porcupine judged"] += judged.operations
         counts.update({f"{name}: {what}": count for what, count in verdict.counts.items()})
         counts[f"rows of {name}"] = len(rows)
         if name.startswith("numbers"):

@@ -67,7 +67,7 @@ def check(lane: Sequence[bytes], history: Iterable[Append], began: Mapping[str, 
         by_value[value].outcome is Outcome.UNKNOWN for value in lane if value in by_value
     )
     if not violations:
-        excused = _refused_for_nothing(lane, appends, began or {})
+        excused = refused_for_nothing(lane, appends, began or {})
         violations = list(_without_an_order([by_value[value] for value in lane], appends, excused))
         counts["refusals without a check"] = len(excused)
     return Verdict(violations, counts)
@@ -98,7 +98,7 @@ def _contradictions(lane: Sequence[bytes], appends: list[Append], by_value: Mapp
             yield f"{one} was answered before it was called"
 
 
-def _refused_for_nothing(lane: Sequence[bytes], appends: list[Append], began: Mapping[str, int]) -> set[bytes]:
+def refused_for_nothing(lane: Sequence[bytes], appends: list[Append], began: Mapping[str, int]) -> set[bytes]:
     """The values of refusals that tell nothing of the lane."""
     there, vanished = set(lane), dict[str, int]()
     for one in appends:

@@ -62,6 +62,7 @@ class Chaos:
         recoverers: BytesOrNone = 2,
         readers: BytesOrNone = 2,
         faults_at_once: BytesOrNone = 2,
+        watcher: Callable[[Event], object] | None = None,
     ) -> None:
         """Prepare a run.
 
@@ -73,8 +74,9 @@ class Chaos:
             recoverers: the number of threads that open ledgers with recovery.
             readers: the number of threads that follow ledgers while they are written.
             faults_at_once: the number of threads that break and mend.
+            watcher: is given each event of the history, in order.
         """
-        self.history = History()
+        self.history = History(watcher)
         self._seconds = seconds
         self._seed = seed
         self._bookies = bookies
