@@ -23,7 +23,14 @@ def test_a_job_is_found_by_its_name(bookspark: Run) -> None:
 
 def test_jobs_are_listed_with_what_they_do(bookspark: Run) -> None:
     lines = bookspark("job").text.splitlines()
-    assert [line.split()[0] for line in lines] == ["audit", "autorecovery", "bookies", "copy_ledgers", "offload", "snapshot"]
+    assert [line.split()[0] for line in lines] == [
+        "audit",
+        "autorecovery",
+        "bookies",
+        "copy_ledgers",
+        "offload",
+        "snapshot",
+    ]
     assert all(len(line.split()) > 4 and line.endswith(".") for line in lines)
 
 

@@ -143,9 +143,9 @@ def test_a_reader_opens_no_full_ledger_again_for_the_next_time(log: Log, monkeyp
     assert len(log.registry.get("orders").commit_ledgers) > 5
     original = MemoryBookKeeper.open_ledger_no_recovery
 
-    def counted(self: MemoryBookKeeper, ledger_id: int, password: bytes = b"") -> MemoryReader:
+    def counted(self: MemoryBookKeeper, ledger_id: int, password: bytes = b"", **named: Any) -> MemoryReader:
         opened.append(ledger_id)
-        return original(self, ledger_id, password)
+        return original(self, ledger_id, password, **named)
 
     monkeypatch.setattr(MemoryBookKeeper, "open_ledger_no_recovery", counted)
     random = Random(3)

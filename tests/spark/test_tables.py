@@ -66,10 +66,10 @@ def test_a_log_that_is_deleted_while_the_tables_are_read_fails_no_snapshot(monke
     monkeypatch.setattr(LogRegistry, "names", lambda self: listed)
     opened = bookkeeper.open_ledger_no_recovery
 
-    def open_then(ledger_id: int, password: bytes = b"") -> MemoryReader:
+    def open_then(ledger_id: int, password: bytes = b"", **named: Any) -> MemoryReader:
         monkeypatch.setattr(bookkeeper, "open_ledger_no_recovery", opened)
         delete_log(client, "second", b"")  # its record was read, its commits were not
-        return opened(ledger_id, password)
+        return opened(ledger_id, password, **named)
 
     monkeypatch.setattr(bookkeeper, "open_ledger_no_recovery", open_then)
     [logs] = LOGS.read(client, None, b"")

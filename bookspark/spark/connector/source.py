@@ -163,7 +163,7 @@ class EntryPartitions:
 
     def _found(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
         """The rows of the pieces that are wanted."""
-        kept = handles_of_process(os.getpid(), self.options.zookeeper, self.options.password)
+        kept = handles_of_process(os.getpid(), bookkeeper, self.options.password)
         ledgers = OpenedLedgers(bookkeeper, self.options.password, self._decoder, kept)
         times = RowTimes(pieces) if TIMESTAMP in self._added else None
         while pieces:

@@ -59,8 +59,8 @@ class KeptHandles:
 
 
 @lru_cache(maxsize=16)
-def handles_of_process(pid: int, zookeeper: str, password: bytes) -> KeptHandles:
-    """The handles that process ``pid``, the caller's, keeps of ledgers with this password."""
+def handles_of_process(pid: int, bookkeeper: BookKeeper, password: bytes) -> KeptHandles:
+    """The handles that process ``pid``, the caller's, keeps of this client's ledgers with this password."""
     return KeptHandles()
 
 

@@ -23,7 +23,6 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -108,17 +107,25 @@ class Bookies:
         self._running.discard(number)
         os.kill(number, how)
         os.kill(number, signal.SIGCONT)
-        deadline = time.monotonic() + _STOP_SECONDS
-        while os.waitpid(number, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline:
-                # Its threads say in the log where they are.
-                os.kill(number, signal.SIGUSR1)
-                time.sleep(1)
-                os.kill(number, signal.SIGKILL)
-                os.waitpid(number, 0)
-                raise RuntimeError(f"bookie {number} did not stop within {_STOP_SECONDS:g} s and was killed")
-            time.sleep(0.005)
+        if not _ends(number, _STOP_SECONDS):
+            # Its threads say in the log where they are.
+            os.kill(number, signal.SIGUSR1)
+            _ends(number, 1)
+            os.kill(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+            raise RuntimeError(f"bookie {number} did not stop within {_STOP_SECONDS:g} s and was killed")
+        os.waitpid(number, 0)
         return ""
+
+
+def _ends(number: int, seconds: float) -> bool:
+    """Does this child end within ``seconds``?"""
+    descriptor = os.pidfd_open(number)
+    try:
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+    finally:
+        os.close(descriptor)
+    return bool(ready)
 
 
 def _value(word: str) -> object:
