@@ -156,7 +156,7 @@ def _plots(seen: Seen) -> str:
     up = len(seen.facts.statuses)
     note = (
         ""
-        if seen.metrics == up
+        if seen.metrics >= up  # one that told them a moment ago may have ended
         else f"<p>{seen.metrics} of {up} bookies tell metrics: set their option metrics_port.</p>"
     )
     zookeeper = line("A small read of ZooKeeper", names["zookeeper_ms"], "{:,.1f} ms")

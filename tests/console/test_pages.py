@@ -111,3 +111,5 @@ def test_bookies_without_metrics_are_told():
     assert "0 of 3 bookies tell metrics: set their option metrics_port" in shown(facts(), points=(point,))
     told = shown(facts(), points=(point,), metrics=3)
     assert "metrics_port" not in told and "0.50 ms" in told and "5/s" in told
+    # A fourth one told them, and has ended since.
+    assert "metrics_port" not in shown(facts(), points=(point,), metrics=4)
