@@ -30,11 +30,12 @@ class Lane:
         self.has_news, self.rows = False, self.there
         return self.rows
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         if self.there > self.rows:
             self.has_news = self.tells_news
-        else:
-            self._clock.now += seconds
+            return True
+        self._clock.now += seconds
+        return False
 
 
 class Lanes:
@@ -44,8 +45,8 @@ class Lanes:
         self.all: Any = {number: Lane(number, self.clock, self.asked, **options) for number in range(count)}
         self.watch, self.changes = LaneWatch(0), False
 
-    def wait(self, seconds: float = 10.0) -> None:
-        self.watch.wait(self.all, seconds, lambda: self.changes)
+    def wait(self, seconds: float = 10.0) -> bool:
+        return self.watch.wait(self.all, seconds, lambda: self.changes)
 
     def add(self, number: int, rows: int = 1) -> None:
         self.all[number].there += rows
@@ -119,3 +120,17 @@ def test_other_lanes_and_ended_ones_are_noticed(lanes: Lanes) -> None:
     lanes.add(2)
     lanes.wait()
     assert lanes.watch.news(lanes.all) and lanes.all[2].rows == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_wait_tells_whether_there_may_be_more(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """What reads on after a wait that heard of nothing asks nobody, so a new lane counts as news too."""
+    lanes = Lanes(monkeypatch, count)
+    lanes.watch.look(lanes.all)
+    assert not lanes.wait()
+    lanes.add(0)
+    assert lanes.wait()
+    lanes.watch.look(lanes.all)
+    assert not lanes.wait()
+    lanes.changes = True
+    assert lanes.wait()
