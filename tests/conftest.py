@@ -14,12 +14,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from tests import spark_classes
 from tests.awaiting import await_that
 
 pytest_plugins = ["bookspark.testing.plugin"]
 
 # All servers that tests start listen on loopback, also those of Spark in its own processes.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+spark_classes.use()
 # No deadline for an example, nor for drawing it: a slow machine is no bug.
 settings.register_profile("bookspark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bookspark")
