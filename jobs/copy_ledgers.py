@@ -11,16 +11,17 @@ could not be copied. The other cluster is only read.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
 from bookspark import BookKeeper
 from bookspark.command_line import FOUND
 from bookspark.errors import BookKeeperError
-from bookspark.moving.copying import Copied, copy_ledger
+from bookspark.moving.copying import copy_ledger
 from bookspark.moving.reads import EntryReader
 from bookspark.moving.source import Source
 from bookspark.spark.session import session
@@ -44,39 +45,35 @@ def main(
         .collect()
     )
     spark.stop()
-    failed = {one.ledger_id: one.why for one in told if one.why}
-    copied = [one.copied for one in told if one.copied is not None]
-    summary = {
-        "copied": sum(not one.was_there for one in copied),
-        "were_there": sum(one.was_there for one in copied),
-        "open": sum(one.copied is None and not one.why for one in told),
-        "entries": sum(one.entries for one in copied),
-        "bytes": sum(one.byte_count for one in copied),
-        "failed": failed,
-    }
-    print(json.dumps(summary))
+    summary: Counter[str] = Counter(dict.fromkeys(("copied", "were_there", "open", "entries", "bytes"), 0))
+    failed: dict[int, str] = {}
+    for counts, failures in told:
+        summary.update(counts)
+        failed |= failures
+    print(json.dumps({**summary, "failed": failed}))
     if failed:
         raise typer.Exit(FOUND)
 
 
-class _Told(NamedTuple):
-    """What became of a ledger: copied, failed with a reason, or left out because it is open."""
-
-    ledger_id: int
-    copied: Copied | None = None
-    why: str = ""
-
-
-def _copy(source: str, zookeeper: str, leave_open_out: bool, lists: Iterable[list[int]]) -> Iterator[_Told]:
+def _copy(
+    source: str, zookeeper: str, leave_open_out: bool, lists: Iterable[list[int]]
+) -> Iterator[tuple[Counter[str], dict[int, str]]]:
+    """What became of all ledgers of a task: the counts of the summary, and why some failed."""
+    counts: Counter[str] = Counter()
+    failed: dict[int, str] = {}
     with Source(source) as there, EntryReader(there.addresses()) as reader, BookKeeper(zookeeper) as here:
         for ledger_id in (each for ids in lists for each in ids):
             try:
                 if leave_open_out and not there.ledger(ledger_id).closed:
-                    yield _Told(ledger_id)
-                else:
-                    yield _Told(ledger_id, copy_ledger(there, reader, here, ledger_id))
+                    counts["open"] += 1
+                    continue
+                copied = copy_ledger(there, reader, here, ledger_id)
             except BookKeeperError as error:
-                yield _Told(ledger_id, why=str(error))
+                failed[ledger_id] = str(error)
+            else:
+                counts["were_there" if copied.was_there else "copied"] += 1
+                counts.update(entries=copied.entries, bytes=copied.byte_count)
+    yield counts, failed
 
 
 if __name__ == "__main__":
