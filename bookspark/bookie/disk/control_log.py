@@ -53,6 +53,7 @@ from bookspark.bookie.disk.file_system import (
 )
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.bookie.disk.torn import RECORD_HEAD, is_torn_record
+from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import (
     EntriesLost,
@@ -137,7 +138,7 @@ class _Bad(NamedTuple):
 
 def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Bad]:
     """The records that stand in ``content``, and what is bad between them. Up to the position ``below`` all of it is to be
-    good."""
+    good. Raises StorageError for a record that is good and not known: a newer version wrote it, and it can't be left out."""
     found: list[Record | CopyRecord | _Bad] = []
     decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
     at: int | None = 0
@@ -145,7 +146,13 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
         end = _record_end(content, at)
         if end is not None:
             name, *values = decode(content[at + RECORD_HEAD.size : end])
-            found.append(_TYPES[name](*values))
+            try:
+                found.append(_TYPES[name](*values))
+            except (KeyError, TypeError):
+                raise StorageError(
+                    f"the control log has a record {name!r} with {len(values)} values, which this version does not know: a newer "
+                    "version of Bookspark ran here; start that one"
+                ) from None
             at = end
             continue
         following = _next_record(content, at)
