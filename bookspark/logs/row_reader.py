@@ -32,7 +32,7 @@ from bookspark.logs.chain.registry import POSITIONS, LogRegistry
 from bookspark.logs.chain.stamps import Headers
 from bookspark.logs.feeds.gaps import Gap, GapKind, deleted_gap, joined, kind_of, rows_and_gaps, with_truncated
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
-from bookspark.logs.feeds.times import RowTimes, Times
+from bookspark.logs.feeds.times import RowTimes
 from bookspark.logs.readers.lane_share import LaneShare
 from bookspark.logs.readers.registration import Registration
 from bookspark.logs.rows.encodings import ARROW, PLAIN
@@ -162,8 +162,7 @@ class RowReader:
     def seek_to_time(self, moment: Moment) -> None:
         """Go on at the first row of each lane that was committed at ``moment`` or later. A moment without a time zone is in local
         time, as Python has it."""
-        newest = self._feed.newest()
-        self._go_to(self._feed.at_times(Times(round(moment.timestamp() * 1000)), newest))
+        self._go_to(self._feed.at_time(round(moment.timestamp() * 1000)))
 
     def commit(self) -> None:
         """Save the offset in the cluster: the next reader of this group begins there. A reader that shares saves that of its own

@@ -18,7 +18,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.logs import commits, truncate_log
 from bookspark.logs.chain import committer, compaction
 from bookspark.logs.chain.codec import encode_commit
-from bookspark.logs.chain.commit_times import FullLedgers, row_at
+from bookspark.logs.chain.commit_times import KnownLedgers, row_at
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.feeds.times import RowTimes, Times, time_ms, times_of_lanes
@@ -111,7 +111,7 @@ def test_a_time_is_found_where_a_scan_finds_it(log: Log, seed: int, monkeypatch:
 def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
     log: Log, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    random, full, now = Random(seed), FullLedgers(), 1000
+    random, known, now = Random(seed), KnownLedgers(), 1000
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 7]))
     monkeypatch.setattr(compaction, "CHAIN_MAX", random.choice([2, 64]))
     bookkeeper = cast(BookKeeper, log.bookkeeper)
@@ -130,9 +130,11 @@ def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
             times, first = placed_times(log), log.registry.get("orders").first_position
             skipped = (rows - ROWS * len(times)) // ROWS
             for time in random.choices([*times, now + 1, 0], k=5):
-                found = row_at(bookkeeper, "orders", b"", time, rows, head, full)
+                found = row_at(bookkeeper, "orders", b"", time, rows, head, known)
                 assert found == max(first, ROWS * (skipped + bisect_left(times, time)))
-            assert set(full._found) <= set(log.registry.get("orders").commit_ledgers)
+            chain = log.registry.get("orders").commit_ledgers
+            assert known.full.keys() | known.firsts.keys() <= set(chain)
+            assert known._times.keys() <= {link.ledger_id for link in chain}
 
 
 def test_a_reader_opens_no_full_ledger_again_for_the_next_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

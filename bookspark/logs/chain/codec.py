@@ -14,6 +14,7 @@ A field that came later is left out while it has nothing to say. So what earlier
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -40,6 +41,17 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 class _Version(msgspec.Struct, frozen=True):
     format: int = 0
+
+
+class _Time(msgspec.Struct, frozen=True):
+    time_ms: int = 0
+
+
+class _Timed(msgspec.Struct, frozen=True):
+    """A commit, of which nothing but the time is decoded."""
+
+    format: int
+    commit: _Time
 
 
 _LATER = (
@@ -69,6 +81,7 @@ _FORMAT_2, _FORMAT_3 = frozenset({"lanes", _OPENS}), frozenset({"ended_count", _
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Envelope)
 _VERSION_DECODER = msgspec.json.Decoder(_Version)
+_TIME_DECODER = msgspec.json.Decoder(_Timed)
 
 
 def _decode(data: bytes, field: str, what: str) -> Any:
@@ -144,3 +157,12 @@ def decode_commit(data: bytes, ledger_id: int, entry_id: int) -> Commit:
     """The commit in ``data``. Raises LogFormatError, which names the entry."""
     commit: Commit = _decode(data, "commit", f"commit ledger {ledger_id}, entry {entry_id}")
     return commit
+
+
+def time_of_commit(data: bytes, ledger_id: int, entry_id: int) -> int:
+    """The time of the commit in ``data``, in ms since 1970. Raises LogFormatError, which names the entry."""
+    with suppress(msgspec.MsgspecError):
+        found = _TIME_DECODER.decode(data)
+        if found.format <= FORMATS["commit"]:
+            return found.commit.time_ms
+    return decode_commit(data, ledger_id, entry_id).time_ms

@@ -6,25 +6,34 @@ clock was set back, a time is found at some place where the clock showed it.
 
 A producer's rows say themselves when they were appended; their commit has the time of the last one, or a later one.
 
-Each commit says its time and its first row, so a time is found by a search in the chain, which opens few ledgers, and then in one
-ledger, which reads few entries (``time_search``). Nothing is written beside the commits. A reader that follows the lane has its
-newest commit ledger and its open ledger at hand, and keeps handles and first commits of those that are full (``FullLedgers``),
-which never change. So nobody is asked for them again.
+Each commit says its time and its first row, so a time is found by a search in the chain, which opens few ledgers, and then in
+one ledger, which reads few entries (``time_search``). Nothing is written beside the commits. A reader that follows the lane keeps
+what its searches have looked at (``KnownLedgers``): handles, the first commits of commit ledgers, and times. None of that ever
+changes. So of a log that is known a search asks for the lane's record, which says what is still there, and reads once; nobody is
+asked how many rows there are for a time that is known to be before the last of them.
 
 Source: docs/decisions/lanes.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError
-from bookspark.logs.chain.codec import decode_commit
+from bookspark.logs.chain.codec import decode_commit, time_of_commit
 from bookspark.logs.chain.open_rows import OpenRows, rows_at_once
-from bookspark.logs.chain.reader import HEADER_ENTRY, LogReader, open_commit_ledger, read_header, with_chain
-from bookspark.logs.chain.time_search import first_at
+from bookspark.logs.chain.reader import (
+    HEADER_ENTRY,
+    LogReader,
+    made_anew,
+    open_commit_ledger,
+    read_header,
+    with_chain,
+)
+from bookspark.logs.chain.time_search import KnownTimes, Looked, first_at
 from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 
@@ -35,6 +44,8 @@ if TYPE_CHECKING:
 _FIRST = HEADER_ENTRY + 1
 _COMMITS_AT_ONCE = 8
 """A read of 8 commits, which were appended one by one, takes little more than one of one; of 32 it takes three times as long."""
+_POINTS_MAX, _DATA_LEDGERS_MAX, _COMMITS_MAX = 1 << 16, 64, 64
+"""How many times of one lane are kept, 1 MiB of them, how many ledgers of rows, and how many commits."""
 
 
 def row_at(
@@ -44,24 +55,27 @@ def row_at(
     time_ms: int,
     known_rows: int = 0,
     head: LogReader | None = None,
-    full: FullLedgers | None = None,
+    known: KnownLedgers | None = None,
 ) -> int:
     """The first row of the lane that is still there and of a commit of ``time_ms`` (ms since 1970) or later; the end, if there is
     none. ``known_rows``: the number of rows that are known to be committed, though no bookie that answers may know of them.
-    ``head``: a reader of the lane that has just looked for its newest rows. ``full``: what searches keep for one another.
+    ``head``: a reader of the lane. ``known``: what searches keep for one another.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if a commit ledger is
     lost, and ReadError if too few bookies answer.
     """
 
+    kept = KnownLedgers() if known is None else known
+
     def found(record: LogRecord) -> int:
-        known = FullLedgers() if full is None else full
-        known.keep_only(record.commit_ledgers)
-        search = _Search(bookkeeper, password, time_ms, record, head, known)
+        if head is not None and record.ctime_ms != head.record.ctime_ms:
+            raise made_anew(name, head.position.rows)
+        kept.keep_only(record.commit_ledgers)
+        search = _Search(bookkeeper, password, time_ms, record, head, kept)
         row = search.row(known_rows)
         if search.is_end and head is not None:
             # There may be newer rows than it has seen.
-            row = _Search(bookkeeper, password, time_ms, record, None, known).row(known_rows)
+            row = _Search(bookkeeper, password, time_ms, record, None, kept).row(known_rows)
         return row
 
     record, row = with_chain(bookkeeper, name, found)
@@ -86,24 +100,74 @@ def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int
     return opened.stamp_at(number).time_ms if opened is not None and opened.look() > number else None
 
 
-class FullLedgers:
-    """The commit ledgers of one lane's chain that are closed, as searches have found them; as many as the chain has at most."""
+class KnownLedgers:
+    """What searches in one lane keep for one another: what never changes of the commit ledgers that are in the chain, and of some
+    ledgers of rows."""
 
     def __init__(self) -> None:
-        self._found: dict[CommitLedger, tuple[ReadHandle, Commit]] = {}
+        self.full: dict[CommitLedger, ReadHandle] = {}
+        """The handles of commit ledgers that are closed."""
+        self.firsts: dict[CommitLedger, Commit] = {}
+        """The first commits of commit ledgers."""
+        self.rows_before: dict[CommitLedger, int] = {}
+        """The rows of the lane before these."""
+        self._commits: OrderedDict[tuple[int, int], Commit] = OrderedDict()
+        """The commits that searches ended at last, by ledger and entry."""
+        self._times: dict[int, KnownTimes] = {}
+        """Times of commits, and of rows, by their ledger."""
+        self._rows: OrderedDict[int, OpenRows] = OrderedDict()
+        """The ledgers of rows that were looked at last; all of them are closed."""
+        self._open = -1
+        """The ledger of rows that was open when a search looked at it last; −1: there was none."""
 
     def keep_only(self, chain: Sequence[CommitLedger]) -> None:
-        """Forget those that are not in the chain any more."""
-        self._found = {link: self._found[link] for link in chain if link in self._found}
+        """Forget commit ledgers that are not in the chain any more, and what is too much."""
+        self.full = {link: self.full[link] for link in chain if link in self.full}
+        self.firsts = {link: self.firsts[link] for link in chain if link in self.firsts}
+        self.rows_before = {link: self.rows_before[link] for link in chain if link in self.rows_before}
+        kept = {link.ledger_id for link in chain} | self._rows.keys() | {self._open}
+        self._times = {ledger: times for ledger, times in self._times.items() if ledger in kept}
+        while sum(map(len, self._times.values())) > _POINTS_MAX:
+            for times in self._times.values():
+                times.thin()
 
-    def of(self, link: CommitLedger) -> tuple[ReadHandle, Commit] | None:
-        """The handle of this ledger, and its first commit."""
-        return self._found.get(link)
+    def commit(self, ledger_id: int, entry_id: int, read: Callable[[], Commit]) -> Commit:
+        """The commit in an entry of a ledger."""
+        place = ledger_id, entry_id
+        found = self._commits.get(place) or read()
+        self._commits[place] = found
+        self._commits.move_to_end(place)
+        if len(self._commits) > _COMMITS_MAX:
+            self._commits.popitem(last=False)
+        return found
 
-    def add(self, link: CommitLedger, handle: ReadHandle, first: Commit) -> None:
-        """``handle`` reads the ledger, ``first`` is its first commit. One that is open may get more commits, and is not kept."""
-        if handle.metadata.closed:
-            self._found[link] = handle, first
+    def has(self, time_ms: int) -> bool:
+        """Is there a row or commit of this time, or a later one, that some search has looked at?"""
+        return any((newest := times.newest_ms) is not None and newest >= time_ms for times in self._times.values())
+
+    def times(self, ledger_id: int) -> KnownTimes:
+        """The times of its commits, or rows."""
+        return self._times.setdefault(ledger_id, KnownTimes())
+
+    def times_of_open(self, ledger_id: int) -> KnownTimes:
+        """The times of the rows of the ledger that is open. Those of the one before it go."""
+        self._open = ledger_id
+        return self.times(ledger_id)
+
+    def rows(self, ledger_id: int, opened: Callable[[], OpenRows]) -> OpenRows:
+        """The rows of a ledger, which is kept if it is closed. Raises what ``opened`` does."""
+        rows = self._rows.get(ledger_id) or opened()
+        if rows.closed:
+            self._rows[ledger_id] = rows
+            self._rows.move_to_end(ledger_id)
+        while len(self._rows) > _DATA_LEDGERS_MAX:
+            self.forget(next(iter(self._rows)))
+        return rows
+
+    def forget(self, ledger_id: int) -> None:
+        """This ledger of rows is deleted, or there are too many."""
+        self._rows.pop(ledger_id, None)
+        self._times.pop(ledger_id, None)
 
 
 class _Search:
@@ -116,13 +180,13 @@ class _Search:
         time_ms: int,
         record: LogRecord,
         head: LogReader | None,
-        full: FullLedgers,
+        known: KnownLedgers,
     ) -> None:
         self._bookkeeper, self._password, self._time_ms = bookkeeper, password, time_ms
-        self._chain, self._head, self._full = record.commit_ledgers, head, full
+        self._chain, self._head, self._known = record.commit_ledgers, head, known
         self._handles: dict[int, ReadHandle] = {}
-        self._entries: dict[tuple[int, int], Commit | bytes] = {}
-        """What was read: the link and the entry, and the commit, or its bytes."""
+        self._entries: dict[tuple[int, int], bytes] = {}
+        """What was read: the link and the entry, and the commit's bytes."""
         self.is_end = False
         """Has the lane no row of the time, as far as it was looked at?"""
 
@@ -131,66 +195,89 @@ class _Search:
         chain, time_ms = self._chain, self._time_ms
         link = first_at(time_ms, 0, len(chain), self._times_of_links, 1) - 1
         if link < 0:
-            return self._row_in(self._commit(0), read_header(self._handle(0)).position.rows) if chain else 0
-        newest = link == len(chain) - 1
-        last, opened = max(self._handle(link).last_add_confirmed, _FIRST), None
-        while newest:
-            ledger_id, missing = self._commit(link, last).open_ledger, known_rows - self._rows_to(link, last)
-            opened = None if ledger_id is None else self._open_rows(ledger_id)
-            if self._handle(link).metadata.closed or missing <= 0 or (opened is not None and opened.may_have(missing)):
-                break
+            return self._row_in(0, _FIRST) if chain else 0
+        newest, times = link == len(chain) - 1, self._known.times(chain[link].ledger_id)
+        # The first one is before the time.
+        low, high, before_ms, after_ms = times.around(time_ms, _FIRST + 1, self._first(link).time_ms)
+        last: int | None = None
+        if high is None and newest:
+            high, opened = self._last(link, known_rows)
+            after_ms = self._commit(link, high).time_ms
+            if after_ms < time_ms:
+                return self._row_behind(link, high, opened, after_ms)
+            times.add(high, after_ms)
+        elif high is None:
+            last = self._full(link).last_add_confirmed
+            high, after_ms = last + 1, self._first(link + 1).time_ms
+        read = partial(self._times, link)
+        entry_id = first_at(time_ms, low, high, read, _COMMITS_AT_ONCE, before_ms, after_ms)
+        return self._row_in(link + 1, _FIRST) if entry_id == high and last is not None else self._row_in(link, entry_id)
+
+    def _last(self, link: int, known_rows: int) -> tuple[int, OpenRows | None]:
+        """The last commit of the newest ledger, and the rows of the ledger that it opened."""
+        handle = self._handle(link)
+        last = max(handle.last_add_confirmed if self._head is not None else handle.read_last_add_confirmed(), _FIRST)
+        while True:
+            commit = self._commit(link, last)
+            opened = None if commit.open_ledger is None else self._open_rows(commit.open_ledger)
+            missing = known_rows - self._rows_before(link, last) - commit.rows
+            if handle.metadata.closed or missing <= 0 or (opened is not None and opened.may_have(missing)):
+                return last, opened
             # A commit whose rows are known is there, whatever LAC is heard (``reader``).
             last += 1
-        first_ms = self._commit(link).time_ms
-        after = self._commit(link, last) if newest else self._commit(link + 1)
-        entry_id = last + 1
-        # The first one is before the time.
-        if time_ms <= after.time_ms or not newest:
-            high = last if newest else last + 1
-            entry_id = first_at(
-                time_ms, _FIRST + 1, high, partial(self._times, link), _COMMITS_AT_ONCE, first_ms, after.time_ms
-            )
-        before = self._rows_to(link, entry_id - 1)
-        if entry_id <= last:
-            return self._row_in(self._commit(link, entry_id), before)
-        if not newest:
-            return self._row_in(after, before)
-        row = 0
+
+    def _row_behind(self, link: int, last: int, opened: OpenRows | None, last_ms: int) -> int:
+        """The first row of the time that no commit has yet; the end, if there is none. ``last_ms``: the last commit's time."""
+        found = 0
         if opened is not None:
             rows = opened.known_rows
-            row = self._first_row(opened, 0, rows, opened.at_once(rows), after.time_ms)
-            self.is_end = row == rows
+            times = self._known.times_of_open(opened.ledger_id)
+            found = self._first_row(opened, times, 0, rows, partial(opened.at_once, rows), last_ms)
+            self.is_end = found == rows
         else:
             self.is_end = True
-        return before + row
+        return self._rows_before(link, last) + self._commit(link, last).rows + found
 
     def _handle(self, link: int) -> ReadHandle:
-        found, head = self._handles.get(link), self._head
-        if found is None and (known := self._full.of(self._chain[link])) is not None:
-            found, self._entries[link, _FIRST] = known
-            self._handles[link] = found
+        found, head, ledger = self._handles.get(link), self._head, self._chain[link]
         if found is None:
             # A ledger that the chain names has its first commit, whatever last add confirmed (LAC) is heard.
-            found = None if head is None else head.handle_of(self._chain[link])
-            found = found or open_commit_ledger(self._bookkeeper, self._chain[link], self._password)
+            found = self._known.full.get(ledger) or (None if head is None else head.handle_of(ledger))
+            found = found or open_commit_ledger(self._bookkeeper, ledger, self._password)
             found.confirm(_FIRST)
             self._handles[link] = found
+        if found.metadata.closed:
+            self._known.full[ledger] = found
         return found
+
+    def _full(self, link: int) -> ReadHandle:
+        """The handle of a ledger that is not the newest of the chain, and therefore closed."""
+        handle = self._handle(link)
+        if not handle.metadata.closed:
+            # The reader whose handle it is has not heard of that.
+            handle.read_last_add_confirmed()
+        return handle
 
     def _open_rows(self, ledger_id: int) -> OpenRows:
         known = None if self._head is None or self._head.opened != ledger_id else self._head.open_rows
         return known or OpenRows(self._bookkeeper, ledger_id, self._password)
 
-    def _commit(self, link: int, entry_id: int = _FIRST) -> Commit:
-        handle = self._handle(link)
+    def _commit(self, link: int, entry_id: int) -> Commit:
+        ledger_id = self._chain[link].ledger_id
+        decoded = lambda: decode_commit(self._entry(link, entry_id), ledger_id, entry_id)  # noqa: E731
+        return self._known.commit(ledger_id, entry_id, decoded)
+
+    def _first(self, link: int) -> Commit:
+        """The first commit of a ledger."""
+        found = self._known.firsts.get(self._chain[link])
+        if found is None:
+            found = self._known.firsts[self._chain[link]] = self._commit(link, _FIRST)
+        return found
+
+    def _entry(self, link: int, entry_id: int) -> bytes:
         if (link, entry_id) not in self._entries:
             self._read(link, entry_id, entry_id)
-        found = self._entries[link, entry_id]
-        if isinstance(found, bytes):
-            found = self._entries[link, entry_id] = decode_commit(found, handle.ledger_id, entry_id)
-        if entry_id == _FIRST:
-            self._full.add(self._chain[link], handle, found)
-        return found
+        return self._entries[link, entry_id]
 
     def _read(self, link: int, first: int, last: int) -> None:
         handle = self._handle(link)
@@ -199,36 +286,62 @@ class _Search:
             self._entries.setdefault((link, entry.entry_id), entry.payload)
 
     def _times_of_links(self, first: int, last: int) -> list[int]:
-        return [self._commit(link).time_ms for link in range(first, last + 1)]
+        return [self._first(link).time_ms for link in range(first, last + 1)]
 
-    def _times(self, link: int, first: int, last: int) -> list[int]:
+    def _times(self, link: int, first: int, last: int) -> Sequence[int]:
         self._read(link, first, last)
-        return [self._commit(link, entry_id).time_ms for entry_id in range(first, last + 1)]
+        times = self._known.times(self._chain[link].ledger_id)
+        return Looked(times, first, last + 1 - first, partial(self._time_of, link))
 
-    def _rows_to(self, link: int, entry_id: int) -> int:
-        """The rows of the lane up to and with a commit."""
-        commit, handle = self._commit(link, entry_id), self._handle(link)
+    def _time_of(self, link: int, entry_id: int) -> int:
+        return time_of_commit(self._entry(link, entry_id), self._chain[link].ledger_id, entry_id)
+
+    def _rows_before(self, link: int, entry_id: int) -> int:
+        """The rows of the lane before a commit."""
+        commit, ledger = self._commit(link, entry_id), self._chain[link]
         if commit.first_row is not None:
-            return commit.first_row + commit.rows
-        # It is the first one, or an earlier version wrote it.
-        commits = (decode_commit(one.payload, handle.ledger_id, one.entry_id) for one in handle.read(_FIRST, entry_id))
-        return read_header(handle).position.rows + sum(one.rows for one in commits)
+            return commit.first_row
+        # It is the first one with rows, or an earlier version wrote it.
+        if ledger not in self._known.rows_before:
+            self._known.rows_before[ledger] = read_header(self._handle(link)).position.rows
+        rows = self._known.rows_before[ledger]
+        if entry_id > _FIRST:
+            rows += self._first(link).rows
+        if entry_id > _FIRST + 1:
+            entries = self._handle(link).read(_FIRST + 1, entry_id - 1)
+            rows += sum(decode_commit(one.payload, ledger.ledger_id, one.entry_id).rows for one in entries)
+        return rows
 
-    def _row_in(self, commit: Commit, before: int) -> int:
-        """The first row of ``commit`` of the time or later, if its newest row is; ``before``: the rows before it."""
+    def _row_in(self, link: int, entry_id: int) -> int:
+        """The first row of a commit of the time or later, if its newest row is."""
+        commit, before = self._commit(link, entry_id), self._rows_before(link, entry_id)
         for item in commit.ranges if commit.stamped else ():
             first, end = item.first_entry_id, item.last_entry_id + 1
             try:
-                rows = OpenRows(self._bookkeeper, item.ledger_id, self._password)
+                rows = self._known.rows(item.ledger_id, partial(self._opened, item.ledger_id))
+                times, at_once = self._known.times(item.ledger_id), rows_at_once(item.size // item.rows)
+                found = self._first_row(rows, times, first, end, lambda: at_once, None)  # noqa: B023
             except NoSuchLedgerError:
                 # Its rows were truncated or offloaded, so only the time of the commit is known.
+                self._known.forget(item.ledger_id)
                 return before
-            found = self._first_row(rows, first, end, rows_at_once(item.size // item.rows), None)
             before += found - first
             if found < end:
                 break
         return before
 
-    def _first_row(self, rows: OpenRows, first: int, end: int, at_once: int, before_ms: int | None) -> int:
+    def _opened(self, ledger_id: int) -> OpenRows:
+        return OpenRows(self._bookkeeper, ledger_id, self._password)
+
+    def _first_row(
+        self, rows: OpenRows, times: KnownTimes, first: int, end: int, at_once: Callable[[], int], before_ms: int | None
+    ) -> int:
         """The first entry of the time or later. ``before_ms``: a time that is not later than that of the first one."""
-        return first_at(self._time_ms, first, end, rows.times, at_once, before_ms)
+        low, high, before_ms, after_ms = times.around(self._time_ms, first, before_ms)
+
+        def read(first: int, last: int) -> Sequence[int]:
+            found = rows.times(first, last)
+            return Looked(times, first, len(found), lambda place: found[place - first])
+
+        high = end if high is None else high
+        return first_at(self._time_ms, low, high, read, at_once(), before_ms, after_ms) if low < high else high

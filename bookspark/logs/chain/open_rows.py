@@ -57,7 +57,7 @@ class OpenRows:
 
     def may_have(self, rows: int) -> bool:
         """Are the first ``rows`` rows there, if an offset counts them? If not, a newer commit says what they are."""
-        return self.look() >= rows or not self.closed
+        return self.known_rows >= rows or self.look() >= rows or not self.closed
 
     def wait(self, seconds: float) -> None:
         """Return when there may be more rows than ``look`` told, or after ``seconds``. The bookies hold their answer until

@@ -4,7 +4,9 @@ Law: the result is what a look at every one would give: the first place whose ti
 at about even distances, so the search reads where the time should be, but only as far from the middle of what is left as halving
 can still make good. So however uneven they are, it reads log2(n / stretch), rounded up, and 5 times at most.
 
-It keeps nothing, and there is no index beside the times (docs/decisions/lanes.md).
+There is no index beside the times (docs/decisions/lanes.md). Whoever searches often keeps the times that it has looked at
+(``KnownTimes``), 16 bytes each, and begins between the two that are next to the wanted one. So a log that is known costs a read
+for a time, and a time that lies between two neighbours that are known costs none.
 
 Source: the bound is that of Oliveira and Takahashi, "An enhancement of the bisection method average performance preserving minmax
 optimality" (2020).
@@ -13,11 +15,74 @@ optimality" (2020).
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 _MORE_READS = 2
 """How many reads more than halving takes it may take."""
+
+
+class Between(NamedTuple):
+    """What is known of where a time is: the arguments of ``first_at``."""
+
+    low: int
+    high: int | None
+    before_ms: int | None
+    after_ms: int | None
+
+
+class KnownTimes:
+    """Times of some places of one ledger, which never change, in order."""
+
+    def __init__(self) -> None:
+        self._places, self._times = array("q"), array("q")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The latest of them."""
+        return self._times[-1] if self._times else None
+
+    def add(self, place: int, time_ms: int) -> None:
+        at = bisect_left(self._places, place)
+        if at == len(self._places) or self._places[at] != place:
+            self._places.insert(at, place)
+            self._times.insert(at, time_ms)
+
+    def around(self, time_ms: int, low: int, before_ms: int | None = None) -> Between:
+        """Between which places the first one of ``time_ms`` or later is. ``low``: it is not before that place, and ``before_ms``
+        is a time that is not later than that place's."""
+        at, high, after_ms = bisect_left(self._times, time_ms), None, None
+        if at < len(self._places):
+            high, after_ms = self._places[at], self._times[at]
+        if at and self._places[at - 1] >= low:
+            low, before_ms = self._places[at - 1] + 1, self._times[at - 1]
+        return Between(low, high, before_ms, after_ms)
+
+    def thin(self) -> None:
+        """Forget every second one."""
+        del self._places[::2], self._times[::2]
+
+
+class Looked(Sequence[int]):
+    """The times of places that were read: one is decoded, and known from then on, when somebody looks at it."""
+
+    def __init__(self, known: KnownTimes, first: int, count: int, time_of: Callable[[int], int]) -> None:
+        """``first``: the first place. ``time_of``: the time of a place."""
+        self._known, self._first, self._count, self._time_of = known, first, count, time_of
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        place = self._first + (index if index >= 0 else self._count + index)
+        time_ms = self._time_of(place)
+        self._known.add(place, time_ms)
+        return time_ms
 
 
 def first_at(

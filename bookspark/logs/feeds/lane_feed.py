@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bookspark.errors import ReadError
-from bookspark.logs.chain.commit_times import FullLedgers, row_at
+from bookspark.logs.chain.commit_times import KnownLedgers, row_at
 from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.logs.chain.reader import AT_THE_END, LogReader, PlacedCommit, made_anew
 from bookspark.logs.feeds.lost_rows import PassedOver
@@ -45,7 +45,7 @@ class LaneFeed:
         """The lane's name."""
         self._lane, self._passed = lane_of(name)[1], passed_over
         self._head = LogReader(bookkeeper, name, password, AT_THE_END)
-        self._full = FullLedgers()
+        self._known = KnownLedgers()
         self.rows = 0
         """How many rows ``newest`` told last."""
         self.ctime_ms = self._head.record.ctime_ms
@@ -78,9 +78,13 @@ class LaneFeed:
         """Does ``has_news`` tell all that ``wait`` may hear of?"""
         return self._head.tells_news
 
-    def row_at(self, time_ms: int) -> int:
-        """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none."""
-        return row_at(self._bookkeeper, self.name, self._password, time_ms, self.rows, self._head, self._full)
+    def row_at(self, time_ms: int, looks: bool = False) -> int:
+        """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none. ``looks``: look
+        for the newest rows first, unless a row of that time is known."""
+        # Of a lane without a commit the record, which is read anyway, tells.
+        if looks and self._head.record.commit_ledgers and not self._known.has(time_ms):
+            self.newest()
+        return row_at(self._bookkeeper, self.name, self._password, time_ms, self.rows, self._head, self._known)
 
     def wait(self, seconds: float) -> bool:
         """Return when there may be more rows than ``newest`` told, or after ``seconds``: then False."""

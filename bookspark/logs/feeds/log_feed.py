@@ -97,9 +97,7 @@ class LogFeed:
         return self._folded({**first, **ended})
 
     def newest(self) -> Offset:
-        # Lanes that are found later are read later: a reader that has an open commit ledger needs the bookies alone.
-        with suppress(MetadataStoreError):
-            self._find_lanes()
+        self._look_for_lanes()
         self._watch.look(self._lanes)
         return self.known()
 
@@ -141,6 +139,14 @@ class LogFeed:
         chosen = {number: time_ms for number in lanes if (time_ms := times.of_lane(number)) is not None}
         found = {number: self._row_at(number, time_ms, ended.get(number)) for number, time_ms in chosen.items()}
         return self._folded({**self.all_rows(otherwise), **found})
+
+    def at_time(self, time_ms: int) -> Offset:
+        """The offset before the first row of each lane that was committed at ``time_ms`` or later, or behind all of its rows. A
+        lane is asked for its newest rows only if no row of that time, or a later one, is known of it."""
+        self._look_for_lanes()
+        ended = dict(self._records_of_ended())
+        lanes = [*self._lanes, *ended]
+        return self._folded({number: self._row_at(number, time_ms, ended.get(number), True) for number in lanes})
 
     def all_rows(self, offset: Offset) -> dict[int, int]:
         """How many rows of each lane lie before the offset, of those that have ended too."""
@@ -287,6 +293,11 @@ class LogFeed:
                 self._lanes[number] = found
         return found
 
+    def _look_for_lanes(self) -> None:
+        # Lanes that are found later are read later: a reader that has an open commit ledger needs the bookies alone.
+        with suppress(MetadataStoreError):
+            self._find_lanes()
+
     def _find_lanes(self) -> None:
         """Look for lanes that were made, or have ended, since the last call."""
         if self._one_lane or (self._record_changed is not None and not self._record_changed.is_set()):
@@ -348,9 +359,9 @@ class LogFeed:
             self._of_ended(number)
         return self._ended[number]
 
-    def _row_at(self, number: int, time_ms: int, record: LogRecord | None) -> int:
-        """``record``: the lane's, if it has ended."""
+    def _row_at(self, number: int, time_ms: int, record: LogRecord | None, looks: bool = False) -> int:
+        """``record``: the lane's, if it has ended. ``looks``: as ``LaneFeed.row_at`` has it."""
         if record is None:
-            return self._lanes[number].row_at(time_ms)
+            return self._lanes[number].row_at(time_ms, looks)
         rows = record.ended_rows or 0
         return rows if record.ended_ms < time_ms else self._lane(number).row_at(time_ms)

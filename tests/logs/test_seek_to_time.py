@@ -1,0 +1,169 @@
+"""A reader goes to a time: where a look at each row finds it, however the log grows meanwhile, and with few requests once the log
+is known."""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.local import LocalCluster
+from bookspark.logs import Log, Producer, create_log, producer_ledgers, truncate_log
+from bookspark.logs.chain import commit_times
+from bookspark.logs.chain.registry import KIND
+from bookspark.logs.row_reader import RowReader
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.protocol.logs.lanes import lane_name, rows_before
+
+BEGUN_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    with cluster.bookkeeper() as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def log(bookkeeper: BookKeeper) -> Log:
+    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What clocks of producers show, in ms."""
+    shown = [BEGUN_MS]
+    for module in ("producer", "producer_ledgers"):
+        monkeypatch.setattr(f"bookspark.logs.{module}.time_ns", lambda: shown[0] * 1_000_000)
+    return shown
+
+
+def go_to(reader: RowReader, time_ms: int) -> dict[int, int]:
+    """Where the reader is then, in each lane."""
+    reader.seek_to_time(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms))
+    return rows_before(reader.offset)
+
+
+def times_of(log: Log) -> dict[int, list[int]]:
+    """The times of all rows that are there, for each lane."""
+    found: dict[int, list[int]] = defaultdict(list)
+    with log.reader() as reader:
+        for row in reader:
+            found[row.lane].append(row.time_ms)
+    return found
+
+
+@contextmanager
+def requests_counted() -> Iterator[Counter[str]]:
+    """What readers ask for meanwhile."""
+    counts: Counter[str] = Counter()
+    with pytest.MonkeyPatch.context() as patched:
+
+        def count(owner: type, name: str, what: str) -> None:
+            original = getattr(owner, name)
+
+            def counted(self: object, *arguments: Any) -> Any:
+                # Beside the reader, others tell the cluster where it is.
+                counts[what] += what != "records" or arguments[0] == KIND
+                return original(self, *arguments)
+
+            patched.setattr(owner, name, counted)
+
+        count(ReadHandle, "_entries", "reads")
+        count(ReadHandle, "read_last_add_confirmed", "looks")
+        count(ZooKeeperStore, "read_ledger", "ledgers")
+        count(ZooKeeperStore, "read_record", "records")
+        yield counts
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_where_a_look_at_each_row_finds_it(
+    bookkeeper: BookKeeper, log: Log, clock: list[int], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over lanes of producers that are taken over, ledgers that are settled, rows that are truncated, and clocks that jump."""
+    random = Random(seed)
+    monkeypatch.setattr(producer_ledgers, "LEDGER_MS_MAX", 20_000)
+    monkeypatch.setattr(commit_times, "_POINTS_MAX", random.choice([5, 50, 1 << 16]))
+    monkeypatch.setattr(commit_times, "_DATA_LEDGERS_MAX", random.choice([2, 64]))
+    producers: dict[str, Producer] = {}
+    gone: Counter[int] = Counter()
+    with log.reader() as reader:
+        for _ in range(25):
+            for _ in range(random.randrange(6)):
+                clock[0] += random.choice([0, 1, 40, 3000, 30_000, -20_000])
+                name = random.choice("abc")
+                if name not in producers or random.random() < 0.1:
+                    producers[name] = log.producer(name)
+                producers[name].append_batch([b"row"] * random.randint(1, 40))
+            times = times_of(log)
+            if times and random.random() < 0.15:
+                lane = random.choice(list(times))
+                row = gone[lane] + random.randrange(len(times[lane]))
+                truncate_log(bookkeeper, lane_name(log.name, lane), row, b"")
+                times[lane], gone[lane] = times[lane][row - gone[lane] :], row
+            every = [time_ms for lane in times.values() for time_ms in lane]
+            for time_ms in (
+                0,
+                clock[0] + 1,
+                *(random.choice(every) + random.randint(-1, 1) for _ in range(5 * bool(every))),
+            ):
+                found = go_to(reader, time_ms)
+                for lane, known in times.items():
+                    assert found.get(lane, 0) == gone[lane] + bisect_left(known, time_ms)
+    for producer in producers.values():
+        producer.close()
+    assert sum(gone.values()) and len(producers) == 3
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["open", "settled"])
+def test_a_time_in_a_log_that_is_known_costs_its_record_and_a_read(
+    log: Log, clock: list[int], settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each search opened ledgers, asked how many rows there are and read the newest commit anew."""
+    random, times = Random(3), list[int]()
+    monkeypatch.setattr(producer_ledgers, "LEDGER_MS_MAX", 1 << 50)
+    with log.producer("service") as producer:
+        for _ in range(5000):
+            clock[0] += random.randrange(10)
+            times.append(clock[0])
+            producer.append_async(b"row")
+        producer.append(b"the last one")
+        if settled:
+            producer.close()
+        wanted = [random.choice(times) for _ in range(200)]
+        with log.reader() as reader:
+            go_to(reader, times[-1])
+            for time_ms in wanted:
+                assert go_to(reader, time_ms)[1] == bisect_left(times, time_ms)
+            with requests_counted() as counts:
+                for time_ms in wanted[:100]:
+                    assert go_to(reader, time_ms)[1] == bisect_left(times, time_ms)
+                for _ in range(100):
+                    go_to(reader, random.choice(times))
+    # Lane 0, where no row is, has a record, too; and whoever tells the cluster where the reader is reads one now and then.
+    assert counts["records"] < 2.2 * 200 and counts["ledgers"] == counts["looks"] == 0
+    assert counts["reads"] <= 200
+
+
+def test_a_time_behind_all_that_is_known_is_looked_for_among_the_newest_rows(log: Log, clock: list[int]) -> None:
+    with log.producer("service") as producer, log.reader() as reader:
+        for number in range(50):
+            clock[0] += 1000
+            producer.append(b"row")
+            assert go_to(reader, clock[0])[1] == number
+            assert go_to(reader, clock[0] + 1)[1] == number + 1
