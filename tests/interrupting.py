@@ -7,22 +7,34 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+_parse: Any = dis._parse_exception_table  # type: ignore[attr-defined]
 _LOOKS = frozenset(dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"))
 """After these instructions CPython looks whether a signal came."""
 
 
+def _handlers(code: CodeType) -> Callable[[int], int | None]:
+    """Where an exception of an instruction goes on; None: it leaves the function."""
+    entries = _parse(code)
+    return lambda place: next((one.target for one in entries if one.start <= place < one.end), None)
+
+
 @contextmanager
-def interrupted(point: int, handler: Callable[[], object], module: ModuleType) -> Iterator[list[str]]:
+def interrupted(
+    point: int, handler: Callable[[], object], module: ModuleType, raises: bool = False
+) -> Iterator[list[str]]:
     """Call ``handler`` once, at the ``point``-th such point (from 1) that this thread comes to in the code of ``module``, or
-    of a package. Gives a list, which has the point's place in the code once it was reached."""
+    of a package. Gives a list, which has the point's place in the code once it was reached.
+
+    ``raises``: the handler raises. What a signal's handler raises comes from the call before the point, and this one's from what
+    follows it; points between which a ``try`` ends are passed over, because there that is not the same."""
     assert module.__file__ is not None
     source = Path(module.__file__)
     code = str(source.parent) + "/" if source.name == "__init__.py" else str(source)
     points, reached = 0, list[str]()
-    last: dict[int, int] = {}
+    last: dict[int, tuple[int, int]] = {}
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal points
@@ -32,10 +44,14 @@ def interrupted(point: int, handler: Callable[[], object], module: ModuleType) -
         if event == "return":
             last.pop(id(frame), None)
         elif event == "opcode":
-            before = last.get(id(frame))
-            last[id(frame)] = frame.f_code.co_code[frame.f_lasti]
-            points += before in _LOOKS
-            if before in _LOOKS and points == point:
+            before, place = last.get(id(frame), (-1, -1))
+            last[id(frame)] = frame.f_code.co_code[frame.f_lasti], frame.f_lasti
+            looks = before in _LOOKS
+            if looks and raises:
+                handlers = _handlers(frame.f_code)
+                looks = handlers(place) in (None, handlers(frame.f_lasti))
+            points += looks
+            if looks and points == point:
                 sys.settrace(None)
                 reached.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
                 handler()

@@ -7,6 +7,7 @@
 ``appended``          what became of an append
 ``producer_ledgers``  the ledgers that take them
 ``lane_ending``       ends lanes that nobody writes any more
+``turns``             whose turn it is at a producer
 ``row_reader``        reads rows, once or as the log grows
 ``chain``             the chain of a lane's commits: who writes it, and how it is kept, found and cleaned
 ``rows``              what entries of data ledgers hold, and who writes them

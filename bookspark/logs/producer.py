@@ -14,7 +14,8 @@ is a part of the row's stamp (``chain.stamps``), and a commit has that of its la
 again after a crash reads in the lane what the last one was (``last_sequence``) and goes on behind it, and each row is there once.
 A row whose number is not above that of the row before it is in the log already: its future has None.
 
-Appends hold one lock, from the numbering of a row until its ledger has taken it. There is no thread of the producer's own.
+Appends take turns (``turns``), from the numbering of a row until its ledger has taken it. There is no thread of the producer's
+own.
 
 Source: docs/decisions/lanes.md; the names are those of Kafka's idempotent producer, whose broker keeps the last sequence numbers
 too.
@@ -29,6 +30,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,7 @@ from bookspark.logs.chain.registry import LogRegistry, check_password
 from bookspark.logs.chain.stamps import Headers, plain_stamp, plain_stamps, stamped
 from bookspark.logs.producer_ledgers import ProducerLedgers, told
 from bookspark.logs.row_arguments import SequenceNumber, judged_row, judged_rows
+from bookspark.logs.turns import Turns
 from bookspark.protocol.logs.lanes import lane_name, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LaneEndedError
@@ -88,7 +91,8 @@ class Producer:
         self._seconds_max = 2 * bookkeeper.context.config.add_timeout_seconds
         self._log = address.name
         self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(address, record), record, writer)
-        self._lock, self._busy = threading.RLock(), False
+        self._turns = Turns(name, self._seconds_max)
+        self._lock, self._is_mine, self._busy = self._turns.lock, self._turns.is_mine, False
         self._error: BookKeeperError | None = None
         self._stopped = False
         self._answer: Callable[[int], RowPosition]
@@ -104,12 +108,12 @@ class Producer:
     @property
     def last_sequence(self) -> int:
         """The sequence number of the last row that is acknowledged; −1: there is none."""
-        self._wait_for_turn()
-        try:
+
+        def found() -> int:
             at = self._ledgers.at
             return at.numbers.of(at.acknowledged - 1)
-        finally:
-            self._lock.release()
+
+        return self._turns.within(found)
 
     @checks_itself
     def append(
@@ -150,13 +154,16 @@ class Producer:
             value, sequence, expect, key, headers = judged_row(value, sequence, expect, key, headers)
         elif len(value) > VALUE_BYTES_MAX:
             raise too_large(len(value))
-        # As ``_begin``, but without a call that most rows need not make.
-        if not self._lock.acquire(False):
-            self._wait_for_turn()
-        if self._busy:
-            raise self._interrupted()
-        # From here on an append in a signal handler is refused.
-        self._busy = True
+        # As ``_begin``, but without a call that most rows need not make. The law of ``turns`` holds for both.
+        if self._is_mine():
+            raise self._turns.interrupted()
+        try:
+            if not self._lock.acquire(False):
+                self._turns.wait()
+            self._busy = True
+        except BaseException:
+            self._leave()
+            raise
         try:
             ledgers, now_ms = self._ledgers, time_ns() // 1_000_000
             if now_ms > ledgers.time_ms:
@@ -216,7 +223,13 @@ class Producer:
         size = max(map(len, values))
         if size > VALUE_BYTES_MAX:
             raise too_large(size)
-        now_ms, ledgers = self._begin(), self._ledgers
+        if self._is_mine():
+            raise self._turns.interrupted()
+        try:
+            now_ms, ledgers = self._begin(), self._ledgers
+        except BaseException:
+            self._leave()
+            raise
         try:
             _, before, numbers, appender = ledgers.at
             if appender is None:
@@ -243,17 +256,7 @@ class Producer:
         if os.getpid() != self._pid:
             return
         self._stopped = True
-        self._wait_for_turn()
-        try:
-            if self._error is None:
-                self._ledgers.close(self._seconds_max if timeout is None else timeout)
-        except AddTimeoutError:
-            raise
-        except BookKeeperError as error:
-            log.info("producer %r leaves its ledger to the next one of its name: %s", self.name, error)
-        finally:
-            self._ledgers.committer.close()
-            self._lock.release()
+        self._turns.within(partial(self._close_ledgers, timeout))
         if self._tending is not None:
             self._tending.join(self._seconds_max)
 
@@ -279,6 +282,17 @@ class Producer:
 
     # -- inside
 
+    def _close_ledgers(self, timeout: float | None) -> None:
+        try:
+            if self._error is None:
+                self._ledgers.close(self._seconds_max if timeout is None else timeout)
+        except AddTimeoutError:
+            raise
+        except BookKeeperError as error:
+            log.info("producer %r leaves its ledger to the next one of its name: %s", self.name, error)
+        finally:
+            self._ledgers.committer.close()
+
     def _repeated(self, sequence: int) -> AwaitableFuture[Any]:
         """None, as soon as the row of this number, or of a later one, is in the log."""
         at = self._ledgers.at
@@ -299,41 +313,26 @@ class Producer:
         return future
 
     def _begin(self) -> int:
-        """Hold the lock, with an open ledger for the next row; returns the row's time."""
+        """Take the turn, with an open ledger for the next row; returns the row's time. After an error the caller leaves it."""
         if not self._lock.acquire(False):
-            self._wait_for_turn()
-        if self._busy:
-            raise self._interrupted()
-        # From here on an append in a signal handler is refused.
+            self._turns.wait()
         self._busy = True
-        try:
-            ledgers = self._ledgers
+        ledgers = self._ledgers
+        now_ms = ledgers.now_ms()
+        if self._stopped or now_ms >= ledgers.due_ms or ledgers.bytes_left <= 0 or self._process is not here.process:
+            self._check_open()
             now_ms = ledgers.now_ms()
-            if (
-                self._stopped
-                or now_ms >= ledgers.due_ms
-                or ledgers.bytes_left <= 0
-                or self._process is not here.process
-            ):
-                self._check_open()
-                now_ms = ledgers.now_ms()
-            return now_ms
-        except BaseException:
-            self._busy = False
-            self._lock.release()
-            raise
+        return now_ms
 
-    def _interrupted(self) -> BookKeeperError:
-        """The error of an append that finds another one under way in its own thread. Lets go of the lock."""
-        self._lock.release()
-        return BookKeeperError(
-            f"producer {self.name!r}: this append interrupted another one, in a signal handler for example; append in "
-            "another thread"
-        )
+    def _leave(self) -> None:
+        """Leave the turn, if this thread has it."""
+        if self._is_mine():
+            self._busy = False
+            self._turns.let_go()
 
     def _check_open(self) -> None:
         """Raise an error if no row can be appended; else there is an open ledger for it."""
-        self._check_process()
+        self._turns.check_process()
         self._check_goes_on()
         try:
             is_due = self._ledgers.is_due
@@ -356,12 +355,6 @@ class Producer:
     def _is_closed(self) -> LedgerClosedError:
         return LedgerClosedError(f"producer {self.name!r} is closed; make another one")
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise LedgerClosedError(
-                f"producer {self.name!r} is of process {self._pid}: make another one in this process"
-            )
-
     def _open_next(self) -> None:
         """If an error came, nobody knows whether the log has the ledger, so the producer has ended."""
         try:
@@ -375,14 +368,6 @@ class Producer:
         tending.start()
         # Now: a signal handler that closes the producer waits for it.
         self._tending = tending
-
-    def _wait_for_turn(self) -> None:
-        self._check_process()
-        if not self._lock.acquire(timeout=self._seconds_max):
-            raise AddTimeoutError(
-                f"producer {self.name!r}: another append has waited for {self._seconds_max:g} s; look at the bookies "
-                "(bookspark why)"
-            )
 
     def _tend(self) -> None:
         try:

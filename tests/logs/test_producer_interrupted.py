@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import signal
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from bookspark.client.writing import sole_appender
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, Producer, RowPosition, create_log, producer_ledgers
+from bookspark.logs import Log, Producer, RowPosition, create_log, producer_ledgers, turns
 from bookspark.logs import appended as appended_module
 from bookspark.logs import producer as producer_module
 from tests.awaiting import await_that
@@ -182,6 +184,60 @@ def test_after_an_interrupt_at_any_point_a_repeated_row_is_told_as_done_only_onc
     assert taken > 1
     with log.reader() as reader:
         assert [row.value for row in reader] == [b"%d" % number for number in range(next(numbers))]
+
+
+APPENDS: dict[str, Callable[[Producer], object]] = {
+    "a row": lambda producer: producer.append_async(b"row"),
+    "a batch": lambda producer: producer.append_batch_async([b"row", b"row"]),
+    "a repeated row": lambda producer: producer.append_async(b"row", sequence=0),
+    "a row elsewhere": lambda producer: producer.append_async(b"row", expect=1 << 40),
+    "a question": lambda producer: producer.last_sequence,
+}
+
+
+@pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS)
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after another thread"])
+def test_an_interrupt_at_any_point_leaves_the_turn_to_nobody(
+    log: Log, append: Callable[[Producer], object], waits: bool
+) -> None:
+    """Just after the lock was taken it stayed taken, and other threads were told that an append waits (AddTimeoutError)."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def is_free() -> bool:
+        found = producer._lock.acquire(False)
+        if found:
+            producer._lock.release()
+        return bool(found)
+
+    interrupts = 0
+    with log.producer("service") as producer, ThreadPoolExecutor(1) as threads:
+        producer.append(b"row")
+        for module in (producer_module, turns):
+            for point in itertools.count(1):
+                held, later = threading.Event(), threading.Event()
+
+                def hold(held: threading.Event = held, later: threading.Event = later) -> None:
+                    with producer._lock:
+                        held.set()
+                        later.wait(60)
+
+                holding = threads.submit(hold) if waits else None
+                if holding is not None:
+                    held.wait(60)
+                    threading.Timer(0.001, later.set).start()
+                with interrupted(point, interrupt, module, raises=True) as reached, suppress(KeyboardInterrupt):
+                    append(producer)
+                if holding is not None:
+                    later.set()
+                    holding.result(60)
+                interrupts += bool(reached)
+                assert threads.submit(is_free).result(60), f"at {reached}"
+                if not reached:
+                    break
+        assert interrupts > 3
+        assert threads.submit(producer.append, b"row").result(60) is not None
 
 
 def test_a_callback_that_exits_robs_no_row_of_its_outcome(log: Log) -> None:
