@@ -373,6 +373,38 @@ def test_a_reader_whose_view_is_old_finds_commits_that_came_since_by_their_time(
     assert found == [10, 20, 30, 30, 40]
 
 
+class _UntoldReader(_OldReader):
+    """A handle that was not told, either, that its ledger was closed."""
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._metadata
+
+    def read_last_add_confirmed(self) -> int:
+        self._metadata = self._bookkeeper.get_ledger_metadata(self.ledger_id)
+        self.confirm(len(self._bookkeeper.entries[self.ledger_id]) - 1)
+        return self._confirmed
+
+
+def test_a_ledger_that_was_closed_since_its_reader_looked_is_searched_to_its_end(log: Log) -> None:
+    for time in (10, 20):
+        log.commit(time_ms=time)
+    head = LogReader(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", AT_THE_END)
+    assert head.newest() == 20
+    assert head._handle is not None
+    old = _UntoldReader(log.bookkeeper, head._handle.ledger_id)
+    old.confirm(2)
+    head._handle = cast(Any, old)
+    for time in (30, 40):
+        log.commit(time_ms=time)
+    log.begin("b")
+    log.commit(time_ms=50)
+    assert len(log.registry.get("orders").commit_ledgers) == 2 and not old.metadata.closed
+    known = KnownLedgers()
+    bookkeeper = cast(BookKeeper, log.bookkeeper)
+    assert [row_at(bookkeeper, "orders", b"", time, 0, head, known) for time in (20, 31, 41, 51)] == [10, 30, 40, 50]
+
+
 def test_a_reader_that_is_open_knows_what_was_truncated_since(log: Log) -> None:
     log.commit(3, time_ms=10)
     feed = log.feed()
