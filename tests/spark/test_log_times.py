@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
-from bookspark.errors import ConfigurationError
+from bookspark.errors import ConfigurationError, DataLossError
 from bookspark.logs import commits, truncate_log
 from bookspark.logs.chain import committer, compaction
 from bookspark.logs.chain.codec import encode_commit
@@ -31,7 +31,7 @@ from bookspark.spark.frames import _of_lane
 from bookspark.spark.options.source_options import SourceOptions
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 from tests.spark.memory_stream import memory_stream
-from tests.spark.test_feeds import ROWS, Log
+from tests.spark.test_feeds import ROWS, Log, made_anew
 
 SEEDS = 30
 
@@ -403,6 +403,17 @@ def test_a_ledger_that_was_closed_since_its_reader_looked_is_searched_to_its_end
     known = KnownLedgers()
     bookkeeper = cast(BookKeeper, log.bookkeeper)
     assert [row_at(bookkeeper, "orders", b"", time, 0, head, known) for time in (20, 31, 41, 51)] == [10, 30, 40, 50]
+
+
+def test_a_reader_of_a_log_that_was_made_anew_goes_to_no_time_in_the_new_one(log: Log) -> None:
+    """It does not ask for the newest rows, which would tell it, if it knows a row of that time."""
+    log.commit(time_ms=10)
+    feed = log.feed()
+    assert feed.at_time(10)["position"] == 0
+    made_anew(log)
+    log.commit(time_ms=10)
+    with pytest.raises(DataLossError, match="created again"):
+        feed.at_time(10)
 
 
 def test_a_reader_that_is_open_knows_what_was_truncated_since(log: Log) -> None:
