@@ -143,7 +143,9 @@ class KnownLedgers:
 
     def has(self, time_ms: int) -> bool:
         """Is there a row or commit of this time, or a later one, that some search has looked at?"""
-        return any((newest := times.newest_ms) is not None and newest >= time_ms for times in self._times.values())
+        newest = [first.time_ms for first in self.firsts.values()]
+        newest += [found for times in self._times.values() if (found := times.newest_ms) is not None]
+        return any(found >= time_ms for found in newest)
 
     def times(self, ledger_id: int) -> KnownTimes:
         """The times of its commits, or rows."""
