@@ -104,7 +104,7 @@ class ProducerLedgers:
         self._bookkeeper, self._run, self._writer, self._record = bookkeeper, run, writer, record
         self.encode: Callable[[bytes], bytes] | None = None
         """Compresses a value for the open ledger; None: values stay as they are."""
-        self.committer = Committer(bookkeeper, run)
+        self.committer = Committer(bookkeeper, run, tells_soon=True)
         header = self.committer.recover()
         self.at = At(None, header.position.rows, Numbers(header.last_batches.get(writer, -1)))
         """Where the next row goes; replaced as a whole."""

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from bookspark.cli.main import app
-from bookspark.client import BookKeeper
+from bookspark.client import BookKeeper, LedgerHandle
 from bookspark.errors import ConfigurationError, InvalidArgumentError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogRegistry, commits, create_log, open_log
+from bookspark.logs import Log, LogRegistry, commits, create_log, open_log, producer_ledgers
 from bookspark.logs.chain.registry import KIND
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata
 from bookspark.protocol.logs.log_options import Compression, LogOptions
@@ -70,6 +70,21 @@ def test_a_producer_takes_the_new_options_at_its_next_rows(bookkeeper: BookKeepe
         producer.append(b"one more")
     with log.reader() as reader:
         assert [row.value for row in reader] == [*(str(n).encode() for n in range(sent + 1)), b"one more"]
+
+
+def test_a_producer_opens_the_next_ledger_without_waiting_until_readers_know_and_they_learn_of_it(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That was one of the four waits of an append that finds the next ledger."""
+    waits = list[int]()
+    monkeypatch.setattr(LedgerHandle, "flush_last_add_confirmed", lambda handle: waits.append(handle.ledger_id))
+    monkeypatch.setattr(producer_ledgers, "LEDGER_BYTES_MAX", 1)
+    with log.producer("service") as producer, log.reader() as reader:
+        for number in range(30):
+            producer.append(b"%d" % number)
+            # Each ledger takes one row.
+            assert [row.value for row in reader.read(timeout=SECONDS)] == [b"%d" % number]
+    assert waits == []
 
 
 def test_a_log_that_changes_otherwise_opens_no_ledger(bookkeeper: BookKeeper, log: Log) -> None:

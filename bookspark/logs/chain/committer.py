@@ -18,7 +18,9 @@ therefore queue: whoever loses the compare-and-set sees that another one has won
 left behind is an orphan.
 
 After each append the last add confirmed (LAC) is sent to the bookies at once: readers need not wait for the next commit to see
-this one. A commit returns when they have it, so that who reads after a write reads what was written.
+this one. A commit returns when they have it, so that who reads after a write reads what was written. Only a producer's commit,
+which opens a ledger, does not wait (``tells_soon``): of its rows the bookies are told a moment after their acknowledgement, too,
+and the LAC of the commit is on its way before them.
 
 Source: docs/decisions/logs.md, and Spark's ``PythonStreamingSinkCommitRunner`` (a pooled worker beside the driver's JVM).
 """
@@ -69,8 +71,10 @@ RETENTION_SECONDS = 300.0
 class Committer:
     """Commits the batches of one run, which is a writer of the log in its epoch."""
 
-    def __init__(self, bookkeeper: BookKeeper, run: LogRun) -> None:
+    def __init__(self, bookkeeper: BookKeeper, run: LogRun, tells_soon: bool = False) -> None:
+        """``tells_soon``: a commit does not wait until readers can see it; they do a moment later."""
         self.run = run
+        self._tells_soon = tells_soon
         self._bookkeeper = bookkeeper
         self._registry = LogRegistry(bookkeeper.metadata)
         self._ledger: LedgerHandle | None = None
@@ -262,6 +266,8 @@ class Committer:
         last."""
         run = self.run
         ledger = run.create_ledger(self._bookkeeper, self._options, COMMIT_ROLE)
+        if self._tells_soon:
+            ledger.tell_last_add_confirmed_soon()
         self._header = self._header.entering(run.epoch)
         try:
             ledger.append(encode_header(self._header))
@@ -279,6 +285,8 @@ class Committer:
 
     def _publish(self) -> None:
         assert self._ledger is not None
+        if self._tells_soon:
+            return
         try:
             self._ledger.flush_last_add_confirmed()
         except BookKeeperError as error:
