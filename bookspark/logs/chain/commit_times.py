@@ -56,10 +56,12 @@ def row_at(
     known_rows: int = 0,
     head: LogReader | None = None,
     known: KnownLedgers | None = None,
+    record: LogRecord | None = None,
 ) -> int:
     """The first row of the lane that is still there and of a commit of ``time_ms`` (ms since 1970) or later; the end, if there is
     none. ``known_rows``: the number of rows that are known to be committed, though no bookie that answers may know of them.
-    ``head``: a reader of the lane. ``known``: what searches keep for one another.
+    ``head``: a reader of the lane. ``known``: what searches keep for one another. ``record``: the lane's, as it was read just
+    now.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if a commit ledger is
     lost, and ReadError if too few bookies answer.
@@ -78,8 +80,8 @@ def row_at(
             row = _Search(bookkeeper, password, time_ms, record, None, kept).row(known_rows)
         return row
 
-    record, row = with_chain(bookkeeper, name, found)
-    return max(row, record.first_position)
+    newest, row = with_chain(bookkeeper, name, found, record)
+    return max(row, newest.first_position)
 
 
 def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int | None:
@@ -342,8 +344,8 @@ class _Search:
         low, high, before_ms, after_ms = times.around(self._time_ms, first, before_ms)
 
         def read(first: int, last: int) -> Sequence[int]:
-            found = rows.times(first, last)
-            return Looked(times, first, len(found), lambda place: found[place - first])
+            time_of = rows.times(first, last)
+            return Looked(times, first, last + 1 - first, time_of)
 
         high = end if high is None else high
         return first_at(self._time_ms, low, high, read, at_once(), before_ms, after_ms) if low < high else high

@@ -9,6 +9,7 @@ Source: docs/decisions/lanes.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -78,11 +79,13 @@ class OpenRows:
         """How many of the first ``rows`` rows, all of them confirmed, are read about as quickly as one."""
         return rows_at_once(self.range_of(rows).size // rows) if rows else 1
 
-    def times(self, first: int, last: int) -> list[int]:
-        """When the rows in these entries, which are confirmed, were appended, in ms since 1970."""
+    def times(self, first: int, last: int) -> Callable[[int], int]:
+        """Read the rows in these entries, which are confirmed. Returns what tells when the row in an entry of them was appended,
+        in ms since 1970; that raises BookKeeperError if the entry is no row."""
         self._handle.confirm(last)
+        found = list(self._handle.read(first, last))
         where = f"ledger {self.ledger_id}, entry "
-        return [stamp_of(entry.payload, f"{where}{entry.entry_id}").time_ms for entry in self._handle.read(first, last)]
+        return lambda entry_id: stamp_of(found[entry_id - first].payload, f"{where}{entry_id}").time_ms
 
     def _bytes_of(self, rows: int) -> int:
         """About how many bytes the first ``rows`` rows have."""

@@ -314,10 +314,13 @@ def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) ->
     return with_chain(bookkeeper, name, lambda record: header_of(bookkeeper, record, password))
 
 
-def with_chain(bookkeeper: BookKeeper, name: str, read: Callable[[LogRecord], Found]) -> tuple[LogRecord, Found]:
-    """The lane's record and what ``read`` returns for it; again, if the chain was compacted or truncated meanwhile."""
+def with_chain(
+    bookkeeper: BookKeeper, name: str, read: Callable[[LogRecord], Found], record: LogRecord | None = None
+) -> tuple[LogRecord, Found]:
+    """The lane's record and what ``read`` returns for it; again, if the chain was compacted or truncated meanwhile. ``record``:
+    as it was read just now."""
     registry = LogRegistry(bookkeeper.metadata)
-    record = registry.get(name)
+    record = record or registry.get(name)
     while True:
         try:
             return record, read(record)

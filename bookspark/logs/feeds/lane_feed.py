@@ -78,13 +78,14 @@ class LaneFeed:
         """Does ``has_news`` tell all that ``wait`` may hear of?"""
         return self._head.tells_news
 
-    def row_at(self, time_ms: int, looks: bool = False) -> int:
-        """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none. ``looks``: look
-        for the newest rows first, unless a row of that time is known."""
-        # Of a lane without a commit the record, which is read anyway, tells.
-        if looks and self._head.record.commit_ledgers and not self._known.has(time_ms):
+    def row_at(self, time_ms: int, record: LogRecord | None = None) -> int:
+        """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none. ``record``: the
+        lane's, as it was read just now, by a caller that has not looked for the newest rows: they are looked for if no row of
+        that time is known."""
+        if record is not None and record.commit_ledgers and not self._known.has(time_ms):
             self.newest()
-        return row_at(self._bookkeeper, self.name, self._password, time_ms, self.rows, self._head, self._known)
+        known = self._bookkeeper, self.name, self._password, time_ms, self.rows, self._head, self._known
+        return row_at(*known, record)
 
     def wait(self, seconds: float) -> bool:
         """Return when there may be more rows than ``newest`` told, or after ``seconds``: then False."""

@@ -144,9 +144,12 @@ class LogFeed:
         """The offset before the first row of each lane that was committed at ``time_ms`` or later, or behind all of its rows. A
         lane is asked for its newest rows only if no row of that time, or a later one, is known of it."""
         self._look_for_lanes()
-        ended = dict(self._records_of_ended())
-        lanes = [*self._lanes, *ended]
-        return self._folded({number: self._row_at(number, time_ms, ended.get(number), True) for number in lanes})
+        registry, names = LogRegistry(self._bookkeeper.metadata), [lane.record.name for lane in self._lanes.values()]
+        records = zip(self._lanes.items(), registry.find_each(names), strict=True)
+        found = {number: lane.row_at(time_ms, record) for (number, lane), record in records}
+        return self._folded(
+            {**found, **{lane: self._row_at(lane, time_ms, ended) for lane, ended in self._records_of_ended()}}
+        )
 
     def all_rows(self, offset: Offset) -> dict[int, int]:
         """How many rows of each lane lie before the offset, of those that have ended too."""
@@ -359,9 +362,9 @@ class LogFeed:
             self._of_ended(number)
         return self._ended[number]
 
-    def _row_at(self, number: int, time_ms: int, record: LogRecord | None, looks: bool = False) -> int:
-        """``record``: the lane's, if it has ended. ``looks``: as ``LaneFeed.row_at`` has it."""
+    def _row_at(self, number: int, time_ms: int, record: LogRecord | None) -> int:
+        """``record``: the lane's, if it has ended."""
         if record is None:
-            return self._lanes[number].row_at(time_ms, looks)
+            return self._lanes[number].row_at(time_ms)
         rows = record.ended_rows or 0
         return rows if record.ended_ms < time_ms else self._lane(number).row_at(time_ms)
