@@ -33,7 +33,7 @@ def test_the_table_compares_medians_with_what_is_wanted() -> None:
         {"system": "kafka", "case": "single", "rows_per_second": 2000.0, "cpu_us": 8.0},
         {"system": "producer", "case": "one", "p50_ms": 2.0, "p99_ms": 9.0},
         {"system": "ledger", "case": "one", "p50_ms": 1.0, "p99_ms": 9.0},
-        {"system": "producer", "case": "time", "p50_ms": 5.5, "cpu_ms": 2.0},
+        {"system": "producer", "case": "time", "p50_ms": 5.5, "p99_ms": 5.0, "cpu_ms": 2.0},
     ]
     _, _, *rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table(lines).splitlines()]
     assert rows == [
@@ -42,5 +42,6 @@ def test_the_table_compares_medians_with_what_is_wanted() -> None:
         ["one row at a time, p50 ms", "2", "1", "0.50", "", "ratio ≥ 0.8", "missed"],
         ["… p99 ms", "9", "9", "1.00", "", "", ""],
         ["a time in 10⁷ rows of 12,000 commits, p50 ms", "5.5", "", "", "", "≤ 5", "missed"],
+        ["… p99 ms", "5", "", "", "", "≤ 5", "met"],
         ["… ms of the client's processor time", "2", "", "", "", "", ""],
     ]
