@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import permutations, product
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.many_writers.accounts import appends
 from tests.many_writers.append_history import Append, Outcome, check
 
 APPENDED, REFUSED, UNKNOWN = Outcome.APPENDED, Outcome.REFUSED, Outcome.UNKNOWN
@@ -189,3 +191,11 @@ def test_it_says_what_a_search_through_all_orders_says(seed: int) -> None:
         # A row that vanished with its writer excuses refusals; here all are judged.
         history = [one._replace(writer=f"life {n}") for n, one in enumerate(history)]
         assert (check(rows, history).violations == []) == any_order(rows, history), (rows, history)
+
+
+def test_an_append_of_two_lives_was_called_when_the_first_of_them_called_it(tmp_path: Path) -> None:
+    """A life that was taken over called a row after the next one had its answer: it was answered before it was called."""
+    (tmp_path / "numbers-0.0.journal").write_text("call 50 7 -\nfailed 60 7 LogTakenOverError\n")
+    (tmp_path / "numbers-0.1.journal").write_text("call 30 7 -\nok 40 7 7\n")
+    (one,) = appends(tmp_path, "numbers-0")
+    assert (one.called, one.answered, one.outcome, one.writer) == (30, 40, Outcome.APPENDED, "numbers-0.1.journal")

@@ -16,7 +16,7 @@ from bookspark.logs import LogRow, open_log
 from bookspark.testing.history import Event, EventKind, History
 from tests.many_writers.append_history import Append, Outcome, check, refused_for_nothing
 from tests.many_writers.journal import lines, lives
-from tests.many_writers.querying import BATCH_ROWS
+from tests.many_writers.querying import BATCH_ROWS, BATCH_WRITERS
 from tests.porcupine.judge import built, judge, of_lane
 
 Lanes = Mapping[int, Sequence[LogRow]]
@@ -31,7 +31,9 @@ def check_all(
     lanes = read_whole(bookkeeper, log)
     counts = Counter({"rows": sum(map(len, lanes.values())), "lanes": len(lanes)})
     lane_by_writer = owners(lanes)
-    expected = {job: range(rows) for job, rows in fed.items()} | {"batches": range(batches(folder) * BATCH_ROWS)}
+    expected = {job: range(rows) for job, rows in fed.items()} | {
+        "batches": rows_of_batches(folder, lanes, lane_by_writer)
+    }
     assert lane_by_writer.keys() == {*expected, *producers}, "somebody else wrote, or somebody did not"
     for writer, numbers in expected.items():
         found = [row.value for row in lanes[lane_by_writer[writer]]]
@@ -39,6 +41,10 @@ def check_all(
             f"the rows of {writer}: {different(found)}"
         )
         counts[f"rows of {writer}"] = len(found)
+    each_minute = sorted(begun_each_minute(folder))
+    counts["batches"] = len(batches(folder))
+    counts["batches begun in a minute: fewest"] = each_minute[0]
+    counts["batches begun in a minute: median"] = each_minute[len(each_minute) // 2]
     for name in producers:
         rows = lanes[lane_by_writer[name]]
         history = appends(folder, name)
@@ -90,9 +96,33 @@ def owners(lanes: Lanes) -> dict[str, int]:
     return found
 
 
-def batches(folder: Path) -> int:
-    """How many batches were appended. The last life finished, so there is none of which this is not known."""
-    return len({line.words[0] for path in lives(folder, "batches") for line in lines(path) if line.what == "ok"})
+def batches(folder: Path) -> set[int]:
+    """The batches that were appended. The last life finished, so there is none of which this is not known."""
+    return {int(line.words[0]) for path in lives(folder, "batches") for line in lines(path) if line.what == "ok"}
+
+
+def begun_each_minute(folder: Path) -> list[int]:
+    """How many batches were begun in each minute in which some were."""
+    times: dict[str, int] = {}
+    for path in lives(folder, "batches"):
+        for line in lines(path):
+            if line.what == "call":
+                times.setdefault(line.words[0], line.time)
+    minutes = Counter((time - min(times.values())) // (60 * 10**9) for time in times.values())
+    return [minutes[minute] for minute in sorted(minutes)]
+
+
+def rows_of_batches(folder: Path, lanes: Lanes, lane_by_writer: Mapping[str, int]) -> list[int]:
+    """The rows of batches in the order in which they have to be in the lane: each batch as a whole, those of a writer one after
+    the other; batches of several writers come as they were committed."""
+    lane = lane_by_writer.get("batches")
+    found = [int(row.value.split()[1]) // BATCH_ROWS for row in (lanes[lane] if lane is not None else ())]
+    order = list(dict.fromkeys(found))
+    assert set(order) == batches(folder), f"too many or too few: {set(order) ^ batches(folder)}"
+    for writer in range(BATCH_WRITERS):
+        its = [number for number in order if number % BATCH_WRITERS == writer]
+        assert its == sorted(its), f"batches of writer {writer} are not in its order: {its}"
+    return [row for number in order for row in range(number * BATCH_ROWS, (number + 1) * BATCH_ROWS)]
 
 
 def began(folder: Path, name: str) -> dict[str, int]:
@@ -110,7 +140,10 @@ def appends(folder: Path, name: str) -> list[Append]:
                 number, expect = line.words
                 value = f"{name} {number}".encode()
                 given = None if expect == "-" else int(expect)
-                found.setdefault(value, Append(value, line.time, expect=given, writer=path.name))
+                one = found.setdefault(value, Append(value, line.time, expect=given, writer=path.name))
+                if line.time < one.called:
+                    # A life that was taken over, and does not know it yet, calls after the one that took over.
+                    found[value] = one._replace(called=line.time, writer=path.name)
             elif line.what in _ANSWERS:
                 value = f"{name} {line.words[0]}".encode()
                 one = found[value]

@@ -2,7 +2,8 @@
 
 ====================  ===========================================================================================
 ``q-…``               a query from ``FOLDER/input/<job>`` into the log
-``batches``           a batch append each second, with ``txnVersion``; tried again until it succeeds
+``batches``           a batch append begins each second, whether or not those before it are done: ``BATCH_WRITERS`` take turns,
+                      each with a ``txnAppId`` of its own; tried again until it succeeds
 ``copy``              a query from the log into the log ``copy``
 ====================  ===========================================================================================
 
@@ -13,6 +14,7 @@ a file ``FOLDER/all-is-written``. Then it ends. A query that ends by an error is
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -29,6 +31,8 @@ from tests.many_writers.journal import Journal, lines, lives
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH_ROWS = 20
+BATCH_WRITERS = 6
+"""Batch *n* is the one of writer *n* modulo this. A writer whose batch is not done when its next one is due leaves that out."""
 TRIGGER = "1 second"
 _LOOK_SECONDS, _BATCH_SECONDS, _AGAIN_SECONDS = 0.1, 1.0, 0.5
 
@@ -57,16 +61,16 @@ class Driver:
 
     def __init__(self, folder: Path, spark: SparkSession, log: str, life: str, jobs: list[str]) -> None:
         self._folder, self._spark, self._log, self._life = folder, spark, log, life
-        self._batches = threading.Thread(target=self._append_batches) if "batches" in jobs else None
+        self._batches = self._batch_writers() if "batches" in jobs else []
         self._queries = {job: self._start(job) for job in jobs if job != "batches"}
         self._told = False
 
     def run(self, written: Path) -> None:
-        if self._batches is not None:
-            self._batches.start()
+        for writer in self._batches:
+            writer.start()
         self._go_on_until("finish")
-        if self._batches is not None:
-            self._batches.join()
+        for writer in self._batches:
+            writer.join()
         self._finish([job for job in self._queries if job != "copy"])
         written.touch()
         if "copy" in self._queries:
@@ -117,16 +121,30 @@ class Driver:
         checkpoint = str(self._folder / "checkpoints" / job)
         return writer.queryName(job).option("checkpointLocation", checkpoint).trigger(processingTime=TRIGGER).start()
 
-    def _append_batches(self) -> None:
+    def _batch_writers(self) -> list[threading.Thread]:
         done = [
             int(line.words[0]) for path in lives(self._folder, "batches") for line in lines(path) if line.what == "ok"
         ]
-        journal, number = Journal(self._folder / f"batches.{self._life}.journal"), max(done, default=-1) + 1
-        due, failed = time.monotonic(), False
+        journal, begun = Journal(self._folder / f"batches.{self._life}.journal"), time.monotonic()
+
+        def thread(writer: int) -> threading.Thread:
+            version = (
+                max((number // BATCH_WRITERS for number in done if number % BATCH_WRITERS == writer), default=-1) + 1
+            )
+            due = begun + writer * _BATCH_SECONDS
+            return threading.Thread(target=self._append_batches, args=(journal, writer, version, due))
+
+        return [thread(writer) for writer in range(BATCH_WRITERS)]
+
+    def _append_batches(self, journal: Journal, writer: int, version: int, due: float) -> None:
+        # One that a killed life has begun may be in the log, so it is finished in any case.
+        failed = True
         while failed or not (self._folder / "finish").exists():
+            number = version * BATCH_WRITERS + writer
+            time_passes(max(0.0, due - time.monotonic()))
             journal.write("call", number)
             try:
-                self._append(number)
+                self._append(number, writer, version)
             except PySparkException as error:
                 journal.write("failed", number)
                 print("again batches", plain_reason(error), flush=True)
@@ -135,15 +153,15 @@ class Driver:
                 continue
             journal.write("ok", number)
             failed = False
-            number += 1
-            due = max(due + _BATCH_SECONDS, time.monotonic())
-            time_passes(max(0.0, due - time.monotonic()))
+            version += 1
+            turn = BATCH_WRITERS * _BATCH_SECONDS
+            due += turn * max(1, math.ceil((time.monotonic() - due) / turn))
 
-    def _append(self, number: int) -> None:
+    def _append(self, number: int, writer: int, version: int) -> None:
         first = number * BATCH_ROWS
         rows = self._spark.range(first, first + BATCH_ROWS, 1, 1).selectExpr("concat('batches ', id) AS value")
-        writer = rows.write.format("bookspark").options(log=self._log, txnAppId="batches", txnVersion=number)
-        writer.mode("append").save()
+        given = {"log": self._log, "txnAppId": f"batches-{writer}", "txnVersion": version}
+        rows.write.format("bookspark").options(**given).mode("append").save()
 
 
 def main(folder: str, zookeeper: str, log: str, name: str, master: str, life: str, *jobs: str) -> None:

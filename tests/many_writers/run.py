@@ -48,7 +48,7 @@ FULL = Size(
     ("numbers-0", "numbers-1", "places-0", "places-1"),
     {
         "driver-a": ("local-cluster[1,1,640]", "q-0", "q-1"),
-        "driver-b": ("local[3]", "q-2", "q-3", "batches", "copy"),
+        "driver-b": ("local[6]", "q-2", "q-3", "batches", "copy"),
     },
     (
         *("producer", "producer", "take-over", "take-over", "tail", "executor"),
