@@ -4,7 +4,6 @@
 ``auditor``                which bookies are lost; marks the ledgers that need repair
 ``exact_check``            compares what every bookie holds with what the metadata assigns to it
 ``open_ledgers``           which ledgers are not closed, and whose recovery does not end
-``held_ranges``            what a bookie says it holds
 ``worker``                 takes tasks and repairs their ledgers, several at a time
 ``ledger_repair``          the repair of one ledger
 ``healing``                a bookie brings back what its lossy boot lost

@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bookspark.arguments import check_names
-from bookspark.autorecovery.held_ranges import Ranges, held_ranges
 from bookspark.client import BookKeeper
+from bookspark.client.inspection.held_ranges import Ranges, held_ranges
 from bookspark.errors import ReadError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.changes.observed import Fragments, Shape

@@ -15,11 +15,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from bookspark.autorecovery.held_ranges import held_ranges
 from bookspark.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.changes.change_record import Kept
 from bookspark.changes.looking import Looking
 from bookspark.client import BookKeeper
+from bookspark.client.inspection.held_ranges import held_ranges
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
 from bookspark.logs import LogReader, LogRegistry
 from bookspark.logs.chain.reader import AT_THE_END
