@@ -15,10 +15,12 @@ import time
 
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.exact_check import ExactCheck
+from bookspark.autorecovery.open_ledgers import OpenLedgers
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, UnreadableRecordError
 from bookspark.metadata.autorecovery.auditors import AuditorState
 from bookspark.metadata.documents.locks import Lock
+from bookspark.metrics.described import Figures
 from bookspark.protocol.repair.audit_plan import mark_of_lost
 from bookspark.protocol.repair.lost_bookies import LostBookies
 
@@ -42,12 +44,19 @@ class Auditor:
         self._lock: Lock | None = None
         """The lock of the election, while this one is the auditor."""
         self._check_not_before = 0.0
+        self._open_ledgers: OpenLedgers | None = None
+        """What it sees of them while it is the auditor."""
         self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
 
     @property
     def ended(self) -> bool:
         """Was the thread started, and runs no more?"""
         return self._thread.ident is not None and not self._thread.is_alive()
+
+    def figures(self) -> Figures:
+        """What metrics tell of the ledgers that are not closed; nothing while another one is the auditor."""
+        found = self._open_ledgers
+        return {} if found is None else found.figures()
 
     def start(self) -> None:
         """Take part in the election from now on."""
@@ -84,7 +93,7 @@ class Auditor:
         """Look once, then wait until there is something to do."""
         if self._lock is not None and not self._auditors.elected(self._lock):
             log.warning("%s is not the auditor any more: its session was lost", self.name)
-            self._lock = None
+            self._lock = self._open_ledgers = None
         if self._lock is None:
             self._lock = self._auditors.elect(self.name)
             if self._lock is None:
@@ -93,8 +102,11 @@ class Auditor:
             log.info("%s is the auditor now", self.name)
             self._view = LostBookies(self._config.lost_bookie_delay_seconds)
             self._state = None
+            self._open_ledgers = OpenLedgers(self._store)
         self._look()
         self._check_if_due()
+        if self._open_ledgers is not None:
+            self._open_ledgers.look()
         self._auditors.wait(self._idle_seconds())
 
     # -- lost bookies

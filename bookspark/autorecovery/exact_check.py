@@ -21,8 +21,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from bookspark.autorecovery.held_ranges import Ranges, held_ranges
 from bookspark.client import BookKeeper
+from bookspark.client.inspection.held_ranges import Ranges, held_ranges
 from bookspark.errors import NoSuchLedgerError, ReadError, UnreadableRecordError
 from bookspark.metadata.autorecovery.auditors import CheckReport
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata

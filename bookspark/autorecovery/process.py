@@ -88,7 +88,7 @@ class Autorecovery:
         return web
 
     def _figures(self) -> Figures:
-        told = worker_figures(self._worker.progress())
+        told = {**worker_figures(self._worker.progress()), **self._auditor.figures()}
         try:
             with waits_at_most(_ANSWER_SECONDS_MAX):
                 return {**told, **cluster_figures(self._bookkeeper.metadata)}

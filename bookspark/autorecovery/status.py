@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -77,27 +78,31 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
     """The state of autorecovery now. Raises MetadataStoreError."""
     tasks, auditors = store.underreplication, store.auditors
     unreadable: dict[int, str] = {}
-    found = list(tasks.tasks(tasks.list_tasks(), unreadable))
-    by_id = {task.ledger_id: task for task in found}
-    bytes_left = sum(bytes_to_copy(one, by_id[one.ledger_id]) for one, _ in store.read_ledgers(by_id, unreadable))
-    workers, state = tasks.progress(), auditors.state()
+    # A ZooKeeper that is slow makes each question wait: what needs no other's answer is asked beside the others.
+    with ThreadPoolExecutor(6, "status") as beside:
+        ask = beside.submit
+        progress, holders, enabled = ask(tasks.progress), ask(tasks.holders), ask(tasks.enabled)
+        noted, elected, checked = ask(auditors.state), ask(auditors.auditor), ask(auditors.last_check)
+        found = list(tasks.tasks(tasks.list_tasks(), unreadable))
+        by_id = {task.ledger_id: task for task in found}
+        bytes_left = sum(bytes_to_copy(one, by_id[one.ledger_id]) for one, _ in store.read_ledgers(by_id, unreadable))
+    workers, state, auditor = progress.result(), noted.result(), elected.result()
     busy = [one for one in workers.values() if one.seconds > 0]
     bytes_per_second = sum(one.bytes / one.seconds for one in busy) or None
     ledgers_per_second = sum(one.ledgers / one.seconds for one in busy) or None
-    auditor = auditors.auditor()
     # What an auditor that is gone wrote last may not be so any more.
     known = None if auditor is None else state
     seconds_left = _longest(((bytes_left, bytes_per_second), (len(found), ledgers_per_second)))
     return AutorecoveryStatus(
         auditor=auditor,
-        enabled=tasks.enabled(),
+        enabled=enabled.result(),
         checking=known is not None and known.checking,
         lost=None if known is None else known.lost,
         away=None if known is None else {bookie: _seconds_to(at_ms) for bookie, at_ms in known.waiting.items()},
-        last_check=auditors.last_check(),
+        last_check=checked.result(),
         workers=workers,
         ledgers=len(found),
-        being_repaired=len(tasks.holders().keys() & by_id.keys()),
+        being_repaired=len(holders.result().keys() & by_id.keys()),
         failed=sum(bool(task.error) for task in found),
         missed={task.ledger_id: task.missed for task in found if task.missed},
         unreadable=unreadable,

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from bookspark.autorecovery.held_ranges import Ranges, held_ranges
 from bookspark.client import BookKeeper
+from bookspark.client.inspection.held_ranges import Ranges, held_ranges
 from bookspark.errors import BookKeeperError
 from bookspark.protocol.changes.observed import Observed, Placed, placed
 from bookspark.protocol.changes.safety import left_over

@@ -17,7 +17,7 @@ from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, ReadError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.changes.observed import Fragments, Observed, ObservedBookie, placed
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.wire.messages import BookieStatus
 
@@ -32,6 +32,7 @@ class Looking:
         self._store = bookkeeper.metadata
         self._fragments = Fragments()
         self._open: set[int] = set()
+        self._recovering: set[int] = set()
         self._tasks: frozenset[int] = frozenset()
         """The ledgers that had a task at the look before."""
         self._changed: set[int] = set()
@@ -46,28 +47,49 @@ class Looking:
         """The ledgers that were not closed at the last look."""
         return self._open
 
-    def look(self) -> Observed:
-        """The cluster now. Raises MetadataStoreError."""
+    @property
+    def in_recovery(self) -> Set[int]:
+        """Those of them that were in recovery."""
+        return self._recovering
+
+    def look(self, at_once: bool = False) -> Observed:
+        """The cluster now. ``at_once``: what needs no other's answer is asked at the same time, for one who only looks: a
+        ZooKeeper that is slow makes each question wait. Otherwise the bookies are asked last, by whom a change is judged. Raises
+        MetadataStoreError."""
+        store, tasks = self._store, self._store.underreplication
+        if not at_once:
+            lacking, bad = self._lacking()
+            unreadable = self._look_at_ledgers(set(store.list_ledgers()), lacking)
+            bookies, enabled = self._bookies(), tasks.enabled()
+        else:
+            with ThreadPoolExecutor(3, "look") as beside:
+                others = beside.submit(self._bookies), beside.submit(tasks.enabled)
+                marked = beside.submit(self._lacking)
+                ids = set(store.list_ledgers())
+                lacking, bad = marked.result()
+                unreadable = self._look_at_ledgers(ids, lacking)
+            bookies, enabled = others[0].result(), others[1].result()
+        known = {ledger_id: bookies for ledger_id, bookies in lacking.items() if bookies}
+        return Observed(bookies, self._fragments, known, {**bad, **unreadable}, enabled)
+
+    def _lacking(self) -> tuple[dict[int, frozenset[str]], dict[int, str]]:
+        """The ledgers that have a task, with the bookies that lack entries of each, and the tasks that can't be decoded."""
         tasks = self._store.underreplication
         bad: dict[int, str] = {}
-        lacking = {
+        found = {
             task.ledger_id: frozenset({*task.of(Reason.LOST), *task.of(Reason.LACKS)})
             for task in tasks.tasks(tasks.list_tasks(), bad)
         }
-        with_task = frozenset(lacking)
-        ids = set(self._store.list_ledgers())
+        return found, bad
+
+    def _look_at_ledgers(self, ids: set[int], with_task: Collection[int]) -> dict[int, str]:
+        """Bring the fragments up to date. ``ids``: of all ledgers."""
         for gone in [one for one in self._fragments.ledgers() if one not in ids]:
             self._put(gone, None)
         new = {one for one in ids if not self._fragments.of_ledger(one)}
-        unreadable = self._read(ids & (new | self._open | with_task | self._tasks | self._changed))
-        self._tasks, self._changed = with_task, set()
-        return Observed(
-            self._bookies(),
-            self._fragments,
-            {ledger_id: bookies for ledger_id, bookies in lacking.items() if bookies},
-            {**bad, **unreadable},
-            tasks.enabled(),
-        )
+        unreadable = self._read(ids & {*new, *self._open, *with_task, *self._tasks, *self._changed})
+        self._tasks, self._changed = frozenset(with_task), set()
+        return unreadable
 
     def changed(self, ledger_ids: Iterable[int]) -> None:
         """The records of these ledgers may have been changed: the next look reads them."""
@@ -103,10 +125,14 @@ class Looking:
 
     def _put(self, ledger_id: int, metadata: LedgerMetadata | None) -> None:
         self._fragments.put(ledger_id, () if metadata is None else placed(metadata))
-        if metadata is None or metadata.closed:
-            self._open.discard(ledger_id)
-        else:
-            self._open.add(ledger_id)
+        for ledgers, is_one in (
+            (self._open, metadata is not None and not metadata.closed),
+            (self._recovering, metadata is not None and metadata.state is LedgerState.IN_RECOVERY),
+        ):
+            if is_one:
+                ledgers.add(ledger_id)
+            else:
+                ledgers.discard(ledger_id)
 
     # -- bookies
 

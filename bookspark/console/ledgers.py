@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bookspark.autorecovery.held_ranges import Ranges, held_ranges
 from bookspark.client import BookKeeper
+from bookspark.client.inspection.held_ranges import Ranges, held_ranges
 from bookspark.console.looks import Look, Looks, unseen
 from bookspark.console.pages import command, facts, link, moment, part, table, text
 from bookspark.console.telling import answer

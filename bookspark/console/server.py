@@ -162,7 +162,9 @@ class WebConsole:
             return form + pages.part("answer", f'<p class="bad">{pages.text(error)}</p>', "The answer")
         if not stopped:
             return form
-        look = self._looks.of(("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped), SOON_SECONDS)
+        look = self._looks.of(
+            ("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped, seen), SOON_SECONDS
+        )
         return form + what_if.content(seen.facts, stopped, look)
 
     def _log(self, name: str, query: Mapping[str, str]) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from bookspark.client import BookKeeper
 from bookspark.console.figures import History, Point, counts_of
 from bookspark.plain_text import one_line
+from bookspark.protocol.changes.observed import Shape
 from bookspark.why.facts import Facts, Health
 from bookspark.why.gathering import Gathering
 from bookspark.why.troubles import health_of
@@ -50,6 +51,8 @@ class Seen(NamedTuple):
     """Why the looks since then failed."""
     ledgers: Sequence[int] = ()
     """The ids of all ledgers, ascending. The facts' fragments are the watch's own: it changes them in place as it looks again."""
+    shapes: Collection[Shape] = ()
+    """The shapes of all fragments."""
 
 
 class Watch:
@@ -112,6 +115,6 @@ class Watch:
         # Here, where nothing changes the fragments meanwhile.
         ids, unreadable = facts.observed.fragments.ledgers(), facts.observed.unreadable
         ledgers = sorted({*ids, *unreadable} if unreadable else ids)
-        self._seen = Seen(
-            facts, before, health_of(facts), tuple(self._history.points), now, self._metrics, ledgers=ledgers
-        )
+        shapes = tuple(facts.observed.fragments.shapes())
+        points = tuple(self._history.points)
+        self._seen = Seen(facts, before, health_of(facts), points, now, self._metrics, ledgers=ledgers, shapes=shapes)

@@ -1,17 +1,20 @@
 """The page that tells what would break if bookies stopped, or all bookies of a host.
 
-Law: ``autorecovery.stopping`` decides, as for ``bookspark bookie safe-to-stop``, by what the metadata store and the other bookies
-say now. Nothing is stopped. An answer tells of when it is, and while there is none nothing is told as safe.
+Law: ``autorecovery.stopping`` decides, as for ``bookspark bookie safe-to-stop``: by where closed ledgers lie as the watch saw it
+last, and by what bookies, and the records of open and new ledgers and of those that may be in danger, say now. Nothing is
+stopped. An answer tells of when it is, and while there is none nothing is told as safe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from bookspark.autorecovery.stopping import dangers
+from bookspark.autorecovery.stopping import Foreseen, Index, foreseen
 from bookspark.client import BookKeeper
 from bookspark.console.looks import Look, unseen
 from bookspark.console.pages import command, link, moment, part, table, text
+from bookspark.console.watch import Seen
 from bookspark.plain_text import size_text
 from bookspark.protocol.repair.stopping import Danger
 from bookspark.why.facts import Facts
@@ -44,9 +47,19 @@ def chosen(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> tuple[
     return tuple(sorted(found))
 
 
-def look_at(bookkeeper: BookKeeper, bookies: Sequence[str]) -> list[Danger]:
+class Answer(NamedTuple):
+    """What would break, and when that was seen."""
+
+    found: Foreseen
+    at_ms: int
+    """When the watch began to look for where ledgers lie."""
+
+
+def look_at(bookkeeper: BookKeeper, bookies: Sequence[str], seen: Seen) -> Answer:
     """What would break. Raises ConfigurationError and MetadataStoreError."""
-    return dangers(bookkeeper, bookies)
+    observed = seen.facts.observed
+    index = Index(observed.fragments, seen.shapes, observed.unreadable, seen.ledgers)
+    return Answer(foreseen(bookkeeper, bookies, index), seen.facts.at_ms)
 
 
 def form(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> str:
@@ -70,26 +83,33 @@ def _boxes(legend: str, field: str, words: dict[str, str], marked: Iterable[str]
     return f"<fieldset><legend>{legend}</legend>{boxes}</fieldset>" if boxes else ""
 
 
-def content(facts: Facts, bookies: Sequence[str], look: Look[list[Danger]]) -> str:
+def content(facts: Facts, bookies: Sequence[str], look: Look[Answer]) -> str:
     """What would break without ``bookies``, as HTML."""
     if look.found is None:
         return part("answer", unseen(look), "The answer")
-    found = look.found
+    foreseen, at_ms = look.found
+    found = foreseen.dangers
     who = named("bookie", bookies)
     follow = f"<p>The same at a terminal: {command('bookspark bookie safe-to-stop ' + ' '.join(bookies))}</p>"
     if found:
-        ledgers = len({one.ledger_id for one in found})
-        gone = len({one.ledger_id for one in found if one.copies_left == 0})
-        lost = f"<p>Entries of {counted(gone, 'ledger')} could not be read at all meanwhile.</p>" if gone else ""
-        head = f"<h3>Not safe: without {text(who)}, {counted(ledgers, 'ledger')} would be at risk.</h3>{lost}"
-        told = _dangers(found)
+        head, told = _risk(foreseen, text(who)), _dangers(found)
     else:
         head = f"<h3>Safe: without {text(who)} every entry keeps an ack quorum, and every open ledger can be recovered.</h3>"
         told = ""
-    when = f"<p>By what was told from {moment(look.at_ms)} on.</p>"
+    when = f"<p>By what was told from {moment(at_ms)} on.</p>"
     kind = "bad" if found else "good"
     banner = f'<div class="banner {kind}" role="status">{head}{_left(facts, bookies)}{when}</div>'
     return part("answer", f"{banner}{told}{follow}", "The answer")
+
+
+def _risk(foreseen: Foreseen, who: str) -> str:
+    ledgers = len({one.ledger_id for one in foreseen.dangers})
+    gone = len({one.ledger_id for one in foreseen.dangers if one.copies_left == 0})
+    left = foreseen.doubtful - foreseen.looked_at
+    count = f"{'at least ' if left else ''}{counted(ledgers, 'ledger')}"
+    lost = f"<p>Entries of {counted(gone, 'ledger')} could not be read at all meanwhile.</p>" if gone else ""
+    more = f"<p>{counted(left, 'more ledger')} may be: the records of these were not looked at.</p>" if left else ""
+    return f"<h3>Not safe: without {who}, {count} would be at risk.</h3>{lost}{more}"
 
 
 def _left(facts: Facts, bookies: Sequence[str]) -> str:

@@ -171,6 +171,14 @@ AUTORECOVERY = (
     Described("bookspark_autorecovery_check_marked_ledgers", G, "Ledgers that lacked copies at the last exact check."),
     Described("bookspark_autorecovery_check_skipped_bookies", G, "Bookies that the last check could not ask."),
     Described("bookspark_autorecovery_check_unreadable_ledgers", G, "Ledgers whose records can't be decoded."),
+    Described(
+        "bookspark_autorecovery_open_ledgers", G, "Ledgers that are not closed, as far as the auditor has looked."
+    ),
+    Described(
+        "bookspark_autorecovery_standing_recoveries",
+        G,
+        "Ledgers of these that stayed in recovery for 10 s or longer: somebody began it, and it has not ended.",
+    ),
     Described("bookspark_autorecovery_repaired_ledgers_total", C, "Ledgers that this process repaired."),
     Described("bookspark_autorecovery_failed_repairs_total", C, "Repairs of this process that failed."),
     Described("bookspark_autorecovery_copied_entries_total", C, "Entries that this process had copied."),
@@ -184,7 +192,7 @@ AUTORECOVERY = (
     ),
 )
 """An autorecovery process tells these, those of ZOOKEEPER and those of CLIENT. What is not of the process itself is the same in
-each; it is left out while ZooKeeper does not answer."""
+each; it is left out while ZooKeeper does not answer. What is told of ledgers that are not closed, the auditor alone tells."""
 
 LOG_READERS = (
     Described(

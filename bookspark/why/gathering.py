@@ -12,13 +12,14 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from bookspark.autorecovery.held_ranges import held_ranges
 from bookspark.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.changes.change_record import Kept
 from bookspark.changes.looking import Looking
 from bookspark.client import BookKeeper
+from bookspark.client.inspection.held_ranges import held_ranges
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
 from bookspark.logs import LogReader, LogRegistry
 from bookspark.logs.chain.reader import AT_THE_END
@@ -27,6 +28,7 @@ from bookspark.logs.readers.records import records_of
 from bookspark.metadata.bookie_homes import read_home
 from bookspark.metadata.lost_records import read_lost_records
 from bookspark.metadata.store import MetadataStore
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.logs.lanes import lane_of, writers_of_lanes
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
@@ -39,6 +41,7 @@ DEADLINES: dict[str, Any] = {
 }
 """Client options with which a look ends in time: bookies are asked at once, so a dozen that hang cost one deadline."""
 _READS = 5
+_HOMES_AT_ONCE = 8
 _APART_SECONDS = 1.5
 """Between two looks at what may be changing."""
 
@@ -63,14 +66,15 @@ class Gathering:
         return Facts(**found)
 
     def _look(self, found: dict[str, Any], apart_seconds: float) -> None:
+        began = time.monotonic()
         store = self._bookkeeper.metadata
-        found["zookeeper_seconds"] = _read_seconds(store)
+        found["zookeeper_seconds"] = _read_seconds(store, _opening_seconds(store, began))
         if self._looking is None:
             self._looking = Looking(self._bookkeeper)
         # A ZooKeeper that is slow makes each question wait: what needs no other's answer is asked beside the others.
         with ThreadPoolExecutor(2, "look") as beside:
             parts = [beside.submit(one, store) for one in (_autorecovery, _documents)]
-            observed = self._looking.look()
+            observed = self._looking.look(at_once=True)
         for part in parts:
             found.update(part.result())
         found["observed"], found["statuses"] = observed, self._looking.statuses
@@ -81,8 +85,9 @@ class Gathering:
             if one.registered and name not in self._looking.statuses
         }
         down = [name for name in observed.bookies if name not in self._looking.statuses]
-        homes = {name: read_home(store, name) for name in down}
-        found["homes"] = {name: home for name, home in homes.items() if home is not None}
+        with ThreadPoolExecutor(_HOMES_AT_ONCE, "look") as beside:
+            homes = zip(down, beside.map(partial(read_home, store), down), strict=True)
+            found["homes"] = {name: home for name, home in homes if home is not None}
         found["open_ledgers"] = len(self._looking.open_ledgers)
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
 
@@ -93,7 +98,7 @@ class Gathering:
             found = store.read_ledgers(sorted(ledger_ids), {})
             return {one.ledger_id for one, _ in found if one.state is LedgerState.IN_RECOVERY}
 
-        now = in_recovery(set(looking.open_ledgers))
+        now = set(looking.in_recovery)
         began = time.monotonic()
         self._recovering = {one: self._recovering.get(one, began) for one in now}
         if any(began - since < apart_seconds for since in self._recovering.values()):
@@ -125,9 +130,15 @@ def _documents(store: MetadataStore) -> dict[str, Any]:
     return found
 
 
-def _read_seconds(store: MetadataStore) -> float:
-    """The median of some reads, or of fewer that all were slow: those that are left could not make it a quick one."""
-    took: list[float] = []
+def _opening_seconds(store: MetadataStore, began: float) -> list[float]:
+    """How long the small reads took with which a session begins, if it was opened for this look: one after the other, as
+    ``_read_seconds`` reads."""
+    return store.connection.figures.since(began)[:_READS] if isinstance(store, ZooKeeperStore) else []
+
+
+def _read_seconds(store: MetadataStore, took: list[float]) -> float:
+    """The median of some reads, or of fewer that all were slow: those that are left could not make it a quick one. ``took``: how
+    long reads took that were there anyway."""
     while len(took) < _READS and not (len(took) > _READS // 2 and min(took) > SLOW_ZOOKEEPER_SECONDS):
         began = time.monotonic()
         store.underreplication.enabled()

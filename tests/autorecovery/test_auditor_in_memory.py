@@ -13,6 +13,7 @@ from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.autorecovery.auditors import Auditors, AuditorState
 from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from tests.autorecovery.kit import Cluster
 from tests.awaiting import await_that
 
@@ -149,3 +150,13 @@ def test_a_lost_bookie_that_could_not_be_marked_is_marked_later(
     await_that(lambda: set(cluster.found()) == {1})
     cluster.metadata.register_bookie(BookieRegistration("a", "h:1", 2))
     await_that(lambda: (state := auditors.state()) and state.lost == ())
+
+
+def test_the_auditor_alone_tells_of_ledgers_that_are_not_closed(cluster: Cluster, start: Start) -> None:
+    cluster.metadata.create_ledger(LedgerMetadata(2, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
+    first = start(cluster)
+    await_that(lambda: first.figures().get("bookspark_autorecovery_open_ledgers") == 1)
+    second = start(Cluster(cluster), "auditor-2")
+    assert second.figures() == {}
+    assert first.stop()
+    await_that(lambda: second.figures().get("bookspark_autorecovery_open_ledgers") == 1)

@@ -143,6 +143,8 @@ def test_append_that_is_ended_tells_which_ledger_it_leaves(cluster: LocalCluster
 
 
 def test_commands_that_need_no_client_do_not_load_it() -> None:
-    """Its loading is most of the time that they take."""
-    script = "import sys, bookspark.cli.main; sys.exit('bookspark.client' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+    """Its loading is most of the time that they take. No command loads what others need: not Spark, the model or a bookie."""
+    heavy = ("bookspark.client", "pyspark", "bookspark.simulation.world", "bookspark.bookie.storage")
+    script = f"import sys, bookspark.cli.main; print([one for one in {heavy} if one in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookspark.autorecovery.stopping import Foreseen
 from bookspark.client import BookKeeper
 from bookspark.console import what_if
 from bookspark.console.looks import UNDER_WAY, Look
@@ -77,7 +78,7 @@ def test_a_host_that_is_down_is_known_by_its_last_home():
 def test_the_worst_come_first_and_all_are_counted():
     found = [Danger(number, 0, None, 1, 2, "few") for number in range(60)]
     found += [Danger(100, 0, 3, 0, 2, "none"), Danger(101, None, None, None, 0, EVIL)]
-    told = Parsed(what_if.content(facts(), ("a",), Look(found)))
+    told = Parsed(what_if.content(facts(), ("a",), Look(what_if.Answer(Foreseen(found, 62, 62), 0))))
     assert "62 ledgers would be at risk" in told.text and "Entries of 1 ledger could not be read" in told.text
     assert "and 12 more" in told.text and told.text.count(EVIL) == 1
     assert [at["href"] for tag, at in told.tags if tag == "a"][:3] == [
@@ -85,3 +86,9 @@ def test_the_worst_come_first_and_all_are_counted():
         "/ledger?id=101",
         "/ledger?id=0",
     ]
+
+
+def test_what_was_not_looked_at_is_told():
+    found = [Danger(number, 0, None, 1, 2, "few") for number in range(3)]
+    told = Parsed(what_if.content(facts(), ("a",), Look(what_if.Answer(Foreseen(found, 5, 1007), 0)))).text
+    assert "at least 3 ledgers would be at risk" in told and "1,002 more ledgers may be" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookspark.protocol.changes import planner
-from bookspark.protocol.changes.observed import Placed
+from bookspark.protocol.changes.observed import Fragments, Placed, Shape
 from bookspark.protocol.changes.wanted import Progress, Wanted
 from tests.protocol.changes_world import Model, Violated, World, explore, settle
 
@@ -151,3 +152,23 @@ def test_no_mishaps_of_any_small_cluster_let_a_change_break_what_it_must_keep(da
         assert not any(one.read_only or not one.registered for one in end.bookies)
     else:
         assert decision.waits or decision.refusals
+
+
+def test_the_ledgers_of_a_shape_are_those_that_have_such_a_fragment() -> None:
+    choose = random.Random(21)
+    index, plain = Fragments(), {}
+    for _ in range(2000):
+        ledger_id = choose.randrange(40)
+        each = [
+            Placed(ledger_id, at, tuple(choose.sample("abcd", 2)), 2, choose.choice((1, 2)), choose.random() < 0.1, 1)
+            for at in range(choose.randrange(3))
+        ]
+        index.put(ledger_id, each)
+        plain[ledger_id] = each
+        wanted: dict[Shape, set[int]] = {}
+        for one in (one for each in plain.values() for one in each):
+            wanted.setdefault(Shape(*one[2:6], one.loss), set()).add(one.ledger_id)
+        assert index.shapes() == {shape: len(ledgers) for shape, ledgers in wanted.items()}
+    assert {shape: index.of_shape(shape) for shape in index.shapes()} == wanted
+    assert list(index.all()) == [one for ledger_id in index.ledgers() for one in plain[ledger_id]]
+    assert len({id(one.ensemble) for one in index.all()}) <= len(wanted), "the ensembles of a shape are one object"

@@ -338,7 +338,7 @@ def _(stage: Stage) -> Broken:
     )
 
 
-@trouble("a ledger recovery was begun and never ended", "")
+@trouble("a ledger recovery was begun and never ended", "BooksparkRecoveryStands")
 def _(stage: Stage) -> Broken:
     cluster = stage.start(bookies=3)
     ledger = stage.client.create_ledger()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,6 @@ from bookspark.cli.terminal.command_options import Json, Password, Zookeeper, cl
 from bookspark.cli.terminal.output import console, progress
 from bookspark.command_line import FOUND
 from bookspark.errors import ConfigurationError
-from bookspark.spark.short_jobs import quiet_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +23,13 @@ Checksums = Annotated[
     bool,
     typer.Option("--checksums", help="Read every copy of every entry, to find copies that differ or can't be read."),
 ]
+
+
+def quiet_session(name: str) -> AbstractContextManager[SparkSession]:
+    """As ``spark.short_jobs`` has it. Loading Spark takes longer than most commands do, so only these load it."""
+    from bookspark.spark import short_jobs
+
+    return short_jobs.quiet_session(name)
 
 
 def add_to(app: typer.Typer) -> None:

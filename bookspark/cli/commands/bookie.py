@@ -13,21 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.offline.inspection import Inspection, rebuild_index
-from bookspark.bookie.offline.scrub import Scrubbed, scrub
 from bookspark.cli.commands import bookie_run, bookie_status
 from bookspark.cli.terminal.command_options import Json
 from bookspark.cli.terminal.output import console, payload_document, table
 from bookspark.command_line import FOUND
-from bookspark.daemon.directories import DirectoryLocks, read_cookie
 from bookspark.errors import InvalidCookieError
 from bookspark.plain_text import size_text
-from bookspark.wire.entry_batch import Entry
+
+if TYPE_CHECKING:
+    from bookspark.bookie.offline.inspection import Inspection
+    from bookspark.bookie.offline.scrub import Scrubbed
+    from bookspark.wire.entry_batch import Entry
 
 app = typer.Typer(
     help="Run a bookie, look into the directories of a stopped one, ask one that serves, or tell it what to do.",
@@ -117,6 +117,9 @@ def index(
 @app.command()
 def verify(directories: Directories, as_json: Json = False) -> None:
     """Read and check every byte. The exit status is 1 if anything is damaged."""
+    from bookspark.bookie.disk.file_system import RealFileSystem
+    from bookspark.bookie.offline.scrub import scrub
+
     with _stopped(directories) as places:
         found = {place: scrub(RealFileSystem(), place) for place in places}
     if as_json:
@@ -131,6 +134,9 @@ def verify(directories: Directories, as_json: Json = False) -> None:
 @app.command()
 def rebuild(directories: Directories) -> None:
     """Make the index anew from the logs. A start does this by itself if an index checkpoint is missing or damaged."""
+    from bookspark.bookie.disk.file_system import RealFileSystem
+    from bookspark.bookie.offline.inspection import rebuild_index
+
     with _stopped(directories) as places:
         count = rebuild_index(RealFileSystem(), places)
     typer.echo(f"the index has {count} ranges")
@@ -140,6 +146,8 @@ def rebuild(directories: Directories) -> None:
 def _stopped(directories: list[Path]) -> Iterator[list[str]]:
     """Lock the directories and yield their absolute paths. Raises InvalidCookieError if they are not all directories of one
     bookie, and BookieError if it runs."""
+    from bookspark.daemon.directories import DirectoryLocks, read_cookie
+
     places = [str(directory.absolute()) for directory in directories]
     for place in places:
         if not Path(place).is_dir():
@@ -159,6 +167,9 @@ def _stopped(directories: list[Path]) -> Iterator[list[str]]:
 
 
 def _inspection(places: list[str]) -> Inspection:
+    from bookspark.bookie.disk.file_system import RealFileSystem
+    from bookspark.bookie.offline.inspection import Inspection
+
     return Inspection(RealFileSystem(), places)
 
 

@@ -316,7 +316,7 @@ def lost(
 
 def _held_of(bookkeeper: BookKeeper, lost: Sequence[LostRecords]) -> list[dict[str, Any]]:
     """What bookies that answer hold of these ledgers, a range of entries each."""
-    from bookspark.autorecovery.held_ranges import held_ranges
+    from bookspark.client.inspection.held_ranges import held_ranges
 
     found = []
     for bookie in bookkeeper.metadata.bookies():

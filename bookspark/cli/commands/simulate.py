@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -19,15 +19,13 @@ from bookspark.command_line import FOUND
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.simulation.search.coverage import Pair, all_pairs, met_pairs
-from bookspark.simulation.search.exhaustive import Exhaustive
-from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
-from bookspark.simulation.state import Move
-from bookspark.simulation.story import tell
-from bookspark.simulation.story_page import story_page
-from bookspark.simulation.view import Violation
-from bookspark.simulation.world import World
+
+if TYPE_CHECKING:
+    from bookspark.simulation.search.coverage import Pair
+    from bookspark.simulation.state import Move
+    from bookspark.simulation.view import Violation
+    from bookspark.simulation.world import World
 
 _CHANGE_MODES = {mode.value.replace(" ", "-"): mode for mode in ChangeMode}
 _SIZES, _TROUBLE, _MODES, _SWITCHES = "Sizes", "Trouble", "Modes", "Safety switches"
@@ -164,6 +162,9 @@ def _refuse(message: str) -> NoReturn:
 def _exhaustive(
     options: SimulationOptions, states_max: int | None, seconds_max: float | None, page: Path | None, coverage: bool
 ) -> None:
+    from bookspark.simulation.search.coverage import met_pairs
+    from bookspark.simulation.search.exhaustive import Exhaustive
+
     search = Exhaustive(options)
     result = search.run(states_max, seconds_max)
     _speed(result.states, "states", result.seconds)
@@ -177,6 +178,8 @@ def _exhaustive(
 def _random(
     given: dict[str, Any], schedules: int, seed: int, seconds_max: float | None, page: Path | None, coverage: bool
 ) -> None:
+    from bookspark.simulation.search.random_schedules import RandomSchedules
+
     search = RandomSchedules(given)
     result = search.run(schedules, seed, seconds_max)
     _speed(result.schedules, "schedules", result.seconds)
@@ -196,6 +199,8 @@ def _random(
 
 def _met(met: frozenset[Pair], coverage: bool) -> dict[str, Any]:
     """How many pairs came, of how many."""
+    from bookspark.simulation.search.coverage import all_pairs
+
     pairs = all_pairs()
     for pair in sorted(pairs - met) if coverage else ():
         typer.echo(f"never came: {pair.event} to a {pair.machine} that is {pair.state}")
@@ -209,6 +214,9 @@ def _speed(count: int, what: str, seconds: float) -> None:
 def _tell(
     document: dict[str, Any], world: World, moves: Sequence[Move], violation: Violation, options: str, page: Path | None
 ) -> NoReturn:
+    from bookspark.simulation.story import tell
+    from bookspark.simulation.story_page import story_page
+
     command = f"bookspark simulate {options}".rstrip()
     for line in tell(world, moves):
         typer.echo(line)

@@ -65,7 +65,7 @@ class Changed(NamedTuple):
 
 def look_at(deltas: Deltas, before: Snapshot, then: Snapshot) -> Changed:
     """What changed. Raises ReadError."""
-    ids_before, ids_then = deltas.ledgers(before).array, deltas.ledgers(then).array
+    ids_before, ids_then = deltas.every_id(before), deltas.every_id(then)
     open_before, open_then = (_column(deltas, one, "ledgers", _still_open()) for one in (before, then))
     tasks_before, tasks_then = (_column(deltas, one, "underreplication", None).unique() for one in (before, then))
     sizes_before, sizes_then = sizes_of(deltas, before), sizes_of(deltas, then)

@@ -1,16 +1,16 @@
 """Reads the tables of snapshots without Spark.
 
 Law: nothing is written. Rows are read by columns and conditions, and what may be a row for each ledger stays in Arrow's arrays: a
-snapshot of a million ledgers makes no million objects of Python. The ids of the ledgers of ``_IDS_KEPT`` snapshots are kept (8
-bytes for each), so that a page of a list reads the files that it shows, which the Delta log's statistics tell. Used by one
-thread.
+snapshot of a million ledgers makes no million objects of Python. A page of a list, and one ledger, read the files that the Delta
+log's statistics tell (``files``), and the place of a ledger among all is counted by them, too. Up to ``_PART_IDS_KEPT`` ids of
+such files are kept, 8 bytes for each; where the log does not tell, and to compare snapshots, all ids of ``_IDS_KEPT`` snapshots.
+Used by one thread.
 
 Source: docs/decisions/delta-snapshots.md; Delta's protocol, by delta-rs.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from bookspark.console.past.files import ID, Files, Ids, ascending
 from bookspark.errors import ConfigurationError, ReadError
 from bookspark.extras import extra_needed
 from bookspark.plain_text import one_line
@@ -26,13 +27,13 @@ from bookspark.snapshot_commits import LAST, Commit, Snapshot, commit_of, kept, 
 if TYPE_CHECKING:
     import pyarrow
     from deltalake import DeltaTable
-    from pyarrow.dataset import Dataset, Expression
+    from pyarrow.dataset import Expression
 
 SNAPSHOTS_MAX = 2000
 """Of so many snapshots, the newest ones, the console knows."""
 _OPENED_KEPT = 16
 _IDS_KEPT = 2
-_READAHEAD = {"batch_readahead": 2, "fragment_readahead": 2}
+_PART_IDS_KEPT = 1 << 20
 
 
 class Deltas:
@@ -49,8 +50,10 @@ class Deltas:
         self._commits: dict[str, dict[int, Commit]] = {}
         self._looked: dict[str, int] = {}
         """The newest version of each table whose commits were read."""
-        self._opened: OrderedDict[tuple[str, int], Dataset] = OrderedDict()
+        self._opened: OrderedDict[tuple[str, int], Files] = OrderedDict()
         self._ids: OrderedDict[str, pyarrow.Array] = OrderedDict()
+        self._parts: OrderedDict[str, pyarrow.Array] = OrderedDict()
+        """The ids of some files of ledgers, by path: a file never changes."""
 
     def snapshots(self) -> list[Snapshot]:
         """Those that are whole and not given up, the oldest first. Raises ConfigurationError if there are none, and ReadError."""
@@ -63,8 +66,8 @@ class Deltas:
         """Has the snapshot that table? Earlier versions wrote fewer."""
         return self._version(snapshot, table) is not None
 
-    def dataset(self, snapshot: Snapshot, table: str) -> Dataset:
-        """A table of the snapshot. Raises ReadError."""
+    def files(self, snapshot: Snapshot, table: str) -> Files:
+        """The files of a table of the snapshot. Raises ReadError."""
         version = self._version(snapshot, table)
         if version is None:
             raise ReadError(
@@ -72,40 +75,69 @@ class Deltas:
             )
         found = self._opened.pop((table, version), None)
         if found is None:
-            from pyarrow.dataset import ParquetReadOptions
-
             with _failures(f"{location(self.path, table)} at version {version}"):
-                found = self._delta(location(self.path, table), version=version).to_pyarrow_dataset(
-                    parquet_read_options=ParquetReadOptions(coerce_int96_timestamp_unit="us")
-                )
+                found = Files(self._delta(location(self.path, table), version=version))
         self._opened[table, version] = found
         while len(self._opened) > _OPENED_KEPT:
             self._opened.popitem(last=False)
         return found
 
     def read(
-        self, snapshot: Snapshot, table: str, columns: Sequence[str], where: Expression | None = None
+        self,
+        snapshot: Snapshot,
+        table: str,
+        columns: Sequence[str],
+        where: Expression | None = None,
+        ids: tuple[int, int] | None = None,
     ) -> pyarrow.Table:
-        """Columns of the rows of a table for which ``where`` holds. Raises ReadError."""
+        """Columns of the rows of a table for which ``where`` holds. ``ids``: only of the ledgers from the first to the second,
+        by the files that may have some. Raises ReadError."""
         with _failures(f"{table} of snapshot {snapshot.version}"):
-            return self.dataset(snapshot, table).to_table(columns=list(columns), filter=where, **_READAHEAD)
+            return self.files(snapshot, table).read(columns, where, ids)
 
     def rows(
-        self, snapshot: Snapshot, table: str, columns: Sequence[str], where: Expression | None = None
+        self,
+        snapshot: Snapshot,
+        table: str,
+        columns: Sequence[str],
+        where: Expression | None = None,
+        ids: tuple[int, int] | None = None,
     ) -> list[dict[str, Any]]:
         """As ``read``, for a few rows: each a dictionary. Raises ReadError."""
-        found: list[dict[str, Any]] = self.read(snapshot, table, columns, where).to_pylist()
+        found: list[dict[str, Any]] = self.read(snapshot, table, columns, where, ids).to_pylist()
         return found
 
     def ledgers(self, snapshot: Snapshot) -> Ids:
-        """The ids of the ledgers of the snapshot. Raises ReadError."""
+        """The ids of the ledgers of the snapshot. Raises ReadError, as what it returns does."""
+        files = self.files(snapshot, "ledgers")
+        parts = files.in_order()
+        if parts is None:
+            every = self.every_id(snapshot)
+            return Ids([(every[0].as_py(), len(every))] if len(every) else [], lambda _: every)
+        return Ids(
+            [(one.least or 0, one.rows or 0) for one in parts],
+            lambda number: self._part(snapshot, files, parts[number].path),
+        )
+
+    def every_id(self, snapshot: Snapshot) -> pyarrow.Array:
+        """The same as one array, ascending. Raises ReadError."""
         found = self._ids.pop(snapshot.snapshot_id, None)
         if found is None:
-            found = _ascending(self.read(snapshot, "ledgers", ["ledger_id"])["ledger_id"])
+            found = ascending(self.read(snapshot, "ledgers", [ID])[ID].combine_chunks())
         self._ids[snapshot.snapshot_id] = found
         while len(self._ids) > _IDS_KEPT:
             self._ids.popitem(last=False)
-        return Ids(found)
+        return found
+
+    def _part(self, snapshot: Snapshot, files: Files, path: str) -> pyarrow.Array:
+        found = self._parts.pop(path, None)
+        if found is None:
+            with _failures(f"ledgers of snapshot {snapshot.version}"):
+                found = ascending(files.column(path, ID))
+        self._parts[path] = found
+        while len(self._parts) > 1 and sum(map(len, self._parts.values())) > _PART_IDS_KEPT:
+            self._parts.popitem(last=False)
+        return found
 
     def _version(self, snapshot: Snapshot, table: str) -> int | None:
         for again in (False, True):
@@ -128,6 +160,7 @@ class Deltas:
                 # The table was made anew.
                 known, looked = None, -1
                 self._opened.clear()
+                self._parts.clear()
             found = opened.history(min(newest - looked, SNAPSHOTS_MAX)) if newest > looked else []
         fresh: dict[int, Commit] = {}
         for one in found:
@@ -143,33 +176,6 @@ class Deltas:
             del together[old]
         self._commits[table], self._looked[table] = together, newest
         return together
-
-
-class Ids(Sequence[int]):
-    """Ascending ids, each made an object when it is asked for."""
-
-    def __init__(self, array: pyarrow.Array) -> None:
-        self.array = array
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.array[at].to_pylist() if isinstance(at, slice) else self.array[at].as_py()
-
-    def before(self, ledger_id: int) -> int:
-        """How many are lower."""
-        return bisect_left(self, ledger_id)
-
-    def __contains__(self, ledger_id: object) -> bool:
-        return isinstance(ledger_id, int) and bisect_right(self, ledger_id) > self.before(ledger_id)
-
-
-def _ascending(column: pyarrow.ChunkedArray) -> pyarrow.Array:
-    import pyarrow.compute as pc
-
-    together = column.combine_chunks()
-    return together.take(pc.array_sort_indices(together))
 
 
 @contextmanager

@@ -82,15 +82,13 @@ def first_of(asked: str) -> int:
 
 def list_at(deltas: Deltas, snapshot: Snapshot, first: int) -> ListSeen:
     """The ledgers from id ``first`` on. Raises ReadError."""
-    from pyarrow.dataset import field
-
     every = deltas.ledgers(snapshot)
     at = every.before(first)
     ids = every[at : at + ON_A_PAGE]
     rows: list[dict[str, Any]] = []
     if ids:
-        where = (field("ledger_id") >= ids[0]) & (field("ledger_id") <= ids[-1])
-        rows = sorted(deltas.rows(snapshot, "ledgers", _LISTED, where), key=lambda row: row["ledger_id"])
+        found = deltas.rows(snapshot, "ledgers", _LISTED, ids=(ids[0], ids[-1]))
+        rows = sorted(found, key=lambda row: row["ledger_id"])
     more = at + ON_A_PAGE < len(every)
     return ListSeen(
         rows,
@@ -163,16 +161,14 @@ def _ms(time: Any) -> int:
 
 def look_at(deltas: Deltas, snapshot: Snapshot, ledger_id: int) -> ThenSeen:
     """The ledger as it was. Raises ReadError, also if there was no such ledger."""
-    from pyarrow.dataset import field
-
-    where = field("ledger_id") == ledger_id
-    found = deltas.rows(snapshot, "ledgers", _RECORD, where)
+    only = ledger_id, ledger_id
+    found = deltas.rows(snapshot, "ledgers", _RECORD, ids=only)
     if not found:
         raise ReadError(f"there was no ledger {ledger_id}: it was made later, or deleted before")
     row = found[0]
     if row["fragments"] is None:
         raise ReadError(f"the record of ledger {ledger_id} could not be decoded")
-    fragments = sorted(deltas.rows(snapshot, "fragments", _FRAGMENT, where), key=lambda one: one["fragment"])
+    fragments = sorted(deltas.rows(snapshot, "fragments", _FRAGMENT, ids=only), key=lambda one: one["fragment"])
     metadata = _metadata(row, fragments)
     states = {one["bookie_id"]: one["state"] for one in deltas.rows(snapshot, "bookies", ("bookie_id", "state"))}
     problems = {
@@ -181,10 +177,10 @@ def look_at(deltas: Deltas, snapshot: Snapshot, ledger_id: int) -> ThenSeen:
         if states.get(name, _DOWN) == _DOWN
     }
     held: dict[str, list[tuple[int, int]]] = {name: [] for name in metadata.bookies() if name not in problems}
-    for one in deltas.rows(snapshot, "index_ranges", _RANGE, where):
+    for one in deltas.rows(snapshot, "index_ranges", _RANGE, ids=only):
         if one["bookie_id"] in held:
             held[one["bookie_id"]].append((one["first_entry_id"], one["last_entry_id"]))
-    limbo = frozenset(one["bookie_id"] for one in deltas.rows(snapshot, "limbo", ("bookie_id",), where))
+    limbo = frozenset(one["bookie_id"] for one in deltas.rows(snapshot, "limbo", ("bookie_id",), ids=only))
     changed = {one["metadata_version"] for one in fragments} != {row["metadata_version"]}
     problem = "Its record changed while the snapshot was taken, so its parts may not match." if changed else ""
     return ThenSeen(LedgerSeen(metadata, held, limbo, problems), row["log"] or "", problem)

@@ -64,13 +64,13 @@ def identify(connection: Connection, nodes: Nodes, layout: Layout) -> str:
     """The cluster's id. Nothing is changed through the connection from here on unless it is still that cluster. Raises
     MetadataStoreError."""
     what, path = "reading INSTANCEID", layout.instance_id
-    found = nodes.read(what, path)
+    found, marks = nodes.read_and_list(what, path)
     if found is None:
         raise MetadataStoreError(f"{layout.ledgers} has a LAYOUT but no INSTANCEID; restore it, or use another chroot")
     instance_id = found.value.decode()
     mark = layout.mark(instance_id)
     # A cluster that an earlier version of Bookspark laid out has no such node.
-    if instance_id not in nodes.children(what, path):
+    if instance_id not in marks:
         with contextlib.suppress(NodeExistsError):
             nodes.create("marking the cluster", mark, b"")
     connection.mark = mark

@@ -221,6 +221,17 @@ class Nodes:
             return []
         return found
 
+    def read_and_list(self, what: str, path: str) -> tuple[Versioned[bytes] | None, list[str]]:
+        """What ``read`` and ``children`` tell, in one round trip."""
+        client = self._client
+        _, value, names = self._connection.gather(
+            what, lambda: [client.sync_async(path), client.get_async(path), client.get_children_async(path)]
+        )
+        return (
+            None if isinstance(value, NoNodeError) else Versioned(value[0], value[1].version),
+            [] if isinstance(names, NoNodeError) else names,
+        )
+
     def children_of_each(self, what: str, paths: list[str]) -> list[list[str]]:
         """The names below many nodes, many nodes at a time. Each such group has a deadline of its own, so the more names there
         are below a node the fewer nodes are a group."""
@@ -288,12 +299,14 @@ class Nodes:
             for outcome in outcomes
         ]
 
-    def watch_children(self, what: str, path: str, event: Callable[[object], None]) -> None:
-        """Have ``event`` called, in kazoo's thread, when the names below a node change or the connection is lost."""
-        try:
-            self._connection.call(what, lambda: self._client.get_children_async(path, watch=event))
-        except NoNodeError as error:
-            raise _damaged(what, path) from error
+    def watch_children(self, what: str, paths: list[str], event: Callable[[object], None]) -> None:
+        """Have ``event`` called, in kazoo's thread, when the names below one of these nodes change or the connection is lost."""
+        outcomes = self._connection.gather(
+            what, lambda: [self._client.get_children_async(path, watch=event) for path in paths]
+        )
+        for path, outcome in zip(paths, outcomes, strict=True):
+            if isinstance(outcome, NoNodeError):
+                raise _damaged(what, path) from outcome
 
     def watch_value(self, what: str, path: str, changed: Once) -> None:
         """Have ``changed`` called at the next change or deletion; at once if there is no such node."""

@@ -7,10 +7,14 @@ call takes a thousand times as long as the lock.
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 
 from bookspark.metrics.described import Figures
 from bookspark.metrics.histogram import Histogram
+
+_LATELY = 16
 
 
 class SessionFigures:
@@ -20,6 +24,8 @@ class SessionFigures:
         self._is_connected = is_connected
         self._lock = threading.RLock()
         self._seconds = Histogram()
+        self._lately: deque[tuple[float, float]] = deque(maxlen=_LATELY)
+        """When the last calls began, and how long each took."""
         self._failed = 0
         self._disconnected = 0
 
@@ -27,11 +33,17 @@ class SessionFigures:
         """A call was answered after so many seconds."""
         with self._lock:
             self._seconds.observe(seconds)
+            self._lately.append((time.monotonic() - seconds, seconds))
 
     def failed(self) -> None:
         """A call was not answered in time, or with an error that says nothing of the data."""
         with self._lock:
             self._failed += 1
+
+    def since(self, began: float) -> list[float]:
+        """How long each of the last calls took, of those that began after that moment of ``time.monotonic``."""
+        with self._lock:
+            return [seconds for at, seconds in self._lately if at >= began]
 
     def disconnected(self) -> None:
         """The connection was lost."""

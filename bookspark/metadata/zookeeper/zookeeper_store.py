@@ -273,8 +273,8 @@ class ZooKeeperStore:
             self._notifier.post(changed)
 
     def _set_bookie_watches(self) -> None:
-        for place in (self.layout.available, self.layout.readonly):
-            self._nodes.watch_children("watching the bookies", place, self._bookies_event)
+        places = [self.layout.available, self.layout.readonly]
+        self._nodes.watch_children("watching the bookies", places, self._bookies_event)
 
     # -- cookies
 

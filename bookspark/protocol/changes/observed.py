@@ -26,6 +26,18 @@ class Placed(NamedTuple):
     """It may still get entries: the last fragment of a ledger that is not closed."""
     byte_count: int
     """Bytes that each bookie of the ensemble holds of it, about. 0 where the length is not known yet."""
+    loss: bool = False
+    """People accepted that entries of the ledger are lost."""
+
+
+class Shape(NamedTuple):
+    """What fragments of many ledgers have in common: a cluster has few of them, and millions of fragments."""
+
+    ensemble: tuple[str, ...]
+    write_quorum: int
+    ack_quorum: int
+    open: bool
+    loss: bool
 
 
 def placed(metadata: LedgerMetadata) -> Iterator[Placed]:
@@ -42,16 +54,23 @@ def placed(metadata: LedgerMetadata) -> Iterator[Placed]:
             metadata.ack_quorum,
             last is None,
             share,
+            metadata.accepted_loss is not None,
         )
 
 
+def _shape(one: Placed) -> Shape:
+    return Shape(one.ensemble, one.write_quorum, one.ack_quorum, one.open, one.loss)
+
+
 class Fragments:
-    """The fragments of a cluster, by ledger and by bookie."""
+    """The fragments of a cluster, by ledger, by bookie and by shape."""
 
     def __init__(self, found: Iterable[Placed] = ()) -> None:
         self._of_ledger: dict[int, tuple[Placed, ...]] = {}
         self._by_bookie: dict[str, dict[tuple[int, int], Placed]] = {}
         self._open: dict[str, dict[tuple[int, int], Placed]] = {}
+        self._shapes: dict[Shape, tuple[Shape, set[int]]] = {}
+        """The ledgers of each shape. All fragments of a shape have its ensemble, as one object."""
         self.bytes_of: dict[str, int] = {}
         """Bytes of all fragments that name a bookie, about."""
         ledgers: dict[int, list[Placed]] = {}
@@ -64,11 +83,12 @@ class Fragments:
         """These are the fragments of the ledger now; none: it is gone."""
         for old in self._of_ledger.pop(ledger_id, ()):
             key = old.ledger_id, old.first_entry_id
+            self._forget(_shape(old), ledger_id)
             for bookie in old.ensemble:
                 del self._by_bookie[bookie][key]
                 self._open.get(bookie, {}).pop(key, None)
                 self.bytes_of[bookie] -= old.byte_count
-        now = tuple(fragments)
+        now = tuple(self._shaped(one) for one in fragments)
         if now:
             self._of_ledger[ledger_id] = now
         for one in now:
@@ -78,6 +98,28 @@ class Fragments:
                 self.bytes_of[bookie] = self.bytes_of.get(bookie, 0) + one.byte_count
                 if one.open:
                     self._open.setdefault(bookie, {})[key] = one
+
+    def _shaped(self, one: Placed) -> Placed:
+        shape = _shape(one)
+        known, ledgers = self._shapes.setdefault(shape, (shape, set()))
+        ledgers.add(one.ledger_id)
+        return one if one.ensemble is known.ensemble else one._replace(ensemble=known.ensemble)
+
+    def _forget(self, shape: Shape, ledger_id: int) -> None:
+        found = self._shapes.get(shape)
+        if found is not None:
+            found[1].discard(ledger_id)
+            if not found[1]:
+                del self._shapes[shape]
+
+    def shapes(self) -> dict[Shape, int]:
+        """The shapes that there are, and how many ledgers have a fragment of each."""
+        return {shape: len(ledgers) for shape, (_, ledgers) in self._shapes.items()}
+
+    def of_shape(self, shape: Shape) -> set[int]:
+        """The ledgers that have a fragment of this shape. Another thread may call it while this index changes."""
+        found = self._shapes.get(shape)
+        return set() if found is None else found[1].copy()
 
     def of_ledger(self, ledger_id: int) -> tuple[Placed, ...]:
         """The fragments of a ledger, by first entry id."""

@@ -59,6 +59,28 @@ def dangers_of(metadata: LedgerMetadata, stopped: Collection[str], known: Known)
             yield Danger(metadata.ledger_id, None, None, None, metadata.ack_quorum, NOT_RECOVERABLE)
 
 
+def fewest_left(
+    ensemble: Sequence[str],
+    write_quorum: int,
+    ack_quorum: int,
+    is_open: bool,
+    stopped: Collection[str],
+    doubted: Collection[str],
+) -> int | None:
+    """What a fragment tells without its entries: how few copies of one might be left without ``stopped``, if ``doubted`` don't
+    count either. None: ``dangers_of`` finds nothing in it, if all that are down, lack something or have something in limbo are
+    doubted, and no loss was accepted."""
+    gone = set(stopped) | set(doubted)
+    fewest: int | None = None
+    for positions in write_sets(len(ensemble), write_quorum):
+        members = {ensemble[position] for position in positions}
+        left = len(members - gone)
+        few = left < ack_quorum or (is_open and write_quorum - left >= ack_quorum)
+        if few and not members.isdisjoint(stopped):
+            fewest = left if fewest is None else min(fewest, left)
+    return fewest
+
+
 def _too_few(
     metadata: LedgerMetadata,
     fragment: Fragment,
