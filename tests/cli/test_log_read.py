@@ -90,3 +90,25 @@ def test_a_truncation_asks_first(on_cluster: Run, times: list[int]) -> None:
     assert len(on_cluster("log", "read", "events").text.splitlines()) == 6
     assert on_cluster("log", "truncate", "events", "2", "--yes").status == 0
     assert len(on_cluster("log", "read", "events").text.splitlines()) == 4
+
+
+def test_what_each_log_takes(on_cluster: Run, times: list[int], cluster: LocalCluster) -> None:
+    with cluster.bookkeeper() as bookkeeper, bookkeeper.create_ledger(3, 2, 2) as ledger:
+        ledger.append(b"x" * 10_000)
+    assert "events" in on_cluster("log", "list").text.splitlines()
+    assert "events" in json.loads(on_cluster("log", "list", "--json").text)
+    rows = {one["log"]: one for one in json.loads(on_cluster("log", "list", "--long", "--json").text)}
+    assert rows["events"]["ledgers"] == 1 and rows["events"]["open"] == 0 and rows["events"]["bytes"] > 18
+    assert rows["events"]["bytes_of_copies"] == 3 * rows["events"]["bytes"]
+    assert rows[None]["bytes"] >= 10_000 and rows[None]["bytes_of_copies"] >= 20_000
+    sizes = [one["bytes_of_copies"] for one in rows.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    printed = on_cluster("log", "list", "--long").text
+    assert printed.index("(no log)") < printed.index("events")
+
+
+def test_nobody_reads_a_log(on_cluster: Run, times: list[int]) -> None:
+    """It was an empty table."""
+    outcome = on_cluster("log", "readers", "events")
+    assert outcome.status == 0 and outcome.text == "" and "nobody reads log events now" in outcome.err
+    assert json.loads(on_cluster("log", "readers", "events", "--json").text) == []
