@@ -11,7 +11,7 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
-from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, create_log
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from tests.cli.conftest import Run
 
@@ -112,3 +112,16 @@ def test_nobody_reads_a_log(on_cluster: Run, times: list[int]) -> None:
     outcome = on_cluster("log", "readers", "events")
     assert outcome.status == 0 and outcome.text == "" and "nobody reads log events now" in outcome.err
     assert json.loads(on_cluster("log", "readers", "events", "--json").text) == []
+
+
+def test_a_truncation_that_gives_no_room_says_why(on_cluster: Run, cluster: LocalCluster) -> None:
+    """The ledgers of a producer that was closed stay, because it may go on. Its lane's end lets them go."""
+    with cluster.bookkeeper() as bookkeeper:
+        log = create_log(bookkeeper, "kept")
+        with log.producer("gone") as producer:
+            producer.append(b"x")
+    told = on_cluster("log", "truncate", "kept@1", "1", "--yes").text
+    commands = ["bookspark log end kept@1", "bookspark log collect kept@1"]
+    assert "ledgers deleted: none" in told and all(one in told for one in commands)
+    texts = [on_cluster(*one.split()[1:]).text for one in commands]
+    assert "lanes ended: kept@1" in texts[0] and "none" not in texts[1]

@@ -25,6 +25,7 @@ from bookspark.cli.terminal.log_documents import (
     retention_document,
     row_document,
     shown,
+    truncation_text,
 )
 from bookspark.cli.terminal.output import console, problem, table
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
@@ -343,7 +344,7 @@ def truncate(
         typer.confirm(f"Remove the rows before row {row} from log {log} for ever?", abort=True, err=True)
     with client(zookeeper) as bookkeeper:
         deleted = truncate_log(bookkeeper, log, row, password.encode())
-    typer.echo(f"log {log} begins at row {row}; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+    typer.echo(truncation_text(log, row, deleted))
 
 
 @app.command()

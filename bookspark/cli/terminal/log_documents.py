@@ -72,6 +72,17 @@ def log_sizes(names: Iterable[str], ledgers: Iterable[LedgerMetadata]) -> list[d
     return sorted(found.values(), key=lambda row: (-row["bytes_of_copies"], row["log"] or ""))
 
 
+def truncation_text(log: str, row: int, deleted: list[int]) -> str:
+    """What a truncation did, and why it may have given no room."""
+    text = f"log {log} begins at row {row}; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}"
+    if deleted or not row:
+        return text
+    return (
+        f"{text}: a ledger goes when all of its rows are removed, and one of the lane's last writer when that writes on, or when "
+        f"the lane is ended, if that writer is gone: bookspark log end {log}, and bookspark log collect {log}"
+    )
+
+
 def row_document(row: LogRow) -> bytes:
     """A row with its lane, position and time, as one line of JSON."""
     moment = datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
