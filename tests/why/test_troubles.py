@@ -31,7 +31,9 @@ DOWN = {"registered": False, "settled": False}
 ORDER = "the bookie was switched to read-only (bookspark bookie read-only ID off)"
 
 WANTS_TLS = "h:1 does not answer HELLO (not reachable: closed by the bookie); if it wants TLS, set tls_ca"
-HAS_NO_TLS = "h:1: [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006); if it speaks no TLS, leave tls_ca out"
+HAS_NO_TLS = (
+    "h:1: [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006); if it speaks no TLS, leave tls_ca out"
+)
 
 
 def fragment(*ensemble: str, ledger_id: int = 7, ack_quorum: int = 2, open: bool = False) -> Placed:
