@@ -33,7 +33,7 @@ from bookspark.errors import BookieError, BookKeeperError, ConfigurationError, M
 from bookspark.metadata.documents.locks import Lock
 from bookspark.protocol.changes.observed import Observed
 from bookspark.protocol.changes.planner import decide, permitted
-from bookspark.protocol.changes.steps import Decision, Forget, Move, Resume, SetReadOnly, Step, Takes
+from bookspark.protocol.changes.steps import Decision, Forget, Move, Resume, SetReadOnly, Step, Stop, Takes
 from bookspark.protocol.changes.wanted import Progress, Wanted, begin
 
 log = logging.getLogger(__name__)
@@ -179,23 +179,25 @@ class Applying:
         moves = [step for step in decision.steps if isinstance(step, Move)]
         if moves:
             return self._move(record, moves, observed)
+        if self._asked is not None and self._asked not in decision.steps:
+            self._let_go(self._asked, observed, decision)
         if not decision.steps:
             return record, ""
         step = decision.steps[0]
         if isinstance(step, Takes) and observed.bookies[step.bookie_id].registered:
             why = self._in_the_way(wanted, progress, observed, step)
+            if why and self._asked == step:
+                if self._is_ending(step):
+                    return record, ""
+                self._hands.take_back(step, why)
+                self._asked = None
             if why:
-                if self._asked == step:
-                    self._hands.take_back(step, why)
-                    self._asked = None
                 return record, why
         if isinstance(step, Takes):
             incarnation = observed.bookies[step.bookie_id].incarnation
             if self._asked == step and incarnation in (0, self._asked_of):
                 return record, ""
             self._asked_of = incarnation
-        if self._asked is not None and self._asked not in decision.steps:
-            self._hands.take_back(self._asked, "it is done")
         begun = progress.begun(step)
         if begun != progress:
             record = record.after(begun)
@@ -209,6 +211,26 @@ class Applying:
         record = msgspec.structs.replace(record.after(begun.ended(step)), steps=record.steps + 1)
         self._kept.write(record)
         return record, ""
+
+    def _let_go(self, request: Request, observed: Observed, decision: Decision) -> None:
+        """What was asked for is no step any more: it was done, or it must not be done now. A bookie that is down until it is
+        started again is waited for."""
+        bookie = observed.bookies.get(request.bookie_id)
+        there = bookie is not None and bookie.registered
+        if not there and not isinstance(request, Stop):
+            return
+        self._asked = None
+        if bookie is None or not there or bookie.incarnation != self._asked_of:
+            self._hands.seen(request)
+        else:
+            self._hands.take_back(request, "; ".join(decision.waits) or "the cluster has changed")
+
+    def _is_ending(self, request: Request) -> bool:
+        """Whether the bookie went down while it was looked at: then what was asked for is being done."""
+        bookie = self._looking.look().bookies.get(request.bookie_id)
+        if bookie is None or not bookie.registered or bookie.incarnation != self._asked_of:
+            return True
+        return request.bookie_id not in self._looking.statuses
 
     def _move(self, record: ChangeRecord, moves: list[Move], observed: Observed) -> tuple[ChangeRecord, str]:
         before = self._moving.moved_bytes

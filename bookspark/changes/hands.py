@@ -1,8 +1,8 @@
 """Who restarts a bookie's process, and puts a disk in. Bookspark runs in many ways (a Spark job, ``systemd``, Kubernetes); each
 has means of its own, and none of them is known here.
 
-Law: a request is made once by one who applies a change, and again by one who goes on with it. One that is taken back must not be
-done any more: the cluster has changed since it was made.
+Law: a request is made once by one who applies a change, and again by one who goes on with it. Its end is told: it was seen to be
+done, or it is taken back. One that is taken back must not be done any more: the cluster has changed since it was made.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ class Hands(Protocol):
     def do(self, request: Request) -> None:
         """Do it, or have it done: it need not be done at the return."""
 
+    def seen(self, request: Request) -> None:
+        """It was done."""
+
     def take_back(self, request: Request, why: str) -> None:
         """It is not to be done now, if it was not done yet."""
 
@@ -36,6 +39,9 @@ class AskOperator:
 
     def do(self, request: Request) -> None:
         self._tell(f"do this now: {_words(request)}")
+
+    def seen(self, request: Request) -> None:
+        self._tell(f"done: {request}")
 
     def take_back(self, request: Request, why: str) -> None:
         self._tell(f"don't do this any more: {_words(request)} ({why})")
@@ -69,6 +75,9 @@ class LocalHands:
                 bookie.start()
             case Restart():
                 bookie.start()
+
+    def seen(self, request: Request) -> None:
+        """Nothing is told."""
 
     def take_back(self, request: Request, why: str) -> None:
         """Nothing: it was done when it was asked for."""

@@ -94,8 +94,8 @@ def _slow_zookeeper(facts: Facts) -> Iterator[Answer]:
 def _copies(facts: Facts) -> Iterator[Answer]:
     """Entries that have fewer copies than their ack quorum, because of bookies that don't count."""
     observed = facts.observed
-    # Who refuses to tell of itself may have all its copies.
-    good = _refused(facts)
+    # Who does not tell us of itself may have all its copies.
+    good = _not_told(facts)
     bad = [name for name, one in observed.bookies.items() if not one.counts and name not in good]
     fragments = {one for name in bad for one in observed.fragments.of(name)}
     fragments |= {one for ledger_id in observed.lacking for one in observed.fragments.of_ledger(ledger_id)}
@@ -107,15 +107,15 @@ def _copies(facts: Facts) -> Iterator[Answer]:
             (too_few if left else unreadable).add(one.ledger_id)
             missing.update(gone)
     for kind, ledgers, what in (
-        ("no-copy", unreadable, "have entries that no bookie which counts can give"),
-        ("below-ack-quorum", too_few - unreadable, "have entries with fewer copies than their ack quorum"),
+        ("no-copy", unreadable, "entries that no bookie which counts can give"),
+        ("below-ack-quorum", too_few - unreadable, "entries with fewer copies than their ack quorum"),
     ):
         if ledgers:
             why = [f"{name} {why_not(facts, name)}" for name, _ in missing.most_common(NAMED)]
             yield Answer(
                 kind,
                 named("ledger", ledgers),
-                f"{counted(len(ledgers), 'ledger')} {what}",
+                f"{counted(len(ledgers), 'ledger')} {'has' if len(ledgers) == 1 else 'have'} {what}",
                 tuple(why),
                 "bring these bookies back, and stop no other one",
                 f"bookspark why under-replicated {min(ledgers)}",
@@ -163,8 +163,19 @@ def _silent(facts: Facts) -> Iterator[Answer]:
             "name the right shared_secret_file in the table [client] of the settings file, and give the file with --config",
             "bookspark --config bookspark.toml why",
         )
+    if strange := _strange_tls(facts):
+        yield Answer(
+            "wrong-tls",
+            named("bookie", strange),
+            f"{counted(len(strange), 'bookie')} and this command do not understand each other: one side talks TLS and the other "
+            "does not, or their certificates don't fit",
+            (next(iter(strange.values())),),
+            "name the CA of the bookies as tls_ca in the table [client] of the settings file, or leave it out where bookies talk "
+            "no TLS, and give the file with --config",
+            "bookspark --config bookspark.toml why",
+        )
     for name, why in sorted(facts.bookie_problems.items()):
-        if name not in refused and not ended(facts, name):
+        if name not in _not_told(facts) and not ended(facts, name):
             yield Answer(
                 "bookie-silent",
                 name,
@@ -181,9 +192,22 @@ def _refused(facts: Facts) -> dict[str, str]:
     return {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
 
 
+def _strange_tls(facts: Facts) -> dict[str, str]:
+    """The bookies that ended our connection, as one does that is talked to without TLS and wants it, or whose TLS failed."""
+    return {
+        name: why
+        for name, why in facts.bookie_problems.items()
+        if "[SSL" in why or ("closed by the bookie" in why and "tls_c" in why)
+    }
+
+
+def _not_told(facts: Facts) -> dict[str, str]:
+    """The bookies that would tell another command of themselves."""
+    return _refused(facts) | _strange_tls(facts)
+
+
 def _nobody_writable(facts: Facts) -> Iterator[Answer]:
-    refused = _refused(facts)
-    if any(not facts.observed.bookies[name].read_only for name in refused):
+    if any(not facts.observed.bookies[name].read_only for name in _not_told(facts)):
         return
     if facts.observed.bookies and not facts.writable():
         yield Answer(

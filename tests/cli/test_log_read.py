@@ -11,7 +11,7 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
-from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, create_log
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from tests.cli.conftest import Run
 
@@ -90,3 +90,38 @@ def test_a_truncation_asks_first(on_cluster: Run, times: list[int]) -> None:
     assert len(on_cluster("log", "read", "events").text.splitlines()) == 6
     assert on_cluster("log", "truncate", "events", "2", "--yes").status == 0
     assert len(on_cluster("log", "read", "events").text.splitlines()) == 4
+
+
+def test_what_each_log_takes(on_cluster: Run, times: list[int], cluster: LocalCluster) -> None:
+    with cluster.bookkeeper() as bookkeeper, bookkeeper.create_ledger(3, 2, 2) as ledger:
+        ledger.append(b"x" * 10_000)
+    assert "events" in on_cluster("log", "list").text.splitlines()
+    assert "events" in json.loads(on_cluster("log", "list", "--json").text)
+    rows = {one["log"]: one for one in json.loads(on_cluster("log", "list", "--long", "--json").text)}
+    assert rows["events"]["ledgers"] == 1 and rows["events"]["open"] == 0 and rows["events"]["bytes"] > 18
+    assert rows["events"]["bytes_of_copies"] == 3 * rows["events"]["bytes"]
+    assert rows[None]["bytes"] >= 10_000 and rows[None]["bytes_of_copies"] >= 20_000
+    sizes = [one["bytes_of_copies"] for one in rows.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    printed = on_cluster("log", "list", "--long").text
+    assert printed.index("(no log)") < printed.index("events")
+
+
+def test_nobody_reads_a_log(on_cluster: Run, times: list[int]) -> None:
+    """It was an empty table."""
+    outcome = on_cluster("log", "readers", "events")
+    assert outcome.status == 0 and outcome.text == "" and "nobody reads log events now" in outcome.err
+    assert json.loads(on_cluster("log", "readers", "events", "--json").text) == []
+
+
+def test_a_truncation_that_gives_no_room_says_why(on_cluster: Run, cluster: LocalCluster) -> None:
+    """The ledgers of a producer that was closed stay, because it may go on. Its lane's end lets them go."""
+    with cluster.bookkeeper() as bookkeeper:
+        log = create_log(bookkeeper, "kept")
+        with log.producer("gone") as producer:
+            producer.append(b"x")
+    told = on_cluster("log", "truncate", "kept@1", "1", "--yes").text
+    commands = ["bookspark log end kept@1", "bookspark log collect kept@1"]
+    assert "ledgers deleted: none" in told and all(one in told for one in commands)
+    texts = [on_cluster(*one.split()[1:]).text for one in commands]
+    assert "lanes ended: kept@1" in texts[0] and "none" not in texts[1]

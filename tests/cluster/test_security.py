@@ -274,3 +274,20 @@ def test_a_secret_may_be_named_from_where_the_cluster_is_started(files, monkeypa
         started.bookkeeper(shared_secret_file="here") as client,
     ):
         assert client.create_ledger(1, 1, 1).append(b"entry") == 0
+
+
+def test_a_cluster_that_has_bookies_is_closed(files, authority, known, new_chroot, tmp_path):
+    """The guide's two ways: a secret comes without a stop, because a bookie without one serves clients that have one; TLS comes
+    with all bookies stopped, and what was acknowledged is there afterwards."""
+    secret = {"shared_secret_file": known["shared_secret_file"]}
+    with LocalCluster(bookies=2, directory=tmp_path, zookeeper=new_chroot()) as plain:
+        plain.add_bookie(**secret)
+        with plain.bookkeeper(**secret) as client, client.create_ledger(3, 3, 3) as ledger:
+            ledger.append(b"before")
+        address = plain.zookeeper
+    tls = {"tls_certificate": authority.certificate("closed bookie"), "tls_ca": str(authority.file)}
+    with (
+        LocalCluster(bookies=3, directory=tmp_path, zookeeper=address, **tls, **secret) as closed,
+        closed.bookkeeper(tls_ca=str(authority.file), **secret) as client,
+    ):
+        assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read()] == [b"before"]

@@ -98,8 +98,9 @@ SHOWN = {
         "pip install 'bookspark[all]'": INSTALLS,
         "scripts/run [FOLDER]": "tests/acceptance/test_main_job.py",
     },
+    "docs/clusters/changes.md": {"bookspark cookie fix --bookie": "tests/cli/test_cookie_commands.py"},
     "docs/clusters/kubernetes.md": {
-        'cd "$(bookspark conf kubernetes)"': SEVERAL_HOSTS,
+        'cp -r "$(bookspark conf kubernetes)"': SEVERAL_HOSTS,
         "kubectl apply -f namespace.yaml": SEVERAL_HOSTS,
         "kubectl apply -f zookeeper.yaml": SEVERAL_HOSTS,
         "kubectl apply -f bookies.yaml": SEVERAL_HOSTS,
@@ -151,6 +152,10 @@ SHOWN = {
     "docs/guides/repair.md": {
         "bookspark autorecovery run": "tests/cli/test_autorecovery_commands.py",
         "spark-submit --master … $(bookspark job autorecovery)": "tests/spark/test_autorecovery_service.py",
+    },
+    "docs/guides/tls.md": {
+        "bookspark cluster apply --restart all": "tests/acceptance/test_changes_page.py",
+        "export BOOKSPARK_CONFIG=": "tests/cluster/test_security.py",
     },
     "docs/guides/upgrade.md": {"bookspark cluster apply --upgrade-to": "tests/acceptance/test_changes_page.py"},
     "docs/metrics.md": {

@@ -22,6 +22,7 @@ from bookspark.why.gathering import DEADLINES, Gathering, gather
 from bookspark.why.questions import question_of
 from bookspark.why.telling import answer
 from bookspark.why.troubles import health_of
+from tests.authority import Authority
 from tests.awaiting import await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
 from tests.cluster.test_space import append_until_refused
@@ -277,6 +278,19 @@ def test_a_wrong_secret(new_chroot: Callable[[], str], tmp_path: Path) -> None:
                 assert "wrong-secret" in troubles(bookkeeper)
         with cluster.bookkeeper(**DEADLINES, shared_secret_file=str(tmp_path / "right")) as bookkeeper:
             assert set(troubles(bookkeeper)) == {"no-auditor"}
+
+
+def test_tls_on_one_side_only(new_chroot: Callable[[], str], tmp_path: Path) -> None:
+    """Such bookies were told as ones that hang, to be killed."""
+    authority = Authority(tmp_path / "authority")
+    chroot, tls_ca = new_chroot(), str(authority.file)
+    with LocalCluster(1, zookeeper=chroot, tls_certificate=authority.certificate("bookie")) as closed:
+        with closed.bookkeeper(**DEADLINES) as bookkeeper:
+            assert set(troubles(bookkeeper)) == {"wrong-tls", "no-auditor"}
+        with closed.bookkeeper(**DEADLINES, tls_ca=tls_ca) as bookkeeper:
+            assert set(troubles(bookkeeper)) == {"no-auditor"}
+    with LocalCluster(1, zookeeper=new_chroot()) as plain, plain.bookkeeper(**DEADLINES, tls_ca=tls_ca) as bookkeeper:
+        assert set(troubles(bookkeeper)) == {"wrong-tls", "no-auditor"}
 
 
 def test_zookeeper_that_is_not_there(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -30,6 +30,11 @@ from tests.why.kit import NOW_MS, autorecovery, check_command, facts, parse, sta
 DOWN = {"registered": False, "settled": False}
 ORDER = "the bookie was switched to read-only (bookspark bookie read-only ID off)"
 
+WANTS_TLS = "h:1 does not answer HELLO (not reachable: closed by the bookie); if it wants TLS, set tls_ca"
+HAS_NO_TLS = (
+    "h:1: [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006); if it speaks no TLS, leave tls_ca out"
+)
+
 
 def fragment(*ensemble: str, ledger_id: int = 7, ack_quorum: int = 2, open: bool = False) -> Placed:
     return Placed(ledger_id, 0, ensemble, len(ensemble), ack_quorum, open, 1000)
@@ -103,6 +108,22 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
                 bookie_problems={"a": "has another secret"},
             ),
             ["below-ack-quorum", "bookie-down", "bookie-down", "wrong-secret"],
+        ),
+        (
+            facts(
+                {name: {"settled": False} for name in "abc"},
+                (fragment("a", "b", "c"),),
+                bookie_problems=dict.fromkeys("abc", WANTS_TLS),
+            ),
+            ["wrong-tls"],
+        ),
+        (
+            facts(
+                {name: {"settled": False} for name in "abc"},
+                (fragment("a", "b", "c"),),
+                bookie_problems=dict.fromkeys("abc", HAS_NO_TLS),
+            ),
+            ["wrong-tls"],
         ),
         (facts(statuses={"a": status("a", sync_seconds={"/d": 0.6, "/e": 0.4})}), ["slow-disk"]),
         (facts(clocks_ahead_ms={"a": 3_600_000}), ["clock"]),

@@ -60,7 +60,9 @@ def local(
         typer.echo(cluster.zookeeper)
         for bookie in cluster.bookies:
             typer.echo(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
-        typer.echo(f"to use it: export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}; to end it: Ctrl-C", err=True)
+        typer.echo("Ctrl-C ends it. To use it, type this in another terminal:", err=True)
+        # A line of its own, to be copied as it is.
+        typer.echo(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
         stop()
 
 

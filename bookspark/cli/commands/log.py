@@ -14,8 +14,20 @@ import typer
 
 from bookspark.cli.commands.ledger import AckQuorum, Copies, Digest, Ensemble, Type, WriteQuorum
 from bookspark.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client
-from bookspark.cli.terminal.log_documents import iso_time, json_line, reader_document, retention_document, row_document
-from bookspark.cli.terminal.output import console, table
+from bookspark.cli.terminal.log_documents import (
+    LOG_SIZES,
+    TIME,
+    chosen_time_ms,
+    iso_time,
+    json_line,
+    log_sizes,
+    reader_document,
+    retention_document,
+    row_document,
+    shown,
+    truncation_text,
+)
+from bookspark.cli.terminal.output import console, problem, table
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 from bookspark.protocol.logs.lanes import MARK, writers_of_lanes
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
@@ -34,7 +46,6 @@ Bytes = Annotated[
     int | None,
     typer.Option(min=0, max=1 << 62, help="Rows of a lane go while more bytes follow them. 0: none go for that."),
 ]
-_TIME = "ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
 
 app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -113,17 +124,36 @@ def alter(
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
-        console().print(table("", ("", log), [(name, _shown(value)) for name, value in facts.items()]))
+        console().print(table("", ("", log), [(name, shown(value)) for name, value in facts.items()]))
 
 
 @app.command("list")
-def list_logs(zookeeper: Zookeeper = "") -> None:
-    """Print the name of each log, one a line."""
+def list_logs(
+    zookeeper: Zookeeper = "",
+    long: Annotated[bool, typer.Option("--long", "-l", help="What each log takes too, the largest first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the name of each log, one a line.
+
+    With --long: its ledgers, how many of them are open, the bytes of the others, and of all their copies. Ledgers of no log have
+    a line too."""
     from bookspark.logs import LogRegistry
 
     with client(zookeeper) as bookkeeper:
-        for name in LogRegistry(bookkeeper.metadata).names():
-            typer.echo(name)
+        names = LogRegistry(bookkeeper.metadata).names()
+        if not long:
+            typer.echo(json.dumps(list(names)) if as_json else "".join(f"{name}\n" for name in names), nl=as_json)
+            return
+        unreadable: dict[int, str] = {}
+        ledgers = bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), unreadable)
+        found = log_sizes(names, (one.value for one in ledgers))
+    for why in unreadable.values():
+        problem(why)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        rows = [["(no log)" if one["log"] is None else one["log"], *list(one.values())[1:]] for one in found]
+        console().print(table("", [name.replace("_", " ") for name in LOG_SIZES], rows))
 
 
 @app.command()
@@ -172,7 +202,7 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
-        console().print(table("", ("", log), [(name, _shown(value)) for name, value in list(facts.items())[1:]]))
+        console().print(table("", ("", log), [(name, shown(value)) for name, value in list(facts.items())[1:]]))
 
 
 @app.command()
@@ -180,7 +210,7 @@ def read(
     log: LaneName,
     from_row: Annotated[int | None, typer.Option(min=0, help="The first row to print. Of a log of one lane.")] = None,
     until_row: Annotated[int | None, typer.Option(min=0, help="The row to end before. Of a log of one lane.")] = None,
-    since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows that were committed then or later. {_TIME}.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows that were committed then or later. {TIME}.")] = "",
     before: Annotated[str, typer.Option(metavar="TIME", help="Rows that were committed before this time.")] = "",
     zookeeper: Zookeeper = "",
     password: Password = "",
@@ -201,7 +231,7 @@ def read(
 
     out = sys.stdout.buffer
     secret = password.encode()
-    times = [_time_ms("since", since), _time_ms("before", before)]
+    times = [chosen_time_ms("since", since), chosen_time_ms("before", before)]
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
         columns = columns_of(registry.get(log).options)
@@ -261,7 +291,7 @@ def append(
 @app.command()
 def tail(
     log: LaneName,
-    since: Annotated[str, typer.Option(metavar="TIME", help=f"Begin with rows of this time. {_TIME}.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Begin with rows of this time. {TIME}.")] = "",
     zookeeper: Zookeeper = "",
     password: Password = "",
     as_json: Json = False,
@@ -270,7 +300,7 @@ def tail(
     has the row's lane, position and time too."""
     from bookspark.logs import open_log
 
-    time_ms, out = _time_ms("since", since), sys.stdout.buffer
+    time_ms, out = chosen_time_ms("since", since), sys.stdout.buffer
     with client(zookeeper) as bookkeeper, open_log(bookkeeper, log, password.encode()).reader("latest") as reader:
         if time_ms is not None:
             reader.seek_to_time(datetime.fromtimestamp(time_ms / 1000, UTC))
@@ -291,10 +321,11 @@ def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", a
         found = [reader_document(one) for one in readers_of(bookkeeper, log, password.encode())]
     if as_json:
         typer.echo(json.dumps(found, indent=2))
+    elif not found:
+        problem(f"nobody reads log {log} now, and no reader of it was killed, or kept its place, in the last 7 days")
     else:
-        rows = [[_shown(value) if isinstance(value, dict) else value for value in one.values()] for one in found]
-        columns = [name.replace("_", " ") for name in found[0]] if found else ["reader"]
-        console().print(table("", columns, rows))
+        rows = [[shown(value) if isinstance(value, dict) else value for value in one.values()] for one in found]
+        console().print(table("", [name.replace("_", " ") for name in found[0]], rows))
 
 
 @app.command()
@@ -313,7 +344,7 @@ def truncate(
         typer.confirm(f"Remove the rows before row {row} from log {log} for ever?", abort=True, err=True)
     with client(zookeeper) as bookkeeper:
         deleted = truncate_log(bookkeeper, log, row, password.encode())
-    typer.echo(f"log {log} begins at row {row}; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+    typer.echo(truncation_text(log, row, deleted))
 
 
 @app.command()
@@ -364,21 +395,3 @@ def delete(
 def _milliseconds(hours: float | None) -> int | None:
     # Rounded up, because 0 is for ever.
     return None if hours is None else ceil(hours * 3_600_000)
-
-
-def _time_ms(option: str, text: str) -> int | None:
-    """The time that an option says, in ms since 1970; None if it is empty."""
-    from bookspark.logs.feeds.times import time_ms
-
-    try:
-        return time_ms(text) if text else None
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} ({error}); give {_TIME}", param_hint=f"--{option}") from None
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {one:,}" for key, one in value.items())
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

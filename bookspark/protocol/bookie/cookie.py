@@ -112,7 +112,8 @@ def check_cookies(
         if copies.with_data:
             raise InvalidCookieError(
                 f"the metadata store has no cookie of {cookie.bookie_id}: expected {_text(cookie)}, found none; it was deleted, "
-                f"or the bookie decommissioned; if it is to serve again: {_command('create', zookeeper, configured)}"
+                "or the bookie decommissioned: then a new one may have its directories, once they are empty; if it is to serve "
+                f"again: {_command('create', zookeeper, configured)}"
             )
         return Stamps(wanted, missing, metadata=True)
     growing = replace(recorded, directories=configured) == wanted and _may_add(recorded, configured, copies, permitted)
