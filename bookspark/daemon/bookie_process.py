@@ -109,7 +109,11 @@ def _run(config: BookieConfig, rewriter: RewritingProcess, foreground: Foregroun
         holder = foreground.holder if foreground else ""
         lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put, holder)
         # The handlers are set before anybody can know of the process.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        ending = [signal.SIGTERM, signal.SIGINT]
+        if foreground and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # The end of its terminal. ``nohup`` has it ignored.
+            ending.append(signal.SIGHUP)
+        for number in ending:
             signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
         lease.start()
         stack.callback(lease.close)

@@ -10,7 +10,7 @@ import pytest
 from bookspark.cli.terminal.signals import until_signal
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_that_is_told_to_end_while_it_starts_stops_what_it_started_and_has_ended_as_asked(number: int) -> None:
     stopped = False
     before = signal.getsignal(signal.SIGTERM)
@@ -24,7 +24,7 @@ def test_one_that_is_told_to_end_while_it_starts_stops_what_it_started_and_has_e
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_signal_does_not_cut_the_stopping_short(number: int) -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -36,5 +36,17 @@ def test_a_second_signal_does_not_cut_the_stopping_short(number: int) -> None:
             signal.signal(signal.SIGALRM, previous)
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_one_that_nohup_started_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with until_signal():
+            os.kill(os.getpid(), signal.SIGHUP)
+            went_on = True
+        assert went_on and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -125,6 +125,13 @@ def test_it_comes_back_as_itself_after_a_kill_and_ends_cleanly(run, chroot, tmp_
     assert not list((tmp_path / "a").glob("lease.sock")), "a clean stop leaves no socket"
 
 
+def test_the_end_of_its_terminal_ends_it_cleanly(run, chroot, tmp_path):
+    """It left no word, and the next start had to look for what was lost."""
+    bookie = run("--zookeeper", chroot, "--directory", str(tmp_path / "disk"), "--create")
+    bookie.serving()
+    assert bookie.end(signal.SIGHUP) == 0
+
+
 def test_a_new_bookie_is_made_only_if_that_is_asked_for(run, tmp_path):
     unasked = run("--directory", tmp_path / "a")
     assert unasked.ended() == 2

@@ -1,4 +1,5 @@
-"""Signals for commands that run until Ctrl-C or SIGTERM."""
+"""Signals for commands that run until Ctrl-C or SIGTERM. The end of their terminal (SIGHUP) ends them, too, unless ``nohup``
+started them."""
 
 from __future__ import annotations
 
@@ -10,11 +11,18 @@ from contextlib import contextmanager, suppress
 UNTIL = "until Ctrl-C or SIGTERM"
 
 
+def ending() -> list[signal.Signals]:
+    """The signals that are to end this process."""
+    # SIGINT is one even if it is ignored: a script's shell starts background processes so.
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block, Ctrl-C and SIGTERM raise KeyboardInterrupt, so that the block can report or stop what it began."""
-    # SIGINT has to be set too: a script's shell starts background processes with SIGINT ignored.
-    previous = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)}
+    """Within the block, Ctrl-C, SIGTERM and the terminal's end raise KeyboardInterrupt, so that the block can report or stop what
+    it began."""
+    previous = {each: signal.signal(each, signal.default_int_handler) for each in ending()}
     try:
         yield
     finally:
@@ -37,8 +45,8 @@ def until_signal() -> Iterator[Callable[[], None]]:
                 woken.recv(1)
             signal.set_wakeup_fd(-1)
             # From here on things are being stopped. A second Ctrl-C must not cut that short.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for each in ending():
+                signal.signal(each, signal.SIG_IGN)
 
     with interruptible(), suppress(KeyboardInterrupt):
         yield wait
