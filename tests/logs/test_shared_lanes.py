@@ -152,20 +152,26 @@ class Story:
         return {**rows_before(offset), **rows}
 
     def settle(self) -> None:
-        """All that is left is read and saved, and the lanes are shared out evenly."""
+        """All that is left is read and saved, and the lanes are shared out evenly. The store tells readers of lanes and of each
+        other a moment later."""
         self.join()
-        for _ in range(4 + len(self.members)):
+
+        def has_settled() -> bool:
             for member in self.members:
                 rows = [(row.lane, row.position) for row in member.reader.read()]
                 self.read.update(rows)
                 member.reader.commit()
                 member.unsaved = []
             self.check()
-        assert set(self.read) == self.appended
-        assert {(lane, n) for lane, rows in self.saved().items() for n in range(rows)} == self.appended
-        parts = [member.reader.lanes for member in self.members]
-        assert sum(map(len, parts)) == len(frozenset().union(*parts)), "a lane has one reader"
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+            parts = [member.reader.lanes for member in self.members]
+            saved = {(lane, n) for lane, rows in self.saved().items() for n in range(rows)}
+            one_reader_each = sum(map(len, parts)) == len(frozenset().union(*parts))
+            evenly = max(map(len, parts)) - min(map(len, parts)) <= 1
+            return set(self.read) == self.appended == saved and one_reader_each and evenly
+
+        await_that(
+            has_settled, what=lambda: f"{self.appended - set(self.read)} to be read, and {self.saved()} to be all"
+        )
         for member in self.members:
             member.reader.close()
 
