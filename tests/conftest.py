@@ -17,7 +17,7 @@ from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests import spark_classes
 from tests.awaiting import await_that
 
-pytest_plugins = ["bookspark.testing.plugin"]
+pytest_plugins = ["bookspark.testing.plugin", "tests.spark.fixtures"]
 
 # All servers that tests start listen on loopback, also those of Spark in its own processes.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

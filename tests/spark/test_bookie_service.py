@@ -19,7 +19,7 @@ from bookspark.errors import BookieError, ConfigurationError
 from bookspark.spark.bookies.bookie_service import BookieService
 from bookspark.spark.short_jobs import QUICK_JVM
 from tests.awaiting import await_that
-from tests.spark.conftest import OneSpark
+from tests.spark.fixtures import OneSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -1,7 +1,8 @@
 """One small Spark for all tests of a process that need one of ``local[2]``, and a cluster for tests of the data source.
 
 A process has one Spark at a time, and its start takes as long as a dozen small tests. A module leaves it as it found it. One that
-needs another Spark (``one_spark.other``) puts it aside; it is started again for the next module.
+needs another Spark (``one_spark.other``) puts it aside; it is started again for the next module. So there is one ``one_spark``, a
+plugin's, for the tests of all folders.
 """
 
 from __future__ import annotations
