@@ -57,4 +57,8 @@ def make() -> None:
 
 
 if __name__ == "__main__":
-    make()
+    try:
+        make()
+    except Exception as error:
+        # Whatever it is, the tests only take longer.
+        print(f"Spark's JVMs start without an archive of their classes: {error}")
