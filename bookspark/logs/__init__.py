@@ -31,10 +31,11 @@
 from __future__ import annotations
 
 from bookspark.logs.appended import RowPosition, UnexpectedPositionError
+from bookspark.logs.chain.commit_ledgers import PlacedCommit, header_of, made_anew, newest_header
 from bookspark.logs.chain.committer import Committer, current_committer
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.maintenance import collect_orphans, delete_log, recover_ledgers, truncate_log
-from bookspark.logs.chain.reader import LogReader, PlacedCommit, commits, header_of, made_anew, newest_header
+from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import LogRegistry, check_password
 from bookspark.logs.chain.retention import truncate_expired
 from bookspark.logs.feeds.gaps import Gap, GapKind

@@ -305,9 +305,7 @@ class ProducerLedgers:
             run.epoch,
             self._unsettled,
             self.now_ms(),
-            None,
-            None,
-            open_ledger,
+            open_ledger=open_ledger,
             stamped=True,
         )
         self.committer.commit_open(commit)

@@ -310,6 +310,16 @@ def _documents() -> Iterator[tuple[str, bytes]]:
     yield "log", encode_record(out_of_index(with_lane(record, 1, "service:billing", after=1), 1))
     print_of = Fingerprint(100, "5b7d", "0c9d", "e5d4")
     yield "header", encode_header(CommitHeader(1, Position(4, 400, 5000), {"q": 3}, {"q": print_of}, 9))
-    yield "commit", encode_commit(Commit("q", 4, "run-1", 1, (EntryRange(8, 0, 9, 10, 100),), 9, print_of, 400))
-    yield "commit", encode_commit(Commit("service:a", 4, "run-1", 1, (), 9, None, 400, 7, True))
+    yield (
+        "commit",
+        encode_commit(
+            Commit("q", 4, "run-1", 1, (EntryRange(8, 0, 9, 10, 100),), 9, fingerprint=print_of, first_row=400)
+        ),
+    )
+    yield (
+        "commit",
+        encode_commit(
+            Commit("service:a", 4, "run-1", 1, (), 9, first_row=400, first_byte=900, open_ledger=7, stamped=True)
+        ),
+    )
     yield "row", stamped(5, 6, b"value", b"key", (("trace", b"1"),))

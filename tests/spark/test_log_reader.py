@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
-from bookspark.logs import LogAddress, LogReader, LogRegistry, LogRun
+from bookspark.logs import LogAddress, LogReader, LogRegistry, LogRun, commits
+from bookspark.logs.chain import committer, compaction
 from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.wire.entry_batch import Entry
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 
@@ -39,3 +45,94 @@ def test_what_is_committed_between_a_readers_look_at_the_lac_and_the_next_runs_r
     monkeypatch.setattr(MemoryReader, "read_last_add_confirmed", look_and_be_slow)
     assert [placed.commit.batch for placed in reader.commits()] == [0, 1, 2]
     assert reader.position.rows == 30
+
+
+def log_of(random: Random, monkeypatch: pytest.MonkeyPatch) -> MemoryBookKeeper:
+    """Commits of 0 to 30 rows of several runs, in several ledgers, compacted or not; some of earlier versions, which do not say
+    what is before them, or only how many rows."""
+    bookkeeper = MemoryBookKeeper()
+    registry = LogRegistry(bookkeeper.metadata)
+    registry.ensure("orders", {}, b"")
+    monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([5, 40, 1000]))
+    monkeypatch.setattr(compaction, "CHAIN_MAX", random.choice([2, 64]))
+    left_out = random.choice([(), (), ("first_byte",), ("first_row", "first_byte")])
+    among = random.choice([0.02, 0.5, 1.0])
+    encode = committer.encode_commit
+
+    def encoded(commit: Commit) -> bytes:
+        return encode(replace(commit, **dict.fromkeys(left_out if random.random() < among else ())))
+
+    monkeypatch.setattr(committer, "encode_commit", encoded)
+    for number in range(random.randrange(1, 120)):
+        if number == 0 or random.random() < 0.03:
+            run = LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", f"run {number}"))
+            writer = Committer(bookkeeper, run)
+        rows = random.choice([0, 1, 10, 30])
+        ranges = (EntryRange(1000, number, number, rows, rows * random.choice([0, 9])),) if rows else ()
+        writer.commit(Commit("q", number, run.run, run.epoch, ranges))
+        if random.random() < 0.05:
+            compaction.compact_chain(bookkeeper, run)
+    return bookkeeper
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_reader_that_begins_anywhere_gives_what_one_from_the_start_gives_from_there_on(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    bookkeeper = log_of(random, monkeypatch)
+    every = list(commits(bookkeeper, "orders", b""))
+    end = every[-1].after
+    for row in {0, end.rows, AT_THE_END, *(random.randrange(end.rows + 5) for _ in range(20))}:
+        reader = LogReader(bookkeeper, "orders", b"", row)
+        found = list(reader.commits())
+        assert found == every[len(every) - len(found) :]
+        assert reader.position == end
+        wanted = [placed for placed in every if placed.after.rows > row]
+        assert found[len(found) - len(wanted) :] == wanted
+        reader = LogReader(bookkeeper, "orders", b"", row)
+        assert (reader.newest(), reader.end()) == (end.rows, end)
+
+
+def test_a_reader_that_begins_at_the_end_leaves_out_nothing_that_comes_then() -> None:
+    bookkeeper = MemoryBookKeeper()
+    registry = LogRegistry(bookkeeper.metadata)
+    registry.ensure("orders", {}, b"")
+    run = LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", "a"))
+    writer, reader = Committer(bookkeeper, run), LogReader(bookkeeper, "orders", b"", AT_THE_END)
+    found, made = [], 0
+    for count in (7, 5, 1, 4):
+        for number in range(made, made := made + count):
+            writer.commit(Commit("q", number, "a", run.epoch, (EntryRange(1000, number, number, 1, 9),)))
+        found += [placed.commit.batch for placed in reader.commits()]
+    assert found == list(range(6, 17))
+
+
+@pytest.mark.parametrize("begin", [AT_THE_END, 4321])
+def test_a_reader_that_begins_late_in_a_ledger_of_commits_does_not_read_those_before(
+    begin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read all of them, up to 10,000, only to know how many rows are before its own."""
+    bookkeeper = MemoryBookKeeper()
+    registry = LogRegistry(bookkeeper.metadata)
+    registry.ensure("orders", {}, b"")
+    run = LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", "a"))
+    writer = Committer(bookkeeper, run)
+    random = Random(begin)
+    for number in range(500):
+        rows = random.randint(1, 20)
+        writer.commit(Commit("q", number, "a", run.epoch, (EntryRange(1000, number, number, rows, 9 * rows),)))
+    reader, seen = LogReader(bookkeeper, "orders", b"", begin), list[int]()
+    read = MemoryReader.read
+
+    def counted(self: MemoryReader, first: int, last: int) -> list[Entry]:
+        seen.extend(range(first, last + 1))
+        return read(self, first, last)
+
+    monkeypatch.setattr(MemoryReader, "read", counted)
+    first = next(iter(reader.commits()))
+    if begin == AT_THE_END:
+        assert (seen, reader.newest()) == ([500], reader.position.rows)
+    else:
+        assert first.before.rows <= begin < first.after.rows
+        assert len(seen) < 60

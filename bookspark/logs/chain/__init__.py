@@ -5,6 +5,7 @@
 ``lane_choice``   which lane of a log a writer gets
 ``lane_index``    makes lanes, and takes those that ended out of the index
 ``log_run``       where a log is, and which run writes it
+``commit_ledgers``  reads a commit ledger: its header and its commits
 ``reader``        reads a lane's commits, in order, as the lane grows
 ``open_rows``     the rows of the ledger that the newest commit opened
 ``stamps``        a producer's row as an entry holds it

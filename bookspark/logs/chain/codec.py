@@ -62,6 +62,7 @@ _LATER = (
     "fingerprints",
     "time_ms",
     "first_row",
+    "first_byte",
     "stamped",
     "checkpoint",
     "lanes",

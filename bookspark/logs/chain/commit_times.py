@@ -24,15 +24,9 @@ from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit, time_of_commit
+from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY, made_anew, open_commit_ledger, read_header, with_chain
 from bookspark.logs.chain.open_rows import OpenRows, rows_at_once
-from bookspark.logs.chain.reader import (
-    HEADER_ENTRY,
-    LogReader,
-    made_anew,
-    open_commit_ledger,
-    read_header,
-    with_chain,
-)
+from bookspark.logs.chain.reader import COMMITS_AT_ONCE, LogReader
 from bookspark.logs.chain.time_search import KnownTimes, Looked, first_at
 from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
@@ -42,8 +36,6 @@ if TYPE_CHECKING:
     from bookspark.client.reading.read_handle import ReadHandle
 
 _FIRST = HEADER_ENTRY + 1
-_COMMITS_AT_ONCE = 8
-"""A read of 8 commits, which were appended one by one, takes little more than one of one; of 32 it takes three times as long."""
 _POINTS_MAX, _DATA_LEDGERS_MAX, _COMMITS_MAX = 1 << 16, 64, 64
 """How many times of one lane are kept, 1 MiB of them, how many ledgers of rows, and how many commits."""
 
@@ -214,7 +206,7 @@ class _Search:
             last = self._full(link).last_add_confirmed
             high, after_ms = last + 1, self._first(link + 1).time_ms
         read = partial(self._times, link)
-        entry_id = first_at(time_ms, low, high, read, _COMMITS_AT_ONCE, before_ms, after_ms)
+        entry_id = first_at(time_ms, low, high, read, COMMITS_AT_ONCE, before_ms, after_ms)
         return self._row_in(link + 1, _FIRST) if entry_id == high and last is not None else self._row_in(link, entry_id)
 
     def _last(self, link: int, known_rows: int) -> tuple[int, OpenRows | None]:
@@ -267,9 +259,13 @@ class _Search:
         return known or OpenRows(self._bookkeeper, ledger_id, self._password)
 
     def _commit(self, link: int, entry_id: int) -> Commit:
-        ledger_id = self._chain[link].ledger_id
-        decoded = lambda: decode_commit(self._entry(link, entry_id), ledger_id, entry_id)  # noqa: E731
-        return self._known.commit(ledger_id, entry_id, decoded)
+        ledger = self._chain[link]
+
+        def read() -> Commit:
+            found = None if self._head is None else self._head.commit_in(ledger, entry_id)
+            return found or decode_commit(self._entry(link, entry_id), ledger.ledger_id, entry_id)
+
+        return self._known.commit(ledger.ledger_id, entry_id, read)
 
     def _first(self, link: int) -> Commit:
         """The first commit of a ledger."""

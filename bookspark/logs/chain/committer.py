@@ -44,10 +44,10 @@ from bookspark.errors import (
     NoSuchLedgerError,
 )
 from bookspark.logs.chain.codec import decode_commit, decode_header, encode_commit, encode_header
+from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY, header_before
 from bookspark.logs.chain.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.chain.maintenance import collect_recent_orphans, recover_ledgers
-from bookspark.logs.chain.reader import HEADER_ENTRY, header_before
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.chain.retention import truncate_expired
 from bookspark.protocol.logs.commits import Commit, CommitHeader

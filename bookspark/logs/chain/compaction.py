@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY, open_commit_ledger, read_header
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
-from bookspark.logs.chain.reader import HEADER_ENTRY, open_commit_ledger, read_header
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogRecord
 

@@ -11,8 +11,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
-from bookspark.logs.chain.reader import newest_header
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.commits import CommitHeader
 from bookspark.protocol.logs.lanes import (

@@ -21,7 +21,8 @@ from bookspark.errors import (
     NoSuchLedgerError,
     UnauthorizedAccessError,
 )
-from bookspark.logs.chain.reader import LogReader, commits, open_commit_ledger, read_commits
+from bookspark.logs.chain.commit_ledgers import open_commit_ledger, read_commits
+from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_one_lane, check_password
 from bookspark.logs.chain.retention import link_ends
 from bookspark.metadata.records.names import LedgerId

@@ -9,6 +9,8 @@ Law:
   newest LAC, and a reader that heard it once need not hear it again.
 * The rows of the ledger that the newest commit opened follow those that are committed (``open_rows``).
 * A reader goes on to the next ledger of the chain only when the present one is closed and read to its end.
+* A commit says what is before it, so a reader that begins somewhere looks for the commit there and reads none before it, except
+  among those that an earlier version wrote.
 * A chain that is compacted or truncated meanwhile does not disturb a reader. Its place is the number of commits before it, and
   it looks for the ledger that has the next one.
 * A log of the same name that was created later is another log. No reader goes on in it.
@@ -22,42 +24,39 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
-from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
-from bookspark.logs.chain.codec import decode_commit, decode_header
+from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
+from bookspark.logs.chain.codec import decode_commit
+from bookspark.logs.chain.commit_ledgers import (
+    HEADER_ENTRY,
+    PlacedCommit,
+    made_anew,
+    open_commit_ledger,
+    read_header,
+)
 from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.logs.chain.registry import KIND, LaneName, LogRegistry, check_password
-from bookspark.protocol.logs.commits import START, Commit, CommitHeader, Position
-from bookspark.protocol.logs.lanes import after_of, lane_name, lane_of
+from bookspark.logs.chain.time_search import first_at
+from bookspark.protocol.logs.commits import Commit, Position
+from bookspark.protocol.logs.lanes import lane_name, lane_of
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
     from bookspark.client.reading.read_handle import ReadHandle
 
-Found = TypeVar("Found")
-
 AT_THE_END = (1 << 63) - 1
 """The position of a reader that wants the newest commits alone."""
 RECENT_MAX = 1000
 """How many of the commits that ``LogReader.newest`` read last are kept."""
-HEADER_ENTRY = 0
-"""The entry of a commit ledger that sums up all commits before the ledger."""
+COMMITS_AT_ONCE = 8
+"""A read of 8 commits, which were appended one by one, takes little more than one of one; of 32 it takes three times as long."""
 
 
-class PlacedCommit(NamedTuple):
-    """A commit and its place in the log."""
-
-    before: Position
-    """Batches, rows and bytes of the log before the commit."""
-    commit: Commit
-
-    @property
-    def after(self) -> Position:
-        """Batches, rows and bytes of the log up to and with the commit."""
-        return self.before.followed_by(self.commit)
+class _NotPlacedError(Exception):
+    """A commit does not say what is before it."""
 
 
 @checks_methods
@@ -82,6 +81,8 @@ class LogReader:
         self.recent: deque[PlacedCommit] = deque(maxlen=RECENT_MAX)
         """The commits that ``newest`` read last, one after the other."""
         self._open_rows: OpenRows | None = None
+        self._newest: Commit | None = None
+        """The commit of the ledger that was read last."""
         self._heard = False
         """Whether ``wait`` heard that there is a commit, of which ``commits`` did not tell yet; no bookie is asked for its LAC
         then."""
@@ -89,6 +90,8 @@ class LogReader:
         self._handle: ReadHandle | None = None
         self._next_entry = HEADER_ENTRY + 1
         self._record_changed: threading.Event | None = None
+        self._wanted: int | None = position or None
+        """The row that the first commit is to hold. None: that commit was found, or all commits are wanted."""
         self._seek(lambda before: before.rows <= position)
 
     def commits(self, known_rows: BytesOrNone = 0) -> Iterator[PlacedCommit]:
@@ -122,13 +125,12 @@ class LogReader:
         """The commits of the ledger from the reader's place on."""
         heard, self._heard = self._heard and not handle.metadata.closed, False
         last = handle.last_add_confirmed if heard else handle.read_last_add_confirmed()
+        if (wanted := self._approach(handle, last)) is not None:
+            yield self._pass(wanted)
         while True:
             while self._next_entry <= last:
                 for entry in handle.read(self._next_entry, last):
-                    placed = PlacedCommit(self.position, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
-                    self.position, self._next_entry = placed.after, entry.entry_id + 1
-                    self.opened = placed.commit.open_ledger
-                    yield placed
+                    yield self._pass(decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
             missing = known_rows - self.position.rows
             if handle.metadata.closed or missing <= 0 or ((rows := self.open_rows) and rows.may_have(missing)):
                 return
@@ -139,6 +141,10 @@ class LogReader:
     def handle_of(self, link: CommitLedger) -> ReadHandle | None:
         """The handle of the commit ledger, if it is the one that is read now."""
         return self._handle if link == self._link else None
+
+    def commit_in(self, link: CommitLedger, entry_id: int) -> Commit | None:
+        """The commit in an entry of the commit ledger, if it is the one that was read last."""
+        return self._newest if (link, entry_id) == (self._link, self._next_entry - 1) else None
 
     @property
     def open_rows(self) -> OpenRows | None:
@@ -221,9 +227,40 @@ class LogReader:
             if behind(self.position):
                 return
 
+    def _approach(self, handle: ReadHandle, last: int) -> Commit | None:
+        """Go on, at the first time, to the commit that holds the wanted row, or to the last one there is in the ledger, which
+        entry ``last`` is. Returns that commit, if it was read. The reader stays where it is if it looks at a commit that an
+        earlier version wrote."""
+        row, first, found = self._wanted, self._next_entry, dict[int, Commit]()
+
+        def rows_before(low: int, high: int) -> list[int]:
+            for entry in handle.read(low, high):
+                found[entry.entry_id] = decode_commit(entry.payload, handle.ledger_id, entry.entry_id)
+            return [_place(found[entry_id], 0).rows for entry_id in range(low, high + 1)]
+
+        if row is not None and first < last:
+            with suppress(_NotPlacedError):
+                (end,) = rows_before(last, last)
+                at = last
+                if row < end:
+                    at = first_at(row + 1, first + 1, last, rows_before, COMMITS_AT_ONCE, self.position.rows, end) - 1
+                if at > first:
+                    if at not in found:
+                        rows_before(at, at)
+                    self.position, self._next_entry = _place(found[at], self.position.batches + at - first), at
+        self._wanted = None
+        return found.get(self._next_entry)
+
+    def _pass(self, commit: Commit) -> PlacedCommit:
+        """Go behind the next commit."""
+        placed = PlacedCommit(self.position, commit)
+        self.position, self.opened, self._newest = placed.after, commit.open_ledger, commit
+        self._next_entry += 1
+        return placed
+
     def _enter(self, link: CommitLedger) -> None:
         settles = self.opened is not None
-        self._link, self._handle, self.opened, self._heard = link, None, None, False
+        self._link, self._handle, self._newest, self.opened, self._heard = link, None, None, None, False
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
         if settles:
             # Its first commit has the rows of the ledger that was open, which this reader may have told of.
@@ -254,12 +291,11 @@ class LogReader:
         return following < len(chain)
 
 
-def made_anew(name: str, row: int) -> DataLossError:
-    """The error of a reader that has read a log up to ``row``, when the log was deleted and created again since."""
-    return DataLossError(
-        f"log {name!r} was deleted and created again since this query read it up to row {row}, or the query's Spark checkpoint "
-        "is that of a query that reads another log; start the query with a new checkpoint, or with its own"
-    )
+def _place(commit: Commit, batches: int) -> Position:
+    """What the commit says is before it. Raises _NotPlacedError."""
+    if commit.first_row is None or commit.first_byte is None:
+        raise _NotPlacedError
+    return Position(batches, commit.first_row, commit.first_byte)
 
 
 @checked
@@ -271,81 +307,3 @@ def commits(
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if too few bookies answer.
     """
     return LogReader(bookkeeper, name, password, position).commits()
-
-
-@checked
-def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> CommitHeader:
-    """The header that sums up all commits of the lane. Reads the last ledger of the chain only.
-
-    Raises UnauthorizedAccessError (wrong password), NoSuchLedgerError if the chain changed since ``record`` was read, and
-    ReadError if too few bookies answer.
-    """
-    if not record.commit_ledgers:
-        return header_before(bookkeeper, record, password)
-    header = CommitHeader()
-    for link in record.commit_ledgers[-1:]:
-        handle = open_commit_ledger(bookkeeper, link, password)
-        header = read_header(handle)
-        for placed in read_commits(handle):
-            header = header.followed_by(placed.commit)
-    return header
-
-
-def header_before(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> CommitHeader:
-    """What a lane begins with that has no commit yet: nothing, or what the lane committed that its writer had before. Raises what
-    ``newest_header`` does."""
-    registry, (log, number) = LogRegistry(bookkeeper.metadata), lane_of(record.name)
-    after = record.after if record.ended_rows is not None or not number else after_of(registry.get(log), number)
-    if not after:
-        return CommitHeader()
-    before, header = newest_header(bookkeeper, lane_name(log, after), password)
-    if before.ctime_ms != record.ctime_ms:
-        raise made_anew(log, 0)
-    return CommitHeader(0, START, header.last_batches, header.fingerprints, header.time_ms)
-
-
-@checked
-def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) -> tuple[LogRecord, CommitHeader]:
-    """The log's record and the header that sums up its commits, as far as readers see them. Fences nothing.
-
-    Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the log's last
-    commit ledger is lost, and ReadError if too few bookies answer.
-    """
-    return with_chain(bookkeeper, name, lambda record: header_of(bookkeeper, record, password))
-
-
-def with_chain(
-    bookkeeper: BookKeeper, name: str, read: Callable[[LogRecord], Found], record: LogRecord | None = None
-) -> tuple[LogRecord, Found]:
-    """The lane's record and what ``read`` returns for it; again, if the chain was compacted or truncated meanwhile. ``record``:
-    as it was read just now."""
-    registry = LogRegistry(bookkeeper.metadata)
-    record = record or registry.get(name)
-    while True:
-        try:
-            return record, read(record)
-        except (NoSuchLedgerError, NoSuchEntryError):
-            newest = registry.get(name)
-            if newest.commit_ledgers == record.commit_ledgers:
-                raise
-            record = newest
-
-
-def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
-    """Open a commit ledger for reading. Fences nothing."""
-    return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=HEADER_ENTRY)
-
-
-def read_header(handle: ReadHandle) -> CommitHeader:
-    """The header of a commit ledger."""
-    (entry,) = handle.read(HEADER_ENTRY, HEADER_ENTRY)
-    return decode_header(entry.payload, handle.ledger_id)
-
-
-def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
-    """The commits of a commit ledger that are confirmed now."""
-    before = read_header(handle).position
-    for entry in handle.read(HEADER_ENTRY + 1, handle.read_last_add_confirmed()):
-        placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
-        before = placed.after
-        yield placed

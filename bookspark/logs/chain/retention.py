@@ -25,13 +25,8 @@ from typing import TYPE_CHECKING
 
 from bookspark.arguments import Password, checked
 from bookspark.errors import NoSuchLedgerError
-from bookspark.logs.chain.reader import (
-    commits,
-    newest_header,
-    open_commit_ledger,
-    read_header,
-    with_chain,
-)
+from bookspark.logs.chain.commit_ledgers import newest_header, open_commit_ledger, read_header, with_chain
+from bookspark.logs.chain.reader import commits
 from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bookspark.errors import ReadError
+from bookspark.logs.chain.commit_ledgers import PlacedCommit, made_anew
 from bookspark.logs.chain.commit_times import KnownLedgers, row_at
 from bookspark.logs.chain.open_rows import OpenRows
-from bookspark.logs.chain.reader import AT_THE_END, LogReader, PlacedCommit, made_anew
+from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.rows.splits import Piece, SizedPiece, positioned, rows_within
 from bookspark.protocol.logs.commits import Position

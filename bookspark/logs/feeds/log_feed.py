@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
-from bookspark.logs.chain.reader import made_anew
+from bookspark.logs.chain.commit_ledgers import made_anew
 from bookspark.logs.chain.registry import KIND, LogRegistry
 from bookspark.logs.feeds.lane_feed import Choice, LaneFeed
 from bookspark.logs.feeds.lane_watch import LaneWatch

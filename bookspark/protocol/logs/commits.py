@@ -19,7 +19,7 @@ the bytes. Source: docs/decisions/logs.md; for open ledgers docs/decisions/lanes
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NamedTuple
 
 QUERIES_MAX = 1000
@@ -114,10 +114,13 @@ class Commit:
     ranges: tuple[EntryRange, ...]
     time_ms: int = 0
     """When it was made, in ms since 1970; in a chain no commit is of an earlier time than one before it."""
+    _: KW_ONLY
     fingerprint: Fingerprint | None = None
     """What tells a micro-batch from another one of its number. None: an earlier version wrote it, or it is a batch write."""
     first_row: int | None = None
     """The rows of the chain before it. None: nothing is before it, or an earlier version wrote it."""
+    first_byte: int | None = None
+    """The bytes of payload of the chain before it. None: as for ``first_row``."""
     open_ledger: int | None = None
     """The ledger that it opens: confirmed entries of it are the rows that follow. None: it opens none."""
     stamped: bool = False
@@ -156,7 +159,8 @@ class CommitHeader:
     def placed(self, commit: Commit) -> Commit:
         """``commit`` as the next one of the chain: it says where its rows begin, and its time is not before the one before it,
         although clocks jump."""
-        return replace(commit, time_ms=max(commit.time_ms, self.time_ms), first_row=self.position.rows or None)
+        time_ms, (_, rows, size) = max(commit.time_ms, self.time_ms), self.position
+        return replace(commit, time_ms=time_ms, first_row=rows or None, first_byte=size or None)
 
     def followed_by(self, commit: Commit) -> CommitHeader:
         """The header after one more commit."""

@@ -39,6 +39,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from bookspark.errors import BookKeeperError
+from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.committer import Committer, current_committer
 from bookspark.logs.chain.lane_choice import (
     StreamingQuery,
@@ -52,7 +53,6 @@ from bookspark.logs.chain.lane_choice import (
 )
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.logs.chain.maintenance import recover_ledgers
-from bookspark.logs.chain.reader import newest_header
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.rows.data_ledgers import DataWriter, Written, current_data_ledger
 from bookspark.logs.rows.statistics import joined
@@ -160,7 +160,9 @@ class LogWriter:
         now_ms = time.time_ns() // 1_000_000
         parts = [(message.statistics, sum(item.rows for item in message.ranges)) for message in written]
         told = joined(parts, sum(item.size for item in ranges))
-        commit = Commit(first.query, first.batch, first.run, first.epoch, ranges, now_ms, fingerprint, statistics=told)
+        commit = Commit(
+            first.query, first.batch, first.run, first.epoch, ranges, now_ms, fingerprint=fingerprint, statistics=told
+        )
         return LogRun(replace(log, name=first.lane), first.log_ctime_ms, first.run, first.epoch), commit
 
 

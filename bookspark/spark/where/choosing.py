@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from bookspark.logs.chain.reader import PlacedCommit
+from bookspark.logs.chain.commit_ledgers import PlacedCommit
 from bookspark.logs.rows.splits import Piece, SizedPiece
 from bookspark.logs.rows.statistics import Block, Bounds, Statistics, parsed
 from bookspark.spark.where.predicates import Known, Predicate

@@ -1,0 +1,127 @@
+"""A commit ledger: its header, which sums up all commits before it, and its commits.
+
+Law: a header is confirmed in every ledger that a chain names. Nothing here fences.
+
+Source: docs/decisions/logs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from bookspark.arguments import Password, checked
+from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
+from bookspark.logs.chain.codec import decode_commit, decode_header
+from bookspark.logs.chain.registry import LaneName, LogRegistry
+from bookspark.protocol.logs.commits import START, Commit, CommitHeader, Position
+from bookspark.protocol.logs.lanes import after_of, lane_name, lane_of
+from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+    from bookspark.client.reading.read_handle import ReadHandle
+
+Found = TypeVar("Found")
+
+HEADER_ENTRY = 0
+"""The entry of a commit ledger that sums up all commits before the ledger."""
+
+
+class PlacedCommit(NamedTuple):
+    """A commit and its place in the log."""
+
+    before: Position
+    """Batches, rows and bytes of the log before the commit."""
+    commit: Commit
+
+    @property
+    def after(self) -> Position:
+        """Batches, rows and bytes of the log up to and with the commit."""
+        return self.before.followed_by(self.commit)
+
+
+@checked
+def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> CommitHeader:
+    """The header that sums up all commits of the lane. Reads the last ledger of the chain only.
+
+    Raises UnauthorizedAccessError (wrong password), NoSuchLedgerError if the chain changed since ``record`` was read, and
+    ReadError if too few bookies answer.
+    """
+    if not record.commit_ledgers:
+        return header_before(bookkeeper, record, password)
+    header = CommitHeader()
+    for link in record.commit_ledgers[-1:]:
+        handle = open_commit_ledger(bookkeeper, link, password)
+        header = read_header(handle)
+        for placed in read_commits(handle):
+            header = header.followed_by(placed.commit)
+    return header
+
+
+def header_before(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> CommitHeader:
+    """What a lane begins with that has no commit yet: nothing, or what the lane committed that its writer had before. Raises what
+    ``newest_header`` does."""
+    registry, (log, number) = LogRegistry(bookkeeper.metadata), lane_of(record.name)
+    after = record.after if record.ended_rows is not None or not number else after_of(registry.get(log), number)
+    if not after:
+        return CommitHeader()
+    before, header = newest_header(bookkeeper, lane_name(log, after), password)
+    if before.ctime_ms != record.ctime_ms:
+        raise made_anew(log, 0)
+    return CommitHeader(0, START, header.last_batches, header.fingerprints, header.time_ms)
+
+
+@checked
+def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) -> tuple[LogRecord, CommitHeader]:
+    """The log's record and the header that sums up its commits, as far as readers see them. Fences nothing.
+
+    Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the log's last
+    commit ledger is lost, and ReadError if too few bookies answer.
+    """
+    return with_chain(bookkeeper, name, lambda record: header_of(bookkeeper, record, password))
+
+
+def with_chain(
+    bookkeeper: BookKeeper, name: str, read: Callable[[LogRecord], Found], record: LogRecord | None = None
+) -> tuple[LogRecord, Found]:
+    """The lane's record and what ``read`` returns for it; again, if the chain was compacted or truncated meanwhile. ``record``:
+    as it was read just now."""
+    registry = LogRegistry(bookkeeper.metadata)
+    record = record or registry.get(name)
+    while True:
+        try:
+            return record, read(record)
+        except (NoSuchLedgerError, NoSuchEntryError):
+            newest = registry.get(name)
+            if newest.commit_ledgers == record.commit_ledgers:
+                raise
+            record = newest
+
+
+def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
+    """Open a commit ledger for reading. Fences nothing."""
+    return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=HEADER_ENTRY)
+
+
+def read_header(handle: ReadHandle) -> CommitHeader:
+    """The header of a commit ledger."""
+    (entry,) = handle.read(HEADER_ENTRY, HEADER_ENTRY)
+    return decode_header(entry.payload, handle.ledger_id)
+
+
+def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
+    """The commits of a commit ledger that are confirmed now."""
+    before = read_header(handle).position
+    for entry in handle.read(HEADER_ENTRY + 1, handle.read_last_add_confirmed()):
+        placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
+        before = placed.after
+        yield placed
+
+
+def made_anew(name: str, row: int) -> DataLossError:
+    """The error of a reader that has read a log up to ``row``, when the log was deleted and created again since."""
+    return DataLossError(
+        f"log {name!r} was deleted and created again since this query read it up to row {row}, or the query's Spark checkpoint "
+        "is that of a query that reads another log; start the query with a new checkpoint, or with its own"
+    )
