@@ -13,6 +13,8 @@ import pytest
 
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerRecoveryError, NotEnoughBookiesError
 from bookspark.logs import LogAddress, LogReader, LogRegistry, commits, producer_ledgers
+from bookspark.logs.chain.maintenance import collect_orphans, collect_recent_orphans
+from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.registry import KIND
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.producer import Producer
@@ -384,3 +386,24 @@ def test_a_next_ledger_that_can_not_be_made_is_made_again_and_only_then_ends_the
     assert one.closed
     assert cluster.rows() == [b"0", b"of the old ledger", b"of the new ledger", b"of the old ledger"]
     one.close(SECONDS)
+
+
+@pytest.mark.parametrize("collect", [collect_orphans, collect_recent_orphans])
+def test_rows_that_were_taken_over_are_no_orphan_while_bookies_do_not_know_of_the_commit_that_has_them(
+    collect: Callable[..., list[int]],
+) -> None:
+    """The first commit of a chain's newest ledger was taken for absent until readers heard that it is confirmed. The collection
+    that each new producer begins with deleted the acknowledged rows of the one before."""
+    cluster = Cluster()
+    before = cluster.producer()
+    before.append(b"acknowledged")
+    with cluster.producer() as producer:
+        producer.append(b"more")
+        tending = producer._tending
+        assert tending is not None
+        tending.join(SECONDS)
+        newest = LogRegistry(cluster.memory.metadata).get("orders@1").commit_ledgers[-1].ledger_id
+        cluster.memory.untold.add(newest)
+        assert collect(cluster.memory, "orders@1", b"") == []
+        assert LogReader(cluster.memory, "orders@1", b"", AT_THE_END).newest() == 2
+        assert cluster.rows() == [b"acknowledged", b"more"]

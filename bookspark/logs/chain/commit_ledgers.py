@@ -1,6 +1,7 @@
 """A commit ledger: its header, which sums up all commits before it, and its commits.
 
-Law: a header is confirmed in every ledger that a chain names. Nothing here fences.
+Law: a ledger that a chain names has its header and its first commit, whatever last add confirmed (LAC) is heard: both were
+acknowledged before the chain named it. So whoever opens one there knows of both. Nothing here fences.
 
 Source: docs/decisions/logs.md.
 """
@@ -26,6 +27,8 @@ Found = TypeVar("Found")
 
 HEADER_ENTRY = 0
 """The entry of a commit ledger that sums up all commits before the ledger."""
+FIRST_COMMIT = HEADER_ENTRY + 1
+"""The entry of its first commit."""
 
 
 class PlacedCommit(NamedTuple):
@@ -100,8 +103,8 @@ def with_chain(
 
 
 def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
-    """Open a commit ledger for reading. Fences nothing."""
-    return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=HEADER_ENTRY)
+    """Open a commit ledger, which a chain names, for reading. Fences nothing."""
+    return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=FIRST_COMMIT)
 
 
 def read_header(handle: ReadHandle) -> CommitHeader:
@@ -113,7 +116,7 @@ def read_header(handle: ReadHandle) -> CommitHeader:
 def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
     """The commits of a commit ledger that are confirmed now."""
     before = read_header(handle).position
-    for entry in handle.read(HEADER_ENTRY + 1, handle.read_last_add_confirmed()):
+    for entry in handle.read(FIRST_COMMIT, handle.read_last_add_confirmed()):
         placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
         before = placed.after
         yield placed

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit, time_of_commit
-from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY, made_anew, open_commit_ledger, read_header, with_chain
+from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, made_anew, open_commit_ledger, read_header, with_chain
 from bookspark.logs.chain.open_rows import OpenRows, rows_at_once
 from bookspark.logs.chain.reader import COMMITS_AT_ONCE, LogReader
 from bookspark.logs.chain.time_search import KnownTimes, Looked, first_at
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from bookspark.client import BookKeeper
     from bookspark.client.reading.read_handle import ReadHandle
 
-_FIRST = HEADER_ENTRY + 1
 _POINTS_MAX, _DATA_LEDGERS_MAX, _COMMITS_MAX = 1 << 16, 64, 64
 """How many times of one lane are kept, 1 MiB of them, how many ledgers of rows, and how many commits."""
 
@@ -191,10 +190,10 @@ class _Search:
         chain, time_ms = self._chain, self._time_ms
         link = first_at(time_ms, 0, len(chain), self._times_of_links, 1) - 1
         if link < 0:
-            return self._row_in(0, _FIRST) if chain else 0
+            return self._row_in(0, FIRST_COMMIT) if chain else 0
         newest, times = link == len(chain) - 1, self._known.times(chain[link].ledger_id)
         # The first one is before the time.
-        low, high, before_ms, after_ms = times.around(time_ms, _FIRST + 1, self._first(link).time_ms)
+        low, high, before_ms, after_ms = times.around(time_ms, FIRST_COMMIT + 1, self._first(link).time_ms)
         last: int | None = None
         if high is None and newest:
             high, opened = self._last(link, known_rows)
@@ -207,12 +206,18 @@ class _Search:
             high, after_ms = last + 1, self._first(link + 1).time_ms
         read = partial(self._times, link)
         entry_id = first_at(time_ms, low, high, read, COMMITS_AT_ONCE, before_ms, after_ms)
-        return self._row_in(link + 1, _FIRST) if entry_id == high and last is not None else self._row_in(link, entry_id)
+        return (
+            self._row_in(link + 1, FIRST_COMMIT)
+            if entry_id == high and last is not None
+            else self._row_in(link, entry_id)
+        )
 
     def _last(self, link: int, known_rows: int) -> tuple[int, OpenRows | None]:
         """The last commit of the newest ledger, and the rows of the ledger that it opened."""
         handle = self._handle(link)
-        last = max(handle.last_add_confirmed if self._head is not None else handle.read_last_add_confirmed(), _FIRST)
+        last = max(
+            handle.last_add_confirmed if self._head is not None else handle.read_last_add_confirmed(), FIRST_COMMIT
+        )
         while True:
             commit = self._commit(link, last)
             opened = None if commit.open_ledger is None else self._open_rows(commit.open_ledger)
@@ -237,10 +242,8 @@ class _Search:
     def _handle(self, link: int) -> ReadHandle:
         found, head, ledger = self._handles.get(link), self._head, self._chain[link]
         if found is None:
-            # A ledger that the chain names has its first commit, whatever last add confirmed (LAC) is heard.
             found = self._known.full.get(ledger) or (None if head is None else head.handle_of(ledger))
             found = found or open_commit_ledger(self._bookkeeper, ledger, self._password)
-            found.confirm(_FIRST)
             self._handles[link] = found
         if found.metadata.closed:
             self._known.full[ledger] = found
@@ -271,7 +274,7 @@ class _Search:
         """The first commit of a ledger."""
         found = self._known.firsts.get(self._chain[link])
         if found is None:
-            found = self._known.firsts[self._chain[link]] = self._commit(link, _FIRST)
+            found = self._known.firsts[self._chain[link]] = self._commit(link, FIRST_COMMIT)
         return found
 
     def _entry(self, link: int, entry_id: int) -> bytes:
@@ -305,10 +308,10 @@ class _Search:
         if ledger not in self._known.rows_before:
             self._known.rows_before[ledger] = read_header(self._handle(link)).position.rows
         rows = self._known.rows_before[ledger]
-        if entry_id > _FIRST:
+        if entry_id > FIRST_COMMIT:
             rows += self._first(link).rows
-        if entry_id > _FIRST + 1:
-            entries = self._handle(link).read(_FIRST + 1, entry_id - 1)
+        if entry_id > FIRST_COMMIT + 1:
+            entries = self._handle(link).read(FIRST_COMMIT + 1, entry_id - 1)
             rows += sum(decode_commit(one.payload, ledger.ledger_id, one.entry_id).rows for one in entries)
         return rows
 

@@ -44,7 +44,7 @@ from bookspark.errors import (
     NoSuchLedgerError,
 )
 from bookspark.logs.chain.codec import decode_commit, decode_header, encode_commit, encode_header
-from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY, header_before
+from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, header_before
 from bookspark.logs.chain.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.chain.maintenance import collect_recent_orphans, recover_ledgers
@@ -174,7 +174,7 @@ class Committer:
         """
         try:
             with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
-                entries = reader.read(HEADER_ENTRY + 1, reader.last_add_confirmed)
+                entries = reader.read(FIRST_COMMIT, reader.last_add_confirmed)
                 found = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
                 return any(_key(commit) == _key(other) for other in found)
         except BookKeeperError as error:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY, open_commit_ledger, read_header
+from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, HEADER_ENTRY, open_commit_ledger, read_header
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogRecord
@@ -71,7 +71,7 @@ def _copied(bookkeeper: BookKeeper, record: LogRecord, links: Sequence[CommitLed
     ledger = run.create_ledger(bookkeeper, record.options, COMMIT_ROLE)
     for link in links:
         with bookkeeper.open_ledger(link.ledger_id, password=run.password) as reader:
-            first = HEADER_ENTRY if link is links[0] else HEADER_ENTRY + 1
+            first = HEADER_ENTRY if link is links[0] else FIRST_COMMIT
             payloads = [entry.payload for entry in reader.read(first, reader.last_add_confirmed)]
             if payloads:
                 ledger.append_batch(payloads)

@@ -30,7 +30,7 @@ from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked, che
 from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit
 from bookspark.logs.chain.commit_ledgers import (
-    HEADER_ENTRY,
+    FIRST_COMMIT,
     PlacedCommit,
     made_anew,
     open_commit_ledger,
@@ -88,7 +88,7 @@ class LogReader:
         then."""
         self._link: CommitLedger | None = None
         self._handle: ReadHandle | None = None
-        self._next_entry = HEADER_ENTRY + 1
+        self._next_entry = FIRST_COMMIT
         self._record_changed: threading.Event | None = None
         self._wanted: int | None = position or None
         """The row that the first commit is to hold. None: that commit was found, or all commits are wanted."""
@@ -259,14 +259,10 @@ class LogReader:
         return placed
 
     def _enter(self, link: CommitLedger) -> None:
-        settles = self.opened is not None
         self._link, self._handle, self._newest, self.opened, self._heard = link, None, None, None, False
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
-        if settles:
-            # Its first commit has the rows of the ledger that was open, which this reader may have told of.
-            handle.confirm(HEADER_ENTRY + 1)
         self.position = read_header(handle).position
-        self._handle, self._next_entry = handle, HEADER_ENTRY + 1
+        self._handle, self._next_entry = handle, FIRST_COMMIT
 
     def _read_record(self) -> None:
         record = self._registry.get(self._name)
