@@ -1,0 +1,10 @@
+"""A log's writers, readers and cleaners under schedules that a seed draws: the code that ships, over a cluster in memory.
+
+============  ==========================================================================================
+``turns``     who goes on: one actor at a time, and which one is drawn at each call to the cluster
+``cluster``   ledgers and records in memory, with what may go wrong at each call
+``actors``    queries, batch writes, producers, readers, and what cleans up
+``history``   what actors were told, and the laws that it must keep
+``run``       one schedule, from the first actor until all is read once more without faults
+============  ==========================================================================================
+"""

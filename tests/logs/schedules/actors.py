@@ -1,0 +1,236 @@
+"""Queries, batch writes, producers, readers, and what cleans up, each as the code that ships calls it.
+
+Law: what an actor remembers beyond its process is what is durable where it really runs: a query's commit log, a reader's offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError, ReadError
+from bookspark.logs import LogAddress, LogReader, LogRegistry, LogRun, Producer, truncate_log
+from bookspark.logs.chain.commit_ledgers import newest_header
+from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.lane_choice import (
+    StreamingQuery,
+    begun_batch_write,
+    claimed,
+    lane_for_query,
+    lane_of_run,
+    note_writer,
+)
+from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
+from bookspark.logs.chain.stamps import stamp_of
+from bookspark.logs.feeds.log_feed import LogFeed
+from bookspark.logs.lane_ending import end_lane
+from bookspark.protocol.logs.commits import Commit, EntryRange, Fingerprint
+from bookspark.protocol.logs.lanes import lane_name
+from bookspark.protocol.logs.log_record import DATA_ROLE, LogChangedError, LogRecord
+from tests.logs.schedules.cluster import Client, World
+from tests.logs.schedules.history import History, each, values_of
+
+LOG = "orders"
+ADDRESS = LogAddress("memory", LOG)
+
+
+class Stage:
+    """The log of one schedule, and what is durable beside it."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.turns, self.random = world, world.turns, world.random
+        self.history = History()
+        self.done: dict[str, int] = {}
+        """How many batches each query has noted as committed, in its commit log."""
+        self.runs = 0
+
+    def client(self, process: object) -> Any:
+        return self.world.client(process)
+
+    # -- supervisors
+
+    def again_and_again(self, name: str, does: Callable[[str, object], None], is_done: Callable[[], bool]) -> None:
+        """Run ``does`` until it is done. A run that takes long may be taken for dead, and go on beside the next one."""
+        patience = 60
+        while not is_done():
+            self.runs += 1
+            run, process = f"{name}-run{self.runs}", object()
+            actor = self.turns.begin(run, partial(self.with_errors, partial(does, run, process)), process)
+            for _ in range(self.random.randrange(patience)):
+                if actor.ended:
+                    break
+                self.turns.step("waits for its run")
+            patience += 60
+
+    def with_errors(self, does: Callable[[], None]) -> None:
+        """An error of the cluster ends a run."""
+        try:
+            does()
+        except BookKeeperError as error:
+            self.turns.told.append(f"    ended: {error!r}")
+
+    # -- writers
+
+    def query(self, name: str, batches: int) -> None:
+        self.done[name] = 0
+        self.again_and_again(name, partial(self.query_run, name, batches), lambda: self.done[name] >= batches)
+
+    def query_run(self, name: str, batches: int, run: str, process: object) -> None:
+        client = self.client(process)
+        committers: dict[LogRun, Committer] = {}
+        while (number := self.done[name]) < batches:
+            values = values_of(name, number, 1 + number % 3)
+            record = self._entered(client, name, run, number)
+            if record is not None:
+                owner = LogRun.of(replace(ADDRESS, name=record.name), record)
+                commit = self._written(client, owner, record, name, number, values)
+                committer = committers.setdefault(owner, Committer(client, owner))
+                committer.commit(commit)
+                self.history.acknowledged.update(values)
+                if self.random.random() < 0.5:
+                    self.turns.begin(f"{run} tends", partial(self._tended, committer), process)
+            self.turns.step(f"notes batch {number}")
+            self.done[name] = max(self.done[name], number + 1)
+        for committer in committers.values():
+            committer.close()
+
+    def _tended(self, committer: Committer) -> None:
+        with suppress(BookKeeperError):
+            committer.tend(thoroughly=True)
+
+    def _entered(self, client: Any, name: str, run: str, number: int) -> LogRecord | None:
+        """As ``LogStreamWriter._enter``."""
+        query = StreamingQuery(name)
+        while True:
+            lane = lane_for_query(client, ADDRESS, query)
+            record = LogRegistry(client.metadata).get(lane)
+            if record.owner == run:
+                note_writer(client, ADDRESS, lane, query)
+                return record
+            record, header = newest_header(client, lane, b"")
+            if header.last_batches.get(name, -1) >= number:
+                return None
+            with suppress(LogChangedError):
+                return claimed(client, ADDRESS, lane, run, query, header)
+
+    def _written(
+        self, client: Any, owner: LogRun, record: LogRecord, query: str, number: int, values: list[str]
+    ) -> Commit:
+        self.history.tried(f"{query}/{number}", values)
+        ledger = owner.create_ledger(client, record.options, DATA_ROLE)
+        for value in each(values[: self.random.randrange(2)]):
+            # A speculative attempt, which no commit names.
+            ledger.append(value)
+        first = ledger.last_add_confirmed + 1
+        for value in each(values):
+            last = ledger.append(value)
+        item = EntryRange(ledger.ledger_id, first, last, len(values), sum(map(len, values)))
+        told = Fingerprint(len(values), f"{number:016x}")
+        return Commit(query, number, owner.run, owner.epoch, (item,), 1000, fingerprint=told)
+
+    def batch_write(self, run: str, process: object) -> None:
+        client = self.client(process)
+        record = begun_batch_write(client, ADDRESS, run)
+        owner = LogRun.of_batch_write(replace(ADDRESS, name=record.name), record, run)
+        values = values_of(run, 0, 2)
+        commit = replace(self._written(client, owner, record, run, 0, values), fingerprint=None)
+        committer = Committer(client, owner)
+        committer.commit(commit)
+        self.history.acknowledged.update(values)
+        committer.close()
+        recover_ledgers(client, [item.ledger_id for item in commit.ranges], b"")
+        committer.tend(thoroughly=self.random.random() < 0.5)
+        registry, record = LogRegistry(client.metadata), lane_of_run(client, ADDRESS, run)
+        write, closed = record.batch_write(run), False
+        if write is not None and write.commit_ledger >= 0:
+            recover_ledgers(client, [write.commit_ledger], b"")
+            closed = client.get_ledger_metadata(write.commit_ledger).closed
+        registry.end_batch_write(record.name, run, closed)
+
+    def service(self, name: str, rows: int) -> None:
+        self.done[name] = 0
+        self.again_and_again(name, partial(self.producer_run, name, rows), lambda: self.done[name] >= rows)
+
+    def producer_run(self, name: str, rows: int, run: str, process: object) -> None:
+        known = [int(value.split("/")[1]) for value in self.history.acknowledged if value.startswith(f"{name}/")]
+        producer = Producer(self.client(process), ADDRESS, name)
+        last = producer.last_sequence
+        assert last >= max(known, default=-1), f"{name} goes on behind {last}, and {max(known)} was acknowledged"
+        for number in range(last + 1, rows):
+            (value,) = values_of(name, number, 1)
+            self.history.tried(f"{name}/{number}", [value])
+            place = producer.append(value.encode(), sequence=number)
+            self.history.acknowledged.add(value)
+            if place is not None:
+                self.history.places[value] = place.lane, place.position
+        producer.close()
+        self.done[name] = rows
+
+    # -- readers
+
+    def reader(self, polls: int) -> None:
+        process = object()
+        client = self.client(process)
+        feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
+        at = feed.earliest()
+        for _ in range(polls):
+            if self.random.random() < 0.2:
+                # It goes on from its saved offset.
+                feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
+            # Too few bookies answer, or a commit that was there is not found for the moment.
+            with suppress(ReadError):
+                end = feed.newest()
+                self.read(client, feed, at, end)
+                at = end
+
+    def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> None:
+        """Read what is between two offsets."""
+        for piece, _ in feed.pieces(at, end):
+            try:
+                handle = client.open_ledger_no_recovery(piece.ledger_id)
+                handle.confirm(piece.last_entry_id)
+                entries = list(handle.read(piece.first_entry_id, piece.last_entry_id))
+            except (NoSuchLedgerError, NoSuchEntryError):
+                record = LogRegistry(client.metadata).get(lane_name(LOG, piece.lane))
+                assert record.first_position > piece.position, f"rows from {piece.position} on are gone: {piece}"
+                continue
+            stamped = b"stamped" in handle.metadata.custom_metadata.get("bookspark.encoding", b"")
+            for row, entry in enumerate(entries, piece.position):
+                payload = stamp_of(entry.payload, "a row").value if stamped else entry.payload
+                self.history.seen(piece.lane, row, payload.decode())
+
+    # -- what cleans up
+
+    def truncate(self) -> None:
+        client: Any = self.client(object())
+        feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
+        end = feed.newest()
+        self.read(client, feed, feed.earliest(), end)
+        lane = self.random.choice(feed.lanes)
+        rows = feed.all_rows(end)[lane]
+        truncate_log(client, lane_name(LOG, lane) if lane else f"{LOG}@0", self.random.randint(0, rows), b"")
+
+    def collect(self) -> None:
+        collect_orphans(self.client(object()), LOG, b"")
+
+    def end_some_lane(self) -> None:
+        client: Any = self.client(object())
+        record = LogRegistry(client.metadata).get(LOG)
+        lanes = [lane.number for lane in record.lanes if any(one.startswith("service:") for one in lane.writers)]
+        if lanes:
+            end_lane(client, lane_name(LOG, self.random.choice(lanes)))
+
+    def ends(self) -> dict[int, int]:
+        """Read everything once more, and tell how many rows each lane has."""
+        client: Any = Client(self.world, None)
+        feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
+        end = feed.newest()
+        self.read(client, feed, feed.earliest(), end)
+        lanes = LogRegistry(client.metadata).lanes_of(LOG)
+        found = feed.all_rows(end)
+        for number, name in ((int(one.partition("@")[2] or 0), one) for one in lanes):
+            assert LogReader(client, name, b"").newest() == found.get(number, 0)
+        return found

@@ -1,0 +1,96 @@
+"""Random schedules of all that works on a log break no law, and each of some planted faults makes them break one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from bookspark.logs import producer_ledgers
+from bookspark.logs.chain import committer, compaction, maintenance
+from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
+from bookspark.logs.chain.reader import LogReader
+from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
+from bookspark.protocol.logs.log_record import LogRecord
+from tests.logs.schedules.cluster import Client, Reader
+from tests.logs.schedules.run import run
+
+SEEDS, SEEDS_PLANTED = 40, 300
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_random_schedules_break_no_law(first: int) -> None:
+    assert sum(run(seed)["rows"] for seed in range(first, first + 10)) > 50
+
+
+def test_a_seed_is_a_schedule() -> None:
+    assert run(17) == run(17)
+
+
+def no_fence(client: Client, ledger_id: int, password: bytes = b"") -> Reader:
+    return client.open_ledger_no_recovery(ledger_id)
+
+
+def ended_too_early(record: LogRecord, epoch: int) -> bool:
+    return epoch < record.newest_epoch and epoch not in record.live_epochs
+
+
+def header_alone(bookkeeper: Any, link: Any, password: bytes) -> Any:
+    return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=HEADER_ENTRY)
+
+
+def all_but_one(copied: Callable[..., int]) -> Callable[..., int]:
+    return lambda bookkeeper, record, links, run: copied(bookkeeper, record, links[:-1], run)
+
+
+def behind_any(grown: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, ledger, run, epoch, _: grown(record, ledger, run, epoch, record.commit_ledgers)
+
+
+def a_row_more(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, row, ends: truncated(record, row + 1, ends)
+
+
+def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch.object(owner, name, fault)
+
+
+def silent(owner: Any, name: str, answer: object) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch.object(owner, name, return_value=answer)
+
+
+PLANTED = {
+    "recovery fences nothing": (0, planted(Client, "open_ledger", no_fence)),
+    "an epoch that is over commits": (0, silent(LogRecord, "check_writer", None)),
+    "an epoch is over before its commits are recovered": (0, planted(LogRecord, "ended", ended_too_early)),
+    "a batch is committed twice": (0, silent(committer, "is_committed", False)),
+    "a chain grows behind a ledger that was not recovered": (
+        92,
+        planted(LogRecord, "with_commit_ledger", behind_any(LogRecord.with_commit_ledger)),
+    ),
+    "compaction leaves out a ledger": (7, planted(compaction, "_copied", all_but_one(compaction._copied))),
+    "a collection does not know of the newest ledger's first commit": (
+        26,
+        planted(maintenance, "open_commit_ledger", header_alone),
+    ),
+    "a truncation takes a row more": (73, planted(LogRecord, "truncated", a_row_more(LogRecord.truncated))),
+    "a producer forgets what the one before left open": (0, silent(ProducerLedgers, "_take_over", None)),
+    "a producer forgets its numbers": (0, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
+    "a reader begins at the chain's first ledger, wherever it is": (20, silent(LogReader, "_seek", None)),
+}
+"""The fault, and from which seed on it is looked for: one that finds it now, and others find it, too."""
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_fault_is_found(what: str) -> None:
+    first, fault = PLANTED[what]
+
+    def some() -> None:
+        for seed in range(first, first + SEEDS_PLANTED):
+            run(seed)
+
+    with fault(), pytest.raises(AssertionError):
+        some()
