@@ -21,14 +21,16 @@ from bookspark.logs.chain.lane_choice import (
     claimed,
     lane_for_query,
     lane_of_run,
+    newest_version,
     note_writer,
 )
 from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
+from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.lane_ending import end_lane
-from bookspark.protocol.logs.commits import Commit, EntryRange, Fingerprint
-from bookspark.protocol.logs.lanes import lane_name
+from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint
+from bookspark.protocol.logs.lanes import lane_name, lane_of
 from bookspark.protocol.logs.log_record import DATA_ROLE, LogChangedError, LogRecord
 from tests.logs.schedules.cluster import Client, World
 from tests.logs.schedules.history import History, each, values_of
@@ -132,13 +134,33 @@ class Stage:
         return Commit(query, number, owner.run, owner.epoch, (item,), 1000, fingerprint=told)
 
     def batch_write(self, run: str, process: object) -> None:
+        self._batch_written(self.client(process), run, run, 0)
+
+    def application(self, name: str, versions: int) -> None:
+        """Batch writes that say which version they are, one after the other."""
+        self.done[name] = 0
+        self.again_and_again(name, partial(self.application_run, name, versions), lambda: self.done[name] >= versions)
+
+    def application_run(self, name: str, versions: int, run: str, process: object) -> None:
         client = self.client(process)
+        while (version := self.done[name]) < versions:
+            if newest_version(client, ADDRESS, TXN + name) < version:
+                self._batch_written(client, f"{run}-{version}", name, version, TXN)
+            self.turns.step(f"notes version {version}")
+            self.done[name] = max(self.done[name], version + 1)
+
+    def _batch_written(self, client: Any, run: str, writer: str, number: int, txn: str = "") -> None:
+        """As ``LogBatchWriter`` does it; with ``txn`` as a version of an application."""
         record = begun_batch_write(client, ADDRESS, run)
         owner = LogRun.of_batch_write(replace(ADDRESS, name=record.name), record, run)
-        values = values_of(run, 0, 2)
-        commit = replace(self._written(client, owner, record, run, 0, values), fingerprint=None)
+        values = values_of(writer, number, 2)
+        written = self._written(client, owner, record, writer, number, values)
+        commit = replace(written, query=txn + writer, fingerprint=None)
         committer = Committer(client, owner)
-        committer.commit(commit)
+        if txn:
+            committer.commit_version(commit)
+        else:
+            committer.commit(commit)
         self.history.acknowledged.update(values)
         committer.close()
         recover_ledgers(client, [item.ledger_id for item in commit.ranges], b"")
@@ -213,6 +235,9 @@ class Stage:
         rows = feed.all_rows(end)[lane]
         truncate_log(client, lane_name(LOG, lane) if lane else f"{LOG}@0", self.random.randint(0, rows), b"")
 
+    def alter(self) -> None:
+        LogRegistry(self.client(object()).metadata).alter(LOG, ensemble_size=self.random.choice([3, 4, 5]))
+
     def collect(self) -> None:
         collect_orphans(self.client(object()), LOG, b"")
 
@@ -229,8 +254,10 @@ class Stage:
         feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
         end = feed.newest()
         self.read(client, feed, feed.earliest(), end)
+        return feed.all_rows(end)
+
+    def newest(self) -> dict[int, int]:
+        """How many rows each lane has, for readers that begin at its end."""
+        client: Any = Client(self.world, None)
         lanes = LogRegistry(client.metadata).lanes_of(LOG)
-        found = feed.all_rows(end)
-        for number, name in ((int(one.partition("@")[2] or 0), one) for one in lanes):
-            assert LogReader(client, name, b"").newest() == found.get(number, 0)
-        return found
+        return {lane_of(lane)[1]: LogReader(client, lane, b"", AT_THE_END).newest() for lane in lanes}

@@ -70,6 +70,11 @@ class World:
         """A client of its own for a process."""
         return Client(self, process)
 
+    def tell_all(self) -> None:
+        """Every reader hears of all that is acknowledged."""
+        for ledger in self.ledgers.values():
+            ledger.told = ledger.acknowledged - 1
+
     def close(self) -> None:
         self.records.close()
 

@@ -45,7 +45,7 @@ class History:
         for place, value in sorted(self.rows.items()):
             assert value not in found, f"{value} is at {found[value]} and at {place}"
             found[value] = place
-        assert not (lost := self.acknowledged - found.keys()), f"acknowledged, and not there: {sorted(lost)}"
+        self.check_acknowledged()
         for value, place in self.places.items():
             assert found[value] == place, f"{value} was to be at {place}, and is at {found[value]}"
         for batch, values in self.batches.items():
@@ -58,6 +58,11 @@ class History:
             assert numbers == sorted(numbers), f"{writer} is not in order: {numbers}"
         strange = found.keys() - {value for values in self.batches.values() for value in values}
         assert not strange, f"nobody wrote {strange}"
+
+    def check_acknowledged(self) -> None:
+        """Some reader has seen whatever was acknowledged. Raises AssertionError."""
+        lost = self.acknowledged - set(self.rows.values())
+        assert not lost, f"acknowledged, and not there: {sorted(lost)}"
 
     def _numbers(self) -> dict[str, list[int]]:
         """The numbers of each writer's batches, in the order of the log. (A writer's later lane has a higher number.)"""

@@ -4,7 +4,9 @@ that was begun ends; then all is read once more, checked, and deleted."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -38,25 +40,29 @@ def run(seed: int) -> dict[str, int]:
     begun = {
         "queries": random.randrange(3),
         "services": random.randrange(3),
+        "applications": random.choice([0, 0, 1]),
         "batch writes": random.randrange(3),
         "readers": random.randrange(1, 3),
         "truncations": random.choice([0, 0, 1, 3]),
         "collections": random.choice([0, 1, 2]),
+        "alterations": random.choice([0, 0, 1, 3]),
         "ended lanes": random.choice([0, 0, 1, 2]),
     }
     does: dict[str, Callable[[int], tuple[str, Callable[[], object], bool]]] = {
         "queries": lambda n: (f"query{n}", partial(stage.query, f"query{n}", random.randrange(2, 8)), True),
         "services": lambda n: (f"service{n}", partial(stage.service, f"service{n}", random.randrange(2, 12)), True),
+        "applications": lambda n: (f"app{n}", partial(stage.application, f"app{n}", random.randrange(2, 6)), True),
         "batch writes": lambda n: (f"write{n}", partial(stage.batch_write, f"write{n}", object()), False),
         "readers": lambda n: (f"reader{n}", partial(stage.reader, random.randrange(5, 30)), False),
         "truncations": lambda n: (f"truncation{n}", stage.truncate, False),
         "collections": lambda n: (f"collection{n}", stage.collect, False),
+        "alterations": lambda n: (f"alteration{n}", stage.alter, False),
         "ended lanes": lambda n: (f"ender{n}", stage.end_some_lane, False),
     }
     for what, count in begun.items():
         for number in range(count):
             name, act, lasts = does[what](number)
-            delay = random.randrange(400) if what not in ("queries", "services") else 0
+            delay = random.randrange(400) if what not in ("queries", "services", "applications") else 0
             turns.begin(name, partial(_later, stage, delay, act), lasts=lasts)
     try:
         with _small(random), _threads_as_actors(turns):
@@ -79,10 +85,15 @@ def _later(stage: Stage, delay: int, act: Callable[[], object]) -> None:
 def _end(stage: Stage, world: World) -> None:
     """All is over: nobody writes any more."""
     client: Any = world.client(None)
+    stage.ends()
+    stage.history.check_acknowledged()
+    # A commit whose writer died before it told anybody may be seen or not, until somebody recovers it.
+    world.tell_all()
     ends = stage.ends()
-    stage.history.check(ends)
+    assert stage.newest() == ends
     collect_orphans(client, LOG, b"")
     assert stage.ends() == ends
+    stage.history.check(ends)
     delete_log(client, LOG, b"")
     assert not world.records.list_ledgers(), f"left behind: {world.records.list_ledgers()}"
 
@@ -115,7 +126,7 @@ class _All:
 
 
 def _threads_as_actors(turns: Turns) -> Any:
-    """Threads that the log code starts are actors of the same process."""
+    """Threads that the log code starts are actors of the same process, and who waits for them lets others go on."""
 
     class Thread:
         def __init__(self, target: Callable[..., object], name: str, args: Any = (), daemon: bool = True) -> None:
@@ -131,6 +142,22 @@ def _threads_as_actors(turns: Turns) -> Any:
             if self._actor is not None:
                 turns.join(self._actor)
 
+    class Waited(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            while not self.done():
+                turns.step("waits for what another thread makes")
+            return super().result(0)
+
+    def wait(futures: Sequence[Waited], seconds: float) -> None:
+        for future in futures:
+            with suppress(Exception):
+                future.result(seconds)
+
     names = {name: getattr(threading, name) for name in dir(threading) if name != "Thread"}
     fake = SimpleNamespace(Thread=Thread, **names)
-    return _All([mock.patch.object(module, "threading", fake) for module in (producer, producer_ledgers)])
+    patches = [mock.patch.object(module, "threading", fake) for module in (producer, producer_ledgers)]
+    patches += [
+        mock.patch.object(producer_ledgers, "Future", Waited),
+        mock.patch.object(producer_ledgers, "wait", wait),
+    ]
+    return _All(patches)
