@@ -63,23 +63,23 @@ def silent(owner: Any, name: str, answer: object) -> Callable[[], AbstractContex
 
 
 PLANTED = {
-    "recovery fences nothing": (0, planted(Client, "open_ledger", no_fence)),
-    "an epoch that is over commits": (0, silent(LogRecord, "check_writer", None)),
-    "an epoch is over before its commits are recovered": (0, planted(LogRecord, "ended", ended_too_early)),
+    "recovery fences nothing": (1, planted(Client, "open_ledger", no_fence)),
+    "an epoch that is over commits": (2, silent(LogRecord, "check_writer", None)),
+    "an epoch is over before its commits are recovered": (11, planted(LogRecord, "ended", ended_too_early)),
     "a batch is committed twice": (0, silent(committer, "is_committed", False)),
     "a chain grows behind a ledger that was not recovered": (
-        92,
+        2,
         planted(LogRecord, "with_commit_ledger", behind_any(LogRecord.with_commit_ledger)),
     ),
-    "compaction leaves out a ledger": (7, planted(compaction, "_copied", all_but_one(compaction._copied))),
+    "compaction leaves out a ledger": (4, planted(compaction, "_copied", all_but_one(compaction._copied))),
     "a collection does not know of the newest ledger's first commit": (
-        26,
+        84,
         planted(maintenance, "open_commit_ledger", header_alone),
     ),
-    "a truncation takes a row more": (73, planted(LogRecord, "truncated", a_row_more(LogRecord.truncated))),
-    "a producer forgets what the one before left open": (0, silent(ProducerLedgers, "_take_over", None)),
-    "a producer forgets its numbers": (0, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
-    "a reader begins at the chain's first ledger, wherever it is": (20, silent(LogReader, "_seek", None)),
+    "a truncation takes a row more": (10, planted(LogRecord, "truncated", a_row_more(LogRecord.truncated))),
+    "a producer forgets what the one before left open": (2, silent(ProducerLedgers, "_take_over", None)),
+    "a producer forgets its numbers": (13, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
+    "a reader begins at the chain's first ledger, wherever it is": (8, silent(LogReader, "_seek", None)),
 }
 """The fault, and from which seed on it is looked for: one that finds it now, and others find it, too."""
 

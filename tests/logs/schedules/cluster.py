@@ -22,12 +22,16 @@ from typing import Any
 from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.errors import (
     AddTimeoutError,
+    BookKeeperError,
     LedgerClosedError,
     LedgerFencedError,
+    LedgerRecoveryError,
     MetadataStoreError,
     MetadataVersionError,
     NoSuchEntryError,
     NoSuchLedgerError,
+    NotEnoughBookiesError,
+    ReadError,
 )
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -42,7 +46,11 @@ class Faults:
     """How often something goes wrong, of all calls."""
 
     lost_adds: float = 0.0
+    """An append that may be in the ledger, or not."""
     lost_writes: float = 0.0
+    """A change of a record, or a deletion, that is done and says so to nobody."""
+    refused: float = 0.0
+    """A read, a recovery or a new ledger for which too few bookies answer."""
 
 
 @dataclass
@@ -104,14 +112,14 @@ class Records:
             self._client.world.turns.told.append("    lost the compare-and-set")
             raise
         self._changed(kind, name)
-        if self._world.random.random() < self._world.faults.lost_writes:
-            raise MetadataStoreError("the answer of the store was lost")
+        self._client.lose_answer()
         return new
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
         self._client.step(f"delete_record {name}")
         self._store.delete_record(kind, name, version)
         self._changed(kind, name)
+        self._client.lose_answer()
 
     def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
         self._client.step(f"watch_record {name}")
@@ -138,10 +146,28 @@ class Client:
         while self.news:
             self.news.pop(0)()
 
+    def lose_answer(self) -> None:
+        """What was asked of the metadata store is done; perhaps nobody hears of it."""
+        if self.happens(self.world.faults.lost_writes):
+            raise MetadataStoreError("the answer of the store was lost")
+
+    def ask(self, what: str, error: type[BookKeeperError] = ReadError) -> None:
+        """Ask the bookies, of which perhaps too few answer."""
+        self.step(what)
+        if self.happens(self.world.faults.refused):
+            raise error("too few bookies answer")
+
+    def happens(self, chance: float) -> bool:
+        """Does a fault of this chance come now? After the schedule none does."""
+        happens = self.world.turns.current is not None and self.world.random.random() < chance
+        if happens:
+            self.world.turns.told.append("    that fails")
+        return happens
+
     def create_ledger(self, **options: Any) -> Writer:
         password = options.pop("password")
         store = self.world.records
-        self.step("create_ledger")
+        self.ask("create_ledger", NotEnoughBookiesError)
         metadata = LedgerMetadata(
             ledger_id=store.new_ledger_id(),
             fragments=(Fragment(0, tuple(f"bookie-{n}" for n in range(options["ensemble_size"]))),),
@@ -159,7 +185,7 @@ class Client:
         self.step(f"fence {ledger_id}")
         store.read_ledger(ledger_id)
         ledger.fenced = True
-        self.step(f"close {ledger_id} as its recovery")
+        self.ask(f"close {ledger_id} as its recovery", LedgerRecoveryError)
         self.closed(ledger_id)
         return Reader(self, ledger_id)
 
@@ -177,7 +203,7 @@ class Client:
         self.world.turns.told.append(f"    ledger {ledger_id} is closed with {end} entries")
 
     def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"", *, confirmed: int | None = None) -> Reader:
-        self.step(f"open {ledger_id}")
+        self.ask(f"open {ledger_id}")
         reader = Reader(self, ledger_id)
         reader.confirm(-1 if confirmed is None else confirmed)
         return reader
@@ -185,6 +211,7 @@ class Client:
     def delete_ledger(self, ledger_id: int) -> None:
         self.step(f"delete {ledger_id}")
         self.world.records.delete_ledger(ledger_id)
+        self.lose_answer()
 
     def list_ledgers(self) -> list[int]:
         self.step("list ledgers")
@@ -281,8 +308,7 @@ class Writer:
         self._client.step(f"hears of its add to {self.ledger_id}")
         if ledger.fenced:
             self.acknowledged.fail(LedgerFencedError("fenced"))
-        elif world.random.random() < world.faults.lost_adds:
-            world.turns.told.append("    no answer")
+        elif self._client.happens(world.faults.lost_adds):
             self.acknowledged.fail(AddTimeoutError("no answer"))
         else:
             ledger.told = max(ledger.told, ledger.acknowledged - 1)
@@ -342,7 +368,7 @@ class Reader:
         self._heard = self._client.world.random.randint(least, max(least, self._ledger.acknowledged - 1))
 
     def read_last_add_confirmed(self) -> int:
-        self._client.step(f"asks for the LAC of {self.ledger_id}")
+        self._client.ask(f"asks for the LAC of {self.ledger_id}")
         if not self._metadata.closed:
             # The watch of its metadata told of a close, or that it is deleted.
             self._metadata = self._client.world.records.read_ledger(self.ledger_id).value
@@ -361,7 +387,7 @@ class Reader:
         assert last <= self._heard, f"entry {last} of ledger {self.ledger_id} is read, and not confirmed"
         for entry_id in range(first, last + 1):
             if entry_id in (first, last):
-                self._client.step(f"read {self.ledger_id}, entry {entry_id}")
+                self._client.ask(f"read {self.ledger_id}, entry {entry_id}")
             if self.ledger_id not in self._client.world.records.list_ledgers():
                 raise NoSuchLedgerError(f"ledger {self.ledger_id} is deleted")
             if entry_id >= self._ledger.acknowledged:
