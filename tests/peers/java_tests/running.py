@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from bookspark.bench.peers.maven import fetched
@@ -105,9 +106,14 @@ class Judge:
     def run(self, name: str, seconds: float) -> ClassRun:
         """Run one class. It is cut off after ``seconds``. What the JVM and the bookies say is kept in ``logs``."""
         helper = f"-Dbookspark.bookies={sys.executable} -m tests.peers.java_tests.bookies"
-        command = [*_JAVA, *_OPENED, helper, "-cp", self._class_path, "bookspark.RunClass", self._tests.package + name]
         begun = time.monotonic()
-        with (self.logs / f"{name}.log").open("wb") as log:
+        # Some tests leave folders behind; and a bookie may write yet for a moment after the JVM was killed.
+        with (
+            TemporaryDirectory(prefix="bookspark-tests-", ignore_cleanup_errors=True) as folder,
+            (self.logs / f"{name}.log").open("wb") as log,
+        ):
+            options = [*_JAVA, f"-Djava.io.tmpdir={folder}", *_OPENED, helper, "-cp", self._class_path]
+            command = [*options, "bookspark.RunClass", self._tests.package + name]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT)
             try:
                 tests = told_tests(process, begun + seconds, seconds)

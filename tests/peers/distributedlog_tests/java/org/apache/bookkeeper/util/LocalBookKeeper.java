@@ -25,22 +25,28 @@ public final class LocalBookKeeper implements AutoCloseable {
     private static final int ZOOKEEPER_CONNECTIONS = 1000;
 
     private final String metadataServiceUri;
-    private final int count;
     private final ZooKeeperServerShim ownZooKeeper;
     private final List<OurBookie> bookies = new ArrayList<>();
     private final List<File> folders = new ArrayList<>();
 
-    private LocalBookKeeper(String metadataServiceUri, int count, ZooKeeperServerShim ownZooKeeper) {
+    private LocalBookKeeper(String metadataServiceUri, ZooKeeperServerShim ownZooKeeper) {
         this.metadataServiceUri = metadataServiceUri;
-        this.count = count;
         this.ownZooKeeper = ownZooKeeper;
     }
 
-    /** ``conf`` is a Java bookie's: how it stores and batches entries. Ours do that in their own way. */
+    /**
+     * ``conf`` is a Java bookie's: how it stores and batches entries. Ours do that in their own way. They serve when this returns:
+     * LocalDLMEmulator starts them behind it, waits ten seconds, and goes on without those that a machine under load has not started.
+     */
     public static LocalBookKeeper getLocalBookies(
             String zkHost, int zkPort, int numBookies, boolean shouldStartZK, ServerConfiguration conf) throws Exception {
-        return new LocalBookKeeper("zk+hierarchical://" + zkHost + ":" + zkPort + "/ledgers", numBookies,
+        LocalBookKeeper made = new LocalBookKeeper("zk+hierarchical://" + zkHost + ":" + zkPort + "/ledgers",
             shouldStartZK ? runZookeeper(ZOOKEEPER_CONNECTIONS, zkPort) : null);
+        Bookies.ask("begin", OurBookie.zookeeper(made.metadataServiceUri));
+        for (int i = 0; i < numBookies; i++) {
+            made.addBookie();
+        }
+        return made;
     }
 
     public static ZooKeeperServerShim runZookeeper(int maxCC, int zookeeperPort) throws IOException {
@@ -80,11 +86,8 @@ public final class LocalBookKeeper implements AutoCloseable {
         return false;
     }
 
-    public void start() throws Exception {
-        Bookies.ask("begin", OurBookie.zookeeper(metadataServiceUri));
-        for (int i = 0; i < count; i++) {
-            addBookie();
-        }
+    public void start() {
+        // They serve already.
     }
 
     public void addBookie() throws Exception {
