@@ -66,7 +66,7 @@ def copy_ledger(source: Source, reader: EntryReader, bookkeeper: BookKeeper, led
     if not metadata.closed:
         raise errors.ReadError(
             f"ledger {ledger_id} is {metadata.state.value} there; closed ledgers are copied: let its writer close it, or have it "
-            f"recovered (bookkeeper shell recoverledger -l {ledger_id})"
+            f"recovered (bookkeeper shell readledger -ledgerid {ledger_id} -force-recovery)"
         )
     try:
         here = bookkeeper.get_ledger_metadata(ledger_id)

@@ -18,7 +18,7 @@ from bookspark.cache_folder import cache_folder
 
 _ROOT = Path(__file__).parents[2]
 _JUDGE = _ROOT / "tests/bookkeeper/java/Judge.java"
-_POM = _ROOT / "bookspark/bench/peers/java/bookkeeper-pom.xml"
+POM = _ROOT / "bookspark/bench/peers/java/bookkeeper-pom.xml"
 ANSWER_SECONDS = 90.0
 
 
@@ -49,7 +49,7 @@ class Judge:
 def judging(uri: str, told: Path, *tls: Path) -> Iterator[Judge]:
     """A judge of the cluster at ``uri``; ``told`` gets its log, ``tls`` is the folder of its certificate."""
     place = cache_folder() / "judge"
-    jars, classes = fetched(_POM, place / "jars"), place / "classes"
+    jars, classes = fetched(POM, place / "jars"), place / "classes"
     classes.mkdir(parents=True, exist_ok=True)
     subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", _JUDGE], check=True, timeout=300)
     with ExitStack() as stack:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.client import BookKeeper
-from bookspark.errors import NoSuchClusterError
+from bookspark.errors import MetadataStoreError, NoSuchClusterError
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
@@ -54,3 +54,18 @@ def test_what_is_begun_twice_is_one_cluster(chroot: str) -> None:
     assert begin_cluster(chroot) == first
     with contextlib.closing(ZooKeeperStore(chroot)) as store:
         assert (store.instance_id, store.layout.manager) == (first, LedgerManager.FLAT)
+
+
+def test_no_cluster_is_begun_over_the_records_of_one_that_was_removed(chroot: str) -> None:
+    """BookKeeper's shell removes what is below "ledgers", and no more: a log of the old cluster named ledgers of the new one."""
+    with contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store:
+        first = store.instance_id
+        store.write_record("logs", "orders", b"names ledger 0", None)
+        store.client.delete(store.layout.ledgers, recursive=True)
+        with pytest.raises(
+            MetadataStoreError, match=r"/bookspark in ZooKeeper has records \(logs\) of a cluster .*deleteall"
+        ):
+            begin_cluster(chroot, LedgerManager.BOOKKEEPER)
+        store.client.delete(store.layout.record("logs", "orders"))
+        # The node of the kind alone is no record.
+        assert begin_cluster(chroot, LedgerManager.BOOKKEEPER) != first

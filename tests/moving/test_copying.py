@@ -103,7 +103,7 @@ def test_an_open_ledger_is_left_alone(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
 ) -> None:
     ledger_id = written(there, [b"x"], close=False)
-    with pytest.raises(errors.ReadError, match="recoverledger"):
+    with pytest.raises(errors.ReadError, match=f"shell readledger -ledgerid {ledger_id} -force-recovery"):
         copy_ledger(source, reader, here.bookkeeper(), ledger_id)
     with pytest.raises(errors.NoSuchLedgerError):
         here.bookkeeper().get_ledger_metadata(ledger_id)

@@ -2,7 +2,8 @@
 
 Law: a cluster is begun only by who says so: ``bookspark init``, the bookies' Spark job, a bookie's first start, a cluster for
 tests. For anybody else a place without a cluster is an error, not an empty cluster, because it is most likely mistyped: a report
-that finds nothing wrong with nothing is worse than none. All nodes of a new cluster are made in one transaction.
+that finds nothing wrong with nothing is worse than none. All nodes of a new cluster are made in one transaction. None is begun
+over records of a cluster that was there before: they name ledgers by ids that the new one gives out again.
 
 Source: BookKeeper's ``ZKRegistrationManager.initNewCluster`` and ``bookkeeper shell initnewcluster``.
 """
@@ -39,6 +40,7 @@ def find_cluster(connection: Connection, nodes: Nodes, begin: LedgerManager | No
             return _as_begun(connection, wanted, wanted.follow(found.value))
         if begin is None:
             raise _no_cluster(connection, nodes)
+        _refuse_records_left(nodes, wanted)
         if wanted.root:
             connection.call("making the chroot", lambda: connection.client.ensure_path_async(wanted.root))
         # NodeExists: another client was faster; or our own first attempt was, and its reply was lost.
@@ -58,6 +60,21 @@ def _as_begun(connection: Connection, wanted: Layout, found: Layout) -> Layout:
             "another chroot"
         )
     return found
+
+
+def _refuse_records_left(nodes: Nodes, layout: Layout) -> None:
+    """A MetadataStoreError if records stand at a place without a LAYOUT. BookKeeper's shell (``nukeexistingcluster``) leaves
+    them, because it removes only what it knows."""
+    what, top = "looking for records of another cluster", layout.all_records
+    kinds = sorted(nodes.children(what, top))
+    named = nodes.children_of_each(what, [f"{top}/{kind}" for kind in kinds])
+    left = [kind for kind, names in zip(kinds, named, strict=True) if names]
+    # A LAYOUT that is there by now is that of a client that was faster, and so are the records.
+    if left and nodes.read("reading LAYOUT", layout.layout) is None:
+        raise MetadataStoreError(
+            f"{top} in ZooKeeper has records ({', '.join(left)}) of a cluster that was removed from there; they name ledgers "
+            f"that are gone. Remove them (zkCli.sh: deleteall {top}), or begin the cluster at another chroot"
+        )
 
 
 def identify(connection: Connection, nodes: Nodes, layout: Layout) -> str:

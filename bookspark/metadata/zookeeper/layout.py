@@ -186,8 +186,12 @@ class Layout:
     def sharing(self) -> str:
         return self.records("sharing")
 
+    @property
+    def all_records(self) -> str:
+        return f"{self.root}/bookspark"
+
     def records(self, kind: str) -> str:
-        return f"{self.root}/bookspark/{check_name(kind, 'record kind')}"
+        return f"{self.all_records}/{check_name(kind, 'record kind')}"
 
     def record(self, kind: str, name: str) -> str:
         check_record(kind, name)

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from pathlib import Path
 
-from tests.peers.bookkeeper_tests.running import VERSION, Judge
-from tests.peers.bookkeeper_tests.table import row, write_rows
+from tests.peers.java_tests.command import run_tests
+from tests.peers.java_tests.running import PeerTests
+
+TESTS = PeerTests(
+    folder=Path(__file__).parent,
+    jar="bookkeeper-server",
+    package="org.apache.bookkeeper.",
+    packages=("org/apache/bookkeeper/client", "org/apache/bookkeeper/replication"),
+    cluster_class="org.apache.bookkeeper.test.BookKeeperClusterTestCase",
+)
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 if every class was run, whatever its tests say."""
-    parser = argparse.ArgumentParser("scripts/peers bookkeeper-tests", description=__doc__)
-    parser.add_argument("classes", nargs="*", help="such as client.BookKeeperTest; all if none is named")
-    parser.add_argument("--seconds", type=float, default=900.0, help="the time limit of each class")
-    parser.add_argument("--list", action="store_true", help="print the names of the classes, and run none")
-    options = parser.parse_args(arguments)
-    judge = Judge()
-    known = judge.classes()
-    if unknown := sorted(set(options.classes) - set(known)):
-        parser.error(f"BookKeeper {VERSION} has no such class of tests with a cluster: {', '.join(unknown)}")
-    if options.list:
-        print("\n".join(known))
-        return 0
-    for name in options.classes or known:
-        run = judge.run(name, options.seconds)
-        for test in run.tests:
-            if test.outcome != "passed":
-                print(f"    {test.name}: {test.outcome}: {test.why}")
-        print(f"{row(run)} {run.seconds:.0f} s", flush=True)
-        total = write_rows([run])
-    print(f"{total} What they said is in {judge.logs}")
-    return 0
+    return run_tests(TESTS, __doc__, arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Runs BookKeeper's classes of tests, each in a JVM of its own, with our bookies in the place of Java ones.
+"""Runs classes of tests of the BookKeeper project, each in a JVM of its own, with our bookies in the place of Java ones.
+
+A set of tests is a folder beside this one: its ``pom.xml`` names the jars, ``java`` has the class of BookKeeper's that starts
+bookies, under the same name and with ours, and ``reasons.toml`` says why a test fails, where somebody looked.
 
 Law: how a test ended is what JUnit said of it. What a test wanted that our bookies can't give is told by what threw it
 (``Unavailable.java``): nobody sorts the tests by hand. A test that was cut off has failed.
@@ -13,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from bookspark.bench.peers.maven import fetched
@@ -21,8 +25,6 @@ from bookspark.cache_folder import cache_folder
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 VERSION = "4.17.3"
-PACKAGE = "org.apache.bookkeeper."
-PACKAGES = ("org/apache/bookkeeper/client", "org/apache/bookkeeper/replication")
 _NO_TESTS = "No runnable methods"
 """What JUnit says of a class that has none."""
 _JAVA = ("java", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=WARN")
@@ -31,6 +33,29 @@ _OPENED = [
     f"--add-opens=java.base/{name}=ALL-UNNAMED"
     for name in ("java.lang", "java.util", "java.io", "java.nio", "java.net")
 ]
+
+
+class PeerTests(NamedTuple):
+    """Tests that are run in the same way."""
+
+    folder: Path
+    """With ``pom.xml``, ``java`` and ``reasons.toml``. Its name with - for _ is that of the command, and of the table's marks."""
+
+    jar: str
+    """The artifact whose tests they are."""
+
+    package: str
+    """What the names of the classes begin with. The table is without it."""
+
+    packages: tuple[str, ...]
+    """Where the classes are, as folders of the jar; those of ``package`` if empty."""
+
+    cluster_class: str
+    """What each class of tests with a cluster descends from."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name.replace("_", "-")
 
 
 class JavaTest(NamedTuple):
@@ -45,7 +70,7 @@ class ClassRun(NamedTuple):
     """How a class of tests ended."""
 
     name: str
-    """Without ``org.apache.bookkeeper.``."""
+    """Without the set's package."""
     tests: list[JavaTest]
     seconds: float
 
@@ -54,32 +79,41 @@ class ClassRun(NamedTuple):
 
 
 class Judge:
-    """BookKeeper's tests, compiled against ours."""
+    """A set of tests, compiled against ours."""
 
-    def __init__(self) -> None:
+    def __init__(self, tests: PeerTests) -> None:
         """Bring the jars and compile. Raises CalledProcessError."""
-        place = cache_folder() / "bookkeeper-tests"
-        self._jars, classes = fetched(HERE / "pom.xml", place / "jars"), place / "classes"
+        self._tests = tests
+        place = cache_folder() / tests.name
+        self._jars, classes = fetched(tests.folder / "pom.xml", place / "jars"), place / "classes"
         self.logs = place / "logs"
         for folder in (classes, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
-        _compile(sorted(HERE.glob("java/**/*.java")), classes, f"{self._jars}/*")
+        sources = [source for folder in (HERE, tests.folder) for source in sorted(folder.glob("java/**/*.java"))]
+        _compile(sources, classes, f"{self._jars}/*")
         # Ours come first: one of them has the name of one of BookKeeper's.
         self._class_path = f"{classes}:{self._jars}/*"
 
     def classes(self) -> list[str]:
-        """The classes of tests that need a cluster, without ``org.apache.bookkeeper.``."""
-        jar = str(self._jars / f"bookkeeper-server-{VERSION}-tests.jar")
-        command = [*_JAVA, "-cp", self._class_path, "bookspark.ListClasses", jar, *PACKAGES]
+        """The classes of tests that need a cluster, without the set's package."""
+        jar = str(self._jars / f"{self._tests.jar}-{VERSION}-tests.jar")
+        packages = self._tests.packages or (self._tests.package.rstrip(".").replace(".", "/"),)
+        listing = ["bookspark.ListClasses", jar, self._tests.cluster_class, *packages]
+        command = [*_JAVA, "-cp", self._class_path, *listing]
         found = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True).stdout
-        return sorted(name.removeprefix(PACKAGE) for name in found.split())
+        return sorted(name.removeprefix(self._tests.package) for name in found.split())
 
     def run(self, name: str, seconds: float) -> ClassRun:
         """Run one class. It is cut off after ``seconds``. What the JVM and the bookies say is kept in ``logs``."""
-        helper = f"-Dbookspark.bookies={sys.executable} -m tests.peers.bookkeeper_tests.bookies"
-        command = [*_JAVA, *_OPENED, helper, "-cp", self._class_path, "bookspark.RunClass", PACKAGE + name]
+        helper = f"-Dbookspark.bookies={sys.executable} -m tests.peers.java_tests.bookies"
         begun = time.monotonic()
-        with (self.logs / f"{name}.log").open("wb") as log:
+        # Some tests leave folders behind; and a bookie may write yet for a moment after the JVM was killed.
+        with (
+            TemporaryDirectory(prefix="bookspark-tests-", ignore_cleanup_errors=True) as folder,
+            (self.logs / f"{name}.log").open("wb") as log,
+        ):
+            options = [*_JAVA, f"-Djava.io.tmpdir={folder}", *_OPENED, helper, "-cp", self._class_path]
+            command = [*options, "bookspark.RunClass", self._tests.package + name]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT)
             try:
                 tests = told_tests(process, begun + seconds, seconds)

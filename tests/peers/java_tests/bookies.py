@@ -1,4 +1,4 @@
-"""``python -m tests.peers.bookkeeper_tests.bookies``: starts and stops bookies for a JVM that runs BookKeeper's tests.
+"""``python -m tests.peers.java_tests.bookies``: starts and stops bookies for a JVM that runs tests of the BookKeeper project.
 
 Law: one command a line comes in, one line goes out: ``ok [answer]`` or ``error <why>``. Nothing outlives this process: its
 bookies are killed when its input ends, and the kernel kills them when it dies. It has no threads and no connections, so that a

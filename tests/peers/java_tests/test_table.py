@@ -7,8 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from tests.peers.bookkeeper_tests.running import ClassRun, JavaTest, told_tests
-from tests.peers.bookkeeper_tests.table import BEGIN, END, row, write_rows
+from tests.peers.java_tests.running import ClassRun, JavaTest, PeerTests, told_tests
+from tests.peers.java_tests.table import marks, row, write_rows
+
+
+def set_of(folder: Path, reasons: str = "") -> PeerTests:
+    """A set of tests with nothing but reasons."""
+    folder.mkdir()
+    (folder / "reasons.toml").write_text(reasons)
+    return PeerTests(folder, "server", "org.", (), "org.Cluster")
 
 
 def says(words: str, *, stays: bool = False) -> list[JavaTest]:
@@ -43,23 +50,38 @@ def test_a_class_without_tests_has_none() -> None:
 
 
 def test_a_row_replaces_that_of_its_class_alone_and_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
+    page, tests = tmp_path / "page.md", set_of(tmp_path / "some_tests")
+    begin, end = marks(tests)
+    page.write_text(f"before\n{begin}\n{end}\nafter\n")
     first = ClassRun(
         "client.B", [JavaTest("a", "passed"), JavaTest("b", "failed", "no | such `x`"), JavaTest("c", "skipped")], 1
     )
     second = ClassRun(
         "client.A", [JavaTest("a", "insides", "insides: folders"), JavaTest("b", "insides", "insides: folders")], 1
     )
-    assert write_rows([first], page) == "1 class with 3 tests: 1 passed, 1 failed, 1 was skipped."
-    assert write_rows([second], page) == "2 classes with 5 tests: 1 passed, 3 failed, 1 was skipped."
-    assert write_rows([first._replace(tests=[JavaTest("a", "passed")])], page).startswith(
+    assert write_rows(tests, [first], page) == "1 class with 3 tests: 1 passed, 1 failed, 1 was skipped."
+    assert write_rows(tests, [second], page) == "2 classes with 5 tests: 1 passed, 3 failed, 1 was skipped."
+    assert write_rows(tests, [first._replace(tests=[JavaTest("a", "passed")])], page).startswith(
         "2 classes with 3 tests: 1 passed, 2 failed"
     )
     lines = page.read_text().splitlines()
-    assert (lines[0], lines[1], lines[-2], lines[-1]) == ("before", BEGIN, END, "after")
+    assert (lines[0], lines[1], lines[-2], lines[-1]) == ("before", begin, end, "after")
     assert lines[-4:-2] == [
         "| `client.A` | 2 | 0 | 2 | 0 | 2 reach into a Java bookie's insides (folders) |",
         "| `client.B` | 1 | 1 | 0 | 0 |  |",
     ]
-    assert "1 `b`: no   such  x" in row(first)
+    assert "1 `b`: no   such  x" in row(tests, first)
+
+
+def test_each_set_has_a_table_and_reasons_of_its_own(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    sets = [set_of(tmp_path / f"{name}_tests", f'"client.A.a" = "{name} looked"') for name in ("first", "second")]
+    page.write_text("".join("{}\n{}\n".format(*marks(tests)) for tests in sets))
+    for tests in sets:
+        write_rows(
+            tests, [ClassRun("client.A", [JavaTest("a", "failed", "no"), JavaTest("b", "failed", "never")], 1)], page
+        )
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `client.A` | 2 | 0 | 2 | 0 | 1 `a`: {name} looked; 1 `b`: never |" for name in ("first", "second")
+    ]
