@@ -42,6 +42,7 @@ _COUNT_MAX = 1 << 20
 _ANSWER_BYTES = 1 << 10
 """Of an answer, beside what it carries."""
 _LAST_ENTRY = -1
+_ADD = Operation.ADD_ENTRY
 _NO_FIELDS: Mapping[str, object] = {}
 _KINDS = {one: f"bookkeeper_{one.name.lower()}" for one in Operation}
 
@@ -76,10 +77,13 @@ class Dispatch:
         """Take one request. It is answered now or later, on the loop; no error comes out of here."""
         self._under_way += 1
         try:
-            if asked.operation is not Operation.ADD_ENTRY:
+            is_add = asked.operation is _ADD
+            if not is_add:
                 self._adds.add_gathered()
             if self._under_way > self._bookie.requests_in_flight_max:
                 self._answer(asked, Status.TOO_MANY_REQUESTS)
+            elif is_add and 0 <= asked.ledger_id <= BOOKKEEPERS_LEDGER_ID_MAX:
+                self._adds.add(asked)
             elif asked.operation is Operation.AUTH:
                 self._under_way -= 1
                 self._peer.send(answer_auth(asked, _ALONE))
@@ -99,8 +103,6 @@ class Dispatch:
 
     def _of_a_ledger(self, asked: Asked) -> None:
         match asked.operation:
-            case Operation.ADD_ENTRY:
-                self._adds.add(asked)
             case Operation.READ_ENTRY | Operation.BATCH_READ_ENTRY:
                 self._read(asked)
             case Operation.READ_LAC:

@@ -18,8 +18,9 @@ Source: BookKeeper's ``BookieProtocol``, ``BookieProtoEncoding`` and ``Bookkeepe
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from bookspark.bookkeeper.messages import DEFERRED_SYNC, RECOVERY_ADD, SCHEMA, VERSION_3, Operation, ReadFlag
 from bookspark.wire.chunks import ChunkPool
@@ -43,6 +44,7 @@ BATCH_HEAD_BYTES = _ANSWER_2.size + 8
 """What an answer to BATCH_READ has before its entries, in bytes. The size that a client asks for counts it."""
 _FENCE_2, _RECOVERY_2 = 1, 2
 _RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
+_FLAGS_OF_READS = {ReadFlag.FENCE: int(Flag.FENCE), ReadFlag.ENTRY_PIGGYBACK: int(Flag.ENTRY)}
 _NO_FIELDS: Mapping[str, object] = {}
 
 _OPERATIONS_2 = {1: Operation.ADD_ENTRY, 2: Operation.READ_ENTRY, 3: Operation.AUTH, 7: Operation.BATCH_READ_ENTRY}
@@ -127,6 +129,10 @@ class Asked(NamedTuple):
         return f"Asked({self.operation.name}, version {self.version}, ledger {self.ledger_id}, entry {self.entry_id})"
 
 
+_new_asked = cast(Callable[[Iterable[object]], Asked], partial(tuple.__new__, Asked))
+"""``Asked._make`` without the cost of a Python call."""
+
+
 def first_message_size(seen: bytes) -> int:
     """How many bytes of a connection that begins with ``seen`` show that a client of BookKeeper is there. A first request may be
     a long add, so it is not waited for. Raises WireError for bytes that none sends."""
@@ -193,7 +199,9 @@ def _decode_2(frame: bytes, operation: Operation, bits: int) -> Asked:
         body = frame[4 + MASTER_KEY_BYTES :]
         ledger_id, entry_id = _ENTRY.unpack_from(body)
         flags = _RECOVERY if bits & _RECOVERY_2 else 0
-        return Asked(2, operation, 0, ledger_id, entry_id, flags, frame[4 : 4 + MASTER_KEY_BYTES], body)
+        return _new_asked(
+            (2, operation, 0, ledger_id, entry_id, flags, frame[4 : 4 + MASTER_KEY_BYTES], body, None, 0, 1, 0)
+        )
     if operation is Operation.AUTH:
         return Asked(2, operation, body=_plugin(_parse("AuthMessage", frame[4:])))
     flags = int(Flag.FENCE) if bits & _FENCE_2 else 0
@@ -238,7 +246,15 @@ def _decode_3(frame: bytes) -> Asked:
         flags = _RECOVERY if it.flag & RECOVERY_ADD else 0
         if it.writeFlags & DEFERRED_SYNC:
             flags |= _VOLATILE
-        return Asked(3, operation, header.txnId, it.ledgerId, it.entryId, flags, it.masterKey, it.body)
+        return _new_asked(
+            (3, operation, header.txnId, it.ledgerId, it.entryId, flags, it.masterKey, it.body, None, 0, 1, 0)
+        )
+    if operation is Operation.READ_ENTRY:
+        flags = _FLAGS_OF_READS.get(it.flag, 0)
+        previous = it.previousLac if it.HasField("previousLac") else None
+        return _new_asked(
+            (3, operation, header.txnId, it.ledgerId, it.entryId, flags, it.masterKey, b"", previous, it.timeOut, 1, 0)
+        )
     asked = Asked(3, operation, header.txnId)
     if operation is Operation.AUTH:
         return asked._replace(body=_plugin(it))
@@ -249,14 +265,6 @@ def _decode_3(frame: bytes) -> Asked:
     asked = asked._replace(ledger_id=it.ledgerId)
     if operation is Operation.WRITE_LAC:
         return asked._replace(entry_id=it.lac, master_key=it.masterKey, body=it.body)
-    if operation is Operation.READ_ENTRY:
-        flags = int(Flag.FENCE) if it.flag == ReadFlag.FENCE else 0
-        if it.flag == ReadFlag.ENTRY_PIGGYBACK:
-            flags = int(Flag.ENTRY)
-        previous = it.previousLac if it.HasField("previousLac") else None
-        return asked._replace(
-            entry_id=it.entryId, flags=flags, master_key=it.masterKey, previous_lac=previous, timeout_ms=it.timeOut
-        )
     return asked
 
 

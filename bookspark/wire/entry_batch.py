@@ -258,7 +258,7 @@ class EntryBatch:
             ),
             strict=True,
         )
-        return map(_new_entry, rows)
+        return map(new_entry, rows)
 
     def _only_entry(self) -> Entry:
         """The entry of a batch of one. This is five times as quick as through the columns."""
@@ -308,7 +308,7 @@ class EntryBatch:
         return pyarrow.ipc.read_record_batch(pyarrow.py_buffer(self.frame), arrow_schema())
 
 
-_new_entry = cast(Callable[[Iterable[object]], Entry], partial(tuple.__new__, Entry))
+new_entry = cast(Callable[[Iterable[object]], Entry], partial(tuple.__new__, Entry))
 """``Entry._make`` without the cost of a Python call."""
 
 
