@@ -28,6 +28,9 @@ Found = Callable[[int, Sequence[bytes]], None]
 
 _AHEAD = 1 << 20
 """A read of one entry plans so many more, as far as they are in its batch."""
+_BATCHED_BYTES = 1 << 20
+"""An answer to a batched read is about so long, if there is room. A client sends the next one when it has this one, so a short
+one costs it a round trip more."""
 _FLUSHED_BYTES = 64 << 10
 _STORED_BYTES = 1 << 10
 """An entry that is alone in its batch takes up to this much more on the disk than its body has."""
@@ -75,6 +78,8 @@ class EntryReads:
                 read.found(Status.IO_ERROR if plan.refusal is None else status_of(plan.refusal), ())
                 return
             size = max(PART_BYTES, plan.pieces[0].size)
+            if read.count > 1 and self._peer.takes(_BATCHED_BYTES):
+                size = max(size, _BATCHED_BYTES)
             if self._peer.takes(size):
                 if self._found_kept(read, plan):
                     return

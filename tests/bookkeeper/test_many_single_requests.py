@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.entry_batch import EntryBatch, encode_entries
 from bookspark.wire.header import Header, Kind, Status
 from tests.bookie.kit import SECONDS_MAX, config, entries
-from tests.bookkeeper.kit import KEY, add_2, body, open_door, read_2, request
+from tests.bookkeeper.kit import KEY, add_2, body, framed, open_door, read_2, request
 
 COUNT = 40
 
@@ -151,3 +152,20 @@ def test_one_entry_of_a_batch_is_the_one_that_all_have() -> None:
         ]
         batch = EntryBatch(encode_entries(Header(Kind.ADD, 0, 3, 7, 6 + count), rows))
         assert [batch.entry(entry_id) for entry_id in range(7, 7 + count)] == rows == list(batch.entries())
+
+
+def test_an_answer_to_a_batched_read_has_a_mebibyte(tmp_path: Path) -> None:
+    """A client sends the next batched read when it has this one: with a quarter of it, it waits four times as often."""
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller, payload = call(), b"p" * (16 << 10)
+        for entry in range(80):
+            caller.send(add_2(KEY, body(5, entry, payload)))
+            assert caller.answer_2()[0] == 0
+        found = []
+        for _ in range(2):
+            # The first one opens the log, in a thread.
+            caller.send(framed(struct.pack(">BBHqqqiq", 2, 7, 0, 5, 0, 1, 80, 5 << 20)))
+            code, _, _, told = caller.answer_2()
+            assert code == 0
+            found.append(told.count(payload))
+        assert all(60 <= count < 80 for count in found), found
