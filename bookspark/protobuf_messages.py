@@ -34,12 +34,14 @@ class Schema:
 
     def parse(self, name: str, data: bytes) -> Any:
         """The message in ``data``. Raises ValueError for bytes that are none."""
-        kind = self.message(name)
-        from google.protobuf.message import DecodeError
-
         try:
-            return kind.FromString(data)
-        except DecodeError as error:
+            return self.message(name).FromString(data)
+        except Exception as error:
+            # It is imported here alone: to import it for each message costs as much as to parse one.
+            from google.protobuf.message import DecodeError
+
+            if not isinstance(error, DecodeError):
+                raise
             raise ValueError(f"bytes that are no {name}: {error}") from error
 
     def _message(self, name: str) -> Any:

@@ -27,7 +27,7 @@ from bookspark.bookkeeper.entries import LAC_BODY_BYTES
 from bookspark.bookkeeper.entry_reads import EntryReads
 from bookspark.bookkeeper.gathered_adds import ALL, GatheredAdds, key_of
 from bookspark.bookkeeper.messages import BookieInfo, Operation
-from bookspark.bookkeeper.requests import BATCH_HEAD_BYTES, MASTER_KEY_BYTES, Asked, answer, answer_auth
+from bookspark.bookkeeper.requests import BATCH_HEAD_BYTES, MASTER_KEY_BYTES, Asked, answer, answer_adds, answer_auth
 from bookspark.bookkeeper.shared_by_clients import SharedByClients
 from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
 from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX, NO_ENTRY
@@ -42,6 +42,7 @@ _COUNT_MAX = 1 << 20
 _ANSWER_BYTES = 1 << 10
 """Of an answer, beside what it carries."""
 _LAST_ENTRY = -1
+_ADD = Operation.ADD_ENTRY
 _NO_FIELDS: Mapping[str, object] = {}
 _KINDS = {one: f"bookkeeper_{one.name.lower()}" for one in Operation}
 
@@ -57,9 +58,9 @@ class Dispatch:
         self._storage = shared.bookie.storage
         self._peer = peer
         self._loop = asyncio.get_running_loop()
-        self._reads = EntryReads(self._storage, peer)
+        self._reads = EntryReads(self._storage, peer, shared.kept_batches)
         self._under_way = 0
-        self._adds = GatheredAdds(shared, peer, self._answer, self._refuse)
+        self._adds = GatheredAdds(shared, peer, self._answer_adds, self._refuse)
         self._polls: dict[int, tuple[int, asyncio.TimerHandle]] = {}
         """The long polls that wait: the ledger of each, by their numbers in ``storage.long_polls``."""
 
@@ -76,10 +77,13 @@ class Dispatch:
         """Take one request. It is answered now or later, on the loop; no error comes out of here."""
         self._under_way += 1
         try:
-            if asked.operation is not Operation.ADD_ENTRY:
+            is_add = asked.operation is _ADD
+            if not is_add:
                 self._adds.add_gathered()
             if self._under_way > self._bookie.requests_in_flight_max:
                 self._answer(asked, Status.TOO_MANY_REQUESTS)
+            elif is_add and 0 <= asked.ledger_id <= BOOKKEEPERS_LEDGER_ID_MAX:
+                self._adds.add(asked)
             elif asked.operation is Operation.AUTH:
                 self._under_way -= 1
                 self._peer.send(answer_auth(asked, _ALONE))
@@ -99,8 +103,6 @@ class Dispatch:
 
     def _of_a_ledger(self, asked: Asked) -> None:
         match asked.operation:
-            case Operation.ADD_ENTRY:
-                self._adds.add(asked)
             case Operation.READ_ENTRY | Operation.BATCH_READ_ENTRY:
                 self._read(asked)
             case Operation.READ_LAC:
@@ -122,6 +124,11 @@ class Dispatch:
         self._under_way -= 1
         self._storage.traffic.answers[_KINDS[asked.operation], status] += 1
         self._peer.send(answer(asked, status, bodies, fields))
+
+    def _answer_adds(self, adds: Sequence[Asked], status: int) -> None:
+        self._under_way -= len(adds)
+        self._storage.traffic.answers[_KINDS[Operation.ADD_ENTRY], status] += len(adds)
+        self._peer.send(answer_adds(adds, status))
 
     def _refuse(self, asked: Asked, why: str) -> None:
         log.warning("request %r from %s refused: %s", asked, self._peer.peer, why)

@@ -23,6 +23,7 @@ from bookspark.bookie.serving.porch import Porch, listening_sockets
 from bookspark.bookie.serving.server import BookieServer
 from bookspark.bookkeeper.connection import BookKeeperConnection
 from bookspark.bookkeeper.digest_types import DigestTypes, ReadDigestType
+from bookspark.bookkeeper.kept_batches import KeptBatches
 from bookspark.bookkeeper.messages import SCHEMA
 from bookspark.bookkeeper.requests import first_message_size
 from bookspark.bookkeeper.shared_by_clients import SharedByClients
@@ -56,7 +57,7 @@ class BookKeeperDoor:
         self._digest_types = DigestTypes(self._read_digest_type, loop.call_soon_threadsafe)
         disks = partial(_disk_bytes, tuple(bookie.storage.directories))
         disk_bytes = await loop.run_in_executor(None, disks)
-        shared = SharedByClients(bookie, self._digest_types, OrderedDict(), lambda: disk_bytes)
+        shared = SharedByClients(bookie, self._digest_types, OrderedDict(), KeptBatches(), lambda: disk_bytes)
 
         def connection(stranger: Stranger, address: str) -> BookKeeperConnection:
             return BookKeeperConnection(shared, admission, chunks, stranger, address, porch, self._server.tls())

@@ -14,13 +14,15 @@ Source: BookKeeper's ``DigestManager.computeDigestAndPackageForSending``.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import cache
 from zlib import crc32
 
 from crc32c import crc32c
 
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.wire.digests import digester, digester_without_password
-from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX, Entry
+from bookspark.wire.digests import bookkeepers_digest_of_row, digester
+from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX, Buffer, Entry, new_entry
 from bookspark.wire.header import WireError
 
 _ROW = struct.Struct(">qqqq")
@@ -53,23 +55,29 @@ def lac_body_of(ledger_id: int, confirmed: int, digest_type: DigestType) -> byte
     return None
 
 
+@cache
+def _checks_of(digest_type: DigestType) -> tuple[int, Callable[[bytes, Buffer], bytes] | None]:
+    """How long the digests of a type are, in bytes, and what makes one of a row and its payload; None if that takes the
+    password."""
+    return digester(digest_type, b"").size, bookkeepers_digest_of_row(digest_type)
+
+
 def entry_of(body: bytes, ledger_id: int, entry_id: int, digest_type: DigestType, *, recovery: bool = False) -> Entry:
     """The row of an add. ``recovery``: of a recovery add, to which BookKeeper's replication gives the LAC of the ledger. Raises
     WireError if the body is not entry ``entry_id`` of ``ledger_id``, or does not carry its digest, as far as that can be told
     without the password."""
-    digest_bytes = digester(digest_type, b"").size
+    digest_bytes, digest_of = _checks_of(digest_type)
     if len(body) < _ROW.size + digest_bytes:
         raise WireError(f"an entry of {len(body)} bytes, too short for its digest ({digest_type.value})")
     named_ledger, named_entry, confirmed, length = _ROW.unpack_from(body)
     payload = body[_ROW.size + digest_bytes :]
-    entry = Entry(named_ledger, named_entry, confirmed, length, payload, body[_ROW.size : _ROW.size + digest_bytes])
+    row, digest = body[: _ROW.size], body[_ROW.size : _ROW.size + digest_bytes]
     if (named_ledger, named_entry) != (ledger_id, entry_id):
         raise WireError(f"the body of entry {named_entry} of ledger {named_ledger}, sent as {entry_id} of {ledger_id}")
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise WireError(f"an entry of {len(payload)} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")
     if confirmed < -1 or (confirmed >= entry_id and not recovery) or length < len(payload):
         raise WireError(f"entry {entry_id} with LAC {confirmed} and length {length} contradicts itself")
-    digest = digester_without_password(digest_type)
-    if digest is not None and digest(*entry[:5]) != entry.digest:
+    if digest_of is not None and digest_of(row, payload) != digest:
         raise WireError(f"entry {entry_id} of ledger {ledger_id} does not carry its digest ({digest_type.value})")
-    return entry
+    return new_entry((named_ledger, named_entry, confirmed, length, payload, digest))

@@ -19,12 +19,18 @@ from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.peer import Peer
 from bookspark.bookie.storage import Storage
 from bookspark.bookkeeper.entries import BODY_BYTES_MIN, body_of
+from bookspark.bookkeeper.kept_batches import KeptBatches
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Status
 
 Found = Callable[[int, Sequence[bytes]], None]
 """``found(status, bodies)``: OK with the bodies of one entry or more, in their order, or why there is none."""
 
+_AHEAD = 1 << 20
+"""A read of one entry plans so many more, as far as they are in its batch."""
+_BATCHED_BYTES = 1 << 20
+"""An answer to a batched read is about so long, if there is room. A client sends the next one when it has this one, so a short
+one costs it a round trip more."""
 _FLUSHED_BYTES = 64 << 10
 _STORED_BYTES = 1 << 10
 """An entry that is alone in its batch takes up to this much more on the disk than its body has."""
@@ -37,9 +43,10 @@ log = logging.getLogger(__name__)
 class EntryReads:
     """Reads entries for one connection."""
 
-    def __init__(self, storage: Storage, peer: Peer) -> None:
+    def __init__(self, storage: Storage, peer: Peer, kept_batches: KeptBatches) -> None:
         self._storage = storage
         self._peer = peer
+        self._kept_batches = kept_batches
         self._unflushed = 0
         """Bytes of entries that were found on the loop since the last flush."""
 
@@ -71,14 +78,28 @@ class EntryReads:
                 read.found(Status.IO_ERROR if plan.refusal is None else status_of(plan.refusal), ())
                 return
             size = max(PART_BYTES, plan.pieces[0].size)
+            if read.count > 1 and self._peer.takes(_BATCHED_BYTES):
+                size = max(size, _BATCHED_BYTES)
             if self._peer.takes(size):
+                if self._found_kept(read, plan):
+                    return
                 fetched = self._storage.files.fetch(plan.pieces, cached_only=True, bytes_max=size)
                 if fetched is not None:
                     self._fetched(read, left, plan, fetched)
                     return
             self._peer.when_it_takes(size, partial(self._begin, read, left))
 
+    def _found_kept(self, read: _Read, plan: ReadPlan) -> bool:
+        """Was the entry of a read of one found in a batch that is kept?"""
+        entry = self._kept_batches.entry(plan.pieces[0]) if read.count == 1 else None
+        if entry is not None:
+            read.found(Status.OK, (body_of(entry),))
+        return entry is not None
+
     def _plan(self, read: _Read) -> ReadPlan:
+        if read.count == 1:
+            # Of the one batch that the entry is in, what follows it too.
+            return self._storage.plan_read(read.ledger_id, read.first, read.first + _AHEAD, 1, sparse=False)
         stored = max(1, read.size) + _STORED_BYTES * min(read.count, read.size // BODY_BYTES_MIN + 1)
         limit = min(stored, READ_BYTES_MAX)
         return self._storage.plan_read(read.ledger_id, read.first, read.first + read.count - 1, limit, sparse=False)
@@ -99,6 +120,9 @@ class EntryReads:
         plan = self._plan(read)
         if not plan.pieces:
             read.found(Status.IO_ERROR if plan.refusal is None else status_of(plan.refusal), ())
+            return
+        if self._found_kept(read, plan):
+            # Another read of the same batch was quicker.
             return
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=size)
         try:
@@ -139,6 +163,9 @@ class EntryReads:
                 else:
                     (again or self._attempt)(read, left - 1)
                 return
+        if read.count == 1:
+            read.found(Status.OK, (body_of(self._kept_batches.keep(plan.pieces[0], frames[0])),))
+            return
         read.found(Status.OK, list(_within(_bodies(plan, frames), read.count, read.size)))
 
 

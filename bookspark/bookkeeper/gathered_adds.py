@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from bookspark.wire.header import Flag, Header, Kind, Status, WireError
 
 ALL = Assignment(0, 1, 1, 0)
 """A client of BookKeeper does not say which entries are assigned to a bookie, and asks for no LastAddSynced."""
-_VOLATILE = int(Flag.VOLATILE)
+_RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
 _TOGETHER_MAX = 512
 _TOGETHER_BYTES_MAX = 1 << 20
 
@@ -52,10 +52,10 @@ class GatheredAdds:
         self,
         shared: SharedByClients,
         peer: Peer,
-        answer: Callable[[Asked, int], None],
+        answer: Callable[[Sequence[Asked], int], None],
         refuse: Callable[[Asked, str], None],
     ) -> None:
-        """Each add is told to ``answer`` with its status, or to ``refuse`` with why its bytes make no sense."""
+        """Adds of one ledger are told to ``answer`` with their status, or one to ``refuse`` with why its bytes make no sense."""
         self._digest_types = shared.digest_types
         self._storage = shared.bookie.storage
         self._peer = peer
@@ -63,10 +63,16 @@ class GatheredAdds:
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
         self._adds: list[_Add] = []
+        self._digest_type = DigestType.BOOKKEEPER_CRC32C
+        """That of the ledger of ``_adds``."""
         self._bytes = 0
 
     def add(self, asked: Asked) -> None:
         """Take one add. It is answered later, once its ledger's digest type is known. Raises WireError."""
+        if self._adds and self._goes_with(self._adds[-1].asked, asked):
+            # What was looked up for the one before it is true of this one.
+            self._gather(asked, self._digest_type)
+            return
         key_of(asked)
         if asked.entry_id < 0:
             raise WireError(f"an add of entry {asked.entry_id}")
@@ -76,22 +82,25 @@ class GatheredAdds:
 
     def _add_of_type(self, asked: Asked, digest_type: DigestType | None, status: Status) -> None:
         if digest_type is None:
-            self._answer(asked, status)
+            self._answer((asked,), status)
             return
         if not digest_type.bookkeepers:
             self._refuse(
                 asked, f"ledger {asked.ledger_id} has digest {digest_type.value}, which is none of BookKeeper's"
             )
             return
+        if self._adds and not self._goes_with(self._adds[-1].asked, asked):
+            self.add_gathered()
+        self._digest_type = digest_type
+        self._gather(asked, digest_type)
+
+    def _gather(self, asked: Asked, digest_type: DigestType) -> None:
+        recovery = asked.flags & _RECOVERY != 0
         try:
-            recovery = bool(asked.flags & Flag.RECOVERY)
             entry = entry_of(asked.body, asked.ledger_id, asked.entry_id, digest_type, recovery=recovery)
         except WireError as error:
             self._refuse(asked, str(error))
             return
-        last = self._adds[-1] if self._adds else None
-        if last is not None and not self._goes_with(last.asked, asked):
-            self.add_gathered()
         if not self._adds:
             self._loop.call_soon(self.add_gathered)
         self._adds.append(_Add(asked, entry))
@@ -100,8 +109,9 @@ class GatheredAdds:
     def _goes_with(self, last: Asked, asked: Asked) -> bool:
         """May it be in one batch with the add before it?"""
         return (
-            (last.ledger_id, last.entry_id + 1, last.flags, last.master_key)
-            == (asked.ledger_id, asked.entry_id, asked.flags, asked.master_key)
+            last.entry_id + 1 == asked.entry_id
+            and last.ledger_id == asked.ledger_id
+            and (last.version, last.flags, last.master_key) == (asked.version, asked.flags, asked.master_key)
             and len(self._adds) < _TOGETHER_MAX
             and self._bytes + len(asked.body) <= _TOGETHER_BYTES_MAX
         )
@@ -132,8 +142,7 @@ class GatheredAdds:
                 for add in adds:
                     self._add_together([add])
                 return
-            for add in adds:
-                self._answer(add.asked, status)
+            self._answer([add.asked for add in adds], status)
 
         try:
             if len(adds) == 1:

@@ -18,8 +18,9 @@ Source: BookKeeper's ``BookieProtocol``, ``BookieProtoEncoding`` and ``Bookkeepe
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from bookspark.bookkeeper.messages import DEFERRED_SYNC, RECOVERY_ADD, SCHEMA, VERSION_3, Operation, ReadFlag
 from bookspark.wire.chunks import ChunkPool
@@ -42,9 +43,12 @@ _ANSWER_2 = struct.Struct(">IBBHIqq")
 BATCH_HEAD_BYTES = _ANSWER_2.size + 8
 """What an answer to BATCH_READ has before its entries, in bytes. The size that a client asks for counts it."""
 _FENCE_2, _RECOVERY_2 = 1, 2
+_RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
+_FLAGS_OF_READS = {ReadFlag.FENCE: int(Flag.FENCE), ReadFlag.ENTRY_PIGGYBACK: int(Flag.ENTRY)}
 _NO_FIELDS: Mapping[str, object] = {}
 
 _OPERATIONS_2 = {1: Operation.ADD_ENTRY, 2: Operation.READ_ENTRY, 3: Operation.AUTH, 7: Operation.BATCH_READ_ENTRY}
+_OPERATIONS_3 = {int(operation): operation for operation in Operation}
 _NUMBERS_2 = {operation: number for number, operation in _OPERATIONS_2.items()}
 _STATUS_2 = {
     Status.OK: 0,
@@ -125,6 +129,10 @@ class Asked(NamedTuple):
         return f"Asked({self.operation.name}, version {self.version}, ledger {self.ledger_id}, entry {self.entry_id})"
 
 
+_new_asked = cast(Callable[[Iterable[object]], Asked], partial(tuple.__new__, Asked))
+"""``Asked._make`` without the cost of a Python call."""
+
+
 def first_message_size(seen: bytes) -> int:
     """How many bytes of a connection that begins with ``seen`` show that a client of BookKeeper is there. A first request may be
     a long add, so it is not waited for. Raises WireError for bytes that none sends."""
@@ -190,8 +198,10 @@ def _decode_2(frame: bytes, operation: Operation, bits: int) -> Asked:
     if operation is Operation.ADD_ENTRY:
         body = frame[4 + MASTER_KEY_BYTES :]
         ledger_id, entry_id = _ENTRY.unpack_from(body)
-        flags = int(Flag.RECOVERY) if bits & _RECOVERY_2 else 0
-        return Asked(2, operation, 0, ledger_id, entry_id, flags, frame[4 : 4 + MASTER_KEY_BYTES], body)
+        flags = _RECOVERY if bits & _RECOVERY_2 else 0
+        return _new_asked(
+            (2, operation, 0, ledger_id, entry_id, flags, frame[4 : 4 + MASTER_KEY_BYTES], body, None, 0, 1, 0)
+        )
     if operation is Operation.AUTH:
         return Asked(2, operation, body=_plugin(_parse("AuthMessage", frame[4:])))
     flags = int(Flag.FENCE) if bits & _FENCE_2 else 0
@@ -225,14 +235,27 @@ def _parse(kind: str, frame: bytes) -> Any:
 def _decode_3(frame: bytes) -> Asked:
     request = _parse("Request", frame)
     header = request.header
-    try:
-        operation = Operation(header.operation)
-    except ValueError as error:
-        raise WireError(f"operation {header.operation} of protocol version 3") from error
+    operation = _OPERATIONS_3.get(header.operation)
+    if operation is None:
+        raise WireError(f"operation {header.operation} of protocol version 3")
     field = _ASKED_3.get(operation)
     if header.version != VERSION_3 or field is None or not request.HasField(field):
         raise WireError(f"{operation.name} of protocol version {header.version}, without its request")
-    asked, it = Asked(3, operation, header.txnId), getattr(request, field)
+    it = getattr(request, field)
+    if operation is Operation.ADD_ENTRY:
+        flags = _RECOVERY if it.flag & RECOVERY_ADD else 0
+        if it.writeFlags & DEFERRED_SYNC:
+            flags |= _VOLATILE
+        return _new_asked(
+            (3, operation, header.txnId, it.ledgerId, it.entryId, flags, it.masterKey, it.body, None, 0, 1, 0)
+        )
+    if operation is Operation.READ_ENTRY:
+        flags = _FLAGS_OF_READS.get(it.flag, 0)
+        previous = it.previousLac if it.HasField("previousLac") else None
+        return _new_asked(
+            (3, operation, header.txnId, it.ledgerId, it.entryId, flags, it.masterKey, b"", previous, it.timeOut, 1, 0)
+        )
+    asked = Asked(3, operation, header.txnId)
     if operation is Operation.AUTH:
         return asked._replace(body=_plugin(it))
     if operation is Operation.START_TLS:
@@ -240,21 +263,8 @@ def _decode_3(frame: bytes) -> Asked:
     if operation is Operation.GET_BOOKIE_INFO:
         return asked._replace(size=it.requested)
     asked = asked._replace(ledger_id=it.ledgerId)
-    if operation is Operation.ADD_ENTRY:
-        flags = int(Flag.RECOVERY) if it.flag & RECOVERY_ADD else 0
-        if it.writeFlags & DEFERRED_SYNC:
-            flags |= int(Flag.VOLATILE)
-        return asked._replace(entry_id=it.entryId, flags=flags, master_key=it.masterKey, body=it.body)
     if operation is Operation.WRITE_LAC:
         return asked._replace(entry_id=it.lac, master_key=it.masterKey, body=it.body)
-    if operation is Operation.READ_ENTRY:
-        flags = int(Flag.FENCE) if it.flag == ReadFlag.FENCE else 0
-        if it.flag == ReadFlag.ENTRY_PIGGYBACK:
-            flags = int(Flag.ENTRY)
-        previous = it.previousLac if it.HasField("previousLac") else None
-        return asked._replace(
-            entry_id=it.entryId, flags=flags, master_key=it.masterKey, previous_lac=previous, timeout_ms=it.timeOut
-        )
     return asked
 
 
@@ -290,6 +300,27 @@ def _answer_3(asked: Asked, status: int, bodies: Sequence[bytes], fields: Mappin
         for field, value in fields.items():
             setattr(part, field, value)
     return _framed(response.SerializeToString())
+
+
+def answer_adds(adds: Sequence[Asked], status: int) -> bytes:
+    """The frames that answer ``adds``, all of one version, with one status. Each is what ``answer`` makes: a client may send each
+    entry by itself, and to make its answer from nothing costs as much as to take it in."""
+    first = adds[0]
+    if first.version != 3:
+        number, code, size = _NUMBERS_2[first.operation], _STATUS_2[Status(status)], _ANSWER_2.size - 4
+        return b"".join(
+            [_ANSWER_2.pack(size, _VERSION_2, number, 0, code, asked.ledger_id, asked.entry_id) for asked in adds]
+        )
+    response = SCHEMA.message("Response")()
+    header, part = response.header, response.add
+    header.version, header.operation = VERSION_3, first.operation
+    response.status = part.status = _STATUS_3[Status(status)]
+    frames: list[bytes] = []
+    for asked in adds:
+        header.txnId, part.ledgerId, part.entryId = asked.txn_id, asked.ledger_id, asked.entry_id
+        body = response.SerializeToString()
+        frames += (_SIZE.pack(len(body)), body)
+    return b"".join(frames)
 
 
 def answer_auth(asked: Asked, plugin: str) -> bytes:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from bookspark.bookie.serving.served_bookie import ServedBookie
 from bookspark.bookkeeper.digest_types import DigestTypes
 from bookspark.bookkeeper.entries import confirmed_by, lac_body_of
+from bookspark.bookkeeper.kept_batches import KeptBatches
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, DigestType
 from bookspark.wire.header import Status
 
@@ -22,6 +23,7 @@ class SharedByClients(NamedTuple):
     digest_types: DigestTypes
     lac_bodies: OrderedDict[int, bytes]
     """The signed explicit LACs of some ledgers."""
+    kept_batches: KeptBatches
     disk_bytes: Callable[[], int]
     """The size of the bookie's disks, in bytes."""
 

@@ -188,17 +188,17 @@ class _BookKeepers(Digester):
 
     def __init__(self, size: int, make: Callable[[bytes, Buffer], bytes]) -> None:
         super().__init__(size)
-        self._make = make
+        self.of_row = make
 
     def __call__(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
-        return self._make(_BOOKKEEPERS_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), payload)
+        return self.of_row(_BOOKKEEPERS_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), payload)
 
     def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
         """The digests of many rows."""
         big = map(_BOOKKEEPERS_ROW.pack, *(memoryview(column).cast("B").cast("q") for column in columns))
         if heads is not None:
             big = map(bytes.__add__, big, heads.each())
-        return b"".join(map(self._make, big, payloads))
+        return b"".join(map(self.of_row, big, payloads))
 
 
 def _bookkeepers(digest_type: DigestType, password: bytes) -> Digester:
@@ -233,6 +233,13 @@ def digester(digest_type: DigestType, password: bytes) -> Digester:
 def digester_without_password(digest_type: DigestType) -> Digester | None:
     """The digest function of a ledger, for repair, which does not know the password. None if the digest needs one."""
     return None if digest_type in _WITH_PASSWORD else digester(digest_type, b"")
+
+
+def bookkeepers_digest_of_row(digest_type: DigestType) -> Callable[[bytes, Buffer], bytes] | None:
+    """What makes the digest of a row, as BookKeeper's clients send it, and its payload. None if that takes the password, or if
+    there is none."""
+    found = digester_without_password(digest_type)
+    return found.of_row if isinstance(found, _BookKeepers) else None
 
 
 def check(entry: Entry, digest: Digester) -> None:

@@ -223,7 +223,22 @@ class EntryBatch:
 
     def entry(self, entry_id: int) -> Entry:
         """The entry of this id, which has to be in the batch; its bytes are copied."""
-        return next(self.entries(entry_id, entry_id))
+        if self.count == 1:
+            return self._only_entry()
+        # This is five times as quick as through the columns.
+        frame, count = self.frame, self.count
+        at = PREFIX_BYTES + 8 * (entry_id - self.first_entry_id)
+        ledger_id, confirmed, length = (_LONG.unpack_from(frame, at + 8 * count * column)[0] for column in (0, 2, 3))
+        nth, offsets_bytes = 4 * (entry_id - self.first_entry_id), (4 * (count + 1) + 7) & -8
+        at = PREFIX_BYTES + 32 * count
+        found: list[bytes] = []
+        for _ in ("payload", "digest"):
+            start, stop = _TWO_INTS.unpack_from(frame, at + nth)
+            (total,) = _INT.unpack_from(frame, at + 4 * count)
+            at += offsets_bytes
+            found.append(bytes(frame[at + start : at + stop]))
+            at += (total + 7) & -8
+        return Entry(ledger_id, entry_id, confirmed, length, *found)
 
     def entries(self, first: int | None = None, last: int | None = None) -> Iterator[Entry]:
         """The entries ``first..last`` (default: all), copied."""
@@ -243,7 +258,7 @@ class EntryBatch:
             ),
             strict=True,
         )
-        return map(_new_entry, rows)
+        return map(new_entry, rows)
 
     def _only_entry(self) -> Entry:
         """The entry of a batch of one. This is five times as quick as through the columns."""
@@ -293,7 +308,7 @@ class EntryBatch:
         return pyarrow.ipc.read_record_batch(pyarrow.py_buffer(self.frame), arrow_schema())
 
 
-_new_entry = cast(Callable[[Iterable[object]], Entry], partial(tuple.__new__, Entry))
+new_entry = cast(Callable[[Iterable[object]], Entry], partial(tuple.__new__, Entry))
 """``Entry._make`` without the cost of a Python call."""
 
 

@@ -3,6 +3,7 @@
 =====================  ========================================================================================================
 ``ledger_comparison``  ledgers beside Apache BookKeeper
 ``ledger_targets``     the targets of this comparison, and its table
+``client_comparison``  BookKeeper's own client with our bookies, beside it with BookKeeper's
 ``bookkeeper_peer``    Apache BookKeeper: its ZooKeeper, three bookies, and the client that times it
 ``spark_comparison``   the sink and the source beside Delta and Kafka, and their table
 ``spark_systems``      the three systems as Spark sees them

@@ -118,47 +118,11 @@ class Peer:
         self._bookies = []
 
     def run(self, workloads: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Have a new client do ``workloads`` (their form is described in ``BenchLedger.java``). Yields the lines that it prints.
-        Raises RuntimeError with the client's last words if it fails."""
-        client = self._java(
-            "client",
-            _CLIENT_MEMORY,
-            "BenchLedger",
-            self.metadata_uri,
-            ",".join(map(str, self.pids)),
-            *workloads,
-            stdout=subprocess.PIPE,
-        )
-        assert client.stdout is not None
-        try:
-            for line in client.stdout:
-                yield json.loads(line)
-            if client.wait() != 0:
-                last_words = (self._home / "client.out").read_text()[-2000:]
-                raise RuntimeError(f"the peer's client failed:\n{last_words}")
-        finally:
-            end(client)
-            client.stdout.close()
+        """Have a new client do ``workloads``, as ``timed_by_client`` says."""
+        return timed_by_client(self._class_path, self._home, self.metadata_uri, self.pids, workloads)
 
-    def _java(
-        self, name: str, memory: Sequence[str], *command: str, stdout: int | None = None
-    ) -> subprocess.Popen[bytes]:
-        with open(self._home / f"{name}.out", "ab") as output:
-            return subprocess.Popen(
-                [
-                    os.environ.get("JAVA", "java"),
-                    *_JVM,
-                    *memory,
-                    f"-Dlog4j.configurationFile={_JAVA / 'log4j2.xml'}",
-                    f"-Dlog.file={self._home / name}.log",
-                    *self._class_path,
-                    *command,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout or output,
-                stderr=output,
-                start_new_session=True,
-            )
+    def _java(self, name: str, memory: Sequence[str], *command: str) -> subprocess.Popen[bytes]:
+        return _started(self._class_path, self._home, name, memory, *command)
 
     def _configure(self) -> None:
         write_settings(
@@ -194,6 +158,57 @@ class Peer:
                     **self._settings,
                 },
             )
+
+
+def timed_by_client(
+    class_path: Sequence[str], home: Path, metadata_uri: str, pids: Sequence[int], workloads: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Have a new client of BookKeeper's do ``workloads`` (their form is described in ``BenchLedger.java``) on the cluster at
+    ``metadata_uri``, whose bookies are the processes ``pids``. Its log goes to the folder ``home``. Yields the lines that it
+    prints. Raises RuntimeError with the client's last words if it fails."""
+    client = _started(
+        class_path,
+        home,
+        "client",
+        _CLIENT_MEMORY,
+        "BenchLedger",
+        metadata_uri,
+        ",".join(map(str, pids)),
+        *workloads,
+        stdout=subprocess.PIPE,
+    )
+    assert client.stdout is not None
+    try:
+        for line in client.stdout:
+            yield json.loads(line)
+        if client.wait() != 0:
+            last_words = (home / "client.out").read_text()[-2000:]
+            raise RuntimeError(f"the client of BookKeeper failed:\n{last_words}")
+    finally:
+        end(client)
+        client.stdout.close()
+
+
+def _started(
+    class_path: Sequence[str], home: Path, name: str, memory: Sequence[str], *command: str, stdout: int | None = None
+) -> subprocess.Popen[bytes]:
+    """A JVM with BookKeeper's own options. Its output and its log go to ``home``."""
+    with open(home / f"{name}.out", "ab") as output:
+        return subprocess.Popen(
+            [
+                os.environ.get("JAVA", "java"),
+                *_JVM,
+                *memory,
+                f"-Dlog4j.configurationFile={_JAVA / 'log4j2.xml'}",
+                f"-Dlog.file={home / name}.log",
+                *class_path,
+                *command,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout or output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 _ZOOKEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"

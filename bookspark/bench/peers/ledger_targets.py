@@ -46,6 +46,11 @@ def _cpu(line: Line) -> float:
     return float(line["client_cpu_seconds"] + line["bookies_cpu_seconds"]) / int(line["entries"]) * 1e6
 
 
+def bookies_cpu(line: Line) -> float:
+    """The bookies' processor time for an entry, all copies together, in µs."""
+    return float(line["bookies_cpu_seconds"]) / int(line["entries"]) * 1e6
+
+
 ADDS, READS, P50, P99 = _named("adds_per_second"), _named("reads_per_second"), _named("p50_ms"), _named("p99_ms")
 
 TARGETS: Sequence[Target] = (
@@ -108,21 +113,22 @@ TARGETS: Sequence[Target] = (
 )
 
 
-def table(lines: Iterable[Line]) -> str:
-    """A Markdown table of the targets that ``lines`` have figures for."""
+def table(lines: Iterable[Line], targets: Sequence[Target] = TARGETS, peer: str = "BookKeeper") -> str:
+    """A Markdown table of the targets that ``lines`` have figures for. ``peer``: what the table calls the system
+    ``bookkeeper``."""
     lines = list(lines)
     rows = [
-        "| case | | bookspark | BookKeeper | ratio | target | | limit | of it |",
+        f"| case | | bookspark | {peer} | ratio | target | | limit | of it |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for target in TARGETS:
+    for target in targets:
         ours = _median(lines, "bookspark", target.label, target.figure, target.api)
         if ours is None:
             continue
-        peer, labels = "bookkeeper", target.peers or (target.label,)
+        system, labels = "bookkeeper", target.peers or (target.label,)
         if target.beside_own:
-            peer, labels = "bookspark", (target.beside_own,)
-        peers = [_median(lines, peer, label, target.figure, None) for label in labels]
+            system, labels = "bookspark", (target.beside_own,)
+        peers = [_median(lines, system, label, target.figure, None) for label in labels]
         theirs = max((peer for peer in peers if peer is not None), default=None)
         if theirs is None:
             continue

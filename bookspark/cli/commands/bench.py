@@ -180,6 +180,29 @@ def peers_logs(
     _finish("" if as_json else table, ())
 
 
+@peers.command("client")
+def peers_client(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    against: Annotated[
+        str,
+        typer.Option(metavar="COMMIT", help="Also the bookies of another commit of this checkout, in the same turns."),
+    ] = "",
+    alone: Annotated[bool, typer.Option("--alone", help="Without BookKeeper's bookies: with --against.")] = False,
+    directory: PeersDirectory = None,
+    cache: Cache = None,
+    as_json: LinesAlone = False,
+) -> None:
+    """Time Apache BookKeeper's own client, which Maven brings, on Bookspark's bookies beside BookKeeper's."""
+    from bookspark.bench.peers.client_comparison import compare
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    table, failures = compare(_existing(cache), directory, rounds, scale, against, alone)
+    _finish("" if as_json else table, failures)
+
+
 def _existing(cache: Path | None) -> Path:
     place = cache or cache_folder() / "bench"
     place.mkdir(parents=True, exist_ok=True)

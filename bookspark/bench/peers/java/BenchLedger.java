@@ -5,6 +5,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumSet;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -26,6 +27,9 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * <p>Arguments: the metadata service URI, the bookies' process ids (1,2,3), then one argument for each workload,
  * {@code "LABEL KIND key=value ..."}. Each prints one JSON line. Times are milliseconds, sizes bytes, CPU seconds.
  *
+ * <p>A workload's wire is the version of the protocol: 3, the client's default, or 2. The reads of wire 2 are batched reads, of
+ * whole calls.
+ *
  * <p>Every entry starts with its own number, the rest is random bytes; a reader checks length and number of each entry,
  * and the BookKeeper client checks each digest.
  */
@@ -33,7 +37,7 @@ public class BenchLedger {
     static final byte[] PASSWORD = new byte[0];
     static String uri;
     static String[] bookies;
-    static BookKeeper client;
+    static final Map<Integer, BookKeeper> CLIENTS = new HashMap<>();
     static BookKeeper abandoned;
     static byte[][] payloads;
 
@@ -42,7 +46,6 @@ public class BenchLedger {
         try {
             uri = arguments[0];
             bookies = arguments[1].split(",");
-            client = connect();
             for (String workload : Arrays.asList(arguments).subList(2, arguments.length)) {
                 String[] words = workload.split(" ");
                 Map<String, Object> line = new LinkedHashMap<>();
@@ -71,6 +74,11 @@ public class BenchLedger {
         int inFlight = options.getOrDefault("in_flight", 1);
         int ledgers = options.getOrDefault("ledgers", 1);
         int syncEvery = options.getOrDefault("sync_every", 0);
+        int wire = options.getOrDefault("wire", 3);
+        if (!CLIENTS.containsKey(wire)) {
+            CLIENTS.put(wire, connect(wire));
+        }
+        BookKeeper client = CLIENTS.get(wire);
         payloads = new byte[64][size];
         Random random = new Random(size);
         for (byte[] payload : payloads) {
@@ -81,10 +89,10 @@ public class BenchLedger {
                 try (WriteHandle warm = create(client, syncEvery)) {
                     add(List.of(warm), size, options.getOrDefault("warm_up", 0), inFlight, syncEvery);
                 }
-                add(entries, size, inFlight, 1, syncEvery, line);
+                add(client, entries, size, inFlight, 1, syncEvery, line);
                 break;
             case "many":
-                add(entries, size, inFlight, ledgers, 0, line);
+                add(client, entries, size, inFlight, ledgers, 0, line);
                 break;
             case "write":
                 try (WriteHandle writer = create(client, 0)) {
@@ -93,22 +101,23 @@ public class BenchLedger {
                 }
                 break;
             case "read":
-                read(options.get("ledger"), size, options.get("per_call"), line);
+                read(client, options.get("ledger"), size, options.get("per_call"), wire == 2, line);
                 break;
             case "recover":
-                recover(ledgers, entries, size, inFlight, line);
+                recover(client, wire, ledgers, entries, size, inFlight, line);
                 break;
             case "create_close":
-                createClose(ledgers, line);
+                createClose(client, ledgers, line);
                 break;
             default:
                 throw new IllegalArgumentException(kind);
         }
     }
 
-    static BookKeeper connect() throws Exception {
+    static BookKeeper connect(int wire) throws Exception {
         ClientConfiguration configuration = new ClientConfiguration();
         configuration.setMetadataServiceUri(uri);
+        configuration.setUseV2WireProtocol(wire == 2);
         configuration.setThrottleValue(0); // the default limits adds to 5,000 a second
         // The default, 5 s, would fail a run in which the machine was busy for a moment.
         configuration.setAddEntryTimeout(60);
@@ -123,14 +132,14 @@ public class BenchLedger {
                 .withDigestType(DigestType.CRC32C).withPassword(PASSWORD).withWriteFlags(flags).execute().get();
     }
 
-    static ReadHandle open(long ledger, boolean recovery) throws Exception {
+    static ReadHandle open(BookKeeper client, long ledger, boolean recovery) throws Exception {
         return client.newOpenLedgerOp().withLedgerId(ledger).withDigestType(DigestType.CRC32C).withPassword(PASSWORD)
                 .withRecovery(recovery).execute().get();
     }
 
     /** Times adds to so many new ledgers in turn. */
-    static void add(int entries, int size, int inFlight, int ledgers, int syncEvery, Map<String, Object> line)
-            throws Exception {
+    static void add(BookKeeper client, int entries, int size, int inFlight, int ledgers, int syncEvery,
+            Map<String, Object> line) throws Exception {
         List<WriteHandle> writers = new ArrayList<>();
         for (int i = 0; i < ledgers; i++) {
             writers.add(create(client, syncEvery));
@@ -186,15 +195,18 @@ public class BenchLedger {
         return latencies;
     }
 
-    static void read(long ledger, int size, int perCall, Map<String, Object> line) throws Exception {
-        try (ReadHandle reader = open(ledger, false)) {
+    static void read(BookKeeper client, long ledger, int size, int perCall, boolean batched, Map<String, Object> line)
+            throws Exception {
+        try (ReadHandle reader = open(client, ledger, false)) {
             long last = reader.getLastAddConfirmed();
             double clientCpu = cpu("self");
             double bookiesCpu = cpu(bookies);
             long start = System.nanoTime();
-            for (long first = 0; first <= last; first += perCall) {
+            for (long first = 0, next; first <= last; first = next) {
                 long expected = first;
-                try (LedgerEntries entries = reader.read(first, Math.min(last, first + perCall - 1))) {
+                // A batched read may bring fewer entries than it was asked for.
+                try (LedgerEntries entries = batched ? reader.batchRead(first, perCall, 0)
+                        : reader.read(first, Math.min(last, first + perCall - 1))) {
                     for (LedgerEntry entry : entries) {
                         ByteBuf buffer = entry.getEntryBuffer();
                         if (entry.getEntryId() != expected || buffer.readableBytes() != size
@@ -204,6 +216,7 @@ public class BenchLedger {
                         expected++;
                     }
                 }
+                next = expected;
             }
             double seconds = (System.nanoTime() - start) / 1e9;
             line.put("entries", last + 1);
@@ -215,10 +228,11 @@ public class BenchLedger {
     }
 
     /** Ledgers whose writer went away without closing them, all adds acknowledged: time to open with recovery. */
-    static void recover(int ledgers, int entries, int size, int inFlight, Map<String, Object> line) throws Exception {
+    static void recover(BookKeeper client, int wire, int ledgers, int entries, int size, int inFlight,
+            Map<String, Object> line) throws Exception {
         // A client of its own writes them. It is never closed: BookKeeper.close() of 4.17.3 may fail with a
         // NullPointerException while the add to the slowest replica of an acknowledged entry is outstanding.
-        abandoned = connect();
+        abandoned = connect(wire);
         long[] ids = new long[ledgers];
         for (int i = 0; i < ledgers; i++) {
             WriteHandle writer = create(abandoned, 0);
@@ -228,7 +242,7 @@ public class BenchLedger {
         long[] latencies = new long[ledgers];
         for (int i = 0; i < ledgers; i++) {
             long start = System.nanoTime();
-            try (ReadHandle reader = open(ids[i], true)) {
+            try (ReadHandle reader = open(client, ids[i], true)) {
                 latencies[i] = System.nanoTime() - start;
                 if (reader.getLastAddConfirmed() != entries - 1) {
                     throw new IllegalStateException("recovered to " + reader.getLastAddConfirmed());
@@ -238,7 +252,7 @@ public class BenchLedger {
         percentiles(latencies, line);
     }
 
-    static void createClose(int ledgers, Map<String, Object> line) throws Exception {
+    static void createClose(BookKeeper client, int ledgers, Map<String, Object> line) throws Exception {
         long[] latencies = new long[ledgers];
         for (int i = 0; i < ledgers; i++) {
             long start = System.nanoTime();
