@@ -6,6 +6,7 @@
 ``laws``       what the joined histories have to keep: the laws of the simulator's checkers and of chaos
 ``telling``    the history of one ledger, as steps in words and messages
 ``page``       the same as a page with a sequence diagram
+``staging``    the same history, made again in the simulator
 ``run``        ``Replay``: all of it, for one folder
 =============  =================================================================================================================
 

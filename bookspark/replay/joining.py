@@ -64,6 +64,8 @@ class Ledger:
         self.bookies: defaultdict[str, Bookie] = defaultdict(Bookie)
         self.metadata: LedgerMetadata | None = None
         self.version = -1
+        self.begun: LedgerMetadata | None = None
+        """The record that its writer began with."""
         self.writers: set[str] = set()
         """The processes that wrote it."""
         self.confirmed = NO_ENTRY
@@ -197,6 +199,7 @@ class Joined:
             known = self._ledger_of[who] = metadata.ledger_id
             if step.kind == "LedgerWriter":
                 self.of(known).know(metadata, step.machine.version)
+                self.of(known).begun = metadata
         return known
 
     def _see(self, ledger: Ledger, kind: EventKind, step: Step, entry_id: int, length: int = 0) -> None:

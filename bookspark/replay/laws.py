@@ -118,7 +118,10 @@ def _history(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
         event = Event(one.kind, one.who, ledger.ledger_id, one.entry_id, payload, length, since=since, number=number)
         violation = checker.observe(event)
         if violation is not None:
-            yield Broken(violation.rule, ledger.ledger_id, str(event).strip(), one.at_ns)
+            end = f", {one.length} bytes" if one.length and one.kind is not EventKind.APPENDED else ""
+            yield Broken(
+                violation.rule, ledger.ledger_id, f"{one.who}: {one.kind.value} {one.entry_id}{end}", one.at_ns
+            )
             return
 
 

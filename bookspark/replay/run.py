@@ -14,6 +14,7 @@ from bookspark.replay.joining import Joined
 from bookspark.replay.laws import Broken, broken_laws
 from bookspark.replay.page import history_page
 from bookspark.replay.replaying import Counts, Difference, replayed
+from bookspark.replay.staging import Played, Staging
 from bookspark.replay.telling import Telling, simulator_command
 
 
@@ -82,6 +83,16 @@ class Replay:
         differences = [one for one in self._result.differences if one.ledger_id == ledger_id]
         command = f"bookspark replay {self._folder} --ledger {ledger_id} --story FILE"
         return history_page(ledger_id, telling, found, differences, command, self.simulation(ledger_id))
+
+    def staged(self, ledger_id: int) -> Played:
+        """The history of a ledger, made again in the simulator. Raises ConfigurationError if no record has its writer."""
+        ledger = self._joined.ledgers.get(ledger_id)
+        if ledger is None or ledger.begun is None:
+            raise ConfigurationError(f"no record in {self._folder} has the writer of ledger {ledger_id}")
+        staging = Staging(ledger)
+        for _ in replayed(self._folder, staging.observe):
+            pass
+        return staging.play()
 
     def simulation(self, ledger_id: int) -> str:
         """The command that searches the simulator for such a history."""

@@ -38,7 +38,7 @@ _WORDS = {
 }
 _EACH = frozenset(("LedgerWriter", "LedgerRecovery"))
 """Machines that have a lane each; of the others all of a kind and process have one."""
-_NOT_HEARD = frozenset((UnknownReason.TIMEOUT, UnknownReason.UNREACHABLE))
+NOT_HEARD = frozenset((UnknownReason.TIMEOUT, UnknownReason.UNREACHABLE))
 
 
 class _Row(NamedTuple):
@@ -131,7 +131,7 @@ class Telling:
         if bookie is not None and not isinstance(event, BookieBack):
             self._bookies.add(bookie)
             words, response = say_heard(event)
-            heard = not (isinstance(response, Unknown) and response.reason in _NOT_HEARD)
+            heard = not (isinstance(response, Unknown) and response.reason in NOT_HEARD)
             hears = (bookie, words, heard)
             line = (
                 f"the {name} hears from {bookie}: {words}"

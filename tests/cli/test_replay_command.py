@@ -68,3 +68,24 @@ def test_the_command_refuses_a_record_of_another_version(record, bookspark):
     outcome = bookspark("replay", str(record))
     assert outcome.status == 2
     assert "replay it with the version that made it" in outcome.err
+
+
+def test_the_command_tells_where_reality_left_the_simulator(record, bookspark):
+    writer = made(LedgerWriter, METADATA, 0)
+    append(writer, 0)
+    append(writer, 1)
+    recover(1)
+    end_recording()
+    outcome = bookspark("replay", str(record), "--simulate")
+    assert outcome.status == 1
+    assert "  1. the writer appends e0\n" in outcome.text
+    assert "here reality left the simulator: b1 answered LAC -1 in reality" in outcome.text
+
+
+def test_a_ledger_without_a_story_and_one_that_is_not_there_are_refused(record, bookspark):
+    writer = made(LedgerWriter, METADATA, 0)
+    append(writer, 0)
+    end_recording()
+    assert bookspark("replay", str(record), "--ledger", "7").status == 2
+    assert bookspark("replay", str(record), "--ledger", "8", "--simulate").status == 2
+    assert "there is no story" in bookspark("replay", str(record), "--simulate").text

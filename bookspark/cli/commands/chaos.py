@@ -101,24 +101,29 @@ def replay(
             "law or has a decision that differs.",
         ),
     ] = None,
-    ledger: Annotated[int | None, typer.Option(min=0, help="With --story: the history of this ledger.")] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Make that history again in the simulator, and tell it as its story.")
+    ] = False,
+    ledger: Annotated[
+        int | None, typer.Option(min=0, help="With --story or --simulate: the history of this ledger.")
+    ] = None,
 ) -> None:
     """Feed the recorded decisions of processes to the pure code again, and compare every answer.
 
     Then the histories of all processes are joined by ledger, and judged by the laws of the simulator's checkers and of chaos.
     """
-    if ledger is not None and story is None:
-        raise typer.BadParameter("--ledger names the ledger of a story: give --story FILE too")
+    if ledger is not None and story is None and not simulate:
+        raise typer.BadParameter("--ledger names the ledger of a story: give --story FILE or --simulate too")
     from bookspark.replay.run import Replay
 
     run = Replay(folder)
     result = run.run(_tell_process)
     _sum_up(result)
-    if story is not None:
-        chosen = result.first_failing if ledger is None else ledger
-        if chosen is None:
-            typer.echo("no story is written: nothing differs and no law is broken (--ledger tells of any ledger)")
-        else:
+    chosen = result.first_failing if ledger is None else ledger
+    if chosen is None and (simulate or story is not None):
+        typer.echo("there is no story: nothing differs and no law is broken (--ledger tells of any ledger)")
+    elif chosen is not None:
+        if story is not None:
             try:
                 story.write_text(run.page(chosen), encoding="utf-8")
             except OSError as error:
@@ -127,6 +132,13 @@ def replay(
                 ) from error
             typer.echo(f"the history of ledger {chosen}: {story}")
             typer.echo(f"in the simulator: {run.simulation(chosen)}")
+        if simulate:
+            played = run.staged(chosen)
+            typer.echo(f"ledger {chosen} in the simulator: {played.world.options.arguments()}")
+            for line in played.lines():
+                typer.echo(line)
+            if played.passed_over:
+                typer.echo(f"     {played.passed_over} steps that the simulator has no move for are passed over")
     found = len(result.differences) + len(result.broken)
     typer.echo(
         json.dumps(
