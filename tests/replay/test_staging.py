@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bookspark.decisions.recorder import end_recording
 from bookspark.decisions.seam import made
-from bookspark.protocol.ledger.actions import AddAnswered, MetadataWritten
+from bookspark.protocol.ledger.actions import AddAnswered, LacAnswered, MetadataRead, MetadataWritten
 from bookspark.protocol.ledger.responses import FENCED, Positive
+from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import Append, Close
 from bookspark.replay.run import Replay
@@ -56,6 +57,19 @@ def test_a_fence_arrives_before_the_add_that_it_refuses_and_after_those_that_wer
         line.endswith("the writer hears from b2: add of 1 unknown (fenced); it ends with LedgerFencedError")
         for line in played.lines()
     )
+
+
+def test_a_refusal_that_was_heard_before_the_fences_own_answer(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    writer.step(Append(1, 10))
+    recovery = made(LedgerRecovery)
+    recovery.step(MetadataRead(METADATA, 0))
+    recovery.step(MetadataWritten(1))
+    writer.step(AddAnswered("b2", 0, 0, FENCED))
+    recovery.step(LacAnswered("b2", Positive()))
+    played = staged(record)
+    assert played.left == ""
+    assert played.lines()[-1].endswith("the recoverer hears from b2: LAC -1")
 
 
 def test_a_bookie_that_lies_is_where_reality_left_the_simulator(record):
