@@ -166,7 +166,10 @@ class _Stage:
     def _answered(self, client: int, event: Any, matters: bool) -> None:
         ids = range(event.first, event.last + 1) if isinstance(event, act.AddAnswered) and not client else (None,)
         for entry_id in ids:
-            self._heard(client, event, getattr(event, "first", None) if entry_id is None else entry_id, matters)
+            first = getattr(event, "first", None) if entry_id is None else entry_id
+            self._heard(client, event, first, matters)
+            # The first refusal ends the writer, and what comes with it is late.
+            matters = matters and not _is_fenced(event)
 
     def _heard(self, client: int, event: Any, first: int | None, matters: bool) -> None:
         """A client hears a bookie, or hears nothing. ``first``: the first entry that it asked for. ``matters``: it did something

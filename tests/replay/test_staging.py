@@ -72,6 +72,16 @@ def test_a_refusal_that_was_heard_before_the_fences_own_answer(record):
     assert played.lines()[-1].endswith("the recoverer hears from b2: LAC -1")
 
 
+def test_of_entries_that_were_refused_together_the_first_ends_the_writer(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    writer.step(Append(2, 20))
+    recover(0)
+    writer.step(AddAnswered("b2", 0, 1, FENCED))
+    played = staged(record)
+    assert (played.left, played.passed_over > 0) == ("", True)
+    assert played.lines()[-1].endswith("it ends with LedgerFencedError")
+
+
 def test_a_bookie_that_lies_is_where_reality_left_the_simulator(record):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
