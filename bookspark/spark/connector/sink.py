@@ -131,8 +131,7 @@ class LogWriter:
         """
         first = next(rows)
         if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
-            dictionary = train_dictionary(first)
-            registry = LogRegistry(self.bookkeeper.metadata)
+            dictionary, registry = train_dictionary(first), LogRegistry(self.bookkeeper.metadata)
             record = registry.update(record.name, lambda newest: decided(LogRecord.with_dictionary, newest, dictionary))
         encoder = row_encoder(record, self.options.statistics)
         ledger = current_data_ledger(self.bookkeeper, run, record.options, self.options.roll, encoder.encoding)
