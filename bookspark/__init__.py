@@ -29,6 +29,7 @@ The rooms of the package:
 ====================  ===========================================================================================================
 ``protocol``          every decision of the protocol, as state machines without I/O
 ``simulation``        runs these machines through every order of events, and through failures
+``decisions``         the record of what these machines were given and what they answered
 ``wire``              the frames between clients and bookies: headers, entry batches, digests
 ``metadata``          ledgers, cookies and registrations in ZooKeeper, or in memory
 ``bookie``            a bookie's disk and its server
@@ -43,6 +44,7 @@ The rooms of the package:
 ``console``           the same as web pages that live
 ``local``             a cluster on one host, for tests and development
 ``testing``           faults, histories and file systems for tests
+``replay``            such records, decided again and judged
 ``demo``              ``bookspark run``: real data through Spark into ledgers and back
 ``bench``             measurements, alone and beside other systems
 ``cli``               the command ``bookspark``

@@ -17,6 +17,7 @@ from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.exact_check import ExactCheck
 from bookspark.autorecovery.open_ledgers import OpenLedgers
 from bookspark.client import BookKeeper
+from bookspark.decisions.seam import decided, made
 from bookspark.errors import BookKeeperError, UnreadableRecordError
 from bookspark.metadata.autorecovery.auditors import AuditorState
 from bookspark.metadata.documents.locks import Lock
@@ -38,7 +39,7 @@ class Auditor:
         self._auditors = self._store.auditors
         self._tasks = self._store.underreplication
         self._stopping = threading.Event()
-        self._view = LostBookies(config.lost_bookie_delay_seconds)
+        self._view = made(LostBookies, config.lost_bookie_delay_seconds)
         self._state: AuditorState | None = None
         """The state that was published last under this lock."""
         self._lock: Lock | None = None
@@ -100,7 +101,7 @@ class Auditor:
                 self._auditors.wait(self._config.poll_seconds)
                 return
             log.info("%s is the auditor now", self.name)
-            self._view = LostBookies(self._config.lost_bookie_delay_seconds)
+            self._view = made(LostBookies, self._config.lost_bookie_delay_seconds)
             self._state = None
             self._open_ledgers = OpenLedgers(self._store)
         self._look()
@@ -128,7 +129,7 @@ class Auditor:
         log.warning("%s lost: the ledgers that name them are marked for repair", ", ".join(sorted(lost)))
         unreadable: dict[int, str] = {}
         ledgers = self._store.read_ledgers(self._store.list_ledgers(), unreadable)
-        marks = [mark for metadata, _ in ledgers if (mark := mark_of_lost(metadata, lost)) is not None]
+        marks = [mark for metadata, _ in ledgers if (mark := decided(mark_of_lost, metadata, lost)) is not None]
         self._tasks.mark(marks)
         self._view.marked(lost)
         log.info("%d ledgers are marked", len(marks))

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from bookspark.client import BookKeeper
 from bookspark.client.inspection.held_ranges import Ranges, held_ranges
+from bookspark.decisions.seam import decided
 from bookspark.errors import NoSuchLedgerError, ReadError, UnreadableRecordError
 from bookspark.metadata.autorecovery.auditors import CheckReport
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -58,7 +59,7 @@ class ExactCheck:
             for bookie in sorted(by_bookie.keys() & registered.keys())
             for ledger_id, ranges in self._lacking(bookie, by_bookie[bookie])
         ]
-        marks = [mark for metadata in ledgers if (mark := mark_of_lost(metadata, gone)) is not None]
+        marks = [mark for metadata in ledgers if (mark := decided(mark_of_lost, metadata, gone)) is not None]
         marks += [mark_of_misplaced(*found) for found in self._bookkeeper.misplaced(ledgers)]
         if suspicions:
             self._pause(confirm_seconds)
@@ -86,7 +87,7 @@ class ExactCheck:
             self._skipped[bookie] = str(error)
             return
         for metadata in assigned:
-            ranges = absent(metadata, bookie, held.get(metadata.ledger_id, ()))
+            ranges = decided(absent, metadata, bookie, held.get(metadata.ledger_id, ()))
             if ranges:
                 yield metadata.ledger_id, ranges
 
@@ -101,7 +102,7 @@ class ExactCheck:
             except ReadError as error:
                 self._skipped[bookie] = str(error)
                 continue
-            still = confirmed(ranges, absent(metadata, bookie, held))
+            still = decided(confirmed, ranges, decided(absent, metadata, bookie, held))
             if still:
                 yield mark_of_lacking(ledger_id, bookie, still)
 

@@ -26,6 +26,7 @@ from itertools import islice
 from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Copying, RepairDriver
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.client import BookKeeper
+from bookspark.decisions.seam import made
 from bookspark.errors import BookKeeperError, EntriesNotCopiedError, MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -214,7 +215,7 @@ class Healing:
             self._bookie.clear_limbo(ledger_id, boot)
             return
         driver = RepairDriver(self._bookkeeper, found.value, self._copying)
-        machine = LedgerHealing(self._bookie.bookie_id, boot, RUN_ENTRIES_MAX, room)
+        machine = made(LedgerHealing, self._bookie.bookie_id, boot, RUN_ENTRIES_MAX, room)
         event: HealingEvent = act.MetadataRead(*found)
         while True:
             match driver.run(machine.step, machine.step(event)):
@@ -234,7 +235,7 @@ class Healing:
         plan = list(lacks(metadata, me, self._bookie.held(metadata.ledger_id)))
         if not plan:
             return
-        machine = EntryCopying(metadata, plan, RUN_ENTRIES_MAX, {me}, room)
+        machine = made(EntryCopying, metadata, plan, RUN_ENTRIES_MAX, {me}, room)
         driver = RepairDriver(self._bookkeeper, metadata, self._copying)
         try:
             driver.run(machine.step, machine.start())

@@ -17,6 +17,7 @@ from contextlib import suppress
 from bookspark.autorecovery.copying import BOOKIES_KNOWN_SECONDS, RUN_ENTRIES_MAX, Copying, RepairDriver
 from bookspark.client import BookKeeper
 from bookspark.client.inspection.bookie_questions import large_batch_ends
+from bookspark.decisions.seam import made
 from bookspark.errors import BookieError, BookKeeperError, EntriesNotCopiedError, NoSuchLedgerError, ReadError
 from bookspark.metadata.autorecovery.underreplication_tasks import Taken
 from bookspark.protocol.ledger import actions as act
@@ -97,7 +98,7 @@ class LedgerRepair:
         misplaced = task.of(Reason.MISPLACED)
         self._driver = RepairDriver(self._bookkeeper, found.value, self._copying, lends=True)
         ends = self._batch_ends(self._driver, found.value, set(registered).difference(lost, misplaced))
-        self._machine = LedgerReplication(lost, self._grace_seconds, RUN_ENTRIES_MAX, misplaced, room, ends)
+        self._machine = made(LedgerReplication, lost, self._grace_seconds, RUN_ENTRIES_MAX, misplaced, room, ends)
         return self._drive(act.MetadataRead(*found))
 
     def _after_waiting(self) -> float | None:
@@ -123,7 +124,7 @@ class LedgerRepair:
         held = zip(ranges["first_entry_id"].to_pylist(), ranges["last_entry_id"].to_pylist(), strict=True)
         driver = RepairDriver(self._bookkeeper, metadata, self._copying, lends=True)
         ends = self._batch_ends(driver, metadata, set(registered) - {bookie})
-        machine = EntryCopying(metadata, lacks(metadata, bookie, held), RUN_ENTRIES_MAX, {bookie}, room, ends)
+        machine = made(EntryCopying, metadata, lacks(metadata, bookie, held), RUN_ENTRIES_MAX, {bookie}, room, ends)
         driver.run(machine.step, machine.start())
 
     def _batch_ends(self, driver: RepairDriver, metadata: LedgerMetadata, bookies: Set[str]) -> Sequence[int]:

@@ -18,6 +18,7 @@ from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.status import cluster_figures, worker_figures
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.client import BookKeeper
+from bookspark.decisions.recorder import record_into
 from bookspark.errors import MetadataStoreError
 from bookspark.extras import extra_needed
 from bookspark.metadata.short_waits import waits_at_most
@@ -36,6 +37,7 @@ class Autorecovery:
     def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig) -> None:
         """Raises MetadataStoreError if the metadata store can't be reached."""
         self._bookkeeper = bookkeeper
+        record_into(bookkeeper.context.config.record_decisions, "autorecovery")
         self._web: WebServer | None = None
         try:
             self._worker = ReplicationWorker(bookkeeper, config)

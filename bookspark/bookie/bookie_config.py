@@ -137,6 +137,9 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     shared_secret_file: str = ""
     """File with secrets, one a line. With it the bookie serves only clients that know one of them. It is read again when it
     changes."""
+    record_decisions: str = ""
+    """Folder into which the process records what its decision machines were given and what they answered, for ``bookspark
+    replay``. "": nothing is recorded. A process keeps 2 GiB at most. The record has no payloads and no passwords."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,6 +16,7 @@ from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Copying, RepairDrive
 from bookspark.changes.changes_config import ChangesConfig
 from bookspark.client import BookKeeper
 from bookspark.client.runtime.store_actions import StoreAction, StoreAnswer
+from bookspark.decisions.seam import made
 from bookspark.errors import BookKeeperError, NoSuchLedgerError, NotEnoughBookiesError
 from bookspark.protocol.changes.steps import Move
 from bookspark.protocol.ledger import actions as act
@@ -58,7 +59,7 @@ class Moving:
             sources = {one.source for one in moves}
             with self._copying.room(ledger_id) as room:
                 lost = sources & set(down)
-                machine = LedgerReplication(lost, _GRACE_SECONDS, RUN_ENTRIES_MAX, sources - lost, room)
+                machine = made(LedgerReplication, lost, _GRACE_SECONDS, RUN_ENTRIES_MAX, sources - lost, room)
                 driver = _MoveDriver(self._bookkeeper, metadata, self._copying, _chosen(metadata, moves))
                 driver.run(machine.step, machine.step(act.MetadataRead(metadata, version)))
         except (NoSuchLedgerError, NotEnoughBookiesError):

@@ -107,6 +107,9 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     shared_secret_file: str = ""
     """File with the secret that bookies with a ``shared_secret_file`` ask for. Of several, one a line, the first one that a
     bookie knows is taken. The file is read again when it changes."""
+    record_decisions: str = ""
+    """Folder into which the process records what its decision machines were given and what they answered, for ``bookspark
+    replay``. "": nothing is recorded. A process keeps 2 GiB at most. The record has no payloads and no passwords."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -53,6 +53,8 @@ from bookspark.daemon.lost_records import keep_lost_records
 from bookspark.daemon.probes import Probes
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
+from bookspark.decisions.recorder import record_into
+from bookspark.decisions.seam import is_bookie
 from bookspark.errors import BookieError, ConfigurationError, StorageError
 from bookspark.extras import extra_needed
 from bookspark.metadata.bookie_homes import BookieHome, note_home
@@ -100,6 +102,7 @@ def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> No
         # The rewriting process is forked before there is a lock or a thread.
         rewriter = RewritingProcess()
         first.callback(rewriter.close)
+        record_into(config.record_decisions, "bookie")
         _run(config, rewriter, foreground)
 
 
@@ -159,6 +162,7 @@ def _boot_and_serve(
     phase("checking cookies")
     identity = Identity(config, store, locks.unusable)
     cookie = identity.cookie
+    is_bookie(cookie.bookie_id)
     phase("opening storage", bookie_id=cookie.bookie_id)
     storage = _open_storage(config, store, identity, stack, phase)
     storage.when_none_is_left(lambda why: ends.put(StorageError(why)))

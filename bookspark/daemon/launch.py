@@ -42,8 +42,8 @@ from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.private_files import open_private
 
 DAEMON = "bookspark.daemon"
-_FILES = ("tls_certificate", "tls_key", "tls_client_ca", "tls_ca", "shared_secret_file")
-"""Options that name a file."""
+_FILES = ("tls_certificate", "tls_key", "tls_client_ca", "tls_ca", "shared_secret_file", "record_decisions")
+"""Options that name a file or folder."""
 """The module that a bookie's process runs."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0

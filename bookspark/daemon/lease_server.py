@@ -32,6 +32,7 @@ from typing import Any
 import msgspec
 
 from bookspark.daemon.directories import LEASE_SOCKET
+from bookspark.decisions.seam import made
 from bookspark.errors import BookieError
 from bookspark.metadata.records.codec import learn
 from bookspark.protocol.bookie.lease import Claim, Drop, End, Event, Grant, Lease, Refuse, Stop, Tick
@@ -79,7 +80,7 @@ class LeaseServer:
         ended: Callable[[str], None],
         holder: str = "",
     ) -> None:
-        self._lease = Lease(lease_seconds, time.monotonic(), holder)
+        self._lease = made(Lease, lease_seconds, time.monotonic(), holder)
         self._ended = ended
         self._status = Status(phase="starting", pid=os.getpid(), zookeeper=zookeeper, holder=holder)
         self._inbox: deque[Stop | dict[str, Any] | None] = deque()

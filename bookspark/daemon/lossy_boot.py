@@ -16,6 +16,7 @@ from bookspark.bookie.ledgers.first_requests import FirstRequestCheck
 from bookspark.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.bookie.ledgers.unsure_adds import FenceCheck
 from bookspark.bookie.storage import Storage
+from bookspark.decisions.seam import decided
 from bookspark.errors import BookieError, MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.bookie_boot import answer_unsure, phase_one
@@ -74,9 +75,9 @@ def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
 
     def check(ledger_id: int) -> Positive | Unknown:
         try:
-            return answer_unsure(bookie_id, store.read_ledger(ledger_id).value)
+            return decided(answer_unsure, bookie_id, store.read_ledger(ledger_id).value)
         except NoSuchLedgerError:
-            return answer_unsure(bookie_id, None)
+            return decided(answer_unsure, bookie_id, None)
 
     return check
 

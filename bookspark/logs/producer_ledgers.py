@@ -22,6 +22,7 @@ from dataclasses import replace
 from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookspark.decisions.seam import decided
 from bookspark.errors import (
     BookKeeperError,
     LedgerFencedError,
@@ -217,7 +218,7 @@ class ProducerLedgers:
             self._bookkeeper.metadata.watch_record(KIND, self._run.log, self._record_changed)
             record = LogRegistry(self._bookkeeper.metadata).get(self._run.log)
             try:
-                record.check_writer(self._run.run, self._run.epoch)
+                decided(LogRecord.check_writer, record, self._run.run, self._run.epoch)
             except LogTakenOverError as error:
                 raise told(error) from None
             self._wanted = record

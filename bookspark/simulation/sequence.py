@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from bookspark.simulation.clients.client import Begin
 from bookspark.simulation.messages import NOBODY, Message, is_request
@@ -34,6 +36,30 @@ class Arrow:
     given_up: int | None = None
 
 
+class Drawing(Protocol):
+    """What a page draws. Steps count from 1."""
+
+    @property
+    def lanes(self) -> Seq[str]:
+        """The names of the metadata store, of clients and of bookies."""
+        ...
+
+    @property
+    def places(self) -> list[int]:
+        """The lane where each step happens."""
+        ...
+
+    @property
+    def arrows(self) -> list[Arrow]:
+        """The messages, in the order of their sending."""
+        ...
+
+    @property
+    def asked(self) -> set[int]:
+        """The steps at which that lane talks to the metadata store."""
+        ...
+
+
 class Sequence:
     """What a story's drawing shows. Steps count from 1.
 
@@ -42,7 +68,7 @@ class Sequence:
     """
 
     def __init__(self, world: World, moves: Iterable[Move]) -> None:
-        self.lanes = ("metadata", *world.client_names, *world.bookies)
+        self.lanes: Seq[str] = ("metadata", *world.client_names, *world.bookies)
         self.places: list[int] = []
         self.arrows: list[Arrow] = []
         self.asked: set[int] = set()

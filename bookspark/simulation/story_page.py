@@ -17,7 +17,7 @@ from html import escape
 from importlib.resources import files
 
 from bookspark.simulation.checkers import CHECKERS
-from bookspark.simulation.sequence import METADATA_LANE, Arrow, Sequence
+from bookspark.simulation.sequence import METADATA_LANE, Arrow, Drawing, Sequence
 from bookspark.simulation.state import Move
 from bookspark.simulation.story import tell
 from bookspark.simulation.view import Violation
@@ -32,17 +32,26 @@ _LABEL_MAX = 44
 def story_page(world: World, moves: Seq[Move], violation: Violation, command: str) -> str:
     """The page as HTML. ``command``: what finds the violation again."""
     lines = [line.split(". ", 1)[1] for line in tell(world, moves)[: len(moves)]]
-    law = inspect.getdoc(inspect.getmodule(CHECKERS[violation.invariant])) or ""
-    title = violation.invariant.replace("_", " ")
+    options = f"The options: <code>{escape(world.options.arguments() or 'the defaults')}</code>"
+    return drawn_page(violation, law_of(violation.invariant), Sequence(world, moves), lines, options, command)
+
+
+def law_of(invariant: str) -> str:
+    """The law of a checker, as its module states it."""
+    return inspect.getdoc(inspect.getmodule(CHECKERS[invariant])) or ""
+
+
+def drawn_page(violation: Violation, law: str, drawing: Drawing, lines: Seq[str], beside: str, command: str) -> str:
+    """A page about ``drawing``, whose steps ``lines`` tell in words. ``beside``: HTML that stands by the key."""
     items = "".join(f'<li id="step{number}">{escape(line)}</li>' for number, line in enumerate(lines, 1))
     return _PAGE.format(
-        title=escape(title),
+        title=escape(violation.invariant.replace("_", " ")),
         what=escape(violation.what),
         law=_CODE.sub(r"<code>\1</code>", "".join(f"<p>{escape(part)}</p>" for part in law.split("\n\n"))),
-        picture=_picture(Sequence(world, moves), lines, violation),
+        picture=_picture(drawing, lines, violation),
         items=items,
         command=escape(command),
-        options=escape(world.options.arguments() or "the defaults"),
+        beside=beside,
         style=files("bookspark.simulation").joinpath("story_page.css").read_text(),
     )
 
@@ -55,7 +64,7 @@ _PAGE = """<!doctype html>
 <section aria-label="The law"><h2>The law</h2>{law}</section>
 <section aria-label="What happened"><h2>What happened</h2>
 <p class="key"><b class="request">━</b> request <b class="answer">╌</b> answer <b class="lost">×</b> nobody waits for it any more
-<b class="open">○</b> under way at the end. The options: <code>{options}</code></p>
+<b class="open">○</b> under way at the end. {beside}</p>
 <div class="picture" tabindex="0" role="region" aria-label="Sequence diagram; the text below says the same">{picture}</div>
 </section>
 <section aria-label="In words"><h2>In words</h2><ol>{items}</ol><p class="what">{what}.</p>
@@ -64,7 +73,7 @@ _PAGE = """<!doctype html>
 """
 
 
-def _picture(sequence: Sequence, lines: Seq[str], violation: Violation) -> str:
+def _picture(sequence: Drawing, lines: Seq[str], violation: Violation) -> str:
     width = _MARGIN + _LANE * len(sequence.lanes)
     bottom = _TOP + _ROW * (len(lines) + 1)
     return (
@@ -77,7 +86,7 @@ def _picture(sequence: Sequence, lines: Seq[str], violation: Violation) -> str:
     )
 
 
-def _rows(sequence: Sequence, lines: Seq[str], width: int) -> Iterator[str]:
+def _rows(sequence: Drawing, lines: Seq[str], width: int) -> Iterator[str]:
     for step, line in enumerate(lines, 1):
         y = _y(step) - _ROW / 2
         yield (
@@ -86,7 +95,7 @@ def _rows(sequence: Sequence, lines: Seq[str], width: int) -> Iterator[str]:
         )
 
 
-def _lanes(sequence: Sequence, bottom: int) -> Iterator[str]:
+def _lanes(sequence: Drawing, bottom: int) -> Iterator[str]:
     for lane, name in enumerate(sequence.lanes):
         yield (
             f'<line class="lane" x1="{_x(lane)}" y1="{_TOP - 10}" x2="{_x(lane)}" y2="{bottom - _ROW / 2:g}"/>'
@@ -115,7 +124,7 @@ def _arrow(arrow: Arrow, last: int) -> str:
     )
 
 
-def _events(sequence: Sequence, lines: Seq[str]) -> Iterator[str]:
+def _events(sequence: Drawing, lines: Seq[str]) -> Iterator[str]:
     """What happens in each row, beside the lane where it happens."""
     arriving = {one.arrived: one for one in sequence.arrows if one.arrived is not None}
     for step, (lane, line) in enumerate(zip(sequence.places, lines, strict=True), 1):

@@ -27,5 +27,8 @@ def client(zookeeper: str) -> BookKeeper:
     """
     from bookspark.client import BookKeeper
     from bookspark.daemon.settings import of_environment
+    from bookspark.decisions.recorder import record_into
 
-    return BookKeeper(zookeeper, **of_environment("client"))
+    options = of_environment("client")
+    record_into(str(options.get("record_decisions", "")), "spark")
+    return BookKeeper(zookeeper, **options)

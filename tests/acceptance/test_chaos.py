@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bookspark.replay.run import Replay
 from tests.cluster.chaos_run import SECONDS_MAX, chaos_for
 from tests.porcupine.judge import built
 from tests.soak import linearizability
@@ -17,6 +18,16 @@ def test_a_minute_of_chaos_violates_nothing(tmp_path: Path) -> None:
     assert sum(result["injected"].values()) >= 10
     checked = result["checked"]
     assert min(checked["acked"], checked["read"]) > 1000 and min(checked["lac"], checked["closed"]) > 100
+
+
+@pytest.mark.timeout(SECONDS_MAX + 120)
+def test_what_was_decided_in_chaos_is_decided_again_by_the_pure_code(tmp_path: Path) -> None:
+    record = tmp_path / "decisions"
+    chaos_for(20, tmp_path, "--record", str(record))
+    result = Replay(record).run()
+    assert (result.differences, result.broken, result.lost) == ([], [], 0)
+    assert result.decisions > 2000
+    assert {one.process.partition("-")[0] for one in result.counts} == {"bookie", "client"}
 
 
 @pytest.mark.skipif(built() is None, reason="needs Go, and the module github.com/anishathalye/porcupine")

@@ -14,9 +14,11 @@ SECONDS_MAX = 280
 """A run's own seconds among them."""
 
 
-def chaos_for(seconds: int, folder: Path) -> dict[str, Any]:
-    """Run it with ``folder`` for its temporary files; returns its result. It violated nothing, and left nothing running."""
-    command = [sys.executable, "-m", "bookspark.cli.main", "chaos", "--seconds", str(seconds)]
+def chaos_for(seconds: int, folder: Path, *options: str) -> dict[str, Any]:
+    """Run it with ``folder`` for its temporary files, and with these ``options``; returns its result.
+
+    It violated nothing, and left nothing running."""
+    command = [sys.executable, "-m", "bookspark.cli.main", "chaos", "--seconds", str(seconds), *options]
     run = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS_MAX, cwd=Path.cwd(), env={"TMPDIR": str(folder)}
     )

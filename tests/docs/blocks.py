@@ -165,6 +165,7 @@ SHOWN = {
     "docs/security.md": {"zk://host1:2281,host2:2281/chroot": NO_COMMAND},
     "docs/testing.md": {
         "scripts/test ": A_CHECKOUTS,
+        "bookspark replay FOLDER": "tests/cli/test_replay_command.py",
         "bookspark simulate --exhaustive --entries 2 --crashes 1": "tests/simulation/test_simulate_command.py",
         "bookspark simulate --exhaustive --no-fence-on-recovery-read": "tests/docs/test_examples.py",
         "bookspark simulate --random 1000 --coverage": "tests/simulation/test_coverage.py",

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from bookspark.bookie.disk.packed_dict import PackedDict
 from bookspark.bookie.disk.sorted_ids import SortedIds
 from bookspark.bookie.steps import Steps
+from bookspark.decisions.seam import watched
 from bookspark.protocol.bookie.bookie_boot import (
     NO_LOSSY_BOOT,
     HealedNoted,
@@ -27,6 +28,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
     BookieLedger,
     ControlRecord,
     EntriesLost,
+    FenceUnsureNoted,
     LimboCleared,
     LimboNoted,
 )
@@ -121,7 +123,7 @@ class ControlState:
     """The state that the records of a control log make."""
 
     def __init__(self) -> None:
-        self.ledgers: PackedDict[BookieLedger] = PackedDict(_packed, _unpacked)
+        self.ledgers: PackedDict[BookieLedger] = PackedDict(_packed, _unpacked, watched)
         """By id."""
         self.mark = NO_LOSSY_BOOT
         """The last lossy boot."""
@@ -157,8 +159,8 @@ class ControlState:
                 if not kept[_FLAGS_AT] & _FENCED:
                     flags = bytes([kept[_FLAGS_AT] | _FENCE_UNSURE])
                     packed[ledger_id] = kept[:_FLAGS_AT] + flags + kept[_FLAGS_AT + 1 :]
-            elif (ledger := self.ledgers.look(ledger_id)) is not None:
-                ledger.fence_unsure |= not ledger.fenced
+            elif (ledger := self.ledgers.look(ledger_id)) is not None and not ledger.fenced:
+                ledger.replay(FenceUnsureNoted(ledger_id))
 
     def unsure_of(self, ledger_id: int) -> bool:
         """May entries of the ledger be lost that no limbo tells of?"""
@@ -179,7 +181,7 @@ class ControlState:
     def _first_contact(self, ledger_id: int) -> BookieLedger:
         ledger = first_contact(ledger_id, self.mark, self.collected)
         ledger.fence_unsure |= self.fences_lost
-        return ledger
+        return watched(ledger)
 
     def replay(self, records: Iterable[Record]) -> None:
         """Take over records, in any order and any number of times."""
@@ -237,7 +239,7 @@ class ControlState:
     def _replayed(self, ledger_id: int) -> BookieLedger:
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
-            ledger = self.ledgers[ledger_id] = BookieLedger(ledger_id)
+            ledger = self.ledgers[ledger_id] = watched(BookieLedger(ledger_id))
         return ledger
 
     def _replayed_at_boot(self, ledger_id: int) -> BookieLedger:

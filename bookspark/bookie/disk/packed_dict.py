@@ -25,8 +25,14 @@ _A_STEP = 4096
 class PackedDict(Generic[T]):
     """Values by id, packed while nobody uses them."""
 
-    def __init__(self, pack: Callable[[T], bytes | None], unpack: Callable[[int, bytes], T]) -> None:
-        """``pack`` returns None for a value that can't be packed."""
+    def __init__(
+        self,
+        pack: Callable[[T], bytes | None],
+        unpack: Callable[[int, bytes], T],
+        begin_use: Callable[[T], T] = lambda value: value,
+    ) -> None:
+        """``pack`` returns None for a value that can't be packed. ``begin_use`` gives the object for one that was at rest."""
+        self._begin_use = begin_use
         self._pack = pack
         self._unpack = unpack
         self.packed: dict[int, bytes | T | None] = {}
@@ -43,7 +49,7 @@ class PackedDict(Generic[T]):
         found = self.used.get(key)
         if found is None and key in self.packed:
             found = self._resting.get(key)
-            self[key] = found = self._at_rest(key) if found is None else found
+            self[key] = found = self._begin_use(self._at_rest(key)) if found is None else found
         return found
 
     def look(self, key: int) -> T | None:

@@ -24,6 +24,7 @@ from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, Stop, plan_read
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.bookie.steps import Steps, at_once
+from bookspark.decisions.seam import decided
 from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, answer_absent, may_read
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
@@ -110,7 +111,7 @@ class Holdings:
     def absent(self, ledger_id: int) -> Negative | Unknown:
         """The answer for a ledger that was never heard of."""
         unsure = self.control.unsure_of(ledger_id)
-        return answer_absent(None, NO_ENTRY, storage_damaged=self.damaged, boot_unsure=unsure)
+        return decided(answer_absent, None, NO_ENTRY, storage_damaged=self.damaged, boot_unsure=unsure)
 
     def has_moved(self, piece: Piece) -> bool:
         """Do the entries of a planned piece lie elsewhere by now, or nowhere?"""

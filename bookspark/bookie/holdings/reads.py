@@ -23,6 +23,7 @@ from bookspark.bookie.disk.index import LedgerRows, log_of, position_of
 from bookspark.bookie.disk.log_scan import parse_logged_frame
 from bookspark.bookie.disk.rewritten_block import BLOCK_START, parse_block, plain_frame
 from bookspark.bookie.holdings.read_memory import ReadMemory
+from bookspark.decisions.seam import decided
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, absence_proven, answer_absent
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.wire.entry_batch import Buffer
@@ -78,10 +79,12 @@ def plan_read(
         """The last of ``wanted..gap_end``, which are not held, that a sparse read may skip."""
         if not sparse or ledger is None:
             return wanted - 1
-        return absence_proven(ledger, wanted, gap_end, storage_damaged=storage_damaged, boot_unsure=boot_unsure)
+        return decided(
+            absence_proven, ledger, wanted, gap_end, storage_damaged=storage_damaged, boot_unsure=boot_unsure
+        )
 
     def refused(end: int) -> ReadPlan:
-        absent = answer_absent(ledger, end + 1, storage_damaged=storage_damaged, boot_unsure=boot_unsure)
+        absent = decided(answer_absent, ledger, end + 1, storage_damaged=storage_damaged, boot_unsure=boot_unsure)
         return ReadPlan(pieces, end, absent)
 
     for row in rows.covering(first, last) if rows is not None else ():

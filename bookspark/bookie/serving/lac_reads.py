@@ -16,6 +16,7 @@ from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.answers import Answers
 from bookspark.bookie.serving.entry_reads import EntryReads
 from bookspark.bookie.serving.served_bookie import ServedBookie
+from bookspark.decisions.seam import decided
 from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.wire.header import Flag, Header, Status
@@ -67,7 +68,7 @@ class LacReads:
         ledger = self._storage.ledger(header.ledger_id)
         if status == Status.OK:
             status = status_of(
-                self._storage.absent(header.ledger_id) if ledger is None else answer_last_add_confirmed(ledger)
+                self._storage.absent(header.ledger_id) if ledger is None else decided(answer_last_add_confirmed, ledger)
             )
         if status == _OK and header.flags & _ENTRY and ledger is not None:
             wanted = header.first_entry_id

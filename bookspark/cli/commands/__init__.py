@@ -13,7 +13,7 @@
 ``autorecovery``    ``autorecovery …``: the auditor and the replication workers
 ``cluster``         ``cluster …``: changes of a cluster that lives
 ``simulate``        ``simulate``: the protocol's machines through every order of events
-``chaos``           ``chaos``: real bookies broken at random
+``chaos``           ``chaos``: real bookies broken at random; ``replay``: what was decided meanwhile, decided again
 ``bench``           ``bench …``: measurements
 ``packaged``        ``run``, ``job``, ``conf``: what comes with the package
 ==================  ===========================================================================================================

@@ -16,6 +16,7 @@ from bookspark.arguments import check_names
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.machine_driver import MachineDriver
+from bookspark.decisions.seam import made
 from bookspark.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -78,7 +79,7 @@ def _recover(
 ) -> Versioned[LedgerMetadata]:
     """Run ``LedgerRecovery`` to its end, in this thread."""
     ledger_id = found.value.ledger_id
-    machine = LedgerRecovery(replaces_bookies=True, accepted_loss=accepted_loss)
+    machine = made(LedgerRecovery, replaces_bookies=True, accepted_loss=accepted_loss)
     driver = MachineDriver(context, found.value, password, context.config.recovery_timeout_seconds)
     try:
         closed = driver.run(machine.step, machine.step(act.MetadataRead(*found)))

@@ -28,6 +28,7 @@ from bookspark.client.reading.any_handle import AnyHandle
 from bookspark.client.reading.range_reading import read_range
 from bookspark.client.runtime.calls import in_thread
 from bookspark.client.runtime.client_context import ClientContext
+from bookspark.decisions.seam import made
 from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError
 from bookspark.extras import extra_needed
 from bookspark.metadata.records.versioned import Versioned
@@ -193,7 +194,7 @@ class ReadHandle(AnyHandle):
             delay = config.speculative_read_delay_ms / 1000 or longest
             mailbox = Mailbox(min(delay, longest))
             requests = self._requests()
-            machine = LacRead(self.metadata)
+            machine = made(LacRead, self.metadata)
             actions = machine.start()
             while not any(isinstance(action, act.Finish) for action in actions):
                 for action in actions:
@@ -284,7 +285,7 @@ class ReadHandle(AnyHandle):
 
     def _batches(self, first: int, last: int) -> Iterator[EntryBatch]:
         order = self._context.read_order(self._delivered_by)
-        machine = RangeRead(self.metadata, first, last, order, rereads_metadata=True, reads_ahead=True)
+        machine = made(RangeRead, self.metadata, first, last, order, rereads_metadata=True, reads_ahead=True)
         for batches in read_range(machine, self._requests(), self._read_again, self._context.config):
             self._delivered_by = machine.delivered_by
             self._confirm(batches.last_add_confirmed)
@@ -299,7 +300,7 @@ class ReadHandle(AnyHandle):
             follows = self._follow()
             mailbox.allow(min(mailbox.left_seconds(), HOLD_SECONDS_MAX if follows else UNFOLLOWED_SECONDS))
             requests = self._requests()
-            machine = LacWait(self.metadata, entry_id)
+            machine = made(LacWait, self.metadata, entry_id)
             actions = machine.start()
             while not any(isinstance(action, act.Finish) for action in actions):
                 looks = False

@@ -29,6 +29,7 @@ from bookspark.client.runtime.ledger_watches import LedgerWatches
 from bookspark.client.runtime.open_writer import OpenWriter, defect
 from bookspark.client.runtime.rate_limit import RateLimit
 from bookspark.client.runtime.room import ClientRoom
+from bookspark.decisions.recorder import record_into
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
@@ -75,6 +76,7 @@ class Runtime:
         self._closed = False
         """Nothing is opened for writing any more. Only the I/O thread uses it."""
         security = client_security(config)
+        record_into(config.record_decisions, "client")
         with contextlib.ExitStack() as made:
             self.callbacks = Threads(1, "bookspark-callbacks")
             made.callback(self.callbacks.stop)

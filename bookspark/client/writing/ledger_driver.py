@@ -27,6 +27,7 @@ from bookspark.client.writing.kept_frames import KeptFrame, KeptFrames
 from bookspark.client.writing.outgoing import Outgoing
 from bookspark.client.writing.shared_with_callers import SharedWithCallers
 from bookspark.client.writing.writer_requests import WriterRequests
+from bookspark.decisions.seam import made
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
@@ -62,12 +63,10 @@ class LedgerDriver:
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         config, runtime = context.config, context.runtime
-        self.writer = LedgerWriter(
-            metadata,
-            version,
-            ChangeMode.DELAYED if config.delay_ensemble_change else ChangeMode.AT_ONCE,
-            config.sync_bytes,
-            explicit_lac_interval_seconds=config.explicit_lac_interval_seconds,
+        mode = ChangeMode.DELAYED if config.delay_ensemble_change else ChangeMode.AT_ONCE
+        seconds = config.explicit_lac_interval_seconds
+        self.writer = made(
+            LedgerWriter, metadata, version, mode, config.sync_bytes, explicit_lac_interval_seconds=seconds
         )
         self.cursors = self.writer.cursors
         striped = metadata.ensemble_size > metadata.write_quorum

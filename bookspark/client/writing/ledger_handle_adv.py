@@ -19,6 +19,7 @@ from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.open_writer import defect
 from bookspark.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.decisions.seam import made
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.writing.given_ids import Given, GivenIds, InOrder, NoMore
@@ -37,7 +38,7 @@ class LedgerHandleAdv(LedgerHandle):
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         super().__init__(context, metadata, version, password)
-        self._ids = GivenIds(metadata.ledger_id)
+        self._ids = made(GivenIds, metadata.ledger_id)
         self._waiting: dict[int, bytes] = {}
         """The entries that wait for an earlier one. Guarded by ``_lock``, as ``_ids`` and ``_waiting_bytes`` are."""
         self._waiting_bytes = 0

@@ -35,6 +35,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bookspark.decisions.seam import decided
 from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
@@ -52,7 +53,7 @@ from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.chain.retention import truncate_expired
 from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.lanes import MARK
-from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogChangedError, LogTakenOverError
+from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogChangedError, LogRecord, LogTakenOverError
 from bookspark.protocol.logs.replays import Batch, is_committed
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Committer:
         MetadataStoreError) leaves the outcome open: call again with the same commit to settle it.
         """
         batch = batch or Batch(self.run.log, commit.query, commit.batch, commit.fingerprint)
-        return self._commit(commit, lambda header: is_committed(header, batch))
+        return self._commit(commit, lambda header: decided(is_committed, header, batch))
 
     def commit_version(self, commit: Commit) -> bool:
         """Do what ``commit`` does for a version of an application (``TXN``). Returns False if the log has it, or a later one."""
@@ -233,7 +234,7 @@ class Committer:
         """Fence and read the last commit ledger. The result sums up all commits of the log; None if the run is a batch write that
         is committed."""
         record = self._registry.get(self.run.log)
-        record.check_writer(self.run.run, self.run.epoch)
+        decided(LogRecord.check_writer, record, self.run.run, self.run.epoch)
         write = record.batch_write(self.run.run)
         if write is not None and write.commit_ledger >= 0:
             return None

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bookspark.decisions.seam import decided
 from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, HEADER_ENTRY, open_commit_ledger, read_header
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.chain.registry import LogRegistry
@@ -45,13 +46,15 @@ def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
     for links in _groups(bookkeeper, record, run.password):
         copy = _copied(bookkeeper, record, links, run)
         # If this fails, nobody knows whether the record names the copy. So the copy stays; if it is not named, it is an orphan.
-        registry.update(
-            run.log, partial(LogRecord.with_compacted, replaced=links, by=copy, run=run.run, epoch=run.epoch)
-        )
+        registry.update(run.log, partial(_compacted, replaced=links, by=copy, run=run))
         for link in links:
             bookkeeper.delete_ledger(link.ledger_id)
             deleted.append(link.ledger_id)
     return deleted
+
+
+def _compacted(record: LogRecord, replaced: tuple[CommitLedger, ...], by: int, run: LogRun) -> LogRecord:
+    return decided(LogRecord.with_compacted, record, replaced, by, run.run, run.epoch)
 
 
 def _groups(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Iterator[tuple[CommitLedger, ...]]:

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookspark.decisions.seam import decided
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import LogRegistry
@@ -91,7 +92,7 @@ def claimed(
     def transition(record: LogRecord) -> LogRecord:
         if lane == log.name and lane_of_query(record, query.id, header.last_batches, query.follows) != 0:
             raise LogChangedError(f"log {log.name!r}: another writer was the first")
-        claimed = record.claim(run, query.id, query.follows, header.last_query)
+        claimed = decided(LogRecord.claim, record, run, query.id, query.follows, header.last_query)
         return replace(claimed, checkpoint=query.checkpoint) if lane == log.name else claimed
 
     record = registry.update(lane, transition)
@@ -118,7 +119,7 @@ def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogR
     def first(record: LogRecord) -> LogRecord:
         if lane_of_batch_write(record, run) != 0:
             raise LogChangedError(f"log {log.name!r}: a query was the first")
-        return record.batch_write_begun(run, now_ms)
+        return decided(LogRecord.batch_write_begun, record, run, now_ms)
 
     try:
         return registry.update(log.name, first)

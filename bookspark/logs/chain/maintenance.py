@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked
+from bookspark.decisions.seam import decided
 from bookspark.errors import (
     BookKeeperError,
     ConfigurationError,
@@ -88,7 +89,7 @@ def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) 
 
     def orphan(ledger_id: int, labels: Mapping[str, bytes]) -> bool:
         found = lanes.get(labels.get(LOG_LABEL, b""))
-        return found is not None and is_orphan(found[0], ledger_id, labels, found[1])
+        return found is not None and decided(is_orphan, found[0], ledger_id, labels, found[1])
 
     return _delete(bookkeeper, password, bookkeeper.list_ledgers(), orphan)
 
@@ -123,7 +124,9 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Pas
         bookkeeper,
         password,
         (ledger_id for ledger_id in bookkeeper.list_ledgers() if ledger_id > after),
-        lambda ledger_id, labels: epoch_of(labels) >= since and is_orphan(record, ledger_id, labels, referenced),
+        lambda ledger_id, labels: (
+            epoch_of(labels) >= since and decided(is_orphan, record, ledger_id, labels, referenced)
+        ),
     )
 
 
@@ -142,7 +145,7 @@ def truncate_log(bookkeeper: BookKeeper, name: LaneName, row: BytesOrNone, passw
     if row > rows:
         raise ConfigurationError(f"log {name!r} has {rows} rows; it can be truncated up to row {rows}, not {row}")
     ends = link_ends(bookkeeper, reader.record, password, row)
-    registry.update(name, lambda record: record.truncated(row, ends))
+    registry.update(name, lambda record: decided(LogRecord.truncated, record, row, ends))
     return collect_orphans(bookkeeper, name, password)
 
 

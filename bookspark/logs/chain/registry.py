@@ -18,6 +18,7 @@ from typing import Annotated
 import msgspec
 
 from bookspark.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
+from bookspark.decisions.seam import decided
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
 from bookspark.logs.chain.codec import decode_record, encode_record
 from bookspark.metadata.records.documents import proven_struct, read_struct
@@ -230,7 +231,7 @@ class LogRegistry:
             "compression": compression,
         }
         changes = {option: value for option, value in given.items() if value is not None}
-        log = self.update(name, lambda record: record.altered(**changes))
+        log = self.update(name, lambda record: decided(LogRecord.altered, record, **changes))
         # Who makes a lane meanwhile sees to it that it has the new ones.
         for lane in [one for one in self.lane_names() if lane_of(one)[0] == log.name != one]:
             # (It was left by an earlier log of the name, or deleted since.)
@@ -243,7 +244,7 @@ class LogRegistry:
         """Give the lane the options of its log that can be altered. Raises NoSuchLogError."""
         wanted = _alterable(self.get(lane_of(lane)[0]))
         while True:
-            self.update(lane, lambda record: record.altered(**wanted))  # noqa: B023
+            self.update(lane, lambda record: decided(LogRecord.altered, record, **wanted))  # noqa: B023
             # Another one may have altered the log and this lane in between, and this was the older.
             before, wanted = wanted, _alterable(self.get(lane_of(lane)[0]))
             if wanted == before:
@@ -301,16 +302,16 @@ class LogRegistry:
 
         Raises LogTakenOverError if it has lost the log already, AnotherQueryError, and NoSuchLogError.
         """
-        return self.update(name, lambda record: record.claim(run, query, follows, last_query))
+        return self.update(name, lambda record: decided(LogRecord.claim, record, run, query, follows, last_query))
 
     def begin_batch_write(self, name: LaneName, run: str) -> LogRecord:
         """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and NoSuchLogError."""
         now_ms = time.time_ns() // 1_000_000
-        return self.update(name, lambda record: record.batch_write_begun(run, now_ms))
+        return self.update(name, lambda record: decided(LogRecord.batch_write_begun, record, run, now_ms))
 
     def end_batch_write(self, name: LaneName, run: str, closed: bool) -> None:
         """Say that the batch write ``run`` commits nothing more (see ``LogRecord.batch_write_ended``). Raises NoSuchLogError."""
-        self.update(name, lambda record: record.batch_write_ended(run, closed))
+        self.update(name, lambda record: decided(LogRecord.batch_write_ended, record, run, closed))
 
     def add_commit_ledger(
         self, name: LaneName, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
@@ -319,7 +320,9 @@ class LogRegistry:
 
         Raises LogTakenOverError, LogChangedError or NoSuchLogError; the ledger is then not in the chain.
         """
-        return self.update(name, lambda record: record.with_commit_ledger(ledger_id, run, epoch, recovered))
+        return self.update(
+            name, lambda record: decided(LogRecord.with_commit_ledger, record, ledger_id, run, epoch, recovered)
+        )
 
 
 def _alterable(record: LogRecord) -> dict[str, object]:

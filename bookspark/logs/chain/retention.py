@@ -24,6 +24,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bookspark.arguments import Password, checked
+from bookspark.decisions.seam import decided
 from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.commit_ledgers import newest_header, open_commit_ledger, read_header, with_chain
 from bookspark.logs.chain.reader import commits
@@ -83,7 +84,11 @@ def _truncated(bookkeeper: BookKeeper, lane: str, password: bytes, now_ms: int) 
 
     def forward(newest: LogRecord) -> LogRecord:
         # An offload that was begun meanwhile reads these rows.
-        return newest if newest.offload is not None or newest.ctime_ms != record.ctime_ms else newest.truncated(row, {})
+        return (
+            newest
+            if newest.offload is not None or newest.ctime_ms != record.ctime_ms
+            else decided(LogRecord.truncated, newest, row, {})
+        )
 
     if registry.update(lane, forward).first_position < row:
         return []
@@ -92,7 +97,7 @@ def _truncated(bookkeeper: BookKeeper, lane: str, password: bytes, now_ms: int) 
     dropped: list[CommitLedger] = []
 
     def shorter(newest: LogRecord) -> LogRecord:
-        changed = newest.truncated(row, ends) if newest.ctime_ms == record.ctime_ms else newest
+        changed = decided(LogRecord.truncated, newest, row, ends) if newest.ctime_ms == record.ctime_ms else newest
         dropped[:] = newest.commit_ledgers[: len(newest.commit_ledgers) - len(changed.commit_ledgers)]
         return changed
 

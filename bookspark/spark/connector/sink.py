@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from bookspark.decisions.seam import decided
 from bookspark.errors import BookKeeperError
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.committer import Committer, current_committer
@@ -130,9 +131,8 @@ class LogWriter:
         """
         first = next(rows)
         if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
-            dictionary = train_dictionary(first)
-            registry = LogRegistry(self.bookkeeper.metadata)
-            record = registry.update(record.name, lambda newest: newest.with_dictionary(dictionary))
+            dictionary, registry = train_dictionary(first), LogRegistry(self.bookkeeper.metadata)
+            record = registry.update(record.name, lambda newest: decided(LogRecord.with_dictionary, newest, dictionary))
         encoder = row_encoder(record, self.options.statistics)
         ledger = current_data_ledger(self.bookkeeper, run, record.options, self.options.roll, encoder.encoding)
         with idle_closer().in_use(ledger):
@@ -248,7 +248,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
                 note_writer(bookkeeper, log, lane, query)
                 return record
             record, header = newest_header(bookkeeper, lane, log.password)
-            if is_committed(header, self._batch(told, None, is_first=True)):
+            if decided(is_committed, header, self._batch(told, None, is_first=True)):
                 return None
             # Another writer may have been the first in lane 0, which happens once. Then this one gets another lane.
             with suppress(LogChangedError):
@@ -305,7 +305,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             return
         lane = known_lane(self.bookkeeper, log, StreamingQuery(batch.query, self.options.follows, batch.checkpoint))
         header = CommitHeader() if lane is None else newest_header(self.bookkeeper, lane, log.password)[1]
-        if is_committed(header, batch):
+        if decided(is_committed, header, batch):
             return
         if rows:
             raise BookKeeperError(

@@ -33,6 +33,7 @@ from urllib.parse import urlsplit
 from bookspark.arguments import Name, PasswordText, WaitSeconds, checked
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
+from bookspark.decisions.seam import decided
 from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.maintenance import recover_ledgers
@@ -136,7 +137,7 @@ class _Run:
         check_password(record, password)
         if record.offload is not None:
             # Another table is an error, even if there is nothing to offload.
-            record.offload_begun(self._table, 0)
+            decided(LogRecord.offload_begun, record, self._table, 0)
         retention = self._registry.retention(record)
         if not retention.forever:
             raise OffloadError(
@@ -192,7 +193,7 @@ class _Run:
         if wanted is None:
             return None
         self._check_table()
-        record = self._update(lambda record: record.offload_begun(self._table, wanted))
+        record = self._update(lambda record: decided(LogRecord.offload_begun, record, self._table, wanted))
         assert record.offload is not None
         start, end = self._start(record), record.offload.pending
         if not end:
@@ -200,14 +201,14 @@ class _Run:
             return 0
         if start >= end:
             # The rows were truncated meanwhile.
-            self._update(lambda record: record.offload_done(end, -1))
+            self._update(lambda record: decided(LogRecord.offload_done, record, end, -1))
             return 0
         if not tables.count(self._table, start, end):
             self._write(start, end)
         tables.sync(self._table, start, end)
         self._prove(self._pieces(start, end))
         version = self._check_table()
-        self._update(lambda record: record.offload_done(end, version))
+        self._update(lambda record: decided(LogRecord.offload_done, record, end, version))
         return end - start
 
     def delete(self, after_seconds: float) -> list[int]:

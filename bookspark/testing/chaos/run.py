@@ -63,6 +63,7 @@ class Chaos:
         readers: BytesOrNone = 2,
         faults_at_once: BytesOrNone = 2,
         watcher: Callable[[Event], object] | None = None,
+        record: str = "",
     ) -> None:
         """Prepare a run.
 
@@ -75,6 +76,7 @@ class Chaos:
             readers: the number of threads that follow ledgers while they are written.
             faults_at_once: the number of threads that break and mend.
             watcher: is given each event of the history, in order.
+            record: the folder into which bookies and clients record their decisions; "": they don't.
         """
         self.history = History(watcher)
         self._seconds = seconds
@@ -82,6 +84,7 @@ class Chaos:
         self._bookies = bookies
         self._workers = {Writer: writers, Recoverer: recoverers, Reader: readers}
         self._faults_at_once = faults_at_once
+        self._record = record
         self._ledgers = Ledgers()
         self._stop = threading.Event()
 
@@ -89,11 +92,11 @@ class Chaos:
         """Run to the end, and return the result. ``progress`` is called twice a second with the seconds since the start and the
         result so far. Raises BookieError if the cluster does not start."""
         began = time.monotonic()
-        with FaultyCluster(bookies=self._bookies) as cluster:
+        with FaultyCluster(bookies=self._bookies, record_decisions=self._record) as cluster:
             random = Random(self._seed)
 
             def connect(name: str) -> BookKeeper:
-                return cluster.bookkeeper(client_name=name, **CLIENT_OPTIONS)
+                return cluster.bookkeeper(client_name=name, record_decisions=self._record, **CLIENT_OPTIONS)
 
             workers = [
                 kind(f"{kind.__name__.lower()}-{k}", connect, self._ledgers, self.history, Random(random.random()))

@@ -1,0 +1,321 @@
+"""Values of the protocol as plain lists, numbers and strings (*forms*), and back.
+
+Law: two values have the same form exactly if no machine could tell them apart. A value that is made of a form has that form. A
+form has no payload, no key and no password. An entry's content becomes what kind of thing it is, its ids and its length. A key
+becomes a keyed hash, which is equal where the keys are.
+
+A number, string, None, float or bytes is its own form. Everything else is a list, whose first item tells what it is::
+
+    [0, item…] tuple    [1, item…] list    [2, item…] set    [3, item…] frozenset    [4, key, value…] mapping
+    [5, class, message] error              [6, class, number…] content of entries, or another thing that is only handed on
+    [7, number]         a value that was defined before in the record: a ledger's or a log's record
+    [9, number]         a machine of the record
+    [8]                 the room of a copying, whose answers are recorded
+    [n ≥ 16, field…]    a class of the protocol: a dataclass, a named tuple, or a member of an enum
+
+The class that a number stands for is defined in the record, before its first use, by name. Only names of the protocol and of
+Bookspark's errors are looked up, so a record can't have anything else made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import threading
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from enum import Enum
+from typing import Any
+
+from bookspark.errors import BookKeeperError, ConfigurationError
+
+TUPLE, LIST, SET, FROZENSET, MAPPING, ERROR, CONTENT, DEFINED, ROOM, MACHINE = range(10)
+FIRST_CLASS = 16
+DEFINE_CLASS, DEFINE_VALUE = -2, -3
+"""The first item of a record that defines what a number stands for."""
+_SECRETS = frozenset(("master_key", "password", "dictionary"))
+_PLAIN = (int, str, bool, float, bytes, type(None))
+_NOT_IN_RECORD = 1 << 20
+"""The number of a class that a record has not defined: nothing in it equals that."""
+_DEFINED_MAX = 256
+_SHARED = frozenset(("LedgerMetadata", "LogRecord"))
+"""Values that come again and again, and are long."""
+
+Form = Any
+
+
+class Content:
+    """What stands for the content of entries when a record is fed to a machine."""
+
+    __slots__ = ("form",)
+
+    def __init__(self, form: list[Any]) -> None:
+        self.form = form
+
+    def __repr__(self) -> str:
+        return f"<{' '.join(map(str, self.form[1:]))}>"
+
+
+def name_of(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def fields_of(kind: type) -> tuple[str, ...]:
+    """The names of the fields of a dataclass or named tuple."""
+    if issubclass(kind, tuple):
+        return tuple(kind._fields)  # type: ignore[attr-defined]
+    return tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+
+
+class Forms(dict[type, Callable[[Any], Form]]):
+    """Makes forms: ``forms[type(value)](value)``. A function for each class is made when the class comes first.
+
+    ``define`` is given each definition before its first use, or None: then nothing is defined, and a form has everything in it
+    (for comparisons). ``numbers``: what classes were defined as, by name. ``secret`` makes the stand-in of a key.
+    """
+
+    def __init__(
+        self,
+        define: Callable[[list[Any]], object] | None,
+        secret: Callable[[bytes], bytes] = lambda key: key,
+        numbers: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self._define = define
+        self._secret = secret
+        self._numbers = {} if numbers is None else numbers
+        self._lock = threading.RLock()
+        self._classes: list[list[Any]] = []
+        self._values: dict[int, tuple[object, int]] = {}
+        self._value_count = 0
+        for plain in _PLAIN:
+            self[plain] = _itself
+        self[tuple] = lambda value: [TUPLE, *[self[type(one)](one) for one in value]]
+        self[list] = lambda value: [LIST, *[self[type(one)](one) for one in value]]
+        self[set] = lambda value: [SET, *[self[type(one)](one) for one in sorted(value)]]
+        self[frozenset] = lambda value: [FROZENSET, *[self[type(one)](one) for one in sorted(value)]]
+        self[dict] = self._mapping
+        self[Content] = lambda value: value.form
+
+    def form(self, value: Any) -> Form:
+        """The form of any value."""
+        return self[type(value)](value)
+
+    def secret(self, key: bytes | None) -> bytes | None:
+        """What stands for a key; one that is empty, or not there, stays so."""
+        return self._secret(key) if key else key
+
+    def define_again(self) -> None:
+        """A new segment begins: what is used in it is defined in it."""
+        if self._define is None:
+            return
+        with self._lock:
+            for definition in self._classes:
+                self._define(definition)
+            self._values = {}
+
+    def __missing__(self, kind: type) -> Callable[[Any], Form]:
+        with self._lock:
+            made = self._made(kind)
+            # A class that the record has not defined yet may be defined later.
+            if (
+                self._define is not None
+                or not kind.__module__.startswith("bookspark.protocol")
+                or self._is_defined(kind)
+            ):
+                self[kind] = made
+            return made
+
+    def _is_defined(self, kind: type) -> bool:
+        return name_of(kind) in self._numbers
+
+    def _made(self, kind: type) -> Callable[[Any], Form]:
+        if issubclass(kind, BaseException):
+            return lambda error: [ERROR, name_of(type(error)), str(error)]
+        if hasattr(kind, "_number"):
+            return lambda machine: [MACHINE, machine._number]
+        if kind.__module__.startswith("bookspark.protocol"):
+            if issubclass(kind, Enum):
+                number = self._number(kind, ())
+                return lambda member: [number, member.value]
+            if dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+                names = fields_of(kind)
+                whole = self._of_fields(kind, self._number(kind, names), names)
+                return self._defined(whole) if self._define and kind.__name__ in _SHARED else whole
+        if issubclass(kind, Mapping):
+            return self._mapping
+        if issubclass(kind, Iterator):
+            raise TypeError(f"a {kind.__name__} can be read once only: make a list of it before it is recorded")
+        if issubclass(kind, Set):
+            return self[frozenset]
+        return self._content
+
+    def _number(self, kind: type, names: Sequence[str]) -> int:
+        name = name_of(kind)
+        known = self._numbers.get(name)
+        if known is not None:
+            return known
+        if self._define is None:
+            return _NOT_IN_RECORD
+        number = FIRST_CLASS + len(self._classes)
+        definition = [DEFINE_CLASS, number, name, list(names)]
+        self._classes.append(definition)
+        self._define(definition)
+        return number
+
+    def _of_fields(self, kind: type, number: int, names: Sequence[str]) -> Callable[[Any], Form]:
+        """A function that is made for the class: each field by its type."""
+        hints = typing.get_type_hints(kind)
+        items = "".join(f", {_item(name, hints.get(name, Any))}" for name in names)
+        code = f"lambda v: [{number}{items}]"
+        made: Callable[[Any], Form] = eval(code, {"F": self, "S": self.secret, "C": self._content})
+        return made
+
+    def _defined(self, whole: Callable[[Any], Form]) -> Callable[[Any], Form]:
+        def number_of(value: Any) -> Form:
+            known = self._values.get(id(value))
+            if known is not None and known[0] is value:
+                return [DEFINED, known[1]]
+            form = whole(value)
+            with self._lock:
+                self._value_count += 1
+                number = self._value_count
+                assert self._define is not None
+                self._define([DEFINE_VALUE, number, form])
+                if len(self._values) >= _DEFINED_MAX:
+                    self._values = {}
+                self._values[id(value)] = (value, number)
+            return [DEFINED, number]
+
+        return number_of
+
+    def _mapping(self, value: Mapping[Any, Any]) -> Form:
+        form: list[Any] = [MAPPING]
+        for key, one in value.items():
+            form += (self.form(key), self.form(one))
+        return form
+
+    def _content(self, value: Any) -> Form:
+        """What is only handed on: its kind, its ids and its length."""
+        if value is None or type(value) in (int, str, bool):
+            return value
+        if type(value) in (list, tuple):
+            return [LIST if type(value) is list else TUPLE, *map(self._content, value)]
+        if type(value) is Content:
+            return value.form
+        if isinstance(value, bytes | memoryview | bytearray):
+            return [CONTENT, "bytes", len(value)]
+        facts = [getattr(value, name, None) for name in ("first_entry_id", "last_entry_id", "last_add_confirmed")]
+        frame = getattr(value, "frame", None)
+        length = None if frame is None else len(frame)
+        return [CONTENT, type(value).__name__, *facts, length]
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _item(name: str, annotation: Any) -> str:
+    """The source that makes the form of one field."""
+    of = f"v.{name}"
+    if name in _SECRETS:
+        return f"S({of})"
+    if annotation is Any:
+        return f"C({of}) if {of} is not None else None"
+    union = isinstance(annotation, types.UnionType) and set(typing.get_args(annotation)) <= set(_PLAIN)
+    if union or annotation in _PLAIN:
+        return of
+    if annotation in (tuple[str, ...], tuple[int, ...]):
+        return f"[{TUPLE}, *{of}]"
+    if annotation == tuple[tuple[int, Any], ...]:
+        return f"[{TUPLE}, *[[{TUPLE}, i, C(c)] for i, c in {of}]]"
+    return f"F[type({of})]({of})"
+
+
+class Values:
+    """Makes values of forms, with the definitions of one record. ``room`` is what stands for the room of a copying."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        """What classes were defined as, by name."""
+        self._classes: dict[int, type] = {}
+        self._defined: dict[int, Form] = {}
+        self.room: Any = None
+        self.machines: dict[int, Any] = {}
+        """By number."""
+
+    def define(self, definition: list[Any]) -> None:
+        """Take a definition over. Raises ConfigurationError if this version has no such class, or another one of the name."""
+        if definition[0] == DEFINE_VALUE:
+            self._defined[definition[1]] = self.expanded(definition[2])
+            return
+        _, number, name, names = definition
+        kind = class_of(name)
+        if not issubclass(kind, Enum) and list(fields_of(kind)) != names:
+            raise ConfigurationError(
+                f"{name} has the fields {', '.join(fields_of(kind))}, and had {', '.join(names)} when the record was made: "
+                "replay it with the version that made it"
+            )
+        self.numbers[name] = number
+        self._classes[number] = kind
+
+    def expanded(self, form: Form) -> Form:
+        """The form with everything in it that was defined before. Raises KeyError if that is not known."""
+        if type(form) is not list or not form:
+            return form
+        if form[0] == DEFINED:
+            return self._defined[form[1]]
+        return [self.expanded(one) if type(one) is list else one for one in form]
+
+    def value(self, form: Form) -> Any:
+        """The value. Raises KeyError if something that it needs was not defined."""
+        if type(form) is not list:
+            return form
+        tag = form[0]
+        if tag >= FIRST_CLASS:
+            return self._classes[tag](*[self.value(one) if type(one) is list else one for one in form[1:]])
+        if tag == DEFINED:
+            return self.value(self._defined[form[1]])
+        if tag == CONTENT:
+            return Content(form)
+        if tag == ERROR:
+            return error_of(form)
+        if tag == ROOM:
+            return self.room
+        if tag == MACHINE:
+            return self.machines[form[1]]
+        if tag == MAPPING:
+            items = [self.value(one) for one in form[1:]]
+            return dict(zip(items[::2], items[1::2], strict=True))
+        kinds: dict[int, Callable[[list[Any]], Any]] = {TUPLE: tuple, LIST: list, SET: set, FROZENSET: frozenset}
+        return kinds[tag]([self.value(one) for one in form[1:]])
+
+
+def class_of(name: str) -> type:
+    """The class of the protocol. Raises ConfigurationError if there is none, or if the name is of something else."""
+    module, _, qualname = name.partition(":")
+    found: object = None
+    if module.startswith("bookspark.protocol.") or module == "bookspark.errors":
+        try:
+            found = getattr(importlib.import_module(module), qualname, None)
+        except ImportError:
+            found = None
+    if not isinstance(found, type):
+        raise ConfigurationError(
+            f"{name!r} is no class of this version's protocol: replay the record with its own version"
+        )
+    return found
+
+
+def error_of(form: Form) -> BaseException:
+    """An error with the recorded message; of the nearest class that this version knows."""
+    kind: type = BookKeeperError
+    with contextlib.suppress(ConfigurationError):
+        kind = class_of(form[1])
+    if not issubclass(kind, BaseException):
+        kind = BookKeeperError
+    error = kind.__new__(kind)
+    error.args = (form[2],)
+    return error

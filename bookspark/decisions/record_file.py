@@ -1,0 +1,111 @@
+"""The bytes of a record of decisions: one file or more (*segments*) for each process.
+
+Law: what was written stays readable, whatever happens to the process. A torn last chunk is the usual end of a process that was
+killed: it is told, and what stands before it counts. Nothing is synced, so a power cut takes the end of a record.
+
+A segment is ``<kind>-<host>-<pid>-<ns>.<number>.decisions``, ``ns`` the time at which the record began. It has chunks one after
+the other::
+
+    u32  length of the body        little-endian
+    u32  CRC32C of what follows
+    u64  begin, in nanoseconds since 1970: nothing in the chunk was decided before it, but for the time of one decision
+    u64  end, likewise: everything in it was decided before
+    …    body, zstd
+
+The body of the first chunk is one JSON object (``Header``), uncompressed. The others have one MessagePack array of records
+(``machines``). A chunk with an empty body is the clean end.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import crc32c
+import zstandard
+
+from bookspark.errors import ConfigurationError
+
+FORMAT = 1
+SUFFIX = ".decisions"
+_HEAD = struct.Struct("<II")
+_TIMES = struct.Struct("<QQ")
+_BODY_BYTES_MAX = 1 << 30
+
+
+class Header(NamedTuple):
+    """What the first chunk of a segment says."""
+
+    format: int
+    version: str
+    """Of Bookspark."""
+    kind: str
+    host: str
+    pid: int
+    segment: int
+
+
+class Chunk(NamedTuple):
+    """Records that were made between two moments."""
+
+    begin_ns: int
+    end_ns: int
+    records: bytes
+
+
+def encoded(begin_ns: int, end_ns: int, body: bytes) -> bytes:
+    """A chunk."""
+    rest = _TIMES.pack(begin_ns, end_ns) + body
+    return _HEAD.pack(len(body), crc32c.crc32c(rest)) + rest
+
+
+def header_chunk(header: Header, now_ns: int) -> bytes:
+    return encoded(now_ns, now_ns, json.dumps(header._asdict()).encode())
+
+
+class Segment:
+    """One file, read. ``clean``: its last chunk is the clean end; ``torn``: bytes at its end that are no chunk."""
+
+    def __init__(self, path: Path, version: str) -> None:
+        """Raises ConfigurationError if it is no record, or one of another format or version."""
+        self.path = path
+        self.clean = False
+        self.torn = 0
+        self._content = path.read_bytes()
+        self._chunks = self._raw()
+        try:
+            self.header = Header(**json.loads(next(self._chunks).records))
+        except (StopIteration, ValueError, TypeError) as error:
+            raise ConfigurationError(f"{path} is no record of decisions") from error
+        if self.header.format != FORMAT or self.header.version != version:
+            raise ConfigurationError(
+                f"{path} was made by Bookspark {self.header.version} in format {self.header.format}, and this is Bookspark "
+                f"{version} with format {FORMAT}: replay it with the version that made it"
+            )
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks, once."""
+        unpack = zstandard.ZstdDecompressor().decompress
+        for chunk in self._chunks:
+            if not chunk.records:
+                self.clean = True
+                return
+            yield chunk._replace(records=unpack(chunk.records, max_output_size=_BODY_BYTES_MAX))
+
+    def _raw(self) -> Iterator[Chunk]:
+        content, at = self._content, 0
+        while at < len(content):
+            start = at + _HEAD.size
+            if start + _TIMES.size > len(content):
+                break
+            length, crc = _HEAD.unpack_from(content, at)
+            end = start + _TIMES.size + length
+            if end > len(content) or crc32c.crc32c(content[start:end]) != crc:
+                break
+            begin_ns, end_ns = _TIMES.unpack_from(content, start)
+            at = end
+            yield Chunk(begin_ns, end_ns, content[start + _TIMES.size : end])
+        self.torn = len(content) - at
