@@ -4,8 +4,8 @@
 
 The ledgers are divided among tasks, which read the other cluster's bookies and write to ours (``bookspark.moving``). The job
 prints one line of JSON: ``{"copied", "were_there", "open", "entries", "bytes", "failed": {ledger: why}}``; ``open`` counts those
-that were left out because they are not closed. It can be run again: what is here is compared. The exit status is 1 if a ledger
-could not be copied. The other cluster is only read.
+that were left out because they are not closed. It can be run again: what is here is compared, and a copy that was broken off is
+gone on with. One such job runs at a time. The exit status is 1 if a ledger could not be copied. The other cluster is only read.
 """
 
 from __future__ import annotations

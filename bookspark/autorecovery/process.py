@@ -4,6 +4,10 @@ Law: the cluster depends on no single process of these. Any number of them may r
 With the option ``metrics_port`` it answers Prometheus and probes. It is healthy while its threads run, and ready while ZooKeeper
 answers it. A scrape asks ZooKeeper for counts, and changes nothing.
 
+In a cluster that was begun for BookKeeper's clients its autorecovery may do the work instead. A process does not start while one
+of theirs is there. One of theirs that starts later waits for the office of the auditor, which has one election for all; its
+workers respect our locks.
+
 Source: ``AutoRecoveryMain`` of BookKeeper.
 """
 
@@ -19,7 +23,7 @@ from bookspark.autorecovery.status import cluster_figures, worker_figures
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.client import BookKeeper
 from bookspark.decisions.recorder import record_into
-from bookspark.errors import MetadataStoreError
+from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.extras import extra_needed
 from bookspark.metadata.short_waits import waits_at_most
 from bookspark.metrics.described import Figures
@@ -35,11 +39,13 @@ class Autorecovery:
     """An auditor and a replication worker that share one client. ``stop`` closes the client."""
 
     def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig) -> None:
-        """Raises MetadataStoreError if the metadata store can't be reached."""
+        """Raises MetadataStoreError if the metadata store can't be reached, and ConfigurationError if BookKeeper's autorecovery
+        is at work in this cluster."""
         self._bookkeeper = bookkeeper
         record_into(bookkeeper.context.config.record_decisions, "autorecovery")
         self._web: WebServer | None = None
         try:
+            _refuse_beside_bookkeepers(bookkeeper)
             self._worker = ReplicationWorker(bookkeeper, config)
             self._auditor = Auditor(bookkeeper, config, self._worker.name)
             if config.metrics_port:
@@ -118,6 +124,15 @@ class Autorecovery:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _refuse_beside_bookkeepers(bookkeeper: BookKeeper) -> None:
+    found = bookkeeper.metadata.auditors.foreign()
+    if found:
+        raise ConfigurationError(
+            f"autorecovery of Apache BookKeeper is at work in this cluster ({', '.join(sorted(found))}); one of the two does the "
+            "work at a time: stop theirs first, then start this one"
+        )
 
 
 def _probe(problem: str, good: str) -> Page:

@@ -1,9 +1,10 @@
 """Ledgers of a cluster of Apache BookKeeper's, copied into one of ours (docs/guides/bookkeeper.md).
 
 =============  ==========================================================
-``source``     what is read of the other cluster's ZooKeeper: ``Source``
-``reads``      entries from its bookies: ``EntryReader``
-``copying``    one ledger, from there to here: ``copy_ledger``
+``source``      what is read of the other cluster's ZooKeeper: ``Source``
+``reads``       entries from its bookies: ``EntryReader``
+``broken_off``  a copy whose process died: recognised, recovered, finished or deleted
+``copying``     one ledger, from there to here: ``copy_ledger``
 =============  ==========================================================
 
 An example::

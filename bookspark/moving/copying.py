@@ -5,8 +5,8 @@ of all entries under their ids, the quorums, the digest type, the password and t
 all of it was read back from our bookies and is the same, payload by payload. What fails is an error that says what to do; a copy
 that was broken off is never taken for a whole one.
 
-A ledger that is here already is compared in the same way, so the same copy can be asked for again. Ids are never used twice
-(``create_ledger_adv``), so a copy that was broken off is not begun anew under its id by itself.
+A ledger that is here already is compared in the same way, so the same copy can be asked for again. One that a copy was broken off
+at is finished, or deleted and copied anew (``broken_off``). Any other ledger that is here stays as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from bookspark import errors
 from bookspark.client.bookkeeper import BookKeeper
+from bookspark.moving import broken_off
 from bookspark.moving.reads import EntryReader
 from bookspark.moving.source import Source
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -59,7 +60,8 @@ def copy_ledger(source: Source, reader: EntryReader, bookkeeper: BookKeeper, led
     Raises:
         NoSuchLedgerError: the source has none with this id.
         ReadError: it is not closed, or an entry can't be read from any of its bookies.
-        LedgerExistsError: another ledger has this id here, or a copy of it that was broken off.
+        LedgerExistsError: another ledger has this id here, or another run copies it.
+        BookieError: a copy was broken off, and a bookie is away that may hold entries of it.
         BookKeeperError: as the writing and reading of a ledger.
     """
     metadata = source.ledger(ledger_id)
@@ -68,24 +70,45 @@ def copy_ledger(source: Source, reader: EntryReader, bookkeeper: BookKeeper, led
             f"ledger {ledger_id} is {metadata.state.value} there; closed ledgers are copied: let its writer close it, or have it "
             f"recovered (bookkeeper shell readledger -ledgerid {ledger_id} -force-recovery)"
         )
+    wrong = errors.DataLossError(f"the copy of ledger {ledger_id} is not what was copied; delete it, and copy it again")
     try:
         here = bookkeeper.get_ledger_metadata(ledger_id)
     except errors.NoSuchLedgerError:
-        there = _written(reader, bookkeeper, metadata)
+        there = _written(reader, bookkeeper, metadata, source.identity)
     else:
+        if broken_off.is_broken_off(here, source.identity):
+            there = _gone_on(source, reader, bookkeeper, metadata)
+            _compare(bookkeeper, metadata, there, wrong)
+            broken_off.finish(bookkeeper, ledger_id)
+            return Copied(ledger_id, there.entries, there.byte_count, was_there=False)
         if not here.closed or here.last_entry_id != metadata.last_entry_id:
             raise _another(ledger_id, f"it is {here.state.value}, and its last entry is {here.last_entry_id}")
-        there = _Sum()
-        for entries in reader.entries(metadata):
-            there.take(entry.payload for entry in entries)
+        there = _read(reader, metadata)
         _compare(bookkeeper, metadata, there, _another(ledger_id, "its entries are others"))
         return Copied(ledger_id, there.entries, there.byte_count, was_there=True)
-    wrong = errors.DataLossError(f"the copy of ledger {ledger_id} is not what was copied; delete it, and copy it again")
     _compare(bookkeeper, metadata, there, wrong)
+    broken_off.finish(bookkeeper, ledger_id)
     return Copied(ledger_id, there.entries, there.byte_count, was_there=False)
 
 
-def _written(reader: EntryReader, bookkeeper: BookKeeper, metadata: LedgerMetadata) -> _Sum:
+def _gone_on(source: Source, reader: EntryReader, bookkeeper: BookKeeper, metadata: LedgerMetadata) -> _Sum:
+    """Make a copy whole that was broken off."""
+    here = broken_off.recovered(bookkeeper, metadata)
+    if here.last_entry_id == metadata.last_entry_id:
+        return _read(reader, metadata)
+    broken_off.delete(bookkeeper, here)
+    return _written(reader, bookkeeper, metadata, source.identity)
+
+
+def _read(reader: EntryReader, metadata: LedgerMetadata) -> _Sum:
+    """All of it there."""
+    there = _Sum()
+    for entries in reader.entries(metadata):
+        there.take(entry.payload for entry in entries)
+    return there
+
+
+def _written(reader: EntryReader, bookkeeper: BookKeeper, metadata: LedgerMetadata, identity: str) -> _Sum:
     there = _Sum()
     chunks = reader.entries(metadata)
     # A ledger that can't be read from its beginning on leaves nothing here.
@@ -97,7 +120,7 @@ def _written(reader: EntryReader, bookkeeper: BookKeeper, metadata: LedgerMetada
         metadata.ack_quorum,
         metadata.digest_type,
         metadata.password,
-        metadata.custom_metadata,
+        broken_off.labelled(metadata, identity),
     ) as ledger:
         entries = first
         while entries:
@@ -122,6 +145,6 @@ def _compare(bookkeeper: BookKeeper, metadata: LedgerMetadata, there: _Sum, wron
 
 def _another(ledger_id: int, what: str) -> errors.LedgerExistsError:
     return errors.LedgerExistsError(
-        f"ledger {ledger_id} is here already, and {what}: it is another one, or a copy that was broken off. A broken-off copy: "
-        f"`bookspark ledger delete {ledger_id}`, `bookspark bookie collect` for each bookie, then copy it again"
+        f"ledger {ledger_id} is here already, and {what}: it is another one, or a copy that an earlier version broke off. "
+        f"If it is that: `bookspark ledger delete {ledger_id}`, `bookspark bookie collect` for each bookie, then copy it again"
     )

@@ -8,6 +8,7 @@ Source: BookKeeper's ``HierarchicalLedgerManager``, ``LongHierarchicalLedgerMana
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import TracebackType
 
 from bookspark.errors import ConfigurationError, MetadataStoreError, NoSuchClusterError, NoSuchLedgerError
@@ -74,6 +75,14 @@ class Source:
                 + (f"says {told[:100]!r}" if found is not None else "is not there")
                 + f"; ledgers are copied from clusters with one of {', '.join(_MANAGERS)}"
             )
+
+    @cached_property
+    def identity(self) -> str:
+        """The cluster's id; its place, if it has none. Raises MetadataStoreError."""
+        found = self._nodes.read("reading INSTANCEID", f"{self._root}/INSTANCEID")
+        return (
+            f"{self._connection.address.servers}{self._root}" if found is None else found.value.decode(errors="replace")
+        )
 
     def ledger_ids(self) -> list[int]:
         """The ids of all ledgers, ascending. Raises MetadataStoreError."""

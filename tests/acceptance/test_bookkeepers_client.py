@@ -6,8 +6,6 @@ round. docs/compatibility.md has the table.
 
 from __future__ import annotations
 
-import hashlib
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,32 +19,24 @@ from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 from tests.authority import Authority
 from tests.awaiting import await_that
 from tests.bookkeeper.judge import Judge, judging
+from tests.bookkeeper.rounds import (
+    BOOKIES,
+    DIGESTS,
+    VERSIONS,
+    Rounds,
+    drawn,
+    ends_at_an_ensemble_change,
+    payload,
+    told,
+)
 
 ROOT = Path(__file__).parents[2]
-DIGESTS = {
-    "CRC32": DigestType.BOOKKEEPER_CRC32,
-    "CRC32C": DigestType.BOOKKEEPER_CRC32C,
-    "MAC": DigestType.BOOKKEEPER_HMAC,
-    "DUMMY": DigestType.BOOKKEEPER_DUMMY,
-}
-VERSIONS = ("v2", "v3")
-
 pytestmark = pytest.mark.timeout(2400)
 
 
 def uri(cluster: LocalCluster) -> str:
     """As BookKeeper's clients want it."""
     return f"zk+hierarchical://{cluster.zookeeper.removeprefix('zk://')}/ledgers"
-
-
-def payload(entry_id: int, size: int) -> bytes:
-    repeated = bytes((entry_id * 31 + i * 7) & 255 for i in range(256))
-    return (repeated * (size // 256 + 1))[:size]
-
-
-def told(payloads: list[bytes]) -> str:
-    """As the judge tells what it read."""
-    return f"{len(payloads)} {hashlib.sha1(b''.join(payloads)).hexdigest()}"
 
 
 @pytest.fixture(scope="module")
@@ -300,45 +290,20 @@ def test_the_length_of_what_ended_at_an_ensemble_change_is_lost_by_bookkeepers_r
         victim.start()
 
 
-def ends_at_an_ensemble_change(bookkeeper: BookKeeper, ledger_id: int, count: int) -> bool:
-    """Whether the last fragment begins behind all ``count`` entries."""
-    return bookkeeper.get_ledger_metadata(ledger_id).last_fragment.first_entry_id == count
-
-
-def test_both_write_recover_and_read_in_turns_while_bookies_die(
-    judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster
-) -> None:
-    """Every acknowledged entry is read by both, whoever wrote it, and whoever closed the ledger."""
-    choose = random.Random(22)
-    for number in range(20):
-        version, digest = choose.choice(VERSIONS), choose.choice(list(DIGESTS))
-        count, size = choose.randint(1, 60), choose.choice((1, 100, 5000))
-        expected = [payload(i, size) for i in range(count)]
-        victim = choose.choice(cluster.bookies) if number % 4 == 0 else None
-        if java_writes := choose.random() < 0.5:
-            name, ledger_id = create(judge, version, digest)
-            judge.ask("pipeline", name, count, size)
-        else:
-            ledger = bookkeeper.create_ledger(digest_type=DIGESTS[digest], password=b"secret")
-            ledger.append_batch(expected)
-            ledger_id = ledger.ledger_id
-        if victim is not None:
-            victim.kill()
-        try:
-            story = f"round {number}: {ledger_id} {version} {digest} {count} × {size}, java writes: {java_writes}"
-            if choose.random() < 0.5:
-                opened = judge.ask("open", "r", version, digest, "secret", ledger_id)
-                # The length of such a ledger is the test's above.
-                no_length = opened.endswith(" 0") and ends_at_an_ensemble_change(bookkeeper, ledger_id, count)
-                assert opened == f"{count - 1} {0 if no_length else count * size}", story
-                found = bookkeeper.open_ledger(ledger_id, b"secret")
-            else:
-                found = bookkeeper.open_ledger(ledger_id, b"secret")
-                assert judge.ask("open", "r", version, digest, "secret", ledger_id) == f"{count - 1} {count * size}", (
-                    story
-                )
-            assert judge.ask("read", "r", 0, count - 1) == told(expected), story
-            assert [entry.payload for entry in found.read(0, count - 1)] == expected, story
-        finally:
-            if victim is not None:
-                victim.start()
+def test_both_write_recover_and_read_in_turns_while_bookies_die(tmp_path: Path) -> None:
+    """Every acknowledged entry is read by both, whoever wrote it, and whoever closed the ledger. ``scripts/peers rounds`` plays
+    more of these."""
+    with EmbeddedZooKeeper(tmp_path / "zookeeper", 0) as zookeeper:
+        place = f"{zookeeper.connection_string}/for-java"
+        begin_cluster(place, LedgerManager.BOOKKEEPER)
+        with (
+            LocalCluster(BOOKIES, tmp_path / "bookies", place, bookkeeper_port=-1) as cluster,
+            judging(uri(cluster), tmp_path / "stderr") as judge,
+        ):
+            rounds = Rounds(judge, cluster.bookkeeper(), cluster)
+            for number in range(20):
+                one = drawn(22, number)
+                try:
+                    rounds.play(one)
+                except Exception as error:
+                    raise AssertionError(str(one)) from error

@@ -11,21 +11,24 @@ from bookspark.bookie.serving.server import BookieServer
 from bookspark.bookie.storage import Storage
 from tests.bookie.fuzzing import Target
 from tests.bookie.kit import config
+from tests.bookkeeper.fuzzing import DoorTarget
 
 
 class FuzzedBookie:
     """``take`` the inputs, then ``close``. ``reached`` counts what came of them, on from that of another one."""
 
-    def __init__(self, certificate: str, reached: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, certificate: str, reached: dict[str, int] | None = None, target: type[Target] | type[DoorTarget] = Target
+    ) -> None:
         self._directory = tempfile.mkdtemp(prefix="fuzzed-bookie-")
         self._loop = asyncio.new_event_loop()
         settings = config(Path(self._directory), journal_write_data=False, scrub_interval_hours=0)
         self._storage = Storage(settings).open()
 
-        async def start() -> Target:
+        async def start() -> Target | DoorTarget:
             server = BookieServer(settings, self._storage, "bookie-test", 77)
             self._storage.start(self._loop.call_soon_threadsafe, self._loop.call_soon)
-            return Target(server, certificate)
+            return target(server, certificate)
 
         self._target = self._loop.run_until_complete(start())
         self._target.reached.update(reached or {})

@@ -1,4 +1,5 @@
-"""A JVM with BookKeeper's own client, for tests: ``java/Judge.java`` does what each line says.
+"""A JVM with BookKeeper's own client, for tests: ``java/Judge.java`` does what each line says, and ``java/Recovery.java`` does it
+with BookKeeper's autorecovery and tools.
 
 Its jars come from Maven Central, as those of ``bench compare``.
 """
@@ -17,7 +18,7 @@ from bookspark.bench.peers.maven import fetched
 from bookspark.cache_folder import cache_folder
 
 _ROOT = Path(__file__).parents[2]
-_JUDGE = _ROOT / "tests/bookkeeper/java/Judge.java"
+_JAVA = _ROOT / "tests/bookkeeper/java"
 POM = _ROOT / "bookspark/bench/peers/java/bookkeeper-pom.xml"
 ANSWER_SECONDS = 90.0
 
@@ -45,13 +46,21 @@ class Judge:
         return rest
 
 
-@contextmanager
-def judging(uri: str, told: Path, *tls: Path) -> Iterator[Judge]:
-    """A judge of the cluster at ``uri``; ``told`` gets its log, ``tls`` is the folder of its certificate."""
+def class_path(program: str = "") -> str:
+    """BookKeeper's jars, and ``program`` of tests/bookkeeper/java, compiled."""
     place = cache_folder() / "judge"
     jars, classes = fetched(POM, place / "jars"), place / "classes"
     classes.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", _JUDGE], check=True, timeout=300)
+    if program:
+        source = _JAVA / f"{program}.java"
+        subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", source], check=True, timeout=300)
+    return f"{classes}:{jars}/*"
+
+
+@contextmanager
+def judging(uri: str, told: Path, *tls: Path, program: str = "Judge") -> Iterator[Judge]:
+    """A judge of the cluster at ``uri``; ``told`` gets its log, ``tls`` is the folder of its certificate."""
+    classes = class_path(program)
     with ExitStack() as stack:
         said = stack.enter_context(told.open("wb"))
         command = [
@@ -60,8 +69,8 @@ def judging(uri: str, told: Path, *tls: Path) -> Iterator[Judge]:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-cp",
-            f"{classes}:{jars}/*",
-            "Judge",
+            classes,
+            program,
         ]
         process = subprocess.Popen(
             [*command, uri, *tls],

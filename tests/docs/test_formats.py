@@ -22,6 +22,7 @@ from bookspark.daemon import directories, lease_server
 from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress
 from bookspark.metadata.records import codec
+from bookspark.metadata.records.bookkeeper_texts import LAYOUT
 from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted
 from bookspark.protocol.ledger.ledger_metadata import DigestType
@@ -365,6 +366,9 @@ def test_an_example_of_a_document(name):
 def test_paths_of_zookeeper():
     told = {path.strip("`") for path in tables("ZooKeeper")[0].column("path")}
     layout, flat = Layout(""), Layout("", LedgerManager.FLAT)
+    bookkeepers = Layout("", LedgerManager.BOOKKEEPER, bookkeepers_formats=True)
+    assert f"`{bookkeepers.mark('<instance id>')}`" in PAGE and f"`{bookkeepers.idgiven}`" in PAGE
+    assert LAYOUT.decode() in PAGE
     made = {
         layout.layout,
         layout.instance_id,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.soak._command import main
@@ -23,20 +23,22 @@ _FUZZED = [
     "bookspark.protocol",
     "tests.bookie.fuzzing",
 ]
+_OF_THE_DOOR = ["bookspark.bookkeeper", "tests.bookkeeper.fuzzing"]
 _SECONDS_A_BOOKIE = 60.0
 """A bookie that was fuzzed for so long has entries of many ledgers; the next one begins empty."""
 
 
-def _fuzz(corpus: str, certificate: str, seconds: int) -> None:
-    """In a process of its own, which the fuzzer ends."""
+def fuzz(corpus: str, certificate: str, seconds: int, door: bool = False) -> None:
+    """In a process of its own, which the fuzzer ends. ``door``: fuzz the one for BookKeeper's clients."""
     import atheris
 
-    with atheris.instrument_imports(include=_FUZZED):
+    with atheris.instrument_imports(include=[*_FUZZED, *(_OF_THE_DOOR if door else ())]):
         from tests.bookie import fuzzing
         from tests.bookie.fuzzed_bookie import FuzzedBookie
-    assert fuzzing
+        from tests.bookkeeper.fuzzing import DoorTarget
+    target = DoorTarget if door else fuzzing.Target
     logging.getLogger("bookspark").setLevel(logging.ERROR)
-    bookie = FuzzedBookie(certificate)
+    bookie = FuzzedBookie(certificate, target=target)
     count, until, began = 0, time.monotonic() + seconds, time.monotonic()
 
     def one_input(data: bytes) -> None:
@@ -45,7 +47,7 @@ def _fuzz(corpus: str, certificate: str, seconds: int) -> None:
         if now - began > _SECONDS_A_BOOKIE:
             reached = bookie.reached
             bookie.close()
-            bookie, began = FuzzedBookie(certificate, reached), now
+            bookie, began = FuzzedBookie(certificate, reached, target), now
         bookie.take(data)
         count += 1
         if now > until:
@@ -59,16 +61,22 @@ def _fuzz(corpus: str, certificate: str, seconds: int) -> None:
 
 
 def _run(minutes: int) -> Mapping[str, object]:
-    from tests.authority import Authority
     from tests.bookie.fuzzing import seeds
+
+    return run(minutes, "tests.soak.fuzz_strangers", seeds())
+
+
+def run(minutes: int, module: str, seeds: Sequence[bytes]) -> Mapping[str, object]:
+    """Let ``module`` fuzz for so long, and tell what came of it."""
+    from tests.authority import Authority
 
     with tempfile.TemporaryDirectory() as directory:
         certificate = Authority(Path(directory, "authority")).certificate("bookie")
         corpus = Path(directory, "corpus")
         corpus.mkdir()
-        for number, seed in enumerate(seeds()):
+        for number, seed in enumerate(seeds):
             Path(corpus, f"seed-{number}").write_bytes(seed)
-        command = [sys.executable, "-m", "tests.soak.fuzz_strangers", "--fuzz", str(corpus), certificate]
+        command = [sys.executable, "-m", module, "--fuzz", str(corpus), certificate]
         fuzzer = subprocess.run(
             [*command, str(minutes * 60)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
@@ -84,6 +92,6 @@ def _run(minutes: int) -> Mapping[str, object]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--fuzz"]:
-        _fuzz(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        fuzz(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
         main(__doc__, _run, 60)

@@ -3,6 +3,7 @@
 ==========================  =================================================================================
 ``underreplication_tasks``  which ledgers lack copies, who repairs them, and the switch
 ``auditors``                who the auditor is, what it is told and what it reports
+``votes``                   how the auditor is elected where BookKeeper's auditors take part
 ``change_lock``             who applies a change of the cluster
 ==========================  =================================================================================
 

@@ -7,8 +7,12 @@ ledgers that its successor marks too. Marks merge, so a double mark costs one mo
     auditorelection            ephemeral: who the auditor is
     auditorstates/<name>       ephemeral: what an auditor sees, an ``AuditorState``
     lostbookierecoverydelay    seconds, in decimal; stands above each auditor's own option
+    lostBookieRecoveryDelay    the same in a cluster that was begun for BookKeeper's clients, in whole seconds
     checkallledgersctime       a ``CheckReport`` of the last exact check
     triggeraudit               there while somebody waits for an exact check; its version counts who asked
+
+In a cluster that was begun for BookKeeper's clients, ``auditorelection`` has the votes of all auditors (``votes``), theirs too,
+and ``checkallledgersctime`` is in their format.
 
 Source: BookKeeper's ``AuditorElector``, ``ZkLedgerUnderreplicationManager``.
 """
@@ -23,8 +27,10 @@ import msgspec
 
 from bookspark.errors import UnreadableRecordError
 from bookspark.metadata.autorecovery.underreplication_tasks import DISABLE
+from bookspark.metadata.autorecovery.votes import ELECTION, Votes
 from bookspark.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_token, take_lock
 from bookspark.metadata.documents.tree import Tree, publish
+from bookspark.metadata.records.bookkeeper_texts import check_bytes, check_of
 from bookspark.metadata.records.codec import learn
 from bookspark.metadata.records.documents import proven_struct, read_struct
 from bookspark.metadata.records.names import encode_name
@@ -33,13 +39,8 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-_ELECTION, _STATES, _DELAY, _CHECK, _TRIGGER = (
-    "auditorelection",
-    "auditorstates",
-    "lostbookierecoverydelay",
-    "checkallledgersctime",
-    "triggeraudit",
-)
+_STATES, _CHECK, _TRIGGER = "auditorstates", "checkallledgersctime", "triggeraudit"
+_DELAY, _BOOKKEEPERS_DELAY = "lostbookierecoverydelay", "lostBookieRecoveryDelay"
 
 
 class AuditorState(msgspec.Struct, frozen=True):
@@ -71,16 +72,22 @@ class CheckReport(msgspec.Struct, frozen=True):
 class Auditors:
     """The election and its documents, through one session. Each thread that calls ``wait`` needs an object of its own."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, bookkeepers: bool = False) -> None:
+        """``bookkeepers``: BookKeeper's auditors may take part, and their formats hold."""
         self._tree = tree
         self._token = new_token()
-        self._changes = Changes(tree, (_ELECTION, _DELAY, _TRIGGER, DISABLE))
+        self._bookkeepers = bookkeepers
+        self._votes = Votes(tree, self._token)
+        self._delay = _BOOKKEEPERS_DELAY if bookkeepers else _DELAY
+        self._changes = Changes(tree, (ELECTION, self._delay, _TRIGGER, DISABLE))
 
     # -- election
 
     def elect(self, name: str) -> Lock | None:
         """Become the auditor under this name, until ``resign`` or the end of the session; None if there is another."""
-        return take_lock(self._tree, _ELECTION, name, self._token)
+        if self._bookkeepers:
+            return self._votes.elect(name, self.wake)
+        return take_lock(self._tree, ELECTION, name, self._token)
 
     def elected(self, lock: Lock) -> bool:
         """Does the session still hold ``lock``, which ``elect`` returned?"""
@@ -88,11 +95,20 @@ class Auditors:
 
     def resign(self, lock: Lock) -> None:
         """Give up the election's lock."""
-        give_back(self._tree, lock)
+        if self._bookkeepers:
+            self._votes.withdraw(lock)
+        else:
+            give_back(self._tree, lock)
+
+    def foreign(self) -> list[str]:
+        """The names of BookKeeper's autorecovery processes that are at work in this cluster, or wait for the office."""
+        return self._votes.foreign()
 
     def auditor(self) -> str | None:
         """The name of the auditor; None while there is none."""
-        found = self._tree.read(_ELECTION)
+        if self._bookkeepers:
+            return self._votes.auditor()
+        found = self._tree.read(ELECTION)
         return holder_of(None if found is None else found.value)
 
     # -- what it is told
@@ -100,7 +116,7 @@ class Auditors:
     def delay_seconds(self) -> float | None:
         """Seconds after which a bookie that is gone counts as lost. None: each auditor's own option holds. Raises
         UnreadableRecordError for what is no number of seconds."""
-        found = self._tree.read(_DELAY)
+        found = self._tree.read(self._delay)
         if found is None:
             return None
         try:
@@ -109,19 +125,20 @@ class Auditors:
             seconds = math.nan
         if not 0 <= seconds < math.inf:
             raise UnreadableRecordError(
-                f"{_DELAY} is {found.value[:40]!r} and no number of seconds; set it by `bookspark autorecovery delay SECONDS`"
+                f"{self._delay} is {found.value[:40]!r} and no number of seconds; set it by `bookspark autorecovery delay "
+                "SECONDS`"
             )
         return seconds
 
     def set_delay(self, seconds: float | None) -> None:
         """Set the delay for all auditors. None: each auditor's own option holds."""
         if seconds is None:
-            self._tree.delete(_DELAY)
+            self._tree.delete(self._delay)
             return
-        document = f"{seconds:g}".encode()
-        while not self._tree.create(_DELAY, document):
-            found = self._tree.read(_DELAY)
-            if found is not None and self._tree.write(_DELAY, document, found.version):
+        document = f"{math.ceil(seconds) if self._bookkeepers else seconds:g}".encode()
+        while not self._tree.create(self._delay, document):
+            found = self._tree.read(self._delay)
+            if found is not None and self._tree.write(self._delay, document, found.version):
                 return
 
     def trigger(self) -> None:
@@ -153,6 +170,8 @@ class Auditors:
         """Keep the report of a check for ``last_check``."""
         found = self._tree.read(_CHECK)
         document = proven_struct(report, "report of a check")
+        if self._bookkeepers:
+            document = check_bytes(report.finished_at_ms, document)
         # Another auditor's report of the same moment is as good as this one.
         if found is None:
             self._tree.create(_CHECK, document)
@@ -162,7 +181,15 @@ class Auditors:
     def last_check(self) -> CheckReport | None:
         """The report of the last exact check; None if there was none."""
         found = self._tree.read(_CHECK)
-        return None if found is None else _decoded(found.value, CheckReport)
+        if found is None or found.value.startswith(b"{"):
+            return None if found is None else _decoded(found.value, CheckReport)
+        try:
+            finished_at_ms, own = check_of(found.value)
+        except ValueError as error:
+            log.warning("the report of the last check can't be read: %s", error)
+            return None
+        # A check of BookKeeper's auditor tells its time alone.
+        return _decoded(own, CheckReport) if own else CheckReport(finished_at_ms, 0.0, 0, 0)
 
     # -- those who wait
 

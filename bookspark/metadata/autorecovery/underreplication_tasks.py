@@ -19,6 +19,9 @@ A task's document::
 If the last attempt could not copy some entries, ``formatVersion`` is 2, and ``"missed"`` has for each range of their ids
 ``[first, last, lost, [bookie not reached, …], {bookie: answer}]``.
 
+In a cluster that was begun for BookKeeper's clients, tasks and locks are in its formats (``records.bookkeeper_texts``), so that
+its auditor and workers can be used. They and ours respect each other's locks, and a task that one of them marks again stays.
+
 Source: ``ZkLedgerUnderreplicationManager`` of BookKeeper.
 """
 
@@ -79,9 +82,10 @@ class Progress(msgspec.Struct, frozen=True):
 class Underreplication:
     """The tasks of one cluster, through one session. Each thread that calls ``wait`` needs an object of its own."""
 
-    def __init__(self, tree: Tree, clock: Callable[[], float] = time.time) -> None:
-        """``clock``: the wall clock, in seconds."""
+    def __init__(self, tree: Tree, clock: Callable[[], float] = time.time, bookkeepers: bool = False) -> None:
+        """``clock``: the wall clock, in seconds. ``bookkeepers``: tasks and locks are written in BookKeeper's formats."""
         self._tree = tree
+        self._bookkeepers = bookkeepers
         self._clock = clock
         self._token = new_token()
         self._changes = Changes(tree, (_LEDGERS, DISABLE))
@@ -94,7 +98,7 @@ class Underreplication:
         """Make or change the tasks of these ledgers, and tell those who wait."""
         rest = iter(marks)
         while group := list(islice(rest, _MARKS_AT_ONCE)):
-            documents = [(_task_path(m.ledger_id), encode_task(new_task(m, self._now_ms()))) for m in group]
+            documents = [(task_path(m.ledger_id), self._encoded(new_task(m, self._now_ms()))) for m in group]
             for mark, made in zip(group, self._tree.create_each(documents), strict=True):
                 if not made:
                     self._merge(mark)
@@ -110,7 +114,7 @@ class Underreplication:
         ``unreadable``: the caller has to name it."""
         rest = iter(ledger_ids)
         while group := list(islice(rest, _READ_AT_ONCE)):
-            documents = self._tree.read_each([_task_path(ledger_id) for ledger_id in group])
+            documents = self._tree.read_each([task_path(ledger_id) for ledger_id in group])
             for ledger_id, document in zip(group, documents, strict=True):
                 try:
                     if document is not None:
@@ -124,7 +128,7 @@ class Underreplication:
 
     def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
         """Those of the ledgers that have a task which may be tried now."""
-        documents = self._tree.read_each([_task_path(ledger_id) for ledger_id in ledger_ids])
+        documents = self._tree.read_each([task_path(ledger_id) for ledger_id in ledger_ids])
         found = []
         for ledger_id, document in zip(ledger_ids, documents, strict=True):
             try:
@@ -161,10 +165,10 @@ class Underreplication:
         """Lock a task and then read it, in one round trip. None if another object holds it, the task is gone, or replication is
         switched off."""
         path = f"{_LOCKS}/{_name(ledger_id)}"
-        lock = new_lock(path, holder, self._token)
+        lock = new_lock(path, holder, self._token, self._bookkeepers)
         self._left_locks.pop(path, None)
         try:
-            made, (task, disabled) = self._tree.create_and_read(path, lock.document, (_task_path(ledger_id), DISABLE))
+            made, (task, disabled) = self._tree.create_and_read(path, lock.document, (task_path(ledger_id), DISABLE))
             if not made and not held(self._tree, lock):
                 return None
             if task is not None and disabled is None:
@@ -196,7 +200,7 @@ class Underreplication:
 
     def done(self, taken: Taken) -> bool:
         """Remove the task and its lock. False if it was marked again since it was taken: then it stays."""
-        path = _task_path(taken.ledger_id)
+        path = task_path(taken.ledger_id)
         try:
             removed = self._tree.delete(path, taken.version)
             if removed:
@@ -209,11 +213,11 @@ class Underreplication:
     def failed(self, taken: Taken, error: str, wait_seconds: float, missed: Sequence[Missed] = ()) -> None:
         """Note the reason and the entries ``missed`` in the task, put the task off, and release the lock. A task that was marked
         again is not put off."""
-        path, task, version = _task_path(taken.ledger_id), taken.task, taken.version
+        path, task, version = task_path(taken.ledger_id), taken.task, taken.version
         not_before_ms = self._now_ms() + round(1000 * wait_seconds)
         try:
             for _ in range(_ATTEMPTS):
-                if self._tree.write(path, encode_task(task.failed(error, not_before_ms, missed)), version):
+                if self._tree.write(path, self._encoded(task.failed(error, not_before_ms, missed)), version):
                     break
                 found = self._read(taken.ledger_id)
                 if found is None:
@@ -269,15 +273,15 @@ class Underreplication:
     # -- within
 
     def _read(self, ledger_id: int) -> Versioned[Task] | None:
-        found = self._tree.read(_task_path(ledger_id))
+        found = self._tree.read(task_path(ledger_id))
         return None if found is None else Versioned(decode_task(ledger_id, found.value), found.version)
 
     def _merge(self, mark: Mark) -> None:
-        path = _task_path(mark.ledger_id)
+        path = task_path(mark.ledger_id)
         for _ in range(_ATTEMPTS):
             found = self._tree.read(path)
             if found is None:
-                marked = self._tree.create(path, encode_task(new_task(mark, self._now_ms())))
+                marked = self._tree.create(path, self._encoded(new_task(mark, self._now_ms())))
             else:
                 marked = self._tree.write(path, self._marked(mark, found.value), found.version)
             if marked:
@@ -287,14 +291,17 @@ class Underreplication:
     def _marked(self, mark: Mark, document: bytes) -> bytes:
         """The task in ``document`` after another mark."""
         try:
-            return encode_task(decode_task(mark.ledger_id, document).marked(mark))
+            return self._encoded(decode_task(mark.ledger_id, document).marked(mark))
         except UnreadableRecordError as error:
             if error.newer:
                 # It stands, and those who can read it do it.
                 log.warning("ledger %d is marked already: %s", mark.ledger_id, error)
                 return document
             log.warning("a damaged task is made anew: %s", error)
-            return encode_task(new_task(mark, self._now_ms()))
+            return self._encoded(new_task(mark, self._now_ms()))
+
+    def _encoded(self, task: Task) -> bytes:
+        return encode_task(task, self._bookkeepers)
 
     def _now_ms(self) -> int:
         return round(1000 * self._clock())
@@ -348,7 +355,8 @@ def _name(ledger_id: int) -> str:
     return f"urL{check_ledger_id(ledger_id):010}"
 
 
-def _task_path(ledger_id: int) -> str:
+def task_path(ledger_id: int) -> str:
+    """Where the task of a ledger is, below ``underreplication``."""
     digits = f"{check_ledger_id(ledger_id):016x}"
     return "/".join((_LEDGERS, *(digits[at : at + 4] for at in range(0, 16, 4)), _name(ledger_id)))
 

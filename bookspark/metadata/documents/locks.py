@@ -1,7 +1,8 @@
 """Locks that end with their holder's session, and the wait for a change.
 
 Law: a lock saves work, and nothing relies on it. A holder may have lost its session, and another may hold the lock, before the
-first one hears of it. So work under a lock must be right without it; ``held`` tells when it is time to stop.
+first one hears of it. So work under a lock must be right without it; ``held`` tells when it is time to stop. A lock that
+BookKeeper's workers are to see is in their format (``records.bookkeeper_texts``).
 
 Source: ``ZkLedgerUnderreplicationManager`` (urLock). The recipe has no queue, because few compete for one lock.
 """
@@ -18,6 +19,7 @@ import msgspec
 
 from bookspark.errors import UnreadableRecordError
 from bookspark.metadata.documents.tree import Tree
+from bookspark.metadata.records.bookkeeper_texts import is_text, lock_holder, lock_text
 from bookspark.metadata.records.codec import learn
 from bookspark.metadata.records.documents import proven_struct, read_struct
 
@@ -39,9 +41,10 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-def new_lock(path: str, holder: str, token: str) -> Lock:
-    """The lock as this holder has it, if it has it."""
-    return Lock(path, proven_struct(_LockDocument(holder, token), f"lock {path}"))
+def new_lock(path: str, holder: str, token: str, bookkeepers: bool = False) -> Lock:
+    """The lock as this holder has it, if it has it; ``bookkeepers``: in BookKeeper's format."""
+    own = proven_struct(_LockDocument(holder, token), f"lock {path}")
+    return Lock(path, lock_text(holder, own) if bookkeepers else own)
 
 
 def take_lock(tree: Tree, path: str, holder: str, token: str) -> Lock | None:
@@ -70,6 +73,11 @@ def holder_of(document: bytes | None) -> str | None:
     """The name of the holder that this document tells; None without a document. A lock that can't be decoded is held too."""
     if document is None:
         return None
+    if is_text(document):
+        try:
+            return lock_holder(document)
+        except ValueError as error:
+            return f"somebody ({error})"
     try:
         return read_struct(document, _LockDocument, "lock").holder
     except UnreadableRecordError as error:

@@ -29,6 +29,10 @@ class Tree(Protocol):
     def create(self, path: str, value: bytes, ephemeral: bool = False) -> bool:
         """Make a document. False if the path has one. The value of an ephemeral document must be unique to its maker."""
 
+    def create_numbered(self, path: str, value: bytes) -> str:
+        """Make an ephemeral document whose path is ``path`` and a number of ten digits, higher than that of any before below
+        the same parent; returns its path. If the answer is lost, there may be one that nobody was told of."""
+
     def create_and_read(
         self, path: str, value: bytes, paths: Sequence[str]
     ) -> tuple[bool, list[Versioned[bytes] | None]]:

@@ -36,6 +36,13 @@ class MemoryTree:
                 world.ephemerals[_KIND, path] = self._owner
             return made
 
+    def create_numbered(self, path: str, value: bytes) -> str:
+        with self._opened() as world:
+            world.numbers += 1
+            made = f"{path}{world.numbers:010}"
+        assert self.create(made, value, ephemeral=True)
+        return made
+
     def create_and_read(
         self, path: str, value: bytes, paths: Sequence[str]
     ) -> tuple[bool, list[Versioned[bytes] | None]]:

@@ -31,6 +31,8 @@ class World:
         self.instance_id = str(uuid.uuid4())
         self.ledger_ids = 0
         self.highest_given = -1
+        self.numbers = 0
+        """The number of the last document that was made with one."""
         self.documents: dict[Key, Versioned[bytes]] = {}
         self.watches: dict[Key, list[Once]] = {}
         self.registrations: dict[str, tuple[Session, bytes]] = {}

@@ -5,6 +5,7 @@
 ``bookie_registration``    what a bookie publishes while it serves
 ``codec``                  ledgers, cookies, tasks and registrations as JSON documents, and back
 ``bookkeeper_format``      the same for ledgers and bookies that BookKeeper's own clients use, in their formats
+``bookkeeper_texts``       cookies, tasks, locks and votes as BookKeeper's auditor and workers read them
 ``names``                  which names and ids can be used
 ``refusals``               the errors that all stores raise in the same words
 =========================  ==================================================================================

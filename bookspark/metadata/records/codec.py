@@ -13,7 +13,7 @@ A ledger's record has the field names of BookKeeper's ``LedgerMetadataFormat`` (
 ``quorumSize`` is the write quorum. The ledger's id is not in it: it is the record's path. A ledger that was closed with an
 accepted loss has one field more, ``acceptedLoss``, and format version 2; the records of all others are of version 1 as before, so
 that older clients read them. The record of a ledger with a digest of BookKeeper's is no JSON, but BookKeeper's own
-(``bookkeeper_format``).
+(``bookkeeper_format``), and so are cookies and tasks in a cluster that was begun for BookKeeper's clients (``bookkeeper_texts``).
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ from bookspark.metadata.records.bookkeeper_format import (
     ledger_of,
     registration_in,
     service_info,
+)
+from bookspark.metadata.records.bookkeeper_texts import (
+    cookie_of,
+    cookie_text,
+    is_cookie,
+    is_text,
+    task_of,
+    task_text,
 )
 from bookspark.metadata.records.documents import NOT_DECODED, proven, proven_struct, read_struct, unreadable
 from bookspark.protocol.bookie.cookie import Cookie
@@ -209,11 +217,16 @@ def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
         raise UnreadableRecordError(f"{what} contradicts itself: {error}") from error
 
 
-def encode_cookie(cookie: Cookie) -> bytes:
-    """The JSON document of a cookie, in the metadata store and in each of the bookie's directories. Raises InvalidArgumentError
-    for what could not be read again."""
+def encode_cookie(cookie: Cookie, bookkeepers: bool = False) -> bytes:
+    """The document of a cookie, in the metadata store and in each of the bookie's directories; ``bookkeepers``: in BookKeeper's
+    format. Raises InvalidArgumentError for what could not be read again."""
     where = f"of {cookie.bookie_id}"
-    return proven(cookie, _cookie_document, lambda document: decode_cookie(document, where), f"cookie {where}")
+    write = _cookie_text if bookkeepers else _cookie_document
+    return proven(cookie, write, lambda document: decode_cookie(document, where), f"cookie {where}")
+
+
+def _cookie_text(cookie: Cookie) -> bytes:
+    return cookie_text(cookie.bookie_id, cookie.directories, cookie.instance_id, _cookie_document(cookie))
 
 
 def _cookie_document(cookie: Cookie) -> bytes:
@@ -228,16 +241,39 @@ def _cookie_document(cookie: Cookie) -> bytes:
 
 def decode_cookie(document: bytes, where: str) -> Cookie:
     """A cookie; ``where`` it was found goes into the UnreadableRecordError."""
+    if is_cookie(document):
+        return _cookie_in_text(document, where)
     found = _decode(document, _CookieDocument, f"cookie {where}")
     if found.checksum not in (None, _checksum(found)):
         raise UnreadableRecordError(f"cookie {where}: its checksum does not match")
     return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce)
 
 
-def encode_task(task: Task) -> bytes:
-    """The JSON document of an underreplication task. Raises InvalidArgumentError for what could not be read again."""
+def _cookie_in_text(document: bytes, where: str) -> Cookie:
+    try:
+        found = cookie_of(document)
+    except ValueError as error:
+        raise unreadable(f"cookie {where}", document, error) from error
+    if not found.own:
+        # A tool of BookKeeper's wrote it. No bookie has this cookie until somebody says that it is the one.
+        return Cookie(found.bookie_id, found.directories, found.instance_id, "")
+    cookie = decode_cookie(found.own, where)
+    text = cookie_of(_cookie_text(cookie))
+    if text[:3] != found[:3]:
+        raise unreadable(f"cookie {where}", document, "its text and the line for Bookspark contradict each other")
+    return cookie
+
+
+def encode_task(task: Task, bookkeepers: bool = False) -> bytes:
+    """The document of an underreplication task; ``bookkeepers``: in BookKeeper's format. Raises InvalidArgumentError for what
+    could not be read again."""
     what = f"underreplication task of ledger {task.ledger_id}"
-    return proven(task, _task_document, partial(decode_task, task.ledger_id), what)
+    write = _task_text if bookkeepers else _task_document
+    return proven(task, write, partial(decode_task, task.ledger_id), what)
+
+
+def _task_text(task: Task) -> bytes:
+    return task_text(tuple(task.bookies), task.marked_at_ms, _task_document(task))
 
 
 def _task_document(task: Task) -> bytes:
@@ -258,9 +294,26 @@ def _task_document(task: Task) -> bytes:
 
 def decode_task(ledger_id: int, document: bytes) -> Task:
     """The task of ledger ``ledger_id``. Raises UnreadableRecordError, naming the ledger."""
-    t = _decode(document, _TaskDocument, f"underreplication task of ledger {ledger_id}", TASK_FORMAT_VERSION)
+    what = f"underreplication task of ledger {ledger_id}"
+    if is_text(document):
+        return _task_in_text(ledger_id, document, what)
+    t = _decode(document, _TaskDocument, what, TASK_FORMAT_VERSION)
     missed = () if isinstance(t.missed, msgspec.UnsetType) else t.missed
     return Task(ledger_id, t.replica, t.detail, t.ctime, t.marks, t.attempts, t.error, t.not_before, missed)
+
+
+def _task_in_text(ledger_id: int, document: bytes, what: str) -> Task:
+    try:
+        found = task_of(document)
+    except ValueError as error:
+        raise unreadable(what, document, error) from error
+    if found.own:
+        task = decode_task(ledger_id, found.own)
+        if (tuple(task.bookies), task.marked_at_ms) == found[:2]:
+            return task
+    # BookKeeper does not say why a bookie is named. One that is lost and registered again is asked what it lacks, so this reason
+    # is right for a bookie that serves and lacks entries, too.
+    return Task(ledger_id, dict.fromkeys(found.bookies, Reason.LOST), marked_at_ms=found.ctime_ms)
 
 
 def _checksum(document: _CookieDocument) -> int:

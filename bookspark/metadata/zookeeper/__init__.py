@@ -3,6 +3,7 @@
 ===================  ========================================================================================
 ``zookeeper_store``  the store
 ``cluster``          which cluster is at a place, and how a new one is begun
+``conversion``       an older one gets the formats of BookKeeper's cookies and tasks
 ``zookeeper_tree``   its documents for autorecovery
 ``registration``     a bookie's ephemeral node, kept over the loss of sessions
 ``ledger_ids``       the counter of ledger ids

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 from kazoo.exceptions import KazooException, NodeExistsError
 
 from bookspark.errors import MetadataStoreError, NoSuchClusterError
+from bookspark.metadata.autorecovery.votes import ELECTION
+from bookspark.metadata.records.bookkeeper_texts import LAYOUT, is_layout
 from bookspark.metadata.zookeeper.connection import Connection
 from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
 from bookspark.metadata.zookeeper.nodes import Nodes
@@ -33,11 +36,12 @@ def find_cluster(connection: Connection, nodes: Nodes, begin: LedgerManager | No
     """The layout that is at the connection's chroot. If none is, a cluster is begun there with the manager ``begin``. Raises
     NoSuchClusterError if that is None, and MetadataStoreError, also if ``begin`` is BOOKKEEPER and the cluster that is there has
     another manager."""
-    wanted = Layout(connection.address.chroot, begin or LedgerManager.HIERARCHICAL)
+    manager = begin or LedgerManager.HIERARCHICAL
+    wanted = Layout(connection.address.chroot, manager, manager is LedgerManager.BOOKKEEPER)
     for _ in range(2):
         found = nodes.read("reading LAYOUT", wanted.layout)
         if found is not None:
-            return _as_begun(connection, wanted, wanted.follow(found.value))
+            return _formats(nodes, _as_begun(connection, wanted, wanted.follow(found.value)))
         if begin is None:
             raise _no_cluster(connection, nodes)
         _refuse_records_left(nodes, wanted)
@@ -77,6 +81,14 @@ def _refuse_records_left(nodes: Nodes, layout: Layout) -> None:
         )
 
 
+def _formats(nodes: Nodes, found: Layout) -> Layout:
+    """The layout with what it says of formats."""
+    if found.manager is not LedgerManager.BOOKKEEPER:
+        return found
+    told = nodes.read("reading the formats", found.formats)
+    return replace(found, bookkeepers_formats=told is not None and is_layout(told.value))
+
+
 def identify(connection: Connection, nodes: Nodes, layout: Layout) -> str:
     """The cluster's id. Nothing is changed through the connection from here on unless it is still that cluster. Raises
     MetadataStoreError."""
@@ -86,8 +98,9 @@ def identify(connection: Connection, nodes: Nodes, layout: Layout) -> str:
         raise MetadataStoreError(f"{layout.ledgers} has a LAYOUT but no INSTANCEID; restore it, or use another chroot")
     instance_id = found.value.decode()
     mark = layout.mark(instance_id)
-    # A cluster that an earlier version of Bookspark laid out has no such node.
-    if instance_id not in marks:
+    there = nodes.read(what, mark) is not None if layout.bookkeepers_formats else instance_id in marks
+    # A cluster that an earlier version of Bookspark laid out, or that BookKeeper's tools made anew, has no such node.
+    if not there:
         with contextlib.suppress(NodeExistsError):
             nodes.create("marking the cluster", mark, b"")
     connection.mark = mark
@@ -98,6 +111,10 @@ def _build(transaction: Any, layout: Layout) -> None:
     for path in (layout.ledgers, layout.available, layout.readonly, layout.cookies, layout.idgen):
         transaction.create(path)
     transaction.create(layout.underreplication)
+    if layout.bookkeepers_formats:
+        transaction.create(layout.formats, LAYOUT)
+        for name in ("ledgers", "locks", ELECTION):
+            transaction.create(f"{layout.underreplication}/{name}")
     instance_id = str(uuid.uuid4())
     transaction.create(layout.instance_id, instance_id.encode())
     transaction.create(layout.mark(instance_id))

@@ -6,17 +6,27 @@ its options say. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper
     /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version; for BookKeeper's
                                      clients the manager is "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
     /ledgers/INSTANCEID              a random uuid
-    /ledgers/INSTANCEID/<uuid>       exists as long as it is that cluster: every change checks for it
+    /ledgers/INSTANCEID/<uuid>       exists as long as it is that cluster: every change checks for it; with BookKeeper's formats
+                                     it is /ledgers/underreplication/locks/cluster-<uuid>
     /ledgers/available/<bookie>      ephemeral, a BookieRegistration
     /ledgers/available/readonly/<bookie>
     /ledgers/cookies/<bookie>        a Cookie
     /ledgers/underreplication/…      see ``metadata.autorecovery``
     /ledgers/idgen                   its version counts the ledger ids that were given out; for BookKeeper's clients the
                                      nodes ``ID-<number>`` below it do
-    /ledgers/idgiven                 the highest ledger id that a user gave; not there if nobody gave one
+    /ledgers/idgiven                 the highest ledger id that a user gave; not there if nobody gave one; with BookKeeper's
+                                     formats it is /bookspark/ids/given
     /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
     /ledgers/L0000000001             ledger 1 with the flat manager
     /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
+
+A cluster that is begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its
+beginning. That says that cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``). Clusters that an earlier
+version began for these clients have none, and keep the formats of clusters of our own until somebody converts them
+(``conversion``): processes of earlier versions could not read the others.
+
+BookKeeper's ``format`` removes INSTANCEID only if nothing is below it, and ``locks`` with all that is below. So the node that
+every change checks for is there: whoever used the cluster that was there before changes nothing any more.
 
 A ledger id has at most ten digits. The counter of ``idgen`` has 31 bits and can't give out more.
 """
@@ -136,6 +146,8 @@ class Layout:
 
     root: str
     manager: LedgerManager = LedgerManager.HIERARCHICAL
+    bookkeepers_formats: bool = False
+    """Cookies and tasks are in BookKeeper's formats."""
 
     @property
     def ledgers(self) -> str:
@@ -150,7 +162,9 @@ class Layout:
         return f"{self.ledgers}/INSTANCEID"
 
     def mark(self, instance_id: str) -> str:
-        return f"{self.instance_id}/{instance_id}"
+        return (
+            f"{self.locks}/cluster-{instance_id}" if self.bookkeepers_formats else f"{self.instance_id}/{instance_id}"
+        )
 
     @property
     def available(self) -> str:
@@ -169,12 +183,21 @@ class Layout:
         return f"{self.ledgers}/underreplication"
 
     @property
+    def locks(self) -> str:
+        return f"{self.underreplication}/locks"
+
+    @property
+    def formats(self) -> str:
+        return f"{self.underreplication}/LAYOUT"
+
+    @property
     def idgen(self) -> str:
         return f"{self.ledgers}/idgen"
 
     @property
     def idgiven(self) -> str:
-        return f"{self.ledgers}/idgiven"
+        # BookKeeper's tools do not remove a cluster with a node below "ledgers" that they do not know.
+        return f"{self.records('ids')}/given" if self.bookkeepers_formats else f"{self.ledgers}/idgiven"
 
     def bookie(self, bookie_id: str, read_only: bool) -> str:
         return f"{self.readonly if read_only else self.available}/{check_name(bookie_id, 'bookie id')}"

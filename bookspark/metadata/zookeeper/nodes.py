@@ -69,6 +69,13 @@ class Nodes:
                 continue
         raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
 
+    def create_numbered(self, what: str, path: str, value: bytes) -> str:
+        """Make an ephemeral node whose name ends with a number that ZooKeeper gives it, and the nodes above; returns its path."""
+        made: str = self._connection.call(
+            what, lambda: self._client.create_async(path, value, ephemeral=True, sequence=True, makepath=True)
+        )
+        return made
+
     def create_and_read(
         self, what: str, path: str, value: bytes, others: list[str]
     ) -> tuple[bool, list[Versioned[bytes] | None]]:
@@ -114,6 +121,11 @@ class Nodes:
         except NoNodeError:
             with contextlib.suppress(NodeExistsError):
                 self.create(what, path, b"")
+
+    def is_ephemeral(self, what: str, path: str) -> bool:
+        """Is there such a node, and does it go with its maker's session?"""
+        stat = self._connection.call(what, lambda: self._client.exists_async(path))
+        return stat is not None and bool(stat.ephemeralOwner)
 
     def write(self, what: str, path: str, value: bytes, version: int) -> int:
         """Compare-and-set; returns the new version. Raises BadVersionError, NoNodeError."""

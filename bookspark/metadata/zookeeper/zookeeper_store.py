@@ -13,6 +13,7 @@ Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -40,6 +41,7 @@ from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_suc
 from bookspark.metadata.records.versioned import Versioned, VersionedLedger
 from bookspark.metadata.zookeeper.cluster import find_cluster, identify
 from bookspark.metadata.zookeeper.connection import Connection
+from bookspark.metadata.zookeeper.conversion import convert
 from bookspark.metadata.zookeeper.layout import (
     LedgerManager,
     four_digits,
@@ -53,6 +55,8 @@ from bookspark.metadata.zookeeper.registration import Registrar
 from bookspark.metadata.zookeeper.zookeeper_tree import ZooKeeperTree
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+log = logging.getLogger(__name__)
 
 _ATTEMPTS = 20
 _LEDGERS_AT_ONCE = _RECORDS_AT_ONCE = 500
@@ -284,7 +288,9 @@ class ZooKeeperStore:
 
     def write_cookie(self, cookie: Cookie, version: int | None) -> int:
         what = f"the cookie of {cookie.bookie_id}"
-        return self._write(what, self.layout.cookie(cookie.bookie_id), encode_cookie(cookie), version)
+        return self._write(
+            what, self.layout.cookie(cookie.bookie_id), encode_cookie(cookie, self.layout.bookkeepers_formats), version
+        )
 
     def delete_cookie(self, bookie_id: str, version: int) -> None:
         what = f"the cookie of {bookie_id}"
@@ -332,11 +338,11 @@ class ZooKeeperStore:
 
     @property
     def underreplication(self) -> Underreplication:
-        return Underreplication(self._autorecovery)
+        return Underreplication(self._autorecovery, bookkeepers=self.layout.bookkeepers_formats)
 
     @property
     def auditors(self) -> Auditors:
-        return Auditors(self._autorecovery)
+        return Auditors(self._autorecovery, self.layout.bookkeepers_formats)
 
     @property
     def change_lock(self) -> ChangeLock:
@@ -346,6 +352,11 @@ class ZooKeeperStore:
         return Sharing(ZooKeeperTree(self._nodes, self._notifier, self.layout.sharing), path, name)
 
     # -- within
+
+    def take_bookkeepers_formats(self) -> bool:
+        """Have cookies and tasks in BookKeeper's formats, in a cluster that an earlier version began for its clients. False: they
+        are not, because the cluster is in use. What is connected already keeps the formats that it began with."""
+        return convert(self._nodes, self.layout, self._instance_id, self.underreplication.list_tasks())
 
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
         """The error for a ledger without a record. Raises MetadataStoreError if the records of all ledgers are gone."""
@@ -374,6 +385,12 @@ class ZooKeeperStore:
 
 
 def begin_cluster(connect: str, manager: LedgerManager = LedgerManager.HIERARCHICAL) -> str:
-    """Begin a cluster at ``connect`` if none is there; returns its id. Raises MetadataStoreError."""
+    """Begin a cluster at ``connect`` if none is there; returns its id. One that an earlier version began for BookKeeper's clients
+    gets the formats of BookKeeper's cookies and tasks, unless it is in use. Raises MetadataStoreError."""
     with contextlib.closing(ZooKeeperStore(connect, begin=manager)) as store:
+        if manager is LedgerManager.BOOKKEEPER and not store.take_bookkeepers_formats():
+            log.warning(
+                "the cluster keeps Bookspark's formats for cookies and tasks, which BookKeeper's autorecovery can't read: to "
+                "change that, stop all bookies, clients and autorecovery of the cluster, and say this again"
+            )
         return store.instance_id

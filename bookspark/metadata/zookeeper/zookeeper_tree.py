@@ -33,6 +33,10 @@ class ZooKeeperTree:
             return False
         return True
 
+    def create_numbered(self, path: str, value: bytes) -> str:
+        made = self._nodes.create_numbered(f"creating {path}", self._at(path), sized(value, path))
+        return made.removeprefix(f"{self._root}/")
+
     def create_and_read(
         self, path: str, value: bytes, paths: Sequence[str]
     ) -> tuple[bool, list[Versioned[bytes] | None]]:
