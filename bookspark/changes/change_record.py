@@ -11,8 +11,7 @@ from enum import Enum
 import msgspec
 
 from bookspark.errors import UnreadableRecordError
-from bookspark.metadata.records.codec import learn
-from bookspark.metadata.records.documents import proven_struct, read_struct
+from bookspark.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.changes.wanted import Before, Progress, Wanted
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from bookspark.arguments import AtLeastOne, Config, Seconds, SecondsOrNone, make_config
 from bookspark.errors import ConfigurationError
-from bookspark.metadata.records.codec import learn
+from bookspark.metadata.records.documents import learn
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 
 Milliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]

@@ -34,7 +34,7 @@ import msgspec
 from bookspark.daemon.directories import LEASE_SOCKET
 from bookspark.decisions.seam import made
 from bookspark.errors import BookieError
-from bookspark.metadata.records.codec import learn
+from bookspark.metadata.records.documents import learn
 from bookspark.protocol.bookie.lease import Claim, Drop, End, Event, Grant, Lease, Refuse, Stop, Tick
 
 LINE_BYTES_MAX = 4096

@@ -11,8 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from bookspark.errors import MetadataVersionError, UnreadableRecordError
-from bookspark.metadata.records.codec import learn
-from bookspark.metadata.records.documents import proven_struct, read_struct
+from bookspark.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.metadata.store import MetadataStore
 
 HOMES = "bookie_homes"

@@ -10,8 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from bookspark.errors import MetadataStoreError, MetadataVersionError
-from bookspark.metadata.records.codec import learn
-from bookspark.metadata.records.documents import proven_struct, read_struct
+from bookspark.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.metadata.records.refusals import version_changed
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.metadata.store import MetadataStore

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark import BookKeeper, DigestType, errors
+from bookspark import BookKeeper, DigestType, LedgerType, Replication, errors
 from bookspark.local import LocalCluster
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import LedgerManager
@@ -132,6 +132,23 @@ def test_a_wrong_password_fences_nothing(judge: Judge, bookkeeper: BookKeeper) -
     with pytest.raises(errors.UnauthorizedAccessError):
         bookkeeper.open_ledger(ledger_id, b"wrong")
     assert judge.ask("add", name, 1, 10) == "0"
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_a_ledger_that_it_can_not_respect_is_refused_with_its_own_error(
+    judge: Judge, bookkeeper: BookKeeper, version: str
+) -> None:
+    """One with a digest of Bookspark's, volatile durability and guaranteed write quorum. It is neither fenced nor changed."""
+    with bookkeeper.create_ledger(
+        password=b"secret", ledger_type=LedgerType.VD_JOURNAL, replication=Replication.GUARANTEED
+    ) as ledger:
+        ledger.append(b"0")
+        before = bookkeeper.get_ledger_metadata(ledger.ledger_id)
+        for what in ("open", "follow"):
+            with pytest.raises(RuntimeError, match=r"BK(UnauthorizedAccess|DigestMatch)Exception"):
+                judge.ask(what, "r", version, "CRC32C", "secret", ledger.ledger_id)
+        assert bookkeeper.get_ledger_metadata(ledger.ledger_id) == before
+        ledger.append(b"1")
 
 
 def test_readers_follow_the_other_clients_writer(judge: Judge, bookkeeper: BookKeeper) -> None:

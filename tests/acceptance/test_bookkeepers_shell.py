@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from bookspark import BookKeeper, DigestType, errors
+from bookspark import BookKeeper, DigestType, LedgerType, Replication, errors
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.logs.log import create_log
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
@@ -125,17 +125,24 @@ def test_a_ledgers_metadata_is_printed_dumped_and_restored(
     assert missing.status != 0 and missing.says("No such ledger exists on Metadata Server"), missing
 
 
-def test_a_ledger_of_bookspark_alone_can_be_listed_and_deleted_but_not_described(
+def test_a_ledger_of_bookspark_alone_is_listed_described_and_deleted_and_its_entries_are_not_shown(
     shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
 ) -> None:
-    with bookkeeper.create_ledger(password=PASSWORD) as ledger:
+    with bookkeeper.create_ledger(
+        password=PASSWORD, ledger_type=LedgerType.VD_JOURNAL, replication=Replication.GUARANTEED
+    ) as ledger:
         ledger.append(b"with a digest of Bookspark's")
     assert shell.run("listledgers").says(f"ledgerID: {ledger.ledger_id}")
-    assert shell.run("ledgermetadata", "-ledgerid", ledger.ledger_id).status != 0
-    described = shell.run("listledgers", "-m")
-    assert described.status != 0 and described.says(f"Unable to read the ledger: {ledger.ledger_id} information")
-    named = shell.run("recover", "-query", "-force", cluster.bookies[0].bookie_id)
-    assert named.status != 0, named
+    described = shell.run("ledgermetadata", "-ledgerid", ledger.ledger_id)
+    assert described.status == 0 and described.says("lastEntryId=0"), described
+    assert shell.run("listledgers", "-m").status == 0
+    holder = ensemble(bookkeeper, ledger)[0]
+    assert shell.run("listledgers", "-bookieid", holder).says(f"ledgerID: {ledger.ledger_id}")
+    assert shell.run("recover", "-query", "-force", holder).says(f"ledger {ledger.ledger_id} : CLOSED")
+    read = shell.run("readledger", "-ledgerid", ledger.ledger_id, "-msg")
+    assert not read.says("with a digest of Bookspark's"), read
+    with bookkeeper.open_ledger(ledger.ledger_id, PASSWORD) as reader:
+        assert [entry.payload for entry in reader.read(0, 0)] == [b"with a digest of Bookspark's"]
     assert shell.run("deleteledger", "-ledgerid", ledger.ledger_id, "-force").status == 0
     with pytest.raises(errors.NoSuchLedgerError):
         bookkeeper.open_ledger(ledger.ledger_id, PASSWORD)

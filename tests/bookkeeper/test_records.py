@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +12,14 @@ from hypothesis import strategies as st
 
 from bookspark.errors import ConfigurationError, InvalidArgumentError, MetadataStoreError, UnreadableRecordError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
-from bookspark.metadata.records.bookkeeper_format import _HEAD, _SCHEMA, _varint, is_service_info, service_info
+from bookspark.metadata.records.bookkeeper_format import (
+    _HEAD,
+    _SCHEMA,
+    OUR_RECORD,
+    _varint,
+    is_service_info,
+    service_info,
+)
 from bookspark.metadata.records.codec import decode_ledger, decode_registration, encode_ledger, encode_registration
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_choices import check_digest
@@ -48,6 +57,68 @@ def test_a_record_comes_back_as_it_was(metadata: LedgerMetadata) -> None:
     document = encode_ledger(metadata)
     assert document.startswith(b"BookieMetadataFormatVersion\t3\n")
     assert decode_ledger(7, document) == metadata
+
+
+OURS = [kind for kind in DigestType if not kind.bookkeepers]
+LOSS = AcceptedLoss("ann", 5, (), not_known=("a",))
+
+
+@given(
+    ledgers(),
+    st.sampled_from(OURS),
+    st.sampled_from(LedgerType),
+    st.sampled_from(Replication),
+    st.sampled_from([None, LOSS]),
+)
+def test_a_ledger_that_bookkeepers_clients_can_not_use_has_their_record_with_ours_in_it(
+    theirs: LedgerMetadata,
+    kind: DigestType,
+    ledger_type: LedgerType,
+    replication: Replication,
+    loss: AcceptedLoss | None,
+) -> None:
+    ours = replace(
+        theirs, digest_type=kind, password=b"", master_key=master_key(theirs.password, kind), ledger_type=ledger_type,
+        replication=replication, accepted_loss=loss if theirs.state is LedgerState.CLOSED else None,
+    )  # fmt: skip
+    document = encode_ledger(ours, bookkeepers=True)
+    assert document.startswith(b"BookieMetadataFormatVersion\t3\n")
+    assert decode_ledger(7, document) == ours
+    assert encode_ledger(ours).startswith(b"{"), "in other clusters it is JSON, as it was"
+
+
+def test_what_bookkeepers_clients_may_change_of_it_is_what_counts() -> None:
+    made = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),), digest_type=DigestType.HMAC, master_key=b"key")
+    document = encode_ledger(made, bookkeepers=True)
+    theirs = _SCHEMA.parse("Ledger", document[len(_HEAD) + 2 :])
+    assert theirs.password and theirs.digestType == 2, "nobody of theirs can take its entries for right"
+    theirs.state = 2
+    theirs.segment.add(ensembleMember=["b"], firstEntryId=5)
+    body = theirs.SerializeToString()
+    fragments = (*made.fragments, Fragment(5, ("b",)))
+    assert decode_ledger(7, _HEAD + _varint(len(body)) + body) == replace(
+        made, state=LedgerState.IN_RECOVERY, fragments=fragments
+    )
+
+
+def test_a_users_own_label_does_not_take_the_place_of_our_record() -> None:
+    made = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),), custom_metadata={OUR_RECORD: b"mine"})
+    with pytest.raises(InvalidArgumentError):
+        encode_ledger(made, bookkeepers=True)
+    theirs = replace(
+        made, digest_type=DigestType.BOOKKEEPER_DUMMY, master_key=master_key(b"", DigestType.BOOKKEEPER_DUMMY)
+    )
+    with pytest.raises(InvalidArgumentError):
+        encode_ledger(theirs)
+
+
+def test_a_damaged_record_of_ours_shows_no_key() -> None:
+    made = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),), digest_type=DigestType.CRC32, master_key=b"k" * 20)
+    key = base64.b64encode(made.master_key)
+    document = encode_ledger(made, bookkeepers=True)
+    with pytest.raises(UnreadableRecordError) as told:
+        decode_ledger(7, document.replace(b'"password"', b'"passworx"'))
+    assert key in document and key.decode() not in str(told.value)
 
 
 def test_the_choices_that_bookkeepers_clients_can_not_keep_are_refused() -> None:

@@ -31,8 +31,7 @@ from bookspark.metadata.autorecovery.votes import ELECTION, Votes
 from bookspark.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_token, take_lock
 from bookspark.metadata.documents.tree import Tree, publish
 from bookspark.metadata.records.bookkeeper_texts import check_bytes, check_of
-from bookspark.metadata.records.codec import learn
-from bookspark.metadata.records.documents import proven_struct, read_struct
+from bookspark.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.metadata.records.names import encode_name
 
 log = logging.getLogger(__name__)

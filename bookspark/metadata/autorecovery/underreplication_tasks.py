@@ -40,8 +40,8 @@ import msgspec
 from bookspark.errors import BookKeeperError, UnreadableRecordError
 from bookspark.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_lock, new_token
 from bookspark.metadata.documents.tree import Tree, contended, publish
-from bookspark.metadata.records.codec import decode_task, encode_task, learn
-from bookspark.metadata.records.documents import proven_struct, read_struct
+from bookspark.metadata.records.codec import decode_task, encode_task
+from bookspark.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.metadata.records.names import check_ledger_id, decode_name, encode_name
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.repair.underreplication_task import Mark, Missed, Task, new_task

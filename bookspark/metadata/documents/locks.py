@@ -20,8 +20,7 @@ import msgspec
 from bookspark.errors import UnreadableRecordError
 from bookspark.metadata.documents.tree import Tree
 from bookspark.metadata.records.bookkeeper_texts import is_text, lock_holder, lock_text
-from bookspark.metadata.records.codec import learn
-from bookspark.metadata.records.documents import proven_struct, read_struct
+from bookspark.metadata.records.documents import learn, proven_struct, read_struct
 
 
 class Lock(NamedTuple):

@@ -4,6 +4,12 @@ Law: a ledger whose digest is one of BookKeeper's has a record that BookKeeper's
 ``BookieMetadataFormatVersion\\t3\\n`` and then a ``LedgerMetadataFormat`` behind its size (a varint). All that such a ledger has
 is in it, so nothing is lost when one of them rewrites it. The record holds the password itself, because they compare it.
 
+In a cluster whose formats are BookKeeper's, every other ledger has such a record, too, so that their tools can list and describe
+it. What theirs can't say (``Ours``: digest type, key, ledger type, replication, an accepted loss) is a document of ours in the
+custom metadata, which they leave alone; all else is in their fields, which are what counts. Their clients can't use such a
+ledger, and nothing of it must seem to be right: the record names a digest that none of its entries carries, and a password that
+is none, so they say that they are not authorized, or that the digest does not match.
+
 A bookie with ``bookkeeper_address`` registers with a ``BookieServiceInfoFormat``: the endpoint ``bookie-rpc`` for them, and our
 own registration as the property ``bookspark``.
 
@@ -12,6 +18,7 @@ Source: BookKeeper's ``LedgerMetadataSerDe``, ``DataFormats.proto`` and ``ZKRegi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -44,6 +51,10 @@ _DIGEST_NUMBERS = {digest: number for number, digest in _DIGESTS.items()}
 BOOKKEEPERS_DIGESTS = frozenset(_DIGEST_NUMBERS)
 """The digest types of ledgers with such a record."""
 _PROTOCOL, _OURS = "bookie-rpc", "bookspark"
+OUR_RECORD = "bookspark.record"
+"""The custom metadata with what BookKeeper's record can't say."""
+_NO_PASSWORD, _NO_DIGEST = b"for clients of Bookspark only", 2
+"""What such a record has in their fields; the digest is a MAC, which takes the password's key."""
 
 _SCHEMA = Schema(
     "bookspark.bookkeeper.formats",
@@ -94,14 +105,23 @@ def ledger_document(metadata: LedgerMetadata) -> bytes:
         raise InvalidArgumentError(
             f"ledger {metadata.ledger_id} with a digest of BookKeeper is PD_JOURNAL, best effort"
         )
+    return _document(metadata, _DIGEST_NUMBERS[metadata.digest_type], metadata.password, metadata.custom_metadata)
+
+
+def document_with_ours(metadata: LedgerMetadata, ours: bytes) -> bytes:
+    """The record of any other ledger; ``ours``: the document of what their fields can't say."""
+    return _document(metadata, _NO_DIGEST, _NO_PASSWORD, {**metadata.custom_metadata, OUR_RECORD: ours})
+
+
+def _document(metadata: LedgerMetadata, digest: int, password: bytes, labels: Mapping[str, bytes]) -> bytes:
     ledger = _SCHEMA.message("Ledger")(
         quorumSize=metadata.write_quorum,
         ensembleSize=metadata.ensemble_size,
         length=metadata.length,
         lastEntryId=metadata.last_entry_id,
         state=_STATE_NUMBERS[metadata.state],
-        digestType=_DIGEST_NUMBERS[metadata.digest_type],
-        password=metadata.password,
+        digestType=digest,
+        password=password,
         ackQuorumSize=metadata.ack_quorum,
         cToken=metadata.c_token,
     )
@@ -109,7 +129,7 @@ def ledger_document(metadata: LedgerMetadata) -> bytes:
         ledger.ctime = metadata.ctime_ms
     for fragment in metadata.fragments:
         ledger.segment.add(ensembleMember=fragment.ensemble, firstEntryId=fragment.first_entry_id)
-    for key, value in metadata.custom_metadata.items():
+    for key, value in labels.items():
         ledger.customMetadata.add(key=key, value=value)
     body: bytes = ledger.SerializeToString()
     return _HEAD + _varint(len(body)) + body

@@ -19,9 +19,10 @@ that older clients read them. The record of a ledger with a digest of BookKeeper
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from crc32c import crc32c
@@ -31,6 +32,8 @@ from bookspark.errors import ConfigurationError, UnreadableRecordError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.records.bookkeeper_format import (
     BOOKKEEPERS_DIGESTS,
+    OUR_RECORD,
+    document_with_ours,
     is_bookkeepers,
     is_service_info,
     ledger_document,
@@ -46,9 +49,18 @@ from bookspark.metadata.records.bookkeeper_texts import (
     task_of,
     task_text,
 )
-from bookspark.metadata.records.documents import NOT_DECODED, proven, proven_struct, read_struct, unreadable
+from bookspark.metadata.records.documents import (
+    FORMAT_VERSION,
+    VersionedDocument,
+    learn,
+    proven,
+    proven_struct,
+    read_struct,
+    read_versioned,
+    unreadable,
+)
+from bookspark.metadata.records.loss_documents import AcceptedLossDocument, Milliseconds, accepted_loss, loss_document
 from bookspark.protocol.bookie.cookie import Cookie
-from bookspark.protocol.ledger.accepted_loss import MILLISECONDS_MAX, AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
@@ -59,7 +71,6 @@ from bookspark.protocol.ledger.ledger_metadata import (
 )
 from bookspark.protocol.repair.underreplication_task import Missed, Reason, Task
 
-FORMAT_VERSION = 1
 TASK_FORMAT_VERSION = 2
 """Of a task that names entries; others are written as version 1."""
 LEDGER_FORMAT_VERSION = 2
@@ -67,22 +78,9 @@ LEDGER_FORMAT_VERSION = 2
 
 log = logging.getLogger(__name__)
 
-Document = TypeVar("Document", bound="_Document")
 _Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Last = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 _Copies = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
-_Milliseconds = Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)]
-"""Since 1970, up to the year 9999."""
-
-
-class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    format_version: int = FORMAT_VERSION
-
-
-class _AnyDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """The format version of any document, whatever else is in it."""
-
-    format_version: int
 
 
 class _Segment(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -90,22 +88,7 @@ class _Segment(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     first_entry_id: _Count
 
 
-class _LossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    kind: LossKind
-    first_entry_id: _Last
-    last_entry_id: _Last
-    bookies: tuple[str, ...]
-
-
-class _AcceptedLossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    accepted_by: str
-    at: _Milliseconds
-    named_bookies: tuple[str, ...]
-    losses: tuple[_LossDocument, ...]
-    not_known: tuple[str, ...]
-
-
-class _LedgerDocument(_Document, frozen=True, kw_only=True):
+class _LedgerDocument(VersionedDocument, frozen=True, kw_only=True):
     quorum_size: _Copies
     ensemble_size: _Copies
     length: _Count
@@ -115,15 +98,25 @@ class _LedgerDocument(_Document, frozen=True, kw_only=True):
     digest_type: DigestType
     password: bytes
     ack_quorum_size: _Copies
-    ctime: _Milliseconds
+    ctime: Milliseconds
     custom_metadata: dict[str, bytes]
     c_token: int
     ledger_type: LedgerType
     replication: Replication
-    accepted_loss: _AcceptedLossDocument | msgspec.UnsetType = msgspec.UNSET
+    accepted_loss: AcceptedLossDocument | msgspec.UnsetType = msgspec.UNSET
 
 
-class _CookieDocument(_Document, frozen=True, kw_only=True):
+class _OursDocument(VersionedDocument, frozen=True, kw_only=True):
+    """What a record of BookKeeper's can't say of a ledger. The key is behind what an error shows of a damaged document."""
+
+    digest_type: DigestType
+    ledger_type: LedgerType
+    replication: Replication
+    password: bytes
+    accepted_loss: AcceptedLossDocument | msgspec.UnsetType = msgspec.UNSET
+
+
+class _CookieDocument(VersionedDocument, frozen=True, kw_only=True):
     bookie_id: str
     directories: tuple[str, ...]
     instance_id: str
@@ -133,22 +126,56 @@ class _CookieDocument(_Document, frozen=True, kw_only=True):
     hand."""
 
 
-class _TaskDocument(_Document, frozen=True, kw_only=True):
+class _TaskDocument(VersionedDocument, frozen=True, kw_only=True):
     replica: dict[str, Reason]
     detail: str
-    ctime: _Milliseconds
+    ctime: Milliseconds
     marks: _Count
     attempts: _Count
     error: str
-    not_before: _Milliseconds
+    not_before: Milliseconds
     missed: tuple[Missed, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-def encode_ledger(metadata: LedgerMetadata) -> bytes:
-    """The record of a ledger's metadata. Raises InvalidArgumentError for what could not be read again."""
+def encode_ledger(metadata: LedgerMetadata, bookkeepers: bool = False) -> bytes:
+    """The record of a ledger's metadata. ``bookkeepers``: in a cluster whose formats are BookKeeper's. Raises
+    InvalidArgumentError for what could not be read again."""
     what = f"metadata of ledger {metadata.ledger_id}"
-    document = ledger_document if metadata.digest_type in BOOKKEEPERS_DIGESTS else _ledger_document
+    document = _with_ours if bookkeepers else _ledger_document
+    if metadata.digest_type in BOOKKEEPERS_DIGESTS:
+        document = ledger_document
     return proven(metadata, document, partial(decode_ledger, metadata.ledger_id), what)
+
+
+def _with_ours(metadata: LedgerMetadata) -> bytes:
+    loss = metadata.accepted_loss
+    ours = _OursDocument(
+        format_version=FORMAT_VERSION if loss is None else LEDGER_FORMAT_VERSION,
+        digest_type=metadata.digest_type,
+        ledger_type=metadata.ledger_type,
+        replication=metadata.replication,
+        password=metadata.master_key,
+        accepted_loss=msgspec.UNSET if loss is None else loss_document(loss),
+    )
+    return document_with_ours(metadata, msgspec.json.encode(ours))
+
+
+def _ledger_with_ours(metadata: LedgerMetadata) -> LedgerMetadata:
+    """The metadata, of which BookKeeper's record says what it can, with what ours says beside it."""
+    labels = dict(metadata.custom_metadata)
+    what = f"metadata of ledger {metadata.ledger_id}"
+    ours = read_versioned(labels.pop(OUR_RECORD), _OursDocument, what, LEDGER_FORMAT_VERSION)
+    loss = ours.accepted_loss
+    return replace(
+        metadata,
+        digest_type=ours.digest_type,
+        master_key=ours.password,
+        password=b"",
+        ledger_type=ours.ledger_type,
+        replication=ours.replication,
+        accepted_loss=None if loss is msgspec.UNSET else accepted_loss(loss),
+        custom_metadata=labels,
+    )
 
 
 def _ledger_document(metadata: LedgerMetadata) -> bytes:
@@ -170,27 +197,18 @@ def _ledger_document(metadata: LedgerMetadata) -> bytes:
             c_token=metadata.c_token,
             ledger_type=metadata.ledger_type,
             replication=metadata.replication,
-            accepted_loss=msgspec.UNSET if loss is None else _loss_document(loss),
+            accepted_loss=msgspec.UNSET if loss is None else loss_document(loss),
         )
     )
-
-
-def _loss_document(loss: AcceptedLoss) -> _AcceptedLossDocument:
-    losses = tuple(_LossDocument(*one) for one in loss.losses)
-    return _AcceptedLossDocument(loss.by, loss.at_ms, loss.named, losses, loss.not_known)
-
-
-def _accepted_loss(found: _AcceptedLossDocument) -> AcceptedLoss:
-    losses = tuple(Loss(one.kind, one.first_entry_id, one.last_entry_id, one.bookies) for one in found.losses)
-    return AcceptedLoss(found.accepted_by, found.at, found.named_bookies, losses, found.not_known)
 
 
 def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
     """The metadata of ledger ``ledger_id``. Raises UnreadableRecordError, naming the ledger."""
     if is_bookkeepers(document):
-        return ledger_of(ledger_id, document)
+        theirs = ledger_of(ledger_id, document)
+        return _ledger_with_ours(theirs) if OUR_RECORD in theirs.custom_metadata else theirs
     what = f"metadata of ledger {ledger_id}"
-    found = _decode(document, _LedgerDocument, what, LEDGER_FORMAT_VERSION)
+    found = read_versioned(document, _LedgerDocument, what, LEDGER_FORMAT_VERSION)
     starts = [segment.first_entry_id for segment in found.segment]
     if any(later <= earlier for earlier, later in pairwise(starts)):
         raise unreadable(what, document, f"its fragments start at {starts[:20]}, which does not ascend")
@@ -211,7 +229,7 @@ def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
             ctime_ms=found.ctime,
             c_token=found.c_token,
             custom_metadata=found.custom_metadata,
-            accepted_loss=None if found.accepted_loss is msgspec.UNSET else _accepted_loss(found.accepted_loss),
+            accepted_loss=None if found.accepted_loss is msgspec.UNSET else accepted_loss(found.accepted_loss),
         )
     except ConfigurationError as error:
         raise UnreadableRecordError(f"{what} contradicts itself: {error}") from error
@@ -243,7 +261,7 @@ def decode_cookie(document: bytes, where: str) -> Cookie:
     """A cookie; ``where`` it was found goes into the UnreadableRecordError."""
     if is_cookie(document):
         return _cookie_in_text(document, where)
-    found = _decode(document, _CookieDocument, f"cookie {where}")
+    found = read_versioned(document, _CookieDocument, f"cookie {where}")
     if found.checksum not in (None, _checksum(found)):
         raise UnreadableRecordError(f"cookie {where}: its checksum does not match")
     return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce)
@@ -297,7 +315,7 @@ def decode_task(ledger_id: int, document: bytes) -> Task:
     what = f"underreplication task of ledger {ledger_id}"
     if is_text(document):
         return _task_in_text(ledger_id, document, what)
-    t = _decode(document, _TaskDocument, what, TASK_FORMAT_VERSION)
+    t = read_versioned(document, _TaskDocument, what, TASK_FORMAT_VERSION)
     missed = () if isinstance(t.missed, msgspec.UnsetType) else t.missed
     return Task(ledger_id, t.replica, t.detail, t.ctime, t.marks, t.attempts, t.error, t.not_before, missed)
 
@@ -356,35 +374,4 @@ def readable_registration(bookie_id: str, document: bytes) -> BookieRegistration
         return BookieRegistration(bookie_id, address="", incarnation=0, read_only=True)
 
 
-def _decode(document: bytes, kind: type[Document], what: str, newest: int = FORMAT_VERSION) -> Document:
-    try:
-        found = msgspec.json.decode(document, type=kind)
-    except NOT_DECODED as error:
-        try:
-            version = msgspec.json.decode(document, type=_AnyDocument).format_version
-        except NOT_DECODED:
-            version = 0
-        if version > newest:
-            raise _newer(what, version, newest) from error
-        raise unreadable(what, document, error) from error
-    if found.format_version > newest:
-        raise _newer(what, found.format_version, newest)
-    return found
-
-
-def _newer(what: str, version: int, newest: int) -> UnreadableRecordError:
-    error = UnreadableRecordError(
-        f"{what} has format version {version} and this version of Bookspark knows up to {newest}; upgrade Bookspark"
-    )
-    error.newer = True
-    return error
-
-
-def learn(*kinds: type) -> None:
-    """Prepare msgspec for decoding these types, at import. msgspec prepares a type at its first use, and two threads that do that
-    at once for the same type crash the process."""
-    for kind in kinds:
-        msgspec.json.Decoder(kind)
-
-
-learn(_AnyDocument, _LedgerDocument, _CookieDocument, _TaskDocument, BookieRegistration)
+learn(_LedgerDocument, _OursDocument, _CookieDocument, _TaskDocument, BookieRegistration)

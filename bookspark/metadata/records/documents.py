@@ -16,8 +16,22 @@ from bookspark.errors import BookKeeperError, InvalidArgumentError, UnreadableRe
 
 Value = TypeVar("Value")
 
+Document = TypeVar("Document", bound="VersionedDocument")
+
+FORMAT_VERSION = 1
+"""The version of a document of which there was no other one."""
 NOT_DECODED = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 """What decoders raise for bytes that are no document of theirs."""
+
+
+class VersionedDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    format_version: int = FORMAT_VERSION
+
+
+class _AnyDocument(msgspec.Struct, frozen=True, rename="camel"):
+    """The format version of any document, whatever else is in it."""
+
+    format_version: int
 
 
 def proven(value: Value, encode: Callable[[Value], bytes], decode: Callable[[bytes], Value], what: str) -> bytes:
@@ -51,3 +65,39 @@ def read_struct(document: bytes, kind: type[Value], what: str) -> Value:
 def unreadable(what: str, document: bytes, why: object) -> UnreadableRecordError:
     """The error for a document that is damaged."""
     return UnreadableRecordError(f"{what} can't be read: {why}; it begins with {document[:80]!r}")
+
+
+def read_versioned(document: bytes, kind: type[Document], what: str, newest: int = FORMAT_VERSION) -> Document:
+    """The value in a document that says its format version. Raises UnreadableRecordError, which says ``what`` it is, and of one
+    that is newer than ``newest`` that it is."""
+    try:
+        found = msgspec.json.decode(document, type=kind)
+    except NOT_DECODED as error:
+        try:
+            version = msgspec.json.decode(document, type=_AnyDocument).format_version
+        except NOT_DECODED:
+            version = 0
+        if version > newest:
+            raise _newer(what, version, newest) from error
+        raise unreadable(what, document, error) from error
+    if found.format_version > newest:
+        raise _newer(what, found.format_version, newest)
+    return found
+
+
+def _newer(what: str, version: int, newest: int) -> UnreadableRecordError:
+    error = UnreadableRecordError(
+        f"{what} has format version {version} and this version of Bookspark knows up to {newest}; upgrade Bookspark"
+    )
+    error.newer = True
+    return error
+
+
+def learn(*kinds: type) -> None:
+    """Prepare msgspec for decoding these types, at import. msgspec prepares a type at its first use, and two threads that do that
+    at once for the same type crash the process."""
+    for kind in kinds:
+        msgspec.json.Decoder(kind)
+
+
+learn(_AnyDocument)

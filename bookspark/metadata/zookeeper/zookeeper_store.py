@@ -147,7 +147,7 @@ class ZooKeeperStore:
         path = self.layout.ledger(self.layout.check_new(metadata.ledger_id))
         what = f"creating ledger {metadata.ledger_id}"
         try:
-            return self._nodes.create(what, path, sized(encode_ledger(metadata), what))
+            return self._nodes.create(what, path, sized(encode_ledger(metadata, self.layout.bookkeepers_formats), what))
         except NodeExistsError:
             found = self._nodes.read(what, path)
             # Ours, if only the answer was lost. Somebody may have fenced it since: our next write has to find that out.
@@ -179,7 +179,9 @@ class ZooKeeperStore:
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         what, path = f"changing ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
         try:
-            return self._nodes.write(what, path, sized(encode_ledger(metadata), what), version)
+            return self._nodes.write(
+                what, path, sized(encode_ledger(metadata, self.layout.bookkeepers_formats), what), version
+            )
         except BadVersionError:
             raise version_changed(f"ledger {metadata.ledger_id}", version) from None
         except NoNodeError:

@@ -22,8 +22,7 @@ import msgspec
 
 from bookspark.errors import MetadataVersionError, UnreadableRecordError
 from bookspark.metadata.bookie_homes import read_home
-from bookspark.metadata.records.codec import learn
-from bookspark.metadata.records.documents import proven_struct, read_struct
+from bookspark.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.metadata.store import MetadataStore
 from bookspark.spark.bookies.homes import home_number
 from bookspark.spark.bookies.placement import Claim, Known, Wanted
