@@ -151,6 +151,27 @@ def test_a_ledger_that_it_can_not_respect_is_refused_with_its_own_error(
         ledger.append(b"1")
 
 
+def test_an_accepted_loss_closes_its_ledger_and_the_next_one_is_used(
+    judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster
+) -> None:
+    """An operator of Bookspark's accepts it. That was refused, because the record had no place for it."""
+    ledger = bookkeeper.create_ledger(1, 1, 1, digest_type=DigestType.BOOKKEEPER_CRC32C, password=b"secret")
+    ledger.append(b"0")
+    (gone,) = bookkeeper.get_ledger_metadata(ledger.ledger_id).last_fragment.ensemble
+    holder = next(bookie for bookie in cluster.bookies if bookie.bookie_id == gone)
+    holder.stop()
+    try:
+        await_that(lambda: gone not in bookkeeper.metadata.bookies(), what="the bookie is gone")
+        with bookkeeper.open_ledger(ledger.ledger_id, b"secret", accept_loss_as="ann", lost_bookies=[gone]):
+            pass
+        metadata = bookkeeper.get_ledger_metadata(ledger.ledger_id)
+        assert metadata.closed and metadata.accepted_loss is not None and metadata.accepted_loss.by == "ann"
+        judge.ask("open", "closed", "v3", "CRC32C", "secret", ledger.ledger_id)
+        assert "CLOSED" in judge.ask("state", "closed")
+    finally:
+        holder.start()
+
+
 def test_readers_follow_the_other_clients_writer(judge: Judge, bookkeeper: BookKeeper) -> None:
     name, ledger_id = create(judge)
     judge.ask("add", name, 2, 10)

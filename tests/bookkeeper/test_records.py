@@ -134,13 +134,16 @@ def test_the_choices_that_bookkeepers_clients_can_not_keep_are_refused() -> None
             encode_ledger(made)
 
 
-def test_an_accepted_loss_is_not_dropped_in_silence() -> None:
+def test_an_accepted_loss_is_kept_beside_what_bookkeepers_clients_read() -> None:
+    kind = DigestType.BOOKKEEPER_HMAC
     made = LedgerMetadata(
-        7, 1, 1, 1, (Fragment(0, ("a",)),), LedgerState.CLOSED, digest_type=DigestType.BOOKKEEPER_DUMMY,
-        accepted_loss=AcceptedLoss("ann", 5, ()),
+        7, 1, 1, 1, (Fragment(0, ("a",)),), LedgerState.CLOSED, last_entry_id=3, length=9, digest_type=kind,
+        password=b"secret", master_key=master_key(b"secret", kind), accepted_loss=LOSS, custom_metadata={"mine": b"1"},
     )  # fmt: skip
-    with pytest.raises(InvalidArgumentError, match="accepted loss"):
-        encode_ledger(made)
+    document = encode_ledger(made)
+    assert decode_ledger(7, document) == made
+    theirs = _SCHEMA.parse("Ledger", document[document.index(b"\n") + 3 :])
+    assert (theirs.password, theirs.digestType, theirs.lastEntryId) == (b"secret", 2, 3)
 
 
 @pytest.mark.parametrize("cut", ["version", "size", "end", "state"])

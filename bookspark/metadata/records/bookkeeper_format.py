@@ -2,13 +2,14 @@
 
 Law: a ledger whose digest is one of BookKeeper's has a record that BookKeeper's clients read and write: format version 3, as text
 ``BookieMetadataFormatVersion\\t3\\n`` and then a ``LedgerMetadataFormat`` behind its size (a varint). All that such a ledger has
-is in it, so nothing is lost when one of them rewrites it. The record holds the password itself, because they compare it.
+is in it, so nothing is lost when one of them rewrites it. The record holds the password itself, because they compare it. A loss
+that an operator accepted is a document of ours in the custom metadata, which they leave alone.
 
 In a cluster whose formats are BookKeeper's, every other ledger has such a record, too, so that their tools can list and describe
-it. What theirs can't say (``Ours``: digest type, key, ledger type, replication, an accepted loss) is a document of ours in the
-custom metadata, which they leave alone; all else is in their fields, which are what counts. Their clients can't use such a
-ledger, and nothing of it must seem to be right: the record names a digest that none of its entries carries, and a password that
-is none, so they say that they are not authorized, or that the digest does not match.
+it. What theirs can't say (digest type, key, ledger type, replication, an accepted loss) is in that document; all else is in their
+fields, which are what counts. Their clients can't use such a ledger, and nothing of it must seem to be right: the record names a
+digest that none of its entries carries, and a password that opens nothing, so they say that they are not authorized, or that the
+digest does not match.
 
 A bookie with ``bookkeeper_address`` registers with a ``BookieServiceInfoFormat``: the endpoint ``bookie-rpc`` for them, and our
 own registration as the property ``bookspark``.
@@ -94,23 +95,17 @@ def is_bookkeepers(document: bytes) -> bool:
     return document.startswith(_VERSION_KEY)
 
 
-def ledger_document(metadata: LedgerMetadata) -> bytes:
-    """The record of a ledger whose digest is one of BookKeeper's. Raises InvalidArgumentError for what it can't say."""
-    if metadata.accepted_loss is not None:
-        raise InvalidArgumentError(
-            f"ledger {metadata.ledger_id} has a record of BookKeeper's, which can't name an accepted loss; have it recovered "
-            "when its bookies are back"
-        )
+def ledger_document(metadata: LedgerMetadata, ours: bytes = b"") -> bytes:
+    """The record of a ledger. ``ours``: the document of what their fields can't say; empty if there is nothing of that, so the
+    ledger's digest is one of theirs. Raises InvalidArgumentError for what such a ledger can't be."""
+    labels = {**metadata.custom_metadata, OUR_RECORD: ours} if ours else metadata.custom_metadata
+    if metadata.digest_type not in BOOKKEEPERS_DIGESTS:
+        return _document(metadata, _NO_DIGEST, _NO_PASSWORD, labels)
     if (metadata.ledger_type, metadata.replication) != (LedgerType.PD_JOURNAL, Replication.BEST_EFFORT):
         raise InvalidArgumentError(
             f"ledger {metadata.ledger_id} with a digest of BookKeeper is PD_JOURNAL, best effort"
         )
-    return _document(metadata, _DIGEST_NUMBERS[metadata.digest_type], metadata.password, metadata.custom_metadata)
-
-
-def document_with_ours(metadata: LedgerMetadata, ours: bytes) -> bytes:
-    """The record of any other ledger; ``ours``: the document of what their fields can't say."""
-    return _document(metadata, _NO_DIGEST, _NO_PASSWORD, {**metadata.custom_metadata, OUR_RECORD: ours})
+    return _document(metadata, _DIGEST_NUMBERS[metadata.digest_type], metadata.password, labels)
 
 
 def _document(metadata: LedgerMetadata, digest: int, password: bytes, labels: Mapping[str, bytes]) -> bytes:

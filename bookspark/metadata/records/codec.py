@@ -33,7 +33,6 @@ from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.records.bookkeeper_format import (
     BOOKKEEPERS_DIGESTS,
     OUR_RECORD,
-    document_with_ours,
     is_bookkeepers,
     is_service_info,
     ledger_document,
@@ -141,9 +140,11 @@ def encode_ledger(metadata: LedgerMetadata, bookkeepers: bool = False) -> bytes:
     """The record of a ledger's metadata. ``bookkeepers``: in a cluster whose formats are BookKeeper's. Raises
     InvalidArgumentError for what could not be read again."""
     what = f"metadata of ledger {metadata.ledger_id}"
-    document = _with_ours if bookkeepers else _ledger_document
-    if metadata.digest_type in BOOKKEEPERS_DIGESTS:
+    document = _ledger_document
+    if metadata.digest_type in BOOKKEEPERS_DIGESTS and metadata.accepted_loss is None:
         document = ledger_document
+    elif metadata.digest_type in BOOKKEEPERS_DIGESTS or bookkeepers:
+        document = _with_ours
     return proven(metadata, document, partial(decode_ledger, metadata.ledger_id), what)
 
 
@@ -157,7 +158,7 @@ def _with_ours(metadata: LedgerMetadata) -> bytes:
         password=metadata.master_key,
         accepted_loss=msgspec.UNSET if loss is None else loss_document(loss),
     )
-    return document_with_ours(metadata, msgspec.json.encode(ours))
+    return ledger_document(metadata, msgspec.json.encode(ours))
 
 
 def _ledger_with_ours(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -170,7 +171,7 @@ def _ledger_with_ours(metadata: LedgerMetadata) -> LedgerMetadata:
         metadata,
         digest_type=ours.digest_type,
         master_key=ours.password,
-        password=b"",
+        password=metadata.password if ours.digest_type in BOOKKEEPERS_DIGESTS else b"",
         ledger_type=ours.ledger_type,
         replication=ours.replication,
         accepted_loss=None if loss is msgspec.UNSET else accepted_loss(loss),
