@@ -139,6 +139,16 @@ def test_bookkeepers_workers_repair_what_our_auditor_marked(
         await_that(lambda: theirs.ask("who") == "theirs-1", what="its auditor follows ours")
 
 
+def auditor(theirs: Judge) -> str:
+    """Who BookKeeper says has the office. It fails if a vote goes between its list of votes and its look at them."""
+    try:
+        return theirs.ask("who")
+    except RuntimeError as error:
+        if "NoNode" not in str(error):
+            raise
+        return ""
+
+
 def test_our_workers_repair_what_bookkeepers_auditor_marked(cluster: LocalCluster, theirs: Judge) -> None:
     bookkeeper = cluster.bookkeeper()
     ledgers = written(bookkeeper)
@@ -157,7 +167,7 @@ def test_our_workers_repair_what_bookkeepers_auditor_marked(cluster: LocalCluste
     await_that(lambda: bookkeeper.metadata.auditors.foreign() == ["host-9:3181"], what="its auditor has voted")
     assert theirs.ask("who") == ours.name
     ours.kill()
-    await_that(lambda: theirs.ask("who") == "host-9:3181", what="its auditor follows ours")
+    await_that(lambda: auditor(theirs) == "host-9:3181", what="its auditor follows ours")
 
 
 def test_what_was_marked_by_both_stands_and_the_switches_are_the_same(cluster: LocalCluster, theirs: Judge) -> None:

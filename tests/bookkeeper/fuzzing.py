@@ -18,6 +18,7 @@ from bookspark.bookie.serving.admission import Admission
 from bookspark.bookie.serving.server import BookieServer
 from bookspark.bookkeeper.connection import BookKeeperConnection
 from bookspark.bookkeeper.digest_types import DigestTypes
+from bookspark.bookkeeper.kept_batches import KeptBatches
 from bookspark.bookkeeper.messages import SCHEMA, Operation
 from bookspark.bookkeeper.requests import Asked, decode, first_message_size
 from bookspark.bookkeeper.shared_by_clients import SharedByClients
@@ -144,7 +145,9 @@ class DoorTarget:
         self._server = server
         self._admission = Admission(server.storage, 64 << 20)
         self._digest_types = DigestTypes(digest_type, asyncio.get_running_loop().call_soon_threadsafe)
-        self._shared = SharedByClients(server._bookie, self._digest_types, OrderedDict(), lambda: 1 << 40)
+        self._shared = SharedByClients(
+            server._bookie, self._digest_types, OrderedDict(), KeptBatches(), lambda: 1 << 40
+        )
         self._added: dict[tuple[int, int], set[bytes]] = {}
         """The bodies of all adds, whatever became of them."""
         self.reached: dict[str, int] = {}
