@@ -215,7 +215,7 @@ def test_a_signal_handler_may_submit_in_the_middle_of_a_submit():
 
 def test_an_append_of_a_signal_handler_has_its_turn_before_the_one_that_it_interrupted():
     """It waited for the turn of that, until the end of its time."""
-    limit, turns, told = RateLimit(5, 0), Turns(), []
+    limit, turns, told = RateLimit(1, 0), Turns(), []
 
     def handler(*_):
         told.append(limit.wait(turns, 1, 0, SECONDS / 10))
