@@ -30,7 +30,9 @@ class KeptBatches:
         if batch is None or not batch.first_entry_id <= piece.first <= batch.last_entry_id:
             return None
         self._batches.move_to_end(piece.where)
-        return batch.entry(piece.first)
+        entry = batch.entry(piece.first)
+        # As where a frame is read: it says itself whose it is.
+        return entry if entry.ledger_id == piece.ledger_id else None
 
     def keep(self, piece: Piece, frame: Buffer) -> Entry:
         """The first entry of a piece whose frame was read; the frame is kept if there is more in it."""

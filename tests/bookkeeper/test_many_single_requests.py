@@ -142,6 +142,7 @@ def test_kept_batches_are_bounded_and_the_latest_ones_stay() -> None:
     piece, rows = frames[29]
     assert [kept.entry(piece._replace(first=at)) for at in range(10)] == rows
     assert kept.entry(piece._replace(first=10)) is None
+    assert kept.entry(piece._replace(ledger_id=5)) is None, "it is another ledger's"
 
 
 def test_one_entry_of_a_batch_is_the_one_that_all_have() -> None:

@@ -6,15 +6,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bookspark import DigestType, errors
 from bookspark.local import LocalCluster
-from bookspark.metadata.zookeeper.layout import LedgerManager
-from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 from bookspark.moving import broken_off
 from bookspark.moving.copying import Copied, copy_ledger
 from bookspark.moving.reads import EntryReader
@@ -50,32 +47,6 @@ LedgerHandleAdv.append_at_async, LedgerHandleAdv.close = appending, closing
 with Source(there) as source, EntryReader(source.addresses()) as reader, BookKeeper(here) as bookkeeper:
     copy_ledger(source, reader, bookkeeper, int(ledger_id))
 """
-
-
-@pytest.fixture(scope="module")
-def there(new_chroot: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    place = new_chroot()
-    begin_cluster(place, LedgerManager.BOOKKEEPER)
-    with LocalCluster(3, tmp_path_factory.mktemp("there"), place, bookkeeper_port=-1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def here(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def source(there: LocalCluster) -> Iterator[Source]:
-    with Source(f"{there.zookeeper}/ledgers") as source:
-        yield source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[EntryReader]:
-    with EntryReader(source.addresses()) as reader:
-        yield reader
 
 
 def written(there: LocalCluster) -> int:

@@ -13,40 +13,12 @@ from kazoo.client import KazooClient
 
 from bookspark import BookKeeper, DigestType, errors
 from bookspark.local import LocalCluster
-from bookspark.metadata.zookeeper.layout import LedgerManager
-from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 from bookspark.moving.copying import Copied, copy_ledger
 from bookspark.moving.reads import EntryReader
 from bookspark.moving.source import Source
 
 BOOKKEEPERS = [kind for kind in DigestType if kind.bookkeepers]
 PASSWORD = b"secret"
-
-
-@pytest.fixture(scope="module")
-def there(new_chroot: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    place = new_chroot()
-    begin_cluster(place, LedgerManager.BOOKKEEPER)
-    with LocalCluster(3, tmp_path_factory.mktemp("there"), place, bookkeeper_port=-1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def here(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def source(there: LocalCluster) -> Iterator[Source]:
-    with Source(f"{there.zookeeper}/ledgers") as source:
-        yield source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[EntryReader]:
-    with EntryReader(source.addresses()) as reader:
-        yield reader
 
 
 def written(there: LocalCluster, payloads: list[bytes], close: bool = True, **options: Any) -> int:
