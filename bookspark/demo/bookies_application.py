@@ -29,7 +29,9 @@ from bookspark.errors import BookieError
 from bookspark.packaged_files import job, settings_file
 
 MASTER = "local-cluster[3,2,1024]"
-START_SECONDS = 150.0
+START_SECONDS = 300.0
+"""More than a session and ``BookieService.start`` take when their own times are over, so that the application can say itself
+what it lacked."""
 STOP_SECONDS = 60.0
 _LAST_WORDS = "bookspark bookies: "
 _PROGRESS = "bookies: "
@@ -60,6 +62,7 @@ class BookiesApplication:
         self._reader: threading.Thread | None = None
         self._driver: Process | None = None
         self._last_words = ""
+        self._last_line = ""
         self._progress: Callable[[str], None] = _nobody
         self.bookies: list[dict[str, Any]] = []
         """Once it serves: ``bookie_id``, ``address``, ``pid``, ``host`` and ``home`` of each."""
@@ -96,7 +99,8 @@ class BookiesApplication:
                 self._driver = Process.of(description["pid"])
                 self._progress = _nobody
                 return
-        raise BookieError(f"the bookies' application was not ready within {timeout:g} s; see {self._log}")
+        said = f"its last line: {self._last_line}" if self._last_line else "it has said nothing"
+        raise BookieError(f"the bookies' application was not ready within {timeout:g} s; see {self._log} ({said})")
 
     def check(self) -> None:
         """Raise BookieError with its last words if the application has ended."""
@@ -136,6 +140,7 @@ class BookiesApplication:
             for line in stream:
                 log.write(line)
                 log.flush()
+                self._last_line = line.strip() or self._last_line
                 if line.startswith(_LAST_WORDS):
                     self._last_words = line.removeprefix(_LAST_WORDS).strip()
                 elif line.startswith(_PROGRESS):

@@ -114,9 +114,11 @@ def test_4462_a_fenced_and_deleted_ledger_is_not_made_again_by_its_old_writer(cl
     ledger = writer.create_ledger()
     ensemble = ledger.metadata.last_fragment.ensemble
     late = cluster.wire.park(Kind.ADD, client="writer")
+    fences = cluster.wire.delay(0.0, Kind.READ_LAC, client="recoverer", response=True, flags=Flag.FENCE)
     append = ledger.append_async(b"0")
-    late.wait()
+    late.wait(3)
     assert recoverer.open_ledger(ledger.ledger_id).last_add_confirmed == -1
+    fences.wait(3)  # A recovery goes on when two are fenced; the third would still take the add.
     recoverer.delete_ledger(ledger.ledger_id)
     if meanwhile == "a restart of every bookie":
         for bookie in cluster.bookies:
