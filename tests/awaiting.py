@@ -19,17 +19,26 @@ _LOOK_SECONDS_MAX = 0.05
 
 
 def await_that(
-    condition: Callable[[], Found], seconds: float = SECONDS_MAX, what: str | Callable[[], object] = ""
+    condition: Callable[[], Found],
+    seconds: float = SECONDS_MAX,
+    what: str | Callable[[], object] = "",
+    despite: type[Exception] | tuple[()] = (),
 ) -> Found:
     """Look at ``condition`` again and again, and return its value once it is true. Fails after ``seconds``; ``what`` says what
-    was waited for."""
+    was waited for. An error of the kind ``despite`` is "not yet", as from a server that is being started."""
     deadline, pause = time.monotonic() + seconds, _LOOK_SECONDS
-    while not (found := condition()):
+    while True:
+        failed: Exception | None = None
+        try:
+            if found := condition():
+                return found
+        except despite as error:
+            failed = error
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what or condition}")
+            told = what() if callable(what) else what or condition
+            raise AssertionError(f"not within {seconds:g} s: {told}") from failed
         time.sleep(pause)
         pause = min(2 * pause, _LOOK_SECONDS_MAX)
-    return found
 
 
 class Changes:

@@ -19,7 +19,7 @@ from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 from bookspark.protocol.writing.writer import LedgerWriter
 from tests.awaiting import await_that
-from tests.bookkeeper.shell import Shell
+from tests.bookkeeper.shell import Shell, shell_of
 
 pytestmark = pytest.mark.timeout(1800)
 COUNT = 20
@@ -33,7 +33,8 @@ def cluster_for_java(home: Path, bookies: int) -> Iterator[tuple[LocalCluster, S
         begin_cluster(place, LedgerManager.BOOKKEEPER)
         with LocalCluster(bookies, home / "bookies", place, bookkeeper_port=-1) as made:
             uri = f"zk+hierarchical://{place.removeprefix('zk://')}/ledgers"
-            yield made, Shell(uri, home / "shell")
+            with shell_of(uri, home / "shell") as shell:
+                yield made, shell
 
 
 @pytest.fixture(scope="module")

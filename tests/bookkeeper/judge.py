@@ -1,5 +1,5 @@
-"""A JVM with BookKeeper's own client, for tests: ``java/Judge.java`` does what each line says, and ``java/Recovery.java`` does it
-with BookKeeper's autorecovery and tools.
+"""A JVM with BookKeeper's own client, for tests: ``java/Judge.java`` does what each line says, ``java/Recovery.java`` does it
+with BookKeeper's autorecovery and tools, and ``java/ManyShells.java`` with its shell.
 
 Its jars come from Maven Central, as those of ``bench compare``.
 """
@@ -10,7 +10,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from bookspark.cache_folder import cache_folder
 _ROOT = Path(__file__).parents[2]
 _JAVA = _ROOT / "tests/bookkeeper/java"
 POM = _ROOT / "bookspark/bench/peers/java/bookkeeper-pom.xml"
-ANSWER_SECONDS = 90.0
+ANSWER_SECONDS = 300.0
 
 
 class Judge:
@@ -58,8 +58,11 @@ def class_path(program: str = "") -> str:
 
 
 @contextmanager
-def judging(uri: str, told: Path, *tls: Path, program: str = "Judge") -> Iterator[Judge]:
-    """A judge of the cluster at ``uri``; ``told`` gets its log, ``tls`` is the folder of its certificate."""
+def judging(
+    uri: str, told: Path, *tls: Path, program: str = "Judge", options: Sequence[str] = (), folder: Path | None = None
+) -> Iterator[Judge]:
+    """A judge of the cluster at ``uri``; ``told`` gets its log, ``tls`` is the folder of its certificate. Its JVM has ``options``
+    and works in ``folder``."""
     classes = class_path(program)
     with ExitStack() as stack:
         said = stack.enter_context(told.open("wb"))
@@ -68,6 +71,7 @@ def judging(uri: str, told: Path, *tls: Path, program: str = "Judge") -> Iterato
             "-Xmx256m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            *options,
             "-cp",
             classes,
             program,
@@ -77,6 +81,7 @@ def judging(uri: str, told: Path, *tls: Path, program: str = "Judge") -> Iterato
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
+            cwd=folder,
         )
         stack.callback(process.wait, 60)
         stack.callback(process.kill)

@@ -1,21 +1,18 @@
-"""BookKeeper's shell (the main class of ``bin/bookkeeper shell``) for tests. Each command has a JVM of its own, as an operator's.
-
-Its jars come from Maven Central, as those of the judge (``judge.py``).
+"""BookKeeper's shell (the main class of ``bin/bookkeeper shell``) for tests. One JVM runs all commands of a cluster, each as the
+main method gets it from an operator: a JVM for each took most of the time.
 """
 
 from __future__ import annotations
 
-import subprocess
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bookspark.bench.peers.maven import fetched
-from bookspark.cache_folder import cache_folder
-from tests.bookkeeper.judge import POM
+from tests.bookkeeper.judge import Judge, judging
 
 _LOGGING = Path(__file__).parent / "java/shell-log4j2.xml"
-_COMMAND_SECONDS = 300.0
-_SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 
 
 class Said(NamedTuple):
@@ -35,11 +32,8 @@ class Said(NamedTuple):
 class Shell:
     """BookKeeper's shell with the configuration of one cluster."""
 
-    def __init__(self, uri: str, folder: Path) -> None:
-        """``folder`` gets the configuration and what a Java bookie would store; the shell never sees a bookie's directories."""
-        self._uri, self._folder = uri, folder
-        self._jars = fetched(POM, cache_folder() / "judge" / "jars")
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, uri: str, folder: Path, judge: Judge) -> None:
+        self._uri, self._folder, self._judge = uri, folder, judge
 
     def run(self, *words: object, answer: str = "", **settings: object) -> Said:
         """Run a command. ``answer`` is what the operator types, ``settings`` are added to the configuration."""
@@ -54,17 +48,16 @@ class Shell:
         }
         configuration = self._folder / "bookkeeper.conf"
         configuration.write_text("".join(f"{name}={value}\n" for name, value in (told | settings).items()))
-        with (self._folder / "stderr").open("ab") as errors:
-            ended = subprocess.run(
-                [
-                    *("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-                    f"-Dlog4j2.configurationFile={_LOGGING}",
-                    *("-cp", f"{self._jars}/*", _SHELL, "-conf", configuration, *map(str, words)),
-                ],
-                input=answer.encode(),
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                timeout=_COMMAND_SECONDS,
-                cwd=self._folder,
-            )
-        return Said(ended.returncode, ended.stdout.decode(errors="replace").splitlines())
+        texts = (answer, "-conf", configuration, *words)
+        status, _, printed = self._judge.ask(*(b64encode(str(text).encode()).decode() for text in texts)).partition(" ")
+        return Said(int(status), b64decode(printed).decode(errors="replace").splitlines())
+
+
+@contextmanager
+def shell_of(uri: str, folder: Path) -> Iterator[Shell]:
+    """The shell of the cluster at ``uri``. ``folder`` gets its configuration and what a Java bookie would store; the shell never
+    sees a bookie's directories."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = (f"-Dlog4j2.configurationFile={_LOGGING}", "-Djava.security.manager=allow")
+    with judging(uri, folder / "stderr", program="ManyShells", options=options, folder=folder) as judge:
+        yield Shell(uri, folder, judge)

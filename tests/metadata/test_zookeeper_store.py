@@ -607,7 +607,7 @@ def test_a_restarted_server_finds_its_clients_again(tmp_path: Path) -> None:
         store.watch_bookies(calls)
     # A store that nobody closed would look for its server while later tests run.
     with closing(store), EmbeddedZooKeeper(tmp_path, port=port):
-        assert store.list_ledgers() == [5]
+        await_that(lambda: store.list_ledgers() == [5], what="its answer", despite=MetadataStoreError)
         calls.wait()
         calls.await_that(lambda: store.bookies() == {"bookie-1": BOOKIE})
 
