@@ -44,4 +44,5 @@ def history_page(
     beside = f"Steps of different processes are in the order of their clocks. In the simulator: <code>{escape(simulation)}</code>"
     if telling.left_out:
         beside += f" {telling.left_out} earlier steps are left out."
-    return drawn_page(violation, law or _EQUAL, telling, telling.lines, beside, command)
+    sound = not broken and not differences
+    return drawn_page(violation, law or _EQUAL, telling, telling.lines, beside, command, sound)

@@ -5,7 +5,7 @@ and bookies decide. So the story ends at its own end, with a violation if the pr
 the simulator: a bookie answered what none of the simulator would, or a step has no move. Either is told.
 
 Entries that were appended together are appended one after the other. What the simulator has no move for is passed over, and
-counted: a connection that is there again, an explicit LAC, a reader.
+counted: a connection that is there again, a reader, an explicit LAC that nobody owes there.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from typing import Any, NamedTuple
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.protocol.writing.writer_events import Abandon, Append, Close
+from bookspark.protocol.writing.writer_events import Abandon, Append, Close, ExplicitLacAnswered, Idle, TellLac
 from bookspark.replay.joining import Ledger
 from bookspark.replay.replaying import Step, ledger_of
 from bookspark.replay.telling import NOT_HEARD, say_heard
 from bookspark.simulation.clients.client import Begin
-from bookspark.simulation.messages import Add, AddAnswer, LacAnswer, Read, ReadAnswer, ReadLac
+from bookspark.simulation.messages import (
+    Add,
+    AddAnswer,
+    LacAnswer,
+    Read,
+    ReadAnswer,
+    ReadLac,
+    WriteLac,
+    WriteLacAnswer,
+)
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.state import CLIENTS, Move, State
 from bookspark.simulation.story import say_answer, sentence, tell
@@ -34,6 +43,7 @@ _ANSWERS: dict[type, tuple[type, type]] = {
     act.AddAnswered: (Add, AddAnswer),
     act.ReadAnswered: (Read, ReadAnswer),
     act.LacAnswered: (ReadLac, LacAnswer),
+    ExplicitLacAnswered: (WriteLac, WriteLacAnswer),
 }
 
 
@@ -114,6 +124,7 @@ class _Stage:
                 spares=len(bookies) - m.ensemble_size,
                 entries=min(ENTRIES_MAX, sum(s.args[0].count for s in steps if _appends(s))),
                 recoverers=min(_RECOVERERS_MAX, len(recoverers)),
+                explicit_lacs=sum(isinstance(s.args[0], TellLac | Idle) for s in steps if s.answer),
                 losses=sum(_unheard(s.args[0]) for s in steps),
                 abandons=any(isinstance(s.args[0], Abandon) for s in steps),
                 ledger_type=m.ledger_type,
@@ -155,10 +166,13 @@ class _Stage:
                 self._user(client, Begin, event)
             case act.MetadataRead():
                 self._store(client, event)
+            case TellLac() | Idle():
+                if step.answer:
+                    self._tell_lac(client, event)
             case act.MetadataWritten() | act.MetadataConflict():
                 self._store(client, event)
                 self._store(client, event)
-            case act.AddAnswered() | act.ReadAnswered() | act.LacAnswered():
+            case act.AddAnswered() | act.ReadAnswered() | act.LacAnswered() | ExplicitLacAnswered():
                 self._answered(client, event, bool(step.answer))
             case _:
                 self.passed_over += 1
@@ -189,6 +203,8 @@ class _Stage:
         if arrives is not None:
             if _fences(self.world.slots.messages[arrives.argument].body):
                 self._adds_before(name)
+            if isinstance(event, act.LacAnswered):
+                self._lacs_before(name, event.last_add_confirmed)
             self._make(arrives)
         hears = self._message("answer", name, client, (answer,), first)
         if hears is None and (syncs := self._syncs(name)) is not None:
@@ -221,6 +237,13 @@ class _Stage:
             if message.client == 0 and isinstance(message.body, Add) and (name, message.body.first) in self._taken:
                 self._make(move)
 
+    def _lacs_before(self, name: str, last_add_confirmed: int) -> None:
+        """The explicit LACs that this bookie's answer knows are there before the request for it."""
+        for move in self._at_bookie("request", name):
+            body = self.world.slots.messages[move.argument].body
+            if isinstance(body, WriteLac) and body.last_add_confirmed <= last_add_confirmed:
+                self._make(move)
+
     def _at_bookie(self, kind: str, name: str) -> list[Move]:
         slots_from, bookies = self.world.slots_from, self.world.bookies
         return [
@@ -242,14 +265,24 @@ class _Stage:
         """The sync that an answer of this bookie may wait for."""
         return next(iter(self._at_bookie("sync", name)), None)
 
-    def _user(self, client: int, kind: type, event: Any) -> None:
-        moves = [
+    def _tell_lac(self, client: int, event: TellLac | Idle) -> None:
+        moves = self._users(client, type(event)) or self._users(client, TellLac)
+        if moves:
+            self._make(moves[0])
+        else:
+            self.passed_over += 1
+
+    def _users(self, client: int, kind: type) -> list[Move]:
+        return [
             one
             for one in self.world.moves(self.state)
             if one.kind == "user"
             and one.place == CLIENTS + client
             and isinstance(self.world.events[one.argument], kind)
         ]
+
+    def _user(self, client: int, kind: type, event: Any) -> None:
+        moves = self._users(client, kind)
         if isinstance(event, act.BookiesChosen):
             names = tuple(self._names[bookie] for bookie in event.bookies)
             moves = [one for one in moves if self.world.events[one.argument].bookies == names] or moves
@@ -309,6 +342,6 @@ def _same_class(event: Any, body: Any) -> bool:
             return False
         return isinstance(event.following, Positive) or type(event.following) is type(body.following)
     if isinstance(event, act.LacAnswered) and event.last_add_confirmed < body.last_add_confirmed:
-        # It may be higher: explicit LACs are passed over.
+        # It may be higher: what told it may have been passed over.
         return False
     return type(event.response) is type(body.response)

@@ -41,8 +41,11 @@ def law_of(invariant: str) -> str:
     return inspect.getdoc(inspect.getmodule(CHECKERS[invariant])) or ""
 
 
-def drawn_page(violation: Violation, law: str, drawing: Drawing, lines: Seq[str], beside: str, command: str) -> str:
-    """A page about ``drawing``, whose steps ``lines`` tell in words. ``beside``: HTML that stands by the key."""
+def drawn_page(
+    violation: Violation, law: str, drawing: Drawing, lines: Seq[str], beside: str, command: str, sound: bool = False
+) -> str:
+    """A page about ``drawing``, whose steps ``lines`` tell in words. ``beside``: HTML that stands by the key. ``sound``: nothing
+    is wrong, and ``violation`` says so."""
     items = "".join(f'<li id="step{number}">{escape(line)}</li>' for number, line in enumerate(lines, 1))
     return _PAGE.format(
         title=escape(violation.invariant.replace("_", " ")),
@@ -52,13 +55,14 @@ def drawn_page(violation: Violation, law: str, drawing: Drawing, lines: Seq[str]
         items=items,
         command=escape(command),
         beside=beside,
+        kind="sound" if sound else "wrong",
         style=files("bookspark.simulation").joinpath("story_page.css").read_text(),
     )
 
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{style}</style></head><body>
+<title>{title}</title><style>{style}</style></head><body class="{kind}">
 <header><h1>{title}</h1><p class="what">{what}.</p></header>
 <main>
 <section aria-label="The law"><h2>The law</h2>{law}</section>

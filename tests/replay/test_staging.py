@@ -8,7 +8,7 @@ from bookspark.protocol.ledger.actions import AddAnswered, LacAnswered, Metadata
 from bookspark.protocol.ledger.responses import FENCED, Positive
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_events import Append, Close
+from bookspark.protocol.writing.writer_events import Append, Close, ExplicitLacAnswered, Idle
 from bookspark.replay.run import Replay
 from tests.replay.test_replay import METADATA, append, recover
 
@@ -80,6 +80,39 @@ def test_of_entries_that_were_refused_together_the_first_ends_the_writer(record)
     played = staged(record)
     assert (played.left, played.passed_over > 0) == ("", True)
     assert played.lines()[-1].endswith("it ends with LedgerFencedError")
+
+
+def idle(writer):
+    """It has the bookies told that entry 0 is confirmed."""
+    append(writer, 0)
+    (told,) = writer.step(Idle(1.0, 1.0))
+    assert told.last_add_confirmed == 0
+
+
+def test_a_recovery_knows_the_explicit_lac_that_an_idle_writer_told(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    idle(writer)
+    writer.step(ExplicitLacAnswered("b1", Positive(), 1.0))
+    recovery = made(LedgerRecovery)
+    recovery.step(MetadataRead(METADATA, 0))
+    recovery.step(MetadataWritten(1))
+    recovery.step(LacAnswered("b1", Positive(), 0))
+    played = staged(record)
+    assert (played.left, played.passed_over) == ("", 0)
+    assert played.lines()[-1].endswith("the recoverer hears from b1: LAC 0")
+
+
+def test_an_explicit_lac_is_there_before_the_fence_although_its_answer_comes_later(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    idle(writer)
+    recovery = made(LedgerRecovery)
+    recovery.step(MetadataRead(METADATA, 0))
+    recovery.step(MetadataWritten(1))
+    recovery.step(LacAnswered("b1", Positive(), 0))
+    writer.step(ExplicitLacAnswered("b1", Positive(), 1.0))
+    played = staged(record)
+    assert (played.left, played.passed_over) == ("", 0)
+    assert any(line.endswith("the recoverer hears from b1: LAC 0") for line in played.lines())
 
 
 def test_a_bookie_that_lies_is_where_reality_left_the_simulator(record):
