@@ -136,13 +136,7 @@ class _Stage:
         self.moves: list[Move] = []
         self.passed_over = 0
         self._names = dict(zip(bookies, self.world.bookies, strict=True))
-        self._taken = {
-            (self._names[s.args[0].bookie], entry_id)
-            for s in steps
-            if s.kind == "LedgerWriter" and isinstance(s.args[0], act.AddAnswered)
-            for entry_id in range(s.args[0].first, s.args[0].last + 1)
-            if isinstance(s.args[0].response, Positive)
-        }
+        self._taken = {(self._names[bookie], entry_id) for bookie, entry_id in _taken(steps)}
         """Which bookie took which entry from the writer."""
         self._clients = {who: number for number, who in enumerate(recoverers, 1)}
 
@@ -313,6 +307,31 @@ class _Stage:
 def _chosen(step: Step) -> Iterator[str]:
     if isinstance(step.args[0], act.BookiesChosen):
         yield from step.args[0].bookies
+
+
+def _taken(steps: list[Step]) -> set[tuple[str, int]]:
+    """Which bookie took which entry from the writer: it said so to the writer, or gave the entry to a recoverer that asked before
+    one wrote it there."""
+    taken: set[tuple[str, int]] = set()
+    written: frozenset[tuple[str, int]] = frozenset()
+    asked: dict[tuple[str, int, str, int], frozenset[tuple[str, int]]] = {}
+    for step in steps:
+        event, recovers = step.args[0], step.kind == "LedgerRecovery"
+        if isinstance(event, act.AddAnswered) and not recovers and isinstance(event.response, Positive):
+            taken |= _copies(event)
+        if isinstance(event, act.ReadAnswered):
+            taken |= _copies(event) - asked.get((step.process, step.number, event.bookie, event.first), written)
+        for action in (step.answer or ()) if recovers else ():
+            if isinstance(action, act.SendAdd):
+                written |= _copies(action)
+            elif isinstance(action, act.SendRead):
+                asked[step.process, step.number, action.bookie, action.first] = written
+    return taken
+
+
+def _copies(about: act.AddAnswered | act.ReadAnswered | act.SendAdd) -> set[tuple[str, int]]:
+    bookies = about.bookies if isinstance(about, act.SendAdd) else (about.bookie,)
+    return {(bookie, entry_id) for bookie in bookies for entry_id in range(about.first, about.last + 1)}
 
 
 def _appends(step: Step) -> bool:

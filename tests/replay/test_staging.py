@@ -115,6 +115,16 @@ def test_an_explicit_lac_is_there_before_the_fence_although_its_answer_comes_lat
     assert any(line.endswith("the recoverer hears from b1: LAC 0") for line in played.lines())
 
 
+def test_entries_that_a_recoverer_is_given_arrived_before_the_fence_though_the_writer_never_heard(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    append(writer, 0)
+    writer.step(Append(1, 10))
+    assert recover(2, lac=0).last_entry_id == 1
+    played = staged(record)
+    assert (played.left, played.violation) == ("", None)
+    assert played.lines()[-1].endswith("done, the ledger is CLOSED at entry 1")
+
+
 def test_a_bookie_that_lies_is_where_reality_left_the_simulator(record):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
