@@ -88,6 +88,10 @@ class LogReader:
         then."""
         self._link: CommitLedger | None = None
         self._handle: ReadHandle | None = None
+        self._read_to_end: ReadHandle | None = None
+        """The handle of the ledger that was read last, which is closed, after all of its commits."""
+        self._just_read: LogRecord | None = None
+        """The record, if the caller of ``newest`` has just read it."""
         self._next_entry = FIRST_COMMIT
         self._record_changed: threading.Event | None = None
         self._wanted: int | None = position or None
@@ -119,7 +123,7 @@ class LogReader:
                 return
             # The ledger was closed before its LAC was read, so these were all of its commits.
             if closed:
-                self._handle = None
+                self._read_to_end, self._handle = self._handle, None
 
     def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
         """The commits of the ledger from the reader's place on."""
@@ -140,7 +144,7 @@ class LogReader:
 
     def handle_of(self, link: CommitLedger) -> ReadHandle | None:
         """The handle of the commit ledger, if it is the one that is read now."""
-        return self._handle if link == self._link else None
+        return (self._handle or self._read_to_end) if link == self._link else None
 
     def commit_in(self, link: CommitLedger, entry_id: int) -> Commit | None:
         """The commit in an entry of the commit ledger, if it is the one that was read last."""
@@ -156,8 +160,16 @@ class LogReader:
             self._open_rows = OpenRows(self._bookkeeper, self.opened, self._password)
         return self._open_rows
 
-    def newest(self) -> int:
-        """How many rows there are now: those of all commits, and those that are confirmed in the ledger that is open."""
+    def newest(self, record: LogRecord | None = None) -> int:
+        """How many rows there are now: those of all commits, and those that are confirmed in the ledger that is open.
+        ``record``: the lane's, as it was read just now; then it is not read again to see that there is no later ledger."""
+        self._just_read = record
+        try:
+            return self._newest_rows()
+        finally:
+            self._just_read = None
+
+    def _newest_rows(self) -> int:
         # If the ledger is deleted, newer commits tell what became of its rows, or the log is gone.
         with suppress(NoSuchLedgerError):
             rows = self.open_rows
@@ -260,19 +272,22 @@ class LogReader:
 
     def _enter(self, link: CommitLedger) -> None:
         self._link, self._handle, self._newest, self.opened, self._heard = link, None, None, None, False
+        self._read_to_end = None
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
         self.position = read_header(handle).position
         self._handle, self._next_entry = handle, FIRST_COMMIT
 
-    def _read_record(self) -> None:
-        record = self._registry.get(self._name)
+    def _read_record(self, just_read: LogRecord | None = None) -> None:
+        # One that was read before is never used behind a newer one.
+        self._just_read = None
+        record = just_read or self._registry.get(self._name)
         if record.ctime_ms != self.record.ctime_ms:
             raise made_anew(self._name, self.position.rows)
         self.record = record
 
     def _next_link(self) -> bool:
         """Go to the ledger that has the next commit. False if there is none yet."""
-        self._read_record()
+        self._read_record(self._just_read)
         chain = self.record.commit_ledgers
         if self._link is not None and self._link not in chain:
             reached, opened = self.position, self.opened
