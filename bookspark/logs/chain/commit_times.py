@@ -243,6 +243,9 @@ class _Search:
         if opened is not None:
             rows = opened.known_rows
             times = self._known.times_of_open(opened.ledger_id)
+            if rows and times.newest_ms is None:
+                # How long its rows are comes with the time of the last one.
+                times.add(rows - 1, opened.newest_ms(rows))
             found = self._first_row(opened, times, 0, rows, partial(opened.at_once, rows), last_ms)
             self.is_end = found == rows
         else:

@@ -34,7 +34,7 @@ from bookspark.logs.chain.commit_ledgers import (
     PlacedCommit,
     made_anew,
     open_commit_ledger,
-    read_header,
+    read_beginning,
 )
 from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.logs.chain.registry import KIND, LaneName, LogRegistry, check_password
@@ -93,6 +93,8 @@ class LogReader:
         self._just_read: LogRecord | None = None
         """The record, if the caller of ``newest`` has just read it."""
         self._next_entry = FIRST_COMMIT
+        self._begins_with: Commit | None = None
+        """The first commit of the ledger, until the reader looks for its place there."""
         self._record_changed: threading.Event | None = None
         self._wanted: int | None = position or None
         """The row that the first commit is to hold. None: that commit was found, or all commits are wanted."""
@@ -128,6 +130,7 @@ class LogReader:
     def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
         """The commits of the ledger from the reader's place on."""
         heard, self._heard = self._heard and not handle.metadata.closed, False
+        heard = heard or self._first_is_newest(handle)
         last = handle.last_add_confirmed if heard else handle.read_last_add_confirmed()
         if (wanted := self._approach(handle, last)) is not None:
             yield self._pass(wanted)
@@ -141,6 +144,17 @@ class LogReader:
             # There is one more commit. A ledger that is not closed is the chain's last, so the commit is in this ledger.
             last = self._next_entry
             handle.confirm(last)
+
+    def _first_is_newest(self, handle: ReadHandle) -> bool:
+        """Has the ledger's first commit opened a ledger that is open still, so that the lane has no newer commit? Then nobody is
+        asked for the last add confirmed."""
+        first = self._begins_with
+        if first is None or first.open_ledger is None or handle.last_add_confirmed > FIRST_COMMIT:
+            return False
+        with suppress(NoSuchLedgerError):
+            self._open_rows = OpenRows(self._bookkeeper, first.open_ledger, self._password)
+            return not self._open_rows.closed
+        return False
 
     def handle_of(self, link: CommitLedger) -> ReadHandle | None:
         """The handle of the commit ledger, if it is the one that is read now."""
@@ -170,6 +184,7 @@ class LogReader:
             self._just_read = None
 
     def _newest_rows(self) -> int:
+        before = self._open_rows
         # If the ledger is deleted, newer commits tell what became of its rows, or the log is gone.
         with suppress(NoSuchLedgerError):
             rows = self.open_rows
@@ -180,7 +195,7 @@ class LogReader:
                 self.recent.clear()
             self.recent.append(placed)
         rows = self.open_rows
-        return self.position.rows + (rows.look() if rows is not None else 0)
+        return self.position.rows + (0 if rows is None else rows.look(just_opened=rows is not before))
 
     @property
     def has_news(self) -> bool:
@@ -243,7 +258,9 @@ class LogReader:
         """Go on, at the first time, to the commit that holds the wanted row, or to the last one there is in the ledger, which
         entry ``last`` is. Returns that commit, if it was read. The reader stays where it is if it looks at a commit that an
         earlier version wrote."""
-        row, first, found = self._wanted, self._next_entry, dict[int, Commit]()
+        row, first = self._wanted, self._next_entry
+        begins_with, self._begins_with = self._begins_with, None
+        found = {} if begins_with is None or first != FIRST_COMMIT else {FIRST_COMMIT: begins_with}
 
         def rows_before(low: int, high: int) -> list[int]:
             for entry in handle.read(low, high):
@@ -274,7 +291,8 @@ class LogReader:
         self._link, self._handle, self._newest, self.opened, self._heard = link, None, None, None, False
         self._read_to_end = None
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
-        self.position = read_header(handle).position
+        header, self._begins_with = read_beginning(handle)
+        self.position = header.position
         self._handle, self._next_entry = handle, FIRST_COMMIT
 
     def _read_record(self, just_read: LogRecord | None = None) -> None:
