@@ -328,13 +328,14 @@ class _Search:
         commit, ledger = self._commit(link, entry_id), self._chain[link]
         if commit.first_row is not None:
             return commit.first_row
-        # It is the first one with rows, or an earlier version wrote it.
+        # It is the first one with rows, or an earlier version wrote it. The header comes with the first commit.
+        begins = self._first(link)
         if ledger not in self._known.rows_before:
             header = decode_header(self._entry(link, HEADER_ENTRY), ledger.ledger_id)
             self._known.rows_before[ledger] = header.position.rows
         rows = self._known.rows_before[ledger]
         if entry_id > FIRST_COMMIT:
-            rows += self._first(link).rows
+            rows += begins.rows
         if entry_id > FIRST_COMMIT + 1:
             entries = self._handle(link).read(FIRST_COMMIT + 1, entry_id - 1)
             rows += sum(decode_commit(one.payload, ledger.ledger_id, one.entry_id).rows for one in entries)

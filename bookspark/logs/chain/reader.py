@@ -93,8 +93,8 @@ class LogReader:
         self._just_read: LogRecord | None = None
         """The record, if the caller of ``newest`` has just read it."""
         self._next_entry = FIRST_COMMIT
-        self._begins_with: Commit | None = None
-        """The first commit of the ledger, until the reader looks for its place there."""
+        self._read: dict[int, Commit] = {}
+        """Commits of the ledger that were read before the reader looked for its place there."""
         self._record_changed: threading.Event | None = None
         self._wanted: int | None = position or None
         """The row that the first commit is to hold. None: that commit was found, or all commits are wanted."""
@@ -130,7 +130,7 @@ class LogReader:
     def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
         """The commits of the ledger from the reader's place on."""
         heard, self._heard = self._heard and not handle.metadata.closed, False
-        heard = heard or self._first_is_newest(handle)
+        heard = heard or self._newest_is_known(handle)
         last = handle.last_add_confirmed if heard else handle.read_last_add_confirmed()
         if (wanted := self._approach(handle, last)) is not None:
             yield self._pass(wanted)
@@ -145,14 +145,20 @@ class LogReader:
             last = self._next_entry
             handle.confirm(last)
 
-    def _first_is_newest(self, handle: ReadHandle) -> bool:
-        """Has the ledger's first commit opened a ledger that is open still, so that the lane has no newer commit? Then nobody is
-        asked for the last add confirmed."""
-        first = self._begins_with
-        if first is None or first.open_ledger is None or handle.last_add_confirmed > FIRST_COMMIT:
+    def _newest_is_known(self, handle: ReadHandle) -> bool:
+        """Has the last commit that is known here, when the reader comes to the ledger, opened a ledger that is open still? Then
+        the lane has no newer commit, and nobody is asked for the last add confirmed. Only of a producer that is likely."""
+        last = handle.last_add_confirmed
+        if FIRST_COMMIT not in self._read or self._read[FIRST_COMMIT].open_ledger is None or handle.metadata.closed:
+            return False
+        if last not in self._read:
+            (entry,) = handle.read(last, last)
+            self._read[last] = decode_commit(entry.payload, handle.ledger_id, last)
+        opened = self._read[last].open_ledger
+        if opened is None:
             return False
         with suppress(NoSuchLedgerError):
-            self._open_rows = OpenRows(self._bookkeeper, first.open_ledger, self._password)
+            self._open_rows = OpenRows(self._bookkeeper, opened, self._password)
             return not self._open_rows.closed
         return False
 
@@ -259,8 +265,7 @@ class LogReader:
         entry ``last`` is. Returns that commit, if it was read. The reader stays where it is if it looks at a commit that an
         earlier version wrote."""
         row, first = self._wanted, self._next_entry
-        begins_with, self._begins_with = self._begins_with, None
-        found = {} if begins_with is None or first != FIRST_COMMIT else {FIRST_COMMIT: begins_with}
+        found, self._read = self._read, {}
 
         def rows_before(low: int, high: int) -> list[int]:
             for entry in handle.read(low, high):
@@ -269,7 +274,7 @@ class LogReader:
 
         if row is not None and first < last:
             with suppress(_NotPlacedError):
-                (end,) = rows_before(last, last)
+                end = rows_before(last, last)[0] if last not in found else _place(found[last], 0).rows
                 at = last
                 if row < end:
                     at = first_at(row + 1, first + 1, last, rows_before, COMMITS_AT_ONCE, self.position.rows, end) - 1
@@ -291,8 +296,8 @@ class LogReader:
         self._link, self._handle, self._newest, self.opened, self._heard = link, None, None, None, False
         self._read_to_end = None
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
-        header, self._begins_with = read_beginning(handle)
-        self.position = header.position
+        header, first = read_beginning(handle)
+        self.position, self._read = header.position, {FIRST_COMMIT: first}
         self._handle, self._next_entry = handle, FIRST_COMMIT
 
     def _read_record(self, just_read: LogRecord | None = None) -> None:
