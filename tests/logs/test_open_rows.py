@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 
 from bookspark.client import BookKeeper
-from bookspark.errors import BookKeeperError, ConfigurationError, InvalidArgumentError
+from bookspark.errors import BookKeeperError, ConfigurationError, InvalidArgumentError, NoSuchLedgerError
 from bookspark.local import LocalCluster
 from bookspark.logs import (
     Log,
@@ -29,6 +29,7 @@ from bookspark.logs import producer as producer_module
 from bookspark.logs.chain import codec
 from bookspark.logs.chain.codec import LogFormatError
 from bookspark.logs.chain.commit_times import row_at, time_of
+from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import plain_stamp, plain_stamps, stamp_of, stamped
 from bookspark.logs.feeds.lane_feed import LaneFeed
 from bookspark.logs.feeds.lost_rows import PassedOver
@@ -361,6 +362,17 @@ def test_a_reader_that_looked_before_the_first_row_of_an_open_ledger_finds_its_r
         set_clock(HOUR_MS + 1)
         service.append(b"1")
         assert [lane.row_at(HOUR_MS + more) for more in (0, 1, 2)] == [0, 1, 2]
+
+
+def test_an_open_ledger_that_somebody_deleted_is_missed(log: Log, bookkeeper: BookKeeper) -> None:
+    """What a reader saw of it last is not told again."""
+    with log.producer("service") as service:
+        service.append(b"0")
+        head = LogReader(bookkeeper, f"{log.name}@1", b"", AT_THE_END)
+        assert head.newest() == 1 and head.opened is not None
+        bookkeeper.delete_ledger(head.opened)
+        with pytest.raises(NoSuchLedgerError):
+            head.newest()
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])

@@ -16,13 +16,16 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.errors import DataLossError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, Producer, create_log, producer_ledgers, truncate_log
+from bookspark.logs import Log, Producer, create_log, delete_log, producer_ledgers, truncate_log
 from bookspark.logs.chain import commit_times
 from bookspark.logs.chain.registry import KIND
+from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.row_reader import RowReader
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.protocol.logs.lanes import lane_name, rows_before
+from bookspark.protocol.logs.lanes import lane_name
+from bookspark.protocol.logs.log_record import NoSuchLogError
 
 BEGUN_MS = 1_700_000_000_000
 
@@ -54,9 +57,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def go_to(reader: RowReader, time_ms: int) -> dict[int, int]:
-    """Where the reader is then, in each lane."""
+    """Where the reader is then, in each lane, those that have ended too."""
     reader.seek_to_time(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms))
-    return rows_before(reader.offset)
+    return reader._feed.all_rows(reader.offset)
 
 
 def times_of(log: Log) -> dict[int, list[int]]:
@@ -96,13 +99,15 @@ def requests_counted() -> Iterator[Counter[str]]:
 def test_it_is_where_a_look_at_each_row_finds_it(
     bookkeeper: BookKeeper, log: Log, clock: list[int], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over lanes of producers that are taken over, ledgers that are settled, rows that are truncated, and clocks that jump."""
+    """Over lanes of producers that are taken over, lanes that end, ledgers that are settled, rows that are truncated, and clocks
+    that jump."""
     random = Random(seed)
     monkeypatch.setattr(producer_ledgers, "LEDGER_MS_MAX", 20_000)
     monkeypatch.setattr(commit_times, "_POINTS_MAX", random.choice([5, 50, 1 << 16]))
     monkeypatch.setattr(commit_times, "_DATA_LEDGERS_MAX", random.choice([2, 64]))
     producers: dict[str, Producer] = {}
     gone: Counter[int] = Counter()
+    ended = 0
     with log.reader() as reader:
         for _ in range(25):
             for _ in range(random.randrange(6)):
@@ -111,6 +116,10 @@ def test_it_is_where_a_look_at_each_row_finds_it(
                 if name not in producers or random.random() < 0.1:
                     producers[name] = log.producer(name)
                 producers[name].append_batch([b"row"] * random.randint(1, 40))
+            if producers and random.random() < 0.15:
+                ended += 1
+                producer = producers.pop(random.choice(list(producers)))
+                end_lane(bookkeeper, lane_name(log.name, producer.lane))
             times = times_of(log)
             if times and random.random() < 0.15:
                 lane = random.choice(list(times))
@@ -118,6 +127,9 @@ def test_it_is_where_a_look_at_each_row_finds_it(
                 truncate_log(bookkeeper, lane_name(log.name, lane), row, b"")
                 times[lane], gone[lane] = times[lane][row - gone[lane] :], row
             every = [time_ms for lane in times.values() for time_ms in lane]
+            if random.random() < 0.2:
+                reader.close()
+                reader = log.reader()
             for time_ms in (
                 0,
                 clock[0] + 1,
@@ -128,7 +140,7 @@ def test_it_is_where_a_look_at_each_row_finds_it(
                     assert found.get(lane, 0) == gone[lane] + bisect_left(known, time_ms)
     for producer in producers.values():
         producer.close()
-    assert sum(gone.values()) and len(producers) == 3
+    assert sum(gone.values()) and ended
 
 
 @pytest.mark.parametrize("settled", [False, True], ids=["open", "settled"])
@@ -159,6 +171,66 @@ def test_a_time_in_a_log_that_is_known_costs_its_record_and_a_read(
     # The records of all lanes are one question; and whoever tells the cluster where the reader is reads one now and then.
     assert counts["records"] < 1.2 * 200 and counts["ledgers"] == counts["looks"] == 0
     assert counts["reads"] <= 200
+
+
+def test_a_time_in_a_lane_that_ended_costs_the_records_and_a_read(
+    bookkeeper: BookKeeper, log: Log, clock: list[int]
+) -> None:
+    """Each search made a reader of the lane."""
+    for name in "ab":
+        with log.producer(name) as producer:
+            for _ in range(500):
+                clock[0] += 10
+                producer.append_async(b"row")
+            producer.append(b"the last one")
+            end_lane(bookkeeper, lane_name(log.name, producer.lane))
+    times, random = times_of(log)[2], Random(3)
+    with log.reader() as reader:
+        for _ in range(30):
+            go_to(reader, random.choice(times))
+        with requests_counted() as counts:
+            for time_ms in random.choices(times, k=50):
+                assert go_to(reader, time_ms)[2] == bisect_left(times, time_ms)
+        assert counts["ledgers"] == counts["looks"] == 0
+        assert counts["records"] < 1.2 * 50 and counts["reads"] <= 50
+        truncate_log(bookkeeper, lane_name(log.name, 2), 200, b"")
+        assert go_to(reader, times[100])[2] == 200 and go_to(reader, times[300])[2] == bisect_left(times, times[300])
+
+
+def test_a_time_in_a_lane_that_ended_is_not_looked_for_in_a_log_that_was_made_anew(
+    bookkeeper: BookKeeper, log: Log, clock: list[int]
+) -> None:
+    def ended_lane() -> None:
+        with log.producer("a") as producer:
+            producer.append_batch([b"row"] * 10)
+            end_lane(bookkeeper, lane_name(log.name, producer.lane))
+
+    ended_lane()
+    with log.reader() as reader:
+        assert go_to(reader, clock[0]).get(1, 0) == 0
+        delete_log(bookkeeper, log.name, b"")
+        create_log(bookkeeper, log.name)
+        ended_lane()
+        with pytest.raises((DataLossError, NoSuchLogError)):
+            go_to(reader, clock[0])
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_new_reader_finds_a_time_in_an_open_ledger_with_one_look_at_it(
+    log: Log, clock: list[int], rolled: bool
+) -> None:
+    """It asked the bookies of the commit ledger, and those of the open one three times, and read the last row twice."""
+    with log.producer("service") as producer:
+        for number in range(200):
+            clock[0] += 10
+            if number == 150 and rolled:
+                producer._open_next()
+            producer.append(b"row")
+        for back, found in ((300, 170), (-1, 200)):
+            with log.reader() as reader, requests_counted() as counts:
+                assert go_to(reader, clock[0] - back)[1] == found - (back > 0)
+            # Lane 0 has no commits.
+            assert counts["looks"] == 1 and counts["reads"] <= (5 if rolled else 3), counts
 
 
 def test_a_time_behind_all_that_is_known_is_looked_for_among_the_newest_rows(log: Log, clock: list[int]) -> None:

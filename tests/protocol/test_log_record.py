@@ -23,6 +23,7 @@ from bookspark.protocol.logs.log_record import (
     ROLE_LABEL,
     AnotherQueryError,
     CommitLedger,
+    LinkStart,
     LogChangedError,
     LogRecord,
     LogTakenOverError,
@@ -99,6 +100,31 @@ def test_one_commit_ledger_takes_the_place_of_neighbours() -> None:
             record.with_compacted(others, 9, "d", 4)
     with pytest.raises(LogTakenOverError):
         record.claim("e").with_compacted((two, three), 9, "d", 4)
+
+
+def test_where_commit_ledgers_begin_goes_with_them() -> None:
+    record = LogRecord("orders")
+    for epoch, run in enumerate("abcd", 1):
+        # An earlier version, which does not know of it, puts the third one into the chain.
+        start = None if run == "c" else LinkStart(epoch, 1000 * epoch, 10 * epoch)
+        record = record.claim(run).with_commit_ledger(epoch, run, epoch, record.commit_ledgers, start)
+    one, two, four = record.link_starts
+    assert (one.ledger_id, two.ledger_id, four.ledger_id) == (1, 2, 4)
+    assert record.with_compacted(record.commit_ledgers[:2], 9, "d", 4).link_starts == (LinkStart(9, 1000, 10), four)
+    assert record.with_compacted(record.commit_ledgers[1:3], 9, "d", 4).link_starts == (
+        one,
+        LinkStart(9, 2000, 20),
+        four,
+    )
+    assert record.truncated(25, {record.commit_ledgers[0]: 20, record.commit_ledgers[1]: 25}).link_starts == (four,)
+
+
+def test_a_compacted_ledger_begins_nobody_knows_where_if_that_is_so_of_its_first_one() -> None:
+    record = LogRecord("orders")
+    for epoch, run in enumerate("abc", 1):
+        start = LinkStart(epoch, 1000 * epoch, 10 * epoch) if epoch > 1 else None
+        record = record.claim(run).with_commit_ledger(epoch, run, epoch, record.commit_ledgers, start)
+    assert record.with_compacted(record.commit_ledgers[:2], 9, "c", 3).link_starts == record.link_starts[1:]
 
 
 # -- batch writes and other queries beside the owner

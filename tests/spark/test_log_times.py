@@ -18,11 +18,13 @@ from bookspark.errors import ConfigurationError, DataLossError
 from bookspark.logs import commits, truncate_log
 from bookspark.logs.chain import committer, compaction
 from bookspark.logs.chain.codec import encode_commit
+from bookspark.logs.chain.commit_ledgers import read_commits
 from bookspark.logs.chain.commit_times import KnownLedgers, row_at
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.feeds.times import RowTimes, Times, time_ms, times_of_lanes
 from bookspark.logs.rows.splits import Piece, TimedRows, positioned, split
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.logs.commits import Commit
 from bookspark.spark.connector import source
@@ -91,6 +93,13 @@ def history(log: Log, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
             log.commit(time_ms=now)
         if random.random() < 0.1:
             compaction.compact_chain(cast(BookKeeper, log.bookkeeper), log.committer.run)
+        if random.random() < 0.03:
+            written_by_an_earlier_version(log)
+
+
+def written_by_an_earlier_version(log: Log) -> None:
+    """The record: without what that version does not know."""
+    log.registry.update("orders", lambda record: replace(record, link_starts=()))
 
 
 def as_an_earlier_version(commit: Commit) -> bytes:
@@ -105,6 +114,76 @@ def test_a_time_is_found_where_a_scan_finds_it(log: Log, seed: int, monkeypatch:
     wanted = {0, 1 << 40, *times, *(time + 1 for time in times), *(time - 1 for time in times)}
     for time in random.sample(sorted(wanted), min(20, len(wanted))):
         assert row_of_time(log, time) == ROWS * bisect_left(times, time)
+    record = log.registry.get("orders")
+    for start in record.link_starts:
+        handle = log.bookkeeper.open_ledger_no_recovery(start.ledger_id)
+        first = next(iter(read_commits(cast(Any, handle))))
+        assert (start.time_ms, start.row) == (first.commit.time_ms, first.before.rows)
+
+
+def test_a_new_reader_finds_a_time_in_a_long_chain_without_a_look_into_its_ledgers(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opened one after the other, and read the first commit of each, and the newest one as well."""
+    monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 10)
+    times = list(range(0, 1_000_000, 1000))
+    for time in times:
+        log.commit(time_ms=time)
+    log.committer.close()
+    assert len(log.registry.get("orders").commit_ledgers) == 100
+    asked: list[str] = []
+    for owner, name in (
+        (MemoryBookKeeper, "open_ledger_no_recovery"),
+        (MemoryReader, "read"),
+        (MemoryStore, "read_record"),
+        (MemoryStore, "read_records"),
+    ):
+        counted(monkeypatch, owner, name, asked)
+    random = Random(5)
+    for time in [0, -5, times[-1], times[-1] + 1, *random.choices(times, k=30)]:
+        feed = log.feed()
+        asked.clear()
+        assert feed.at_time(time)["position"] == ROWS * bisect_left(times, time)
+        # The memory's question for many records asks for each of them.
+        assert asked.count("read_records") == asked.count("read_record") == 1
+        assert asked.count("open_ledger_no_recovery") <= 1 and asked.count("read") <= 2
+        if not 0 < time <= times[-1]:
+            assert "open_ledger_no_recovery" not in asked
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, into: list[str]) -> None:
+    original = getattr(owner, name)
+
+    def called(self: object, *arguments: Any, **named: Any) -> Any:
+        into.append(name)
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(owner, name, called)
+
+
+def test_a_search_goes_on_in_no_other_log_than_that_of_its_record(log: Log) -> None:
+    """The log was deleted and made again since the record was read; nobody reads the lane who would notice."""
+    log.commit(3, time_ms=10)
+    record = log.registry.get("orders")
+    made_anew(log)
+    log.commit(time_ms=10)
+    with pytest.raises(DataLossError, match="created again"):
+        row_at(cast(BookKeeper, log.bookkeeper), "orders", b"", 10, record=replace(record, link_starts=()))
+
+
+def test_a_record_that_was_read_before_the_chain_changed_is_used_no_more(log: Log) -> None:
+    log.commit(2, time_ms=10)
+    head = LogReader(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", AT_THE_END)
+    log.begin("b")
+    log.commit(2, time_ms=20)
+    log.begin("c")
+    log.commit(2, time_ms=30)
+    read_before = log.registry.get("orders")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compaction, "CHAIN_MAX", 1)
+        compaction.compact_chain(cast(BookKeeper, log.bookkeeper), log.committer.run)
+    assert head.newest(read_before) == 60
+    assert head.record == log.registry.get("orders") != read_before
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -123,6 +202,8 @@ def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
             log.begin(f"run {number}")
         if random.random() < 0.1:
             compaction.compact_chain(bookkeeper, log.committer.run)
+        if random.random() < 0.05:
+            written_by_an_earlier_version(log)
         if random.random() < 0.05:
             truncate_log(bookkeeper, "orders", random.randrange(ROWS * (number + 1)), b"")
         if random.random() < 0.3:

@@ -72,6 +72,7 @@ _LATER = (
     "ended_ms",
     "after",
     "statistics",
+    "link_starts",
 )
 """Fields of the record, the commit and the header that came later, and are left out while they are empty."""
 

@@ -113,6 +113,12 @@ def read_header(handle: ReadHandle) -> CommitHeader:
     return decode_header(entry.payload, handle.ledger_id)
 
 
+def read_beginning(handle: ReadHandle) -> tuple[CommitHeader, Commit]:
+    """The header of a commit ledger and its first commit, by one question."""
+    header, first = handle.read(HEADER_ENTRY, FIRST_COMMIT)
+    return decode_header(header.payload, handle.ledger_id), decode_commit(first.payload, handle.ledger_id, FIRST_COMMIT)
+
+
 def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
     """The commits of a commit ledger that are confirmed now."""
     before = read_header(handle).position

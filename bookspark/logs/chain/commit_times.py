@@ -6,11 +6,12 @@ clock was set back, a time is found at some place where the clock showed it.
 
 A producer's rows say themselves when they were appended; their commit has the time of the last one, or a later one.
 
-Each commit says its time and its first row, so a time is found by a search in the chain, which opens few ledgers, and then in
-one ledger, which reads few entries (``time_search``). Nothing is written beside the commits. A reader that follows the lane keeps
-what its searches have looked at (``KnownLedgers``): handles, the first commits of commit ledgers, and times. None of that ever
-changes. So of a log that is known a search asks for the lane's record, which says what is still there, and reads once; nobody is
-asked how many rows there are for a time that is known to be before the last of them.
+Each commit says its time and its first row, and the lane's record where each commit ledger begins (``LinkStart``). So a time is
+found by a search in the record, and then in one ledger, of which few entries are read (``time_search``). A ledger that the record
+tells nothing of, because an earlier version put it into the chain, is opened and its first commit read. A reader that follows the
+lane keeps what its searches have looked at (``KnownLedgers``): handles, the first commits of commit ledgers, and times. None of
+that ever changes. So of a log that is known a search asks for the lane's record, which says what is still there, and reads once;
+nobody is asked how many rows there are for a time that is known to be before the last of them.
 
 Source: docs/decisions/lanes.md.
 """
@@ -23,13 +24,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError
-from bookspark.logs.chain.codec import decode_commit, time_of_commit
-from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, made_anew, open_commit_ledger, read_header, with_chain
+from bookspark.logs.chain.codec import decode_commit, decode_header, time_of_commit
+from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, HEADER_ENTRY, made_anew, open_commit_ledger, with_chain
 from bookspark.logs.chain.open_rows import OpenRows, rows_at_once
 from bookspark.logs.chain.reader import COMMITS_AT_ONCE, LogReader
 from bookspark.logs.chain.time_search import KnownTimes, Looked, first_at
 from bookspark.protocol.logs.commits import Commit
-from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
+from bookspark.protocol.logs.log_record import CommitLedger, LinkStart, LogRecord
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -48,25 +49,27 @@ def row_at(
     head: LogReader | None = None,
     known: KnownLedgers | None = None,
     record: LogRecord | None = None,
+    has_looked: bool = False,
 ) -> int:
     """The first row of the lane that is still there and of a commit of ``time_ms`` (ms since 1970) or later; the end, if there is
     none. ``known_rows``: the number of rows that are known to be committed, though no bookie that answers may know of them.
     ``head``: a reader of the lane. ``known``: what searches keep for one another. ``record``: the lane's, as it was read just
-    now.
+    now. ``has_looked``: ``head`` has looked for the newest rows since then.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if a commit ledger is
     lost, and ReadError if too few bookies answer.
     """
 
     kept = KnownLedgers() if known is None else known
+    its_log = record if head is None else head.record
 
     def found(record: LogRecord) -> int:
-        if head is not None and record.ctime_ms != head.record.ctime_ms:
-            raise made_anew(name, head.position.rows)
-        kept.keep_only(record.commit_ledgers)
+        if its_log is not None and record.ctime_ms != its_log.ctime_ms:
+            raise made_anew(name, 0 if head is None else head.position.rows)
+        kept.follow(record)
         search = _Search(bookkeeper, password, time_ms, record, head, kept)
         row = search.row(known_rows)
-        if search.is_end and head is not None:
+        if search.is_end and head is not None and not has_looked:
             # There may be newer rows than it has seen.
             row = _Search(bookkeeper, password, time_ms, record, None, kept).row(known_rows)
         return row
@@ -112,14 +115,21 @@ class KnownLedgers:
         """The ledgers of rows that were looked at last; all of them are closed."""
         self._open = -1
         """The ledger of rows that was open when a search looked at it last; −1: there was none."""
+        self.starts: dict[int, LinkStart] = {}
+        """Where commit ledgers begin, by their ids, as the record says."""
+        self._chain: tuple[CommitLedger, ...] = ()
 
-    def keep_only(self, chain: Sequence[CommitLedger]) -> None:
-        """Forget commit ledgers that are not in the chain any more, and what is too much."""
-        self.full = {link: self.full[link] for link in chain if link in self.full}
-        self.firsts = {link: self.firsts[link] for link in chain if link in self.firsts}
-        self.rows_before = {link: self.rows_before[link] for link in chain if link in self.rows_before}
-        kept = {link.ledger_id for link in chain} | self._rows.keys() | {self._open}
-        self._times = {ledger: times for ledger, times in self._times.items() if ledger in kept}
+    def follow(self, record: LogRecord) -> None:
+        """Learn what the lane's record says. Forget commit ledgers that are not in the chain any more, and what is too much."""
+        chain = record.commit_ledgers
+        if chain != self._chain:
+            self._chain, self.starts = chain, {start.ledger_id: start for start in record.link_starts}
+            self.full = {link: self.full[link] for link in chain if link in self.full}
+            self.firsts = {link: self.firsts[link] for link in chain if link in self.firsts}
+            self.rows_before = {link: self.rows_before[link] for link in chain if link in self.rows_before}
+        if len(self._times) > len(self.full) + len(self._rows):
+            kept = {link.ledger_id for link in chain} | self._rows.keys() | {self._open}
+            self._times = {ledger: times for ledger, times in self._times.items() if ledger in kept}
         while sum(map(len, self._times.values())) > _POINTS_MAX:
             for times in self._times.values():
                 times.thin()
@@ -135,7 +145,10 @@ class KnownLedgers:
         return found
 
     def has(self, time_ms: int) -> bool:
-        """Is there a row or commit of this time, or a later one, that some search has looked at?"""
+        """Is there a row or commit of this time, or a later one, that the record tells of, or some search has looked at?"""
+        last = self.starts.get(self._chain[-1].ledger_id) if self._chain else None
+        if last is not None and last.time_ms >= time_ms:
+            return True
         newest = [first.time_ms for first in self.firsts.values()]
         newest += [found for times in self._times.values() if (found := times.newest_ms) is not None]
         return any(found >= time_ms for found in newest)
@@ -190,10 +203,10 @@ class _Search:
         chain, time_ms = self._chain, self._time_ms
         link = first_at(time_ms, 0, len(chain), self._times_of_links, 1) - 1
         if link < 0:
-            return self._row_in(0, FIRST_COMMIT) if chain else 0
+            return self._row_of_link(0) if chain else 0
         newest, times = link == len(chain) - 1, self._known.times(chain[link].ledger_id)
         # The first one is before the time.
-        low, high, before_ms, after_ms = times.around(time_ms, FIRST_COMMIT + 1, self._first(link).time_ms)
+        low, high, before_ms, after_ms = times.around(time_ms, FIRST_COMMIT + 1, self._time_of_link(link))
         last: int | None = None
         if high is None and newest:
             high, opened = self._last(link, known_rows)
@@ -203,14 +216,11 @@ class _Search:
             times.add(high, after_ms)
         elif high is None:
             last = self._full(link).last_add_confirmed
-            high, after_ms = last + 1, self._first(link + 1).time_ms
+            high, after_ms = last + 1, self._time_of_link(link + 1)
         read = partial(self._times, link)
         entry_id = first_at(time_ms, low, high, read, COMMITS_AT_ONCE, before_ms, after_ms)
-        return (
-            self._row_in(link + 1, FIRST_COMMIT)
-            if entry_id == high and last is not None
-            else self._row_in(link, entry_id)
-        )
+        at_end = entry_id == high and last is not None
+        return self._row_of_link(link + 1) if at_end else self._row_in(link, entry_id)
 
     def _last(self, link: int, known_rows: int) -> tuple[int, OpenRows | None]:
         """The last commit of the newest ledger, and the rows of the ledger that it opened."""
@@ -233,6 +243,9 @@ class _Search:
         if opened is not None:
             rows = opened.known_rows
             times = self._known.times_of_open(opened.ledger_id)
+            if rows and times.newest_ms is None:
+                # How long its rows are comes with the time of the last one.
+                times.add(rows - 1, opened.newest_ms(rows))
             found = self._first_row(opened, times, 0, rows, partial(opened.at_once, rows), last_ms)
             self.is_end = found == rows
         else:
@@ -279,7 +292,8 @@ class _Search:
 
     def _entry(self, link: int, entry_id: int) -> bytes:
         if (link, entry_id) not in self._entries:
-            self._read(link, entry_id, entry_id)
+            # What is before the first commit stands before it.
+            self._read(link, HEADER_ENTRY if entry_id == FIRST_COMMIT else entry_id, entry_id)
         return self._entries[link, entry_id]
 
     def _read(self, link: int, first: int, last: int) -> None:
@@ -289,7 +303,17 @@ class _Search:
             self._entries.setdefault((link, entry.entry_id), entry.payload)
 
     def _times_of_links(self, first: int, last: int) -> list[int]:
-        return [self._first(link).time_ms for link in range(first, last + 1)]
+        return [self._time_of_link(link) for link in range(first, last + 1)]
+
+    def _time_of_link(self, link: int) -> int:
+        """The time of a ledger's first commit."""
+        start = self._known.starts.get(self._chain[link].ledger_id)
+        return self._first(link).time_ms if start is None else start.time_ms
+
+    def _row_of_link(self, link: int) -> int:
+        """The first row of the time in a ledger whose first commit is of the time or later."""
+        start = self._known.starts.get(self._chain[link].ledger_id)
+        return self._row_in(link, FIRST_COMMIT) if start is None or start.row < 0 else start.row
 
     def _times(self, link: int, first: int, last: int) -> Sequence[int]:
         self._read(link, first, last)
@@ -304,12 +328,14 @@ class _Search:
         commit, ledger = self._commit(link, entry_id), self._chain[link]
         if commit.first_row is not None:
             return commit.first_row
-        # It is the first one with rows, or an earlier version wrote it.
+        # It is the first one with rows, or an earlier version wrote it. The header comes with the first commit.
+        begins = self._first(link)
         if ledger not in self._known.rows_before:
-            self._known.rows_before[ledger] = read_header(self._handle(link)).position.rows
+            header = decode_header(self._entry(link, HEADER_ENTRY), ledger.ledger_id)
+            self._known.rows_before[ledger] = header.position.rows
         rows = self._known.rows_before[ledger]
         if entry_id > FIRST_COMMIT:
-            rows += self._first(link).rows
+            rows += begins.rows
         if entry_id > FIRST_COMMIT + 1:
             entries = self._handle(link).read(FIRST_COMMIT + 1, entry_id - 1)
             rows += sum(decode_commit(one.payload, ledger.ledger_id, one.entry_id).rows for one in entries)

@@ -53,7 +53,14 @@ from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.chain.retention import truncate_expired
 from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.lanes import MARK
-from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogChangedError, LogRecord, LogTakenOverError
+from bookspark.protocol.logs.log_record import (
+    COMMIT_ROLE,
+    CommitLedger,
+    LinkStart,
+    LogChangedError,
+    LogRecord,
+    LogTakenOverError,
+)
 from bookspark.protocol.logs.replays import Batch, is_committed
 
 if TYPE_CHECKING:
@@ -272,8 +279,12 @@ class Committer:
         self._header = self._header.entering(run.epoch)
         try:
             ledger.append(encode_header(self._header))
-            ledger.append(encode_commit(self._header.placed(commit)))
-            record = self._registry.add_commit_ledger(run.log, ledger.ledger_id, run.run, run.epoch, self._chain)
+            first = self._header.placed(commit)
+            ledger.append(encode_commit(first))
+            # The rows of a producer have times of their own.
+            row = -1 if first.stamped and first.ranges else self._header.position.rows
+            start = LinkStart(ledger.ledger_id, first.time_ms, row)
+            record = self._registry.add_commit_ledger(run.log, ledger.ledger_id, run.run, run.epoch, self._chain, start)
         except (LogTakenOverError, LogChangedError):
             # Nobody needs the ledger. A guaranteed one would wait for a bookie that is down.
             with suppress(BookKeeperError):

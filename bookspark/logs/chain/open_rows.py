@@ -43,9 +43,9 @@ class OpenRows:
         """Whether there will be no more rows than ``look`` tells from now on; as it was last seen."""
         return self._handle.metadata.closed
 
-    def look(self) -> int:
-        """How many rows there are now."""
-        if not self.heard:
+    def look(self, just_opened: bool = False) -> int:
+        """How many rows there are now. ``just_opened``: this was made a moment ago, so the bookies need not be asked again."""
+        if not self.heard and not just_opened:
             self._handle.read_last_add_confirmed()
         self.heard = False
         self.rows = self._handle.last_add_confirmed + 1
@@ -86,6 +86,15 @@ class OpenRows:
         found = list(self._handle.read(first, last))
         where = f"ledger {self.ledger_id}, entry "
         return lambda entry_id: stamp_of(found[entry_id - first].payload, f"{where}{entry_id}").time_ms
+
+    def newest_ms(self, rows: int) -> int:
+        """When the last one of the first ``rows`` rows, all of them confirmed, was appended, in ms since 1970; so many have then
+        been looked at for ``at_once``, too."""
+        self._handle.confirm(rows - 1)
+        (entry,) = self._handle.read(rows - 1, rows - 1)
+        if rows > 2 * self._sampled_rows:
+            self._sampled_rows, self._sampled_bytes = rows, entry.length
+        return stamp_of(entry.payload, f"ledger {self.ledger_id}, entry {rows - 1}").time_ms
 
     def _bytes_of(self, rows: int) -> int:
         """About how many bytes the first ``rows`` rows have."""

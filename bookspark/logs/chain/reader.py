@@ -34,7 +34,7 @@ from bookspark.logs.chain.commit_ledgers import (
     PlacedCommit,
     made_anew,
     open_commit_ledger,
-    read_header,
+    read_beginning,
 )
 from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.logs.chain.registry import KIND, LaneName, LogRegistry, check_password
@@ -88,7 +88,13 @@ class LogReader:
         then."""
         self._link: CommitLedger | None = None
         self._handle: ReadHandle | None = None
+        self._read_to_end: ReadHandle | None = None
+        """The handle of the ledger that was read last, which is closed, after all of its commits."""
+        self._just_read: LogRecord | None = None
+        """The record, if the caller of ``newest`` has just read it."""
         self._next_entry = FIRST_COMMIT
+        self._read: dict[int, Commit] = {}
+        """Commits of the ledger that were read before the reader looked for its place there."""
         self._record_changed: threading.Event | None = None
         self._wanted: int | None = position or None
         """The row that the first commit is to hold. None: that commit was found, or all commits are wanted."""
@@ -119,11 +125,12 @@ class LogReader:
                 return
             # The ledger was closed before its LAC was read, so these were all of its commits.
             if closed:
-                self._handle = None
+                self._read_to_end, self._handle = self._handle, None
 
     def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
         """The commits of the ledger from the reader's place on."""
         heard, self._heard = self._heard and not handle.metadata.closed, False
+        heard = heard or self._newest_is_known(handle)
         last = handle.last_add_confirmed if heard else handle.read_last_add_confirmed()
         if (wanted := self._approach(handle, last)) is not None:
             yield self._pass(wanted)
@@ -138,9 +145,26 @@ class LogReader:
             last = self._next_entry
             handle.confirm(last)
 
+    def _newest_is_known(self, handle: ReadHandle) -> bool:
+        """Has the last commit that is known here, when the reader comes to the ledger, opened a ledger that is open still? Then
+        the lane has no newer commit, and nobody is asked for the last add confirmed. Only of a producer that is likely."""
+        last = handle.last_add_confirmed
+        if FIRST_COMMIT not in self._read or self._read[FIRST_COMMIT].open_ledger is None or handle.metadata.closed:
+            return False
+        if last not in self._read:
+            (entry,) = handle.read(last, last)
+            self._read[last] = decode_commit(entry.payload, handle.ledger_id, last)
+        opened = self._read[last].open_ledger
+        if opened is None:
+            return False
+        with suppress(NoSuchLedgerError):
+            self._open_rows = OpenRows(self._bookkeeper, opened, self._password)
+            return not self._open_rows.closed
+        return False
+
     def handle_of(self, link: CommitLedger) -> ReadHandle | None:
         """The handle of the commit ledger, if it is the one that is read now."""
-        return self._handle if link == self._link else None
+        return (self._handle or self._read_to_end) if link == self._link else None
 
     def commit_in(self, link: CommitLedger, entry_id: int) -> Commit | None:
         """The commit in an entry of the commit ledger, if it is the one that was read last."""
@@ -156,8 +180,17 @@ class LogReader:
             self._open_rows = OpenRows(self._bookkeeper, self.opened, self._password)
         return self._open_rows
 
-    def newest(self) -> int:
-        """How many rows there are now: those of all commits, and those that are confirmed in the ledger that is open."""
+    def newest(self, record: LogRecord | None = None) -> int:
+        """How many rows there are now: those of all commits, and those that are confirmed in the ledger that is open.
+        ``record``: the lane's, as it was read just now; then it is not read again to see that there is no later ledger."""
+        self._just_read = record
+        try:
+            return self._newest_rows()
+        finally:
+            self._just_read = None
+
+    def _newest_rows(self) -> int:
+        before = self._open_rows
         # If the ledger is deleted, newer commits tell what became of its rows, or the log is gone.
         with suppress(NoSuchLedgerError):
             rows = self.open_rows
@@ -168,7 +201,7 @@ class LogReader:
                 self.recent.clear()
             self.recent.append(placed)
         rows = self.open_rows
-        return self.position.rows + (rows.look() if rows is not None else 0)
+        return self.position.rows + (0 if rows is None else rows.look(just_opened=rows is not before))
 
     @property
     def has_news(self) -> bool:
@@ -231,7 +264,8 @@ class LogReader:
         """Go on, at the first time, to the commit that holds the wanted row, or to the last one there is in the ledger, which
         entry ``last`` is. Returns that commit, if it was read. The reader stays where it is if it looks at a commit that an
         earlier version wrote."""
-        row, first, found = self._wanted, self._next_entry, dict[int, Commit]()
+        row, first = self._wanted, self._next_entry
+        found, self._read = self._read, {}
 
         def rows_before(low: int, high: int) -> list[int]:
             for entry in handle.read(low, high):
@@ -240,7 +274,7 @@ class LogReader:
 
         if row is not None and first < last:
             with suppress(_NotPlacedError):
-                (end,) = rows_before(last, last)
+                end = rows_before(last, last)[0] if last not in found else _place(found[last], 0).rows
                 at = last
                 if row < end:
                     at = first_at(row + 1, first + 1, last, rows_before, COMMITS_AT_ONCE, self.position.rows, end) - 1
@@ -260,19 +294,23 @@ class LogReader:
 
     def _enter(self, link: CommitLedger) -> None:
         self._link, self._handle, self._newest, self.opened, self._heard = link, None, None, None, False
+        self._read_to_end = None
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
-        self.position = read_header(handle).position
+        header, first = read_beginning(handle)
+        self.position, self._read = header.position, {FIRST_COMMIT: first}
         self._handle, self._next_entry = handle, FIRST_COMMIT
 
-    def _read_record(self) -> None:
-        record = self._registry.get(self._name)
+    def _read_record(self, just_read: LogRecord | None = None) -> None:
+        # One that was read before is never used behind a newer one.
+        self._just_read = None
+        record = just_read or self._registry.get(self._name)
         if record.ctime_ms != self.record.ctime_ms:
             raise made_anew(self._name, self.position.rows)
         self.record = record
 
     def _next_link(self) -> bool:
         """Go to the ledger that has the next commit. False if there is none yet."""
-        self._read_record()
+        self._read_record(self._just_read)
         chain = self.record.commit_ledgers
         if self._link is not None and self._link not in chain:
             reached, opened = self.position, self.opened

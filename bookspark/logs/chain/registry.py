@@ -27,7 +27,7 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.ended_lanes import blocks_of
 from bookspark.protocol.logs.lanes import MARK, lane_name, lane_of
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
-from bookspark.protocol.logs.log_record import CommitLedger, LogExistsError, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.log_record import CommitLedger, LinkStart, LogExistsError, LogRecord, NoSuchLogError
 from bookspark.protocol.logs.retention import Retention, check_not_offloaded
 from bookspark.wire.digests import master_key
 
@@ -314,14 +314,20 @@ class LogRegistry:
         self.update(name, lambda record: decided(LogRecord.batch_write_ended, record, run, closed))
 
     def add_commit_ledger(
-        self, name: LaneName, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
+        self,
+        name: LaneName,
+        ledger_id: int,
+        run: str,
+        epoch: int,
+        recovered: tuple[CommitLedger, ...],
+        start: LinkStart | None = None,
     ) -> LogRecord:
-        """Put ``ledger_id`` at the end of the chain, whose last ledger ``run`` has recovered.
+        """Put ``ledger_id`` at the end of the chain, whose last ledger ``run`` has recovered. ``start``: where its commits begin.
 
         Raises LogTakenOverError, LogChangedError or NoSuchLogError; the ledger is then not in the chain.
         """
         return self.update(
-            name, lambda record: decided(LogRecord.with_commit_ledger, record, ledger_id, run, epoch, recovered)
+            name, lambda record: decided(LogRecord.with_commit_ledger, record, ledger_id, run, epoch, recovered, start)
         )
 
 

@@ -83,10 +83,14 @@ class LaneFeed:
         """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none. ``record``: the
         lane's, as it was read just now, by a caller that has not looked for the newest rows: they are looked for if no row of
         that time is known."""
-        if record is not None and record.commit_ledgers and not self._known.has(time_ms):
-            self.newest()
+        looks = False
+        if record is not None and record.ctime_ms == self.ctime_ms:
+            self._known.follow(record)
+            looks = bool(record.commit_ledgers) and not self._known.has(time_ms)
+        if looks:
+            self.rows = self._head.newest(record)
         known = self._bookkeeper, self.name, self._password, time_ms, self.rows, self._head, self._known
-        return row_at(*known, record)
+        return row_at(*known, record, looks)
 
     def wait(self, seconds: float) -> bool:
         """Return when there may be more rows than ``newest`` told, or after ``seconds``: then False."""

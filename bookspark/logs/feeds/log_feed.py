@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.logs.chain.commit_ledgers import made_anew
 from bookspark.logs.chain.registry import KIND, LogRegistry
+from bookspark.logs.feeds.ended_times import EndedTimes
 from bookspark.logs.feeds.lane_feed import Choice, LaneFeed
 from bookspark.logs.feeds.lane_watch import LaneWatch
 from bookspark.logs.feeds.lost_rows import PassedOver
@@ -62,6 +63,14 @@ def another_kind(what: str, offset: Offset) -> ConfigurationError:
     )
 
 
+class _Ended(NamedTuple):
+    """A lane that has ended: it has these rows for ever."""
+
+    rows: int
+    newest_ms: int
+    """The time of the last one."""
+
+
 class LogFeed:
     """The rows of a log: the union of its lanes, or one of them (``protocol.logs.lanes``)."""
 
@@ -81,8 +90,9 @@ class LogFeed:
         self._watch = LaneWatch(self._first)
         self._record = first.record
         """The log's record, when it was last looked for lanes."""
-        self._ended: dict[int, int] = {}
-        """The rows of lanes that have ended, as far as somebody asked and the reader is not behind them."""
+        self._ended: dict[int, _Ended] = {}
+        """Lanes that have ended, as far as somebody asked and the reader is not behind them."""
+        self._ended_times = EndedTimes(bookkeeper, password)
         self._record_changed: threading.Event | None = None
         self._find_lanes()
 
@@ -144,12 +154,16 @@ class LogFeed:
         """The offset before the first row of each lane that was committed at ``time_ms`` or later, or behind all of its rows. A
         lane is asked for its newest rows only if no row of that time, or a later one, is known of it."""
         self._look_for_lanes()
-        registry, names = LogRegistry(self._bookkeeper.metadata), [lane.record.name for lane in self._lanes.values()]
-        records = zip(self._lanes.items(), registry.find_each(names), strict=True)
-        found = {number: lane.row_at(time_ms, record) for (number, lane), record in records}
-        return self._folded(
-            {**found, **{lane: self._row_at(lane, time_ms, ended) for lane, ended in self._records_of_ended()}}
-        )
+        every, lanes = self._all_ended(), list(self._lanes.items())
+        found = {number: self._ended[number].rows for number in every if self._ended_before(number, time_ms)}
+        left = [number for number in every if number not in found]
+        names = [*(lane.record.name for _, lane in lanes), *(lane_name(self.name, number) for number in left)]
+        # All records are asked for at once.
+        records = LogRegistry(self._bookkeeper.metadata).find_each(names)
+        found |= {number: lane.row_at(time_ms, record) for (number, lane), record in zip(lanes, records, strict=False)}
+        ended = (self._known_ended(number, record) for number, record in zip(left, records, strict=True))
+        found |= {number: self._ended_times.row_at(record, time_ms) for number, record in zip(left, ended, strict=True)}
+        return self._folded(found, every)
 
     def all_rows(self, offset: Offset) -> dict[int, int]:
         """How many rows of each lane lie before the offset, of those that have ended too."""
@@ -278,9 +292,9 @@ class LogFeed:
     def _at(self, rows: Mapping[int, int], ended: int | None = None) -> Offset:
         return offset_at(self._ctime_ms, rows, self._ended_count if ended is None else ended)
 
-    def _folded(self, rows: Mapping[int, int]) -> Offset:
-        """The offset behind these numbers of rows, one for each lane, also of those that have ended."""
-        every = self._all_ended()
+    def _folded(self, rows: Mapping[int, int], every: Sequence[int] | None = None) -> Offset:
+        """The offset behind these numbers of rows, one for each lane, also of ``every`` one that has ended."""
+        every = self._all_ended() if every is None else every
         done = next((at for at, lane in enumerate(every) if rows.get(lane, 0) < self._rows_of_ended(lane)), len(every))
         left = {lane: count for lane, count in rows.items() if count or lane in self._lanes}
         return self._at({lane: count for lane, count in left.items() if lane not in every[:done]}, done)
@@ -354,17 +368,18 @@ class LogFeed:
         if record is None or record.ctime_ms != self._ctime_ms:
             raise made_anew(self.name, 0)
         assert record.ended_rows is not None, "the index says so"
-        self._ended[number] = record.ended_rows
+        self._ended[number] = _Ended(record.ended_rows, record.ended_ms)
         return record
 
     def _rows_of_ended(self, number: int) -> int:
         if number not in self._ended:
             self._of_ended(number)
-        return self._ended[number]
+        return self._ended[number].rows
+
+    def _ended_before(self, number: int, time_ms: int) -> bool:
+        """Is it known that the lane ended before the time?"""
+        return number in self._ended and self._ended[number].newest_ms < time_ms
 
     def _row_at(self, number: int, time_ms: int, record: LogRecord | None) -> int:
         """``record``: the lane's, if it has ended."""
-        if record is None:
-            return self._lanes[number].row_at(time_ms)
-        rows = record.ended_rows or 0
-        return rows if record.ended_ms < time_ms else self._lane(number).row_at(time_ms)
+        return self._lanes[number].row_at(time_ms) if record is None else self._ended_times.row_at(record, time_ms)

@@ -32,7 +32,7 @@ compare-and-set: each one that loses has another's success before it, recovers t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -83,6 +83,17 @@ class CommitLedger(NamedTuple):
 
     ledger_id: int
     epoch: int
+
+
+class LinkStart(NamedTuple):
+    """Where the commits of a commit ledger begin, which never changes. With it a time is found in a chain unopened."""
+
+    ledger_id: int
+    time_ms: int
+    """The time of its first commit."""
+    row: int = -1
+    """The rows of the lane before its first commit, if none of that commit's is of an earlier time than ``time_ms``. −1: its rows
+    have times of their own."""
 
 
 class BatchWrite(NamedTuple):
@@ -152,6 +163,8 @@ class LogRecord:
     """Of a lane that has ended: the time of its last row."""
     after: int = 0
     """Of a lane that has ended: the lane that its writer had before; 0: none."""
+    link_starts: tuple[LinkStart, ...] = ()
+    """Where commit ledgers of the chain begin, in its order. An earlier version put those into the chain that are not here."""
 
     @property
     def newest_epoch(self) -> int:
@@ -261,9 +274,10 @@ class LogRecord:
         return self.recovered and epoch <= self.newest_epoch and epoch not in self.live_epochs
 
     def with_commit_ledger(
-        self, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
+        self, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...], start: LinkStart | None = None
     ) -> LogRecord:
-        """The record with one more commit ledger, for the writer that ``recovered`` the last of that chain.
+        """The record with one more commit ledger, for the writer that ``recovered`` the last of that chain. ``start``: where its
+        commits begin.
 
         Raises LogTakenOverError if ``run`` is no writer in ``epoch``, or LogChangedError if the last one is another. Done twice
         it changes nothing.
@@ -277,7 +291,8 @@ class LogRecord:
                 f"log {self.name!r}: commit ledgers changed to {[c.ledger_id for c in self.commit_ledgers]}"
             )
         writes = tuple(w._replace(commit_ledger=ledger_id) if w.run == run else w for w in self.batch_writes)
-        return replace(self, commit_ledgers=(*self.commit_ledgers, link), batch_writes=writes)
+        starts = (*self.link_starts, *(() if start is None else (start,)))
+        return replace(self, commit_ledgers=(*self.commit_ledgers, link), batch_writes=writes, link_starts=starts)
 
     def with_compacted(self, replaced: tuple[CommitLedger, ...], by: int, run: str, epoch: int) -> LogRecord:
         """The record with one commit ledger in the place of neighbours, which are closed and whose commits it has.
@@ -298,7 +313,9 @@ class LogRecord:
             raise LogChangedError(
                 f"log {self.name!r}: commit ledgers changed to {[c.ledger_id for c in self.commit_ledgers]}"
             )
-        return replace(self, commit_ledgers=(*before, link, *after))
+        # It has the commits of those that it replaces, so it begins as the first of them.
+        starts = [s._replace(ledger_id=by) if s.ledger_id == replaced[0].ledger_id else s for s in self.link_starts]
+        return self._with_chain((*before, link, *after), starts)
 
     def truncated(self, row: int, ends: Mapping[CommitLedger, int]) -> LogRecord:
         """The record without the rows before ``row``. ``ends``: the row after the last one of each closed ledger of the chain.
@@ -309,7 +326,7 @@ class LogRecord:
         dropped = 0
         while dropped < len(self.commit_ledgers) - 1 and ends.get(self.commit_ledgers[dropped], first + 1) <= first:
             dropped += 1
-        return replace(self, first_position=first, commit_ledgers=self.commit_ledgers[dropped:])
+        return replace(self, first_position=first)._with_chain(self.commit_ledgers[dropped:], self.link_starts)
 
     def with_dictionary(self, dictionary: bytes) -> LogRecord:
         """The record with ``dictionary``, unless it has one already."""
@@ -330,6 +347,12 @@ class LogRecord:
         if self.offload is None:
             raise OffloadError(f"log {self.name!r} was never offloaded; was it deleted and made anew meanwhile?")
         return replace(self, offload=self.offload.done(end, version))
+
+    def _with_chain(self, chain: tuple[CommitLedger, ...], starts: Iterable[LinkStart]) -> LogRecord:
+        """The record with these commit ledgers, and no more ``starts`` than theirs."""
+        ledgers = {link.ledger_id for link in chain}
+        kept = tuple(start for start in starts if start.ledger_id in ledgers)
+        return replace(self, commit_ledgers=chain, link_starts=kept)
 
     def _taken_over(self, run: str) -> LogTakenOverError:
         owner = (
