@@ -140,17 +140,6 @@ def joined(heads: Sequence[Heads]) -> Heads:
     return Heads(tuple(map(b"".join, zip(*(one.columns for one in heads), strict=True))), heads[0].size)
 
 
-def scatter(column: Buffer, size: int, into: memoryview, at: int, stride: int) -> None:
-    """Copy each value of ``size`` bytes of a column into ``into``, the first one to ``at`` and the others each ``stride`` bytes
-    further. All three numbers are multiples of 4, and so is the length of ``into``."""
-    width = _LONG if (size | at | stride | len(into)) % _LONG == 0 else _INT
-    numbers, target = (memoryview(one).cast("B").cast("q" if width == _LONG else "i") for one in (column, into))
-    step, count = stride // width, len(column) // size
-    for part in range(size // width):
-        first = at // width + part
-        target[first : first + step * (count - 1) + 1 : step] = numbers[part :: size // width]
-
-
 def _divided(data: memoryview, size: int, taken: int | None = None) -> Iterator[bytes]:
     """``data`` in pieces of ``size`` bytes, many of them by one call. ``taken``: how many bytes of each piece; None: all."""
     rest, taken = len(data) % (_TOGETHER * size), size if taken is None else taken

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import concat
+from typing import Literal
 from zlib import crc32
 
 from crc32c import crc32c
@@ -34,7 +35,7 @@ from crc32c import crc32c
 from bookspark.errors import DigestMismatchError
 from bookspark.protocol.ledger.bookkeeper_keys import bookkeeper_mac_key, bookkeeper_master_key, kept_key
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.wire.columns import Buffer, Heads, equal_offsets, rows, scatter, size_of_each
+from bookspark.wire.columns import Buffer, Heads, equal_offsets, rows, size_of_each
 from bookspark.wire.entry_batch import Entry, EntryBatch
 
 _ROW = struct.Struct("<qqqq")
@@ -131,13 +132,30 @@ def _folded(columns: Sequence[Buffer], payload: Buffer, digests: Buffer, count: 
     """One CRC32C over all rows, payloads of ``size`` bytes and digests (see above). A row ends where its payload begins, and a
     digest begins where its payload ends, so that rows and digests lie over other entries' payloads. Both are summed up apart."""
     over = _over.of(count, size)
-    view = memoryview(over)
-    blocks, end = view[: -_SUM.size], view[-_SUM.size :]
-    for index, column in enumerate(columns):
-        scatter(column, 8, blocks, size - _ROW_BYTES + 8 * index, size)
-    scatter(digests[: -_SUM.size], _SUM.size, blocks, 2 * size, size)
-    end[:] = digests[-_SUM.size :]
-    return crc32c(over) ^ crc32c(bytes(_SUM.size), crc32c(payload))
+    parts = over.parts
+    numbers = [memoryview(column).cast(over.unit) for column in columns]
+    for index, place in enumerate(over.rows):
+        place[:] = numbers[index // parts][index % parts :: parts]
+    over.digests[:] = memoryview(digests).cast("i")
+    return crc32c(over.memory) ^ crc32c(bytes(_SUM.size), crc32c(payload))
+
+
+class _Places:
+    """Memory for what lies over ``count`` payloads of ``size`` bytes each, with zeros but at the places of rows and digests."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.memory = bytearray((count + 1) * size + _SUM.size)
+        view = memoryview(self.memory)
+        step = size // _SUM.size
+        self.digests = view.cast("i")[2 * step :: step]
+        self.unit: Literal["q", "i"] = "q" if size % 8 == 0 else "i"
+        width = 8 if self.unit == "q" else 4
+        self.parts = 8 // width
+        """A number of a row is so many units."""
+        first, step = size - _ROW_BYTES, size // width
+        units = view[first : first + count * size].cast(self.unit)
+        self.rows = [units[at : (count - 1) * step + at + 1 : step] for at in range(4 * self.parts)]
+        """Of each unit of a row its places, n of them."""
 
 
 class _Over(threading.local):
@@ -146,16 +164,16 @@ class _Over(threading.local):
 
     def __init__(self) -> None:
         self._shape = (0, 0)
-        self._memory = bytearray()
+        self._places: _Places
 
-    def of(self, count: int, size: int) -> bytearray:
-        """The memory for ``count`` payloads of ``size`` bytes each, with zeros but at the places of rows and digests."""
+    def of(self, count: int, size: int) -> _Places:
+        """The memory for ``count`` payloads of ``size`` bytes each."""
         if self._shape == (count, size):
-            return self._memory
-        memory = bytearray((count + 1) * size + _SUM.size)
-        if len(memory) <= _KEPT_BYTES_MAX:
-            self._shape, self._memory = (count, size), memory
-        return memory
+            return self._places
+        places = _Places(count, size)
+        if len(places.memory) <= _KEPT_BYTES_MAX:
+            self._shape, self._places = (count, size), places
+        return places
 
 
 _over = _Over()

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -66,8 +67,14 @@ def read_entries(
     assert fetched is not None
     found: list[Entry] = []
     for piece, frame in zip(plan.pieces, fetched.frames, strict=False):
-        found += EntryBatch(frame).entries(piece.first, piece.last)
+        found += _entries(bytes(frame), piece.first, piece.last)
     return found, plan.refusal if fetched.stop is None else "bad frame"
+
+
+@lru_cache(4096)
+def _entries(frame: bytes, first: int, last: int) -> tuple[Entry, ...]:
+    """A history reads the same frames again and again."""
+    return tuple(EntryBatch(frame).entries(first, last))
 
 
 def run_checkpoint(storage: Storage) -> None:

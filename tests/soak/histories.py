@@ -5,6 +5,7 @@ once, with its seed and its shortest story. A story leaves nothing behind: a pro
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -55,6 +56,7 @@ def run(rounds: int, first: int = 0, processes: int = 0) -> Mapping[str, int]:
 def _told(numbers: range) -> tuple[int, int, list[tuple[str, tuple[str, int]]]]:
     """How many stories these were, how many steps they had, and which of them break the law."""
     logging.disable(logging.CRITICAL)
+    _collect_seldom()
     steps = 0
     failed = []
     with stepped():
@@ -71,6 +73,12 @@ def _told(numbers: range) -> tuple[int, int, list[tuple[str, tuple[str, int]]]]:
             f"{_PROCESS_MIB_MAX} are expected: something keeps what stories that ended have made"
         )
     return len(numbers), steps, failed
+
+
+def _collect_seldom() -> None:
+    """What was imported is not looked through again, and a story makes some thousands of objects."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def _shortest(trouble: str, seed: int, failure: str) -> object:
