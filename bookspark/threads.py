@@ -74,6 +74,8 @@ def _refusal() -> BookKeeperError:
 class Waiters:
     """The threads that wait until a condition holds. ``wake`` has all of them look again."""
 
+    __slots__ = ("_locks",)
+
     def __init__(self) -> None:
         self._locks: dict[Any, None] = {}
 
@@ -107,6 +109,8 @@ class Waiters:
 
 class Latch:
     """``threading.Event``, for threads that a signal handler may interrupt."""
+
+    __slots__ = ("_set", "_waiters")
 
     def __init__(self) -> None:
         self._set = False

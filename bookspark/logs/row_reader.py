@@ -20,6 +20,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ from bookspark.logs.feeds.times import RowTimes
 from bookspark.logs.readers.lane_share import LaneShare
 from bookspark.logs.readers.registration import Registration
 from bookspark.logs.rows.encodings import ARROW, PLAIN
-from bookspark.logs.rows.splits import Piece
+from bookspark.logs.rows.splits import Piece, ends_of_runs, fewest
 from bookspark.logs.rows.stamped_rows import Row, entry_decoder
 from bookspark.metadata.records.documents import proven, read_struct
 from bookspark.protocol.logs.lanes import is_offset, lane_name, lane_of, later
@@ -47,6 +48,7 @@ from bookspark.protocol.logs.reader_record import ReaderKind
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
     from bookspark.client.reading.read_handle import ReadHandle
+    from bookspark.wire.entry_batch import Entry
 
 READ_BYTES_MAX = 8 << 20
 """About the most bytes of one read."""
@@ -275,32 +277,44 @@ class RowReader:
         return found if self._share is None else self._feed.combined(self._share.lanes, found, self._offset)
 
     def _rows(self, piece: Piece) -> Iterator[LogRow]:
-        try:
-            handle, decode = self._opened(piece)
-            handle.confirm(piece.last_entry_id)
-            entries = list(handle.read(piece.first_entry_id, piece.last_entry_id))
-        except NoSuchLedgerError:
-            raise self._gone(piece) from None
-        times = RowTimes([piece]).each()
-        for position, (entry, time_ms) in enumerate(zip(entries, times, strict=True), piece.position):
-            value, own_ms, key, headers = decode(entry.payload)
-            yield LogRow(piece.lane, position, value, time_ms if own_ms is None else own_ms, key, headers)
+        return self._rows_of({}, [piece])
 
     def _rows_of(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow]:
-        return (row for piece in pieces for row in self._rows(piece))
+        """The rows of ``pieces``, in order. A ledger is read in one go as far as its pieces continue one another, though those of
+        others lie between: a log of small commits has one for each."""
+        streams: dict[int, tuple[Iterator[Entry], Callable[[bytes], Row]]] = {}
+        for piece, last in zip(pieces, ends_of_runs(pieces), strict=True):
+            try:
+                if piece.ledger_id not in streams:
+                    handle, decode = self._opened(piece)
+                    handle.confirm(last)
+                    streams[piece.ledger_id] = handle.read(piece.first_entry_id, last), decode
+                stream, decode = streams[piece.ledger_id]
+                entries = list(islice(stream, piece.entries))
+            except NoSuchLedgerError:
+                raise self._gone(piece) from None
+            if last == piece.last_entry_id:
+                del streams[piece.ledger_id]
+            times = RowTimes([piece]).each()
+            for position, (entry, time_ms) in enumerate(zip(entries, times, strict=True), piece.position):
+                value, own_ms, key, headers = decode(entry.payload)
+                yield LogRow(piece.lane, position, value, time_ms if own_ms is None else own_ms, key, headers)
 
     def _rows_and_gaps(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow | Gap]:
-        spans = self._feed.spans(self._offset, end)
+        spans, there = self._feed.spans(self._offset, end), set[int]()
 
         def each() -> Iterator[LogRow | Gap]:
-            for part in with_truncated(spans, pieces):
-                yield from [part] if isinstance(part, Gap) else self._read_or_told(part)
+            for part in with_truncated(spans, fewest(pieces)):
+                yield from [part] if isinstance(part, Gap) else self._read_or_told(part, there)
 
         return joined(each())
 
-    def _read_or_told(self, piece: Piece) -> Iterator[LogRow | Gap]:
+    def _read_or_told(self, piece: Piece, there: set[int]) -> Iterator[LogRow | Gap]:
+        """``there``: ledgers that this read has found in the metadata store."""
         try:
-            self._bookkeeper.get_ledger_metadata(piece.ledger_id)
+            if piece.ledger_id not in there:
+                self._bookkeeper.get_ledger_metadata(piece.ledger_id)
+                there.add(piece.ledger_id)
         except NoSuchLedgerError:
             record = self._registry.get(lane_name(lane_of(self._log.name)[0], piece.lane))
             gap = deleted_gap(record, piece)

@@ -1,17 +1,18 @@
 """The wire: what clients and bookies send each other, byte for byte. Entry batches lie in the logs as they were sent.
 
-================  ==========================================================================
-``frames``        how the bytes of a connection are divided into messages
-``header``        the header of every message, and what each kind of request means
-``messages``      the bodies of messages without entries
-``entry_batch``   entries of a ledger as one Arrow message
-``batch_prefix``  what comes before the columns of a batch
-``columns``       columns as bytes: made, compared, shifted
-``digests``       the digest of each entry
-``chunks``        memory to receive into
-``keepalive``     noticing a peer whose host is gone
-``security``      TLS, and the shared secret
-================  ==========================================================================
+==================  ==========================================================================
+``frames``          how the bytes of a connection are divided into messages
+``header``          the header of every message, and what each kind of request means
+``messages``        the bodies of messages without entries
+``entry_batch``     entries of a ledger as one Arrow message
+``joined_batches``  short batches that follow one another, made one
+``batch_prefix``    what comes before the columns of a batch
+``columns``         columns as bytes: made, compared, shifted
+``digests``         the digest of each entry
+``chunks``          memory to receive into
+``keepalive``       noticing a peer whose host is gone
+``security``        TLS, and the shared secret
+==================  ==========================================================================
 
 An example::
 

@@ -26,6 +26,7 @@ from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
+from bookspark.wire.joined_batches import SHORT_BYTES_MAX
 from bookspark.wire.messages import BookieStatus, Hello, Ranges
 from bookspark.wire.security import proof
 from tests.awaiting import await_that
@@ -493,8 +494,29 @@ def test_cold_reads_leave_the_loop_to_others(tmp_path, monkeypatch):
         client.add(1, 10)
         for _ in range(20):
             client.send(control_frame(Header(Kind.READ, 7, 1, 0, 10)))
-        answers = [client.receive() for _ in range(60)]
+        # Both batches are short, so they come as one.
+        answers = [client.receive() for _ in range(40)]
         assert sum(answer.batch is None for answer in answers) == 20
+        client.close()
+
+
+def test_short_batches_that_follow_one_another_come_as_one(tmp_path):
+    """A batch for each add cost a reader about 50 microseconds each."""
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        for first in (0, 10, 11, 12):
+            client.add(1, first, 9 if first == 0 else None)
+        client.add(1, 13, payload=bytes(SHORT_BYTES_MAX))
+        client.add(1, 14)
+        # Entry 15 is not there.
+        client.add(1, 16)
+        entries, ended = client.read(1, 0, 14)
+        assert ([entry.entry_id for entry in entries], ended.value) == (list(range(15)), 15)
+        client.send(control_frame(Header(Kind.READ, 7, 1, 3, 16, flags=Flag.SPARSE)))
+        spans = []
+        while (answer := client.receive()).batch is not None:
+            spans.append((answer.header.first_entry_id, answer.header.last_entry_id))
+        assert spans[:4] == [(3, 9), (10, 12), (13, 13), (14, 14)]
         client.close()
 
 

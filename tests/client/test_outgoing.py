@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from struct import pack
 
 import pyarrow as pa
@@ -173,3 +174,55 @@ def test_an_entry_that_fits_no_frame_is_refused() -> None:
             runs_of(given_as, FRAME_BYTES, one_each=False)
     with pytest.raises(EntryTooLargeError, match="split it"):
         runs_of([large[1:]], FRAME_BYTES, one_each=False, heads=heads_of(1)[0])
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=60)), max_size=60))
+def test_appends_leave_in_order_however_they_come_between_frames(events: list[bytes | None]) -> None:
+    """None: a frame is taken."""
+    outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
+    came, left = list[bytes](), list[bytes]()
+    for event in events:
+        if event is not None:
+            outgoing.put((event,))
+            came.append(event)
+        elif outgoing:
+            left += (bytes(payload) for payload in outgoing.take().payloads())
+        assert len(outgoing) == len(came) - len(left)
+    while outgoing:
+        left += (bytes(payload) for payload in outgoing.take().payloads())
+    assert left == came
+    with pytest.raises(IndexError):
+        outgoing.take()
+
+
+def test_all_that_waits_goes_into_one_frame_also_what_came_after_the_last_look() -> None:
+    outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
+    large = bytes(FRAME_BYTES)
+    for payload in (large, b"a", b"b"):
+        outgoing.put((payload,))
+    assert outgoing.take().count == 1
+    outgoing.put((b"c",))
+    assert (outgoing.take().count, len(outgoing)) == (3, 0)
+
+
+def test_the_appends_of_an_idle_ledger_take_little_memory() -> None:
+    """The empty deque of each ledger took 760 bytes."""
+    digest, ledgers = digester(DigestType.CRC32C, b""), list[Outgoing]()
+
+    def made() -> Outgoing:
+        outgoing = Outgoing(7, digest, FRAME_BYTES, striped=False)
+        for _ in range(20):
+            outgoing.put((b"x",))
+        while outgoing:
+            outgoing.take()
+        return outgoing
+
+    ledgers.append(made())
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        ledgers += [made() for _ in range(100)]
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / 100 < 500

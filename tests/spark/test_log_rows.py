@@ -10,7 +10,7 @@ from itertools import pairwise
 import pyarrow
 import pytest
 import zstandard
-from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DecimalType, IntegerType, LongType, MapType, StringType, StructType
 
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.logs import LogRegistry, LogRun
@@ -303,3 +303,36 @@ def test_a_dictionary_for_arrow_rows_is_refused() -> None:
 def test_an_encoding_of_a_later_version_is_named() -> None:
     with pytest.raises(BookKeeperError, match="data ledger 7 has the encoding 'lz9'"):
         row_decoder(ledger("lz9"), None, lambda: b"")
+
+
+def test_small_entries_of_rows_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 1,500 entries of ten rows took 30 microseconds by itself. Pieces begin and end in any row of an entry."""
+    columns = StructType().add("n", LongType()).add("word", StringType())
+    record = arrow_log(columns)
+    payloads: list[bytes] = []
+    for first in range(0, 95, 10):
+        numbers = range(first, min(first + 10, 95))
+        batch = pyarrow.record_batch(
+            {"n": list(numbers), "word": [str(n) for n in numbers]}, schema=arrow_schema(columns)
+        )
+        encoding, found = written(record, [batch])
+        payloads += [payload for payload, _ in found]
+    for skip, rows in ((0, 95), (3, 92), (9, 1), (3, 15), (0, 10), (5, 90)):
+        piece = Piece(LEDGER, 100, 1000, rows, rows_each=10, skip=skip)
+        together = read(record, encoding, payloads, piece)
+        assert together["n"].to_pylist() == list(range(skip, skip + rows))
+        assert together.column("n").num_chunks == -(-piece.entries // 3)
+        with monkeypatch.context() as alone:
+            alone.setattr(arrow_rows, "SMALL_ENTRY_BYTES", 0)
+            assert read(record, encoding, payloads, piece) == together
+
+
+def test_small_entries_that_are_not_alike_are_decoded_one_by_one() -> None:
+    """No writer makes a range of them. If there is one, a row's place follows from its own entry."""
+    columns = StructType().add("n", LongType())
+    record, payloads = arrow_log(columns), list[bytes]()
+    for numbers in ([0, 1], [2], [4, 5]):
+        encoding, found = written(record, [pyarrow.record_batch({"n": numbers}, schema=arrow_schema(columns))])
+        payloads += [payload for payload, _ in found]
+    found_rows = read(record, encoding, payloads, Piece(LEDGER, 100, 0, 6, rows_each=2))
+    assert found_rows["position"].to_pylist() == found_rows["n"].to_pylist() == [0, 1, 2, 4, 5]

@@ -29,6 +29,7 @@ from bookspark.decisions.seam import decided
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, absence_proven, answer_absent
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.wire.entry_batch import Buffer, EntryBatch
+from bookspark.wire.joined_batches import SHORT_BYTES_MAX
 
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
@@ -186,7 +187,7 @@ class LogFiles:
     ) -> Fetched | None:
         """The checked frames of ``pieces``, up to about ``bytes_max`` but at least one. ``cached_only``, for the loop: None if a
         frame is in a log that is not open, is not in the page cache, or is compressed. ``bodies_checked_later``: who gets whole
-        frames checks their bodies."""
+        frames checks their bodies, if they are sent as they are stored."""
         frames: list[Buffer] = []
         index, together, total, failed = 0, True, 0, -1
         while index < len(pieces):
@@ -270,7 +271,7 @@ def _extent_end(pieces: Sequence[Piece], start: int) -> int:
 
 def _checked(stored: memoryview, piece: Piece, *, check_body: bool) -> Buffer | None:
     """The plain frame of what is stored; None unless it is good and what the index says. Without ``check_body`` the body is
-    checked only where it is changed."""
+    checked only where it may get another checksum: in a frame that is cut, or so short that it may be joined to its neighbours."""
     if stored[:8] == BLOCK_START:
         block = parse_block(stored, 0)
         if block is None or block.size != piece.size or block.ledger_id != piece.ledger_id:
@@ -286,7 +287,7 @@ def _checked(stored: memoryview, piece: Piece, *, check_body: bool) -> Buffer | 
     )
     if not good or found is None:
         return None
-    if not check_body and not _is_whole(stored, found, piece):
+    if not check_body and (piece.size <= SHORT_BYTES_MAX or not _is_whole(stored, found, piece)):
         return _checked(stored, piece, check_body=True)
     return stored
 

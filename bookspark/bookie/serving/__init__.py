@@ -6,7 +6,7 @@
 ``connection``      one client's connection: frames in, answers out
 ``admission``       how many connections there may be, who goes for another one, and when nothing is read
 ``dispatch``        the requests of a connection: checked, counted, and given to what answers them
-``entry_reads``     READ: stored batches are sent as they lie in the logs
+``entry_reads``     READ: stored batches are sent, short ones joined
 ``read_room``       the memory for what is on its way to readers: one bound for all connections
 ``lac_reads``       READ_LAC and long polls
 ``poll_timers``     when long polls end that nothing answered

@@ -1,11 +1,12 @@
-"""Reads of entries: the stored batches are sent as they lie in the logs, then an answer says what comes after them.
+"""Reads of entries: the stored batches are sent, then an answer says what comes after them.
 
-Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. An answer is read and sent in parts,
-so that the client checks one part while the next one is read. A part is read when the peer has taken those before it, and when
-there is room for it (``read_room``), so a peer that does not read holds only a few parts. What the page cache has is read on the
-loop, one part in each turn of it, and the rest by a thread of its disk. Each part is planned by itself: entries may move to
-another log while they are read. A copy that turns out unreadable is held no more. A reader that makes copies (``COPY``) gets
-larger parts, and checks the bodies of batches itself.
+Law: a stored batch gets a new prefix with the answer's header, and its body is not copied; short ones that follow one another are
+joined (``wire.joined_batches``) after their own checks, so where batches end in the log is no part of the answer. An answer is
+read and sent in parts, so that the client checks one part while the next one is read. A part is read when the peer has taken
+those before it, and when there is room for it (``read_room``), so a peer that does not read holds only a few parts. What the
+page cache has is read on the loop, one part in each turn of it, and the rest by a thread of its disk. Each part is planned by
+itself: entries may move to another log while they are read. A copy that turns out unreadable is held no more. A reader that makes
+copies (``COPY``) gets larger parts, and checks the bodies of batches that are sent as they are stored itself.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bookspark.bookie.serving.peer import Peer
 from bookspark.bookie.serving.served_bookie import ServedBookie
 from bookspark.wire.entry_batch import Buffer, EntryBatch, with_header
 from bookspark.wire.header import Flag, Header, Status
+from bookspark.wire.joined_batches import joined, runs
 
 _FENCE, _SPARSE, _COPY = int(Flag.FENCE), int(Flag.SPARSE), int(Flag.COPY)
 _MORE = int(Flag.RESPONSE | Flag.MORE)
@@ -235,17 +237,31 @@ class EntryReads:
             incarnation=self._bookie.incarnation,
         )
         sent = 0
+        whole: list[EntryBatch] = []
         for piece, frame in zip(plan.pieces, frames, strict=False):
-            part = answer._replace(first_entry_id=piece.first, last_entry_id=piece.last)
             batch = EntryBatch(frame)
             if batch.first_entry_id == piece.first and batch.last_entry_id == piece.last:
-                self._peer.send(*with_header(frame, part))
+                whole.append(batch)
             else:
+                self._send_whole(whole, answer)
+                whole = []
+                part = answer._replace(first_entry_id=piece.first, last_entry_id=piece.last)
                 self._peer.send(batch.slice(piece.first, piece.last, part))
             sent += piece.last - piece.first + 1
+        self._send_whole(whole, answer)
         self._traffic.entries_out += sent
         self._traffic.bytes_out += sum(map(len, frames))
         return sent
+
+    def _send_whole(self, batches: Sequence[EntryBatch], answer: Header) -> None:
+        """Send stored batches, short ones joined."""
+        for run in runs(batches):
+            first, last = run[0], run[-1]
+            part = answer._replace(first_entry_id=first.first_entry_id, last_entry_id=last.last_entry_id)
+            if len(run) > 1:
+                self._peer.send(joined(run, part))
+            else:
+                self._peer.send(*with_header(first.frame, part))
 
 
 def _within(plan: ReadPlan, size: int) -> ReadPlan:

@@ -46,6 +46,8 @@ class Watermark:
     One thread advances it, and any thread of the process watches it. ``check_may_wait`` raises BookKeeperError in a thread that
     it would keep from being advanced. ``deliver`` has a user's callback called."""
 
+    __slots__ = ("_callbacks", "_new", "_order", "_pid", "_waiters", "check_may_wait", "deliver", "error", "value")
+
     def __init__(
         self,
         check_may_wait: Callable[[], None] = lambda: None,

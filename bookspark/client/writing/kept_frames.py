@@ -34,6 +34,8 @@ class KeptFrame(NamedTuple):
 class KeptFrames:
     """The frames of one writer that may have to be sent again, by first entry id, ascending."""
 
+    __slots__ = ("_frames", "_order", "_room", "_unacknowledged")
+
     def __init__(self, room: LedgerRoom) -> None:
         self._room = room
         self._frames: dict[int, KeptFrame] = {}

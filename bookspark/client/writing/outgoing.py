@@ -2,12 +2,14 @@
 
 Law: entries leave in the order in which they were appended. Waiting entries go out together, up to the frame size, those with
 heads apart from those without. A run is never divided. On a striped ledger each entry is a frame of its own, as neighbours have
-different write sets. Any thread puts; the I/O thread takes.
+different write sets. Any thread puts; the I/O thread takes, and asks how many there are.
+
+An empty deque takes 700 bytes, and most of many ledgers are idle. So there are two lists: the one to which any thread adds, and
+what the I/O thread took from it whole, the next one last.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from bookspark.client.writing.payloads import PayloadRun
@@ -25,26 +27,40 @@ class Outgoing:
         self._digest = digest
         self._frame_bytes = frame_bytes
         self._striped = striped
-        self._waiting: deque[bytes | PayloadRun] = deque()
+        self._waiting: list[bytes | PayloadRun] = []
+        self._taken: list[bytes | PayloadRun] = []
+        """What came before ``_waiting``, the first one last."""
         self.put: Callable[[Sequence[bytes | PayloadRun]], None] = self._waiting.extend
         """Add appends at the end. It runs no Python code, so no signal handler comes in the middle."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._taken) + len(self._waiting)
 
     def clear(self) -> None:
+        self._taken.clear()
         self._waiting.clear()
+
+    def _more(self) -> bool:
+        """Take what waits, if all that was taken has gone. Returns whether something is left."""
+        if not self._taken and (came := self._waiting[:]):
+            # Other threads add at the end, so those that were copied are still the first ones.
+            del self._waiting[: len(came)]
+            came.reverse()
+            self._taken = came
+        return bool(self._taken)
 
     def take(self) -> PayloadRun:
         """The entries of the next frame: what waits, up to the frame size. The run of an Arrow array goes alone."""
-        item = self._waiting.popleft()
+        if not self._more():
+            raise IndexError("nothing waits")
+        item = self._taken.pop()
         run = PayloadRun((item,), len(item)) if isinstance(item, bytes) else item
-        if self._striped or not self._waiting or not run.is_list:
+        if self._striped or not run.is_list or not self._more():
             return run
         pieces, size = list(run.pieces), run.byte_length
         heads = [] if run.heads is None else [run.heads]
-        while self._waiting:
-            item = self._waiting[0]
+        while self._taken or self._more():
+            item = self._taken[-1]
             if isinstance(item, bytes):
                 if heads:
                     break
@@ -59,7 +75,7 @@ class Outgoing:
             if more is not None:
                 heads.append(more)
             size = size_after
-            self._waiting.popleft()
+            self._taken.pop()
         return PayloadRun(pieces, size, None, joined(heads) if heads else None)
 
     def encode(self, header: Header, run: PayloadRun, length: int) -> Buffer:

@@ -18,6 +18,8 @@ class SharedWithCallers:
     """The state of one ledger that its handle and its driver share. ``deliver`` has users' callbacks called. ``volatile``: it is
     a VD ledger (volatile durability), whose entries may be acknowledged before they are confirmed."""
 
+    __slots__ = ("acknowledged", "closing", "confirmed", "ended", "missing", "next_entry_id", "outgoing")
+
     def __init__(self, outgoing: Outgoing, deliver: Callable[[Callable[[], object]], None], *, volatile: bool) -> None:
         self.outgoing = outgoing
         """The appends that wait for a frame."""

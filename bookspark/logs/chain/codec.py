@@ -88,12 +88,19 @@ _TIME_DECODER = msgspec.json.Decoder(_Timed)
 
 def _decode(data: bytes, field: str, what: str) -> Any:
     try:
-        version = _VERSION_DECODER.decode(data).format
+        try:
+            found = _DECODER.decode(data)
+            version = found.format
+        except NOT_DECODED:
+            # What a newer version writes need not be what is known here.
+            version = _VERSION_DECODER.decode(data).format
+            if version <= FORMATS[field]:
+                raise
         if version > FORMATS[field]:
             raise LogFormatError(
                 f"{what}: format {version} is newer than {FORMATS[field]}; use a newer version of bookspark"
             )
-        value = getattr(_DECODER.decode(data), field)
+        value = getattr(found, field)
     except NOT_DECODED as error:
         raise LogFormatError(f"{what}: not a {field} of a log ({error})") from error
     if value is None:

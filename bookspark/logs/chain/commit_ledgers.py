@@ -9,6 +9,7 @@ Source: docs/decisions/logs.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bookspark.arguments import Password, checked
@@ -31,14 +32,16 @@ FIRST_COMMIT = HEADER_ENTRY + 1
 """The entry of its first commit."""
 
 
-class PlacedCommit(NamedTuple):
-    """A commit and its place in the log."""
-
+class _Placed(NamedTuple):
     before: Position
     """Batches, rows and bytes of the log before the commit."""
     commit: Commit
 
-    @property
+
+class PlacedCommit(_Placed):
+    """A commit and its place in the log."""
+
+    @cached_property
     def after(self) -> Position:
         """Batches, rows and bytes of the log up to and with the commit."""
         return self.before.followed_by(self.commit)

@@ -113,7 +113,8 @@ def positioned(
         if low < high:
             times = () if time_ms is None else (TimedRows(item.rows, time_ms),)
             whole = Piece(item.ledger_id, item.first_entry_id, at, item.rows, item.rows_each, lane=lane, times=times)
-            yield whole.part(low, high), item.size * (high - low) // item.rows
+            part = whole if high - low == item.rows else whole.part(low, high)
+            yield part, item.size * (high - low) // item.rows
         at += item.rows
 
 
@@ -158,7 +159,7 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
             taken, rest = _cut(rest, max(1, round(room / entry)) * rest.rows_each - rest.skip)
             partitions[-1].append(taken)
             room -= each * taken.rows
-    return [_joined(partition) for partition in _at_least(partitions, min_partitions)]
+    return [fewest(partition) for partition in _at_least(partitions, min_partitions)]
 
 
 def _partition_bytes(total: int, min_partitions: int) -> float:
@@ -167,18 +168,40 @@ def _partition_bytes(total: int, min_partitions: int) -> float:
     return total / max(min_partitions, math.ceil(total / wanted), 1)
 
 
-def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+def fewest(pieces: Iterable[Piece]) -> list[Piece]:
     """The same rows in as few pieces as can be."""
     result: list[Piece] = []
-    times: list[list[TimedRows]] = []
+    rows = 0
+    times: list[TimedRows] = []
+
+    def end() -> None:
+        if result and rows > result[-1].rows:
+            result[-1] = result[-1]._replace(rows=rows, times=tuple(times))
+
+    last: Piece | None = None
     for piece in pieces:
-        if result and piece.continues(result[-1]):
-            result[-1] = result[-1]._replace(rows=result[-1].rows + piece.rows)
-            times[-1] += piece.times
+        if last is not None and piece.continues(last):
+            rows += piece.rows
+            times += piece.times
         else:
+            end()
             result.append(piece)
-            times.append(list(piece.times))
-    return [piece._replace(times=tuple(own)) for piece, own in zip(result, times, strict=True)]
+            rows, times = piece.rows, list(piece.times)
+        last = piece
+    end()
+    return result
+
+
+def ends_of_runs(pieces: Sequence[Piece]) -> list[int]:
+    """For each piece the last entry of those pieces of its ledger that follow it entry by entry, whatever lies between them."""
+    ends: list[int] = []
+    following: dict[int, tuple[int, int]] = {}
+    for piece in reversed(pieces):
+        first, end = following.get(piece.ledger_id, (-1, -1))
+        end = end if first == piece.last_entry_id + 1 else piece.last_entry_id
+        following[piece.ledger_id] = piece.first_entry_id, end
+        ends.append(end)
+    return ends[::-1]
 
 
 def _part_of(times: Sequence[TimedRows], start: int, stop: int) -> tuple[TimedRows, ...]:

@@ -63,6 +63,7 @@ from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduc
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.offload.offloaded import rows_of
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers, handles_of_process
+from bookspark.spark.offload.small_pieces import SmallPieces
 from bookspark.spark.options.places import LATEST
 from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
@@ -166,10 +167,16 @@ class EntryPartitions:
         kept = handles_of_process(os.getpid(), bookkeeper, self.options.password)
         ledgers = OpenedLedgers(bookkeeper, self.options.password, self._decoder, kept)
         times = RowTimes(pieces) if TIMESTAMP in self._added else None
+        small = SmallPieces(ledgers, self._of_entries, in_entries(self._added))
         while pieces:
-            for rows in self._rows(ledgers, pieces, times):
+            lane, together = pieces[0].lane, small.read(pieces)
+            some = self._rows(ledgers, pieces, times) if together is None else [self._with_added(together, times, lane)]
+            for rows in some:
                 if (found := self.wanted.of(rows)).num_rows:
                     yield found
+
+    def _with_added(self, rows: pyarrow.RecordBatch, times: RowTimes | None, lane: int) -> pyarrow.RecordBatch:
+        return with_added(rows, self.names, self._added, times, lane) if self._added else rows
 
     @cached_property
     def _added(self) -> set[str]:
@@ -187,11 +194,11 @@ class EntryPartitions:
         """The rows of the first piece, and perhaps of some after it. Those that are read are taken from ``pieces``. ``times``: of
         the rows of all pieces; None if nobody asked."""
         piece, delivered = pieces[0], 0
-        options, added, bookkeeper = self.options, self._added, ledgers.bookkeeper
+        options, bookkeeper = self.options, ledgers.bookkeeper
         try:
-            for rows in rows_of(ledgers, options.log, pieces, self._of_entries, in_entries(added)):
+            for rows in rows_of(ledgers, options.log, pieces, self._of_entries, in_entries(self._added)):
                 delivered += rows.num_rows
-                yield with_added(rows, self.names, added, times, piece.lane) if added else rows
+                yield self._with_added(rows, times, piece.lane)
         except NoSuchLedgerError:
             rest = piece.part(delivered, piece.rows)
             if times is not None:

@@ -6,6 +6,7 @@
 ``offloading``      copies rows to the table, and deletes ledgers that are not needed any more
 ``offloaded``       reads rows from their ledger, or from the table
 ``opened_ledgers``  the ledgers of one task, each opened once
+``small_pieces``    small pieces of several ledgers, read together
 ==================  =========================================================================
 
 ::

@@ -1,0 +1,121 @@
+"""How often a reader asks for rows of small commits: once a ledger, not once a commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, RowReader
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from tests.logs.test_gaps import DamagedBookKeeper, DamagedReader
+
+_COMMITS = 120
+
+
+class _Reader(DamagedReader):
+    def read(self, first: int, last: int) -> Iterator[Any]:
+        cast(_Counted, self._bookkeeper).asked["read", self.ledger_id] += 1
+        return super().read(first, last)
+
+
+class _Counted(DamagedBookKeeper):
+    def __init__(self) -> None:
+        super().__init__()
+        self.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
+        self.asked: Counter[tuple[str, int]] = Counter()
+
+    def _reader(self, ledger_id: int) -> _Reader:
+        return _Reader(self, ledger_id)
+
+    def get_ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        self.asked["metadata", ledger_id] += 1
+        return super().get_ledger_metadata(ledger_id)
+
+
+def _written(bookkeeper: _Counted, tasks: int, failed: int = 0) -> tuple[list[bytes], list[int]]:
+    """The rows of commits of ten rows by ``tasks`` tasks, and the data ledgers. Each attempt of number ``failed`` left an entry
+    that no commit names."""
+    registry, address = LogRegistry(bookkeeper.metadata), LogAddress("memory", "small")
+    registry.ensure("small", {}, b"")
+    run = LogRun.of(address, registry.claim("small", "run", "query"))
+    client = cast(BookKeeper, bookkeeper)
+    record = registry.get("small")
+    ledgers = [run.create_ledger(client, record.options, "data") for _ in range(tasks)]
+    committer, rows = Committer(client, run), list[bytes]()
+    each = 10 // tasks
+    for number in range(_COMMITS):
+        ranges = []
+        for ledger in ledgers:
+            if failed and number % failed == failed - 1:
+                ledger.append(b"of a task that failed")
+            first = ledger.last_add_confirmed + 1
+            for _ in range(each):
+                rows.append(b"row %d" % len(rows))
+                ledger.append(rows[-1])
+            ranges.append(EntryRange(ledger.ledger_id, first, first + each - 1, each, 10 * each))
+        committer.commit(Commit("query", number, "run", run.epoch, tuple(ranges), number + 1))
+    return rows, [ledger.ledger_id for ledger in ledgers]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_rows_of_small_commits_are_read_in_one_go(tasks: int) -> None:
+    """Each range of each commit was a question to a bookie and its answer."""
+    bookkeeper = _Counted()
+    rows, ledgers = _written(bookkeeper, tasks)
+    with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
+        bookkeeper.asked.clear()
+        found = reader.read()
+        assert [row.value for row in found] == rows
+        assert [row.position for row in found] == list(range(len(rows)))
+        # The times are those of the commits.
+        assert [row.time_ms for row in found] == [n // 10 + 1 for n in range(len(rows))]
+        assert [bookkeeper.asked["read", ledger] for ledger in ledgers] == [1] * tasks
+
+
+def test_entries_between_commits_are_not_read_as_rows() -> None:
+    for tasks in (1, 2):
+        bookkeeper = _Counted()
+        rows, _ = _written(bookkeeper, tasks, failed=7)
+        with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
+            assert [row.value for row in reader.read()] == rows
+            reader.seek({**reader.offset, "position": 0})
+            assert [getattr(item, "value", item) for item in reader.read_with_gaps()] == rows
+
+
+def test_a_limit_within_a_commit_goes_on_there() -> None:
+    bookkeeper = _Counted()
+    rows, _ = _written(bookkeeper, 2)
+    with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
+        found = []
+        while some := reader.read(rows_max=37):
+            assert len(some) <= 37
+            found += some
+        assert [row.value for row in found] == rows
+
+
+def test_a_reader_that_tells_gaps_looks_for_each_ledger_once() -> None:
+    """Each commit cost a question to ZooKeeper."""
+    bookkeeper = _Counted()
+    rows, ledgers = _written(bookkeeper, 1)
+    with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
+        bookkeeper.asked.clear()
+        assert [getattr(item, "value", item) for item in reader.read_with_gaps()] == rows
+        assert bookkeeper.asked["read", ledgers[0]] == 1
+        # The stand-in's readers look once for each entry, and when they are opened.
+        assert bookkeeper.asked["metadata", ledgers[0]] - len(rows) < 5
+    in_turns = _Counted()
+    rows, ledgers = _written(in_turns, 2)
+    with RowReader(cast(BookKeeper, in_turns), LogAddress("memory", "small"), "earliest", "") as reader:
+        in_turns.asked.clear()
+        assert [getattr(item, "value", item) for item in reader.read_with_gaps()] == rows
+        assert in_turns.asked["metadata", ledgers[0]] - len(rows) // 2 < 5
+    bookkeeper.denied.add((ledgers[0], 55))
+    with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
+        told = reader.read_with_gaps()
+        assert [getattr(item, "value", None) for item in told] == [*rows[:55], None, *rows[56:]]
