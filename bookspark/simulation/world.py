@@ -29,7 +29,6 @@ from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import PassedOver
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
-from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.clients.all_clients import make_clients, names_of
 from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, WriteTaken
 from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
@@ -38,6 +37,7 @@ from bookspark.simulation.simulation_options import CrashLoses, SimulationOption
 from bookspark.simulation.slots import Slots
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, DUPLICATES, LOSSES, METADATA, Move, Record, State
 from bookspark.simulation.values import Table, clone
+from bookspark.simulation.verdicts import Verdicts
 from bookspark.simulation.view import Violation, WorldView
 
 _TIMEOUT = Unknown(UnknownReason.TIMEOUT)
@@ -91,7 +91,7 @@ class World:
         self._steps: dict[tuple[int, int, int], ClientStep] = {}
         self._possible = PossibleMoves(options, self.bookies, self.records, self.clients, self.events, self.slots)
         self._served: dict[tuple[int, int], tuple[int, int]] = {}
-        self._verdicts: dict[State, Violation | None] = {}
+        self._verdicts = Verdicts(options, self.bookies, self.slots_from, self.records, self.clients, self.slots)
         self._instant = options.crash_loses is CrashLoses.EVERYTHING
         self._volatile = options.ledger_type is LedgerType.VD_JOURNAL
         self.initial: State = (
@@ -281,16 +281,7 @@ class World:
 
     def violation(self, state: State) -> Violation | None:
         """What the first checker that is not satisfied says of ``state``."""
-        start, slots = self.slots_from, self.slots.table.values
-        key = (state[METADATA], *state[CLIENTS:start], *[slots[number][0] for number in state[start:]])
-        try:
-            return self._verdicts[key]
-        except KeyError:
-            view = self.view(state)
-            found = ((name, check(view)) for name, check in CHECKERS.items())
-            verdict = next((Violation(name, what) for name, what in found if what is not None), None)
-            self._verdicts[key] = verdict
-            return verdict
+        return self._verdicts.of(state)
 
     def view(self, state: State) -> WorldView:
         """What checkers and stories look at; not to be changed."""
