@@ -7,6 +7,7 @@ number.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -52,6 +53,9 @@ class Slots:
         self._traits: list[_Traits] = []
         self._moves: dict[int, SlotMoves] = {}
         self._changes: dict[tuple[object, ...], int] = {}
+        self._put: dict[tuple[int, int], int] = {}
+        self._taken: dict[tuple[int, int], int] = {}
+        self._purged: dict[tuple[int, int], int] = {}
         self.empty = self.table.number(Slot(self.bookies.number(SimulatedBookie()), ()))
 
     def bookie(self, slot: int) -> SimulatedBookie:
@@ -112,22 +116,23 @@ class Slots:
 
     def put(self, slot: int, message: int) -> int:
         """A message is sent."""
-        key = ("put", slot, message)
-        found = self._changes.get(key)
+        key = (slot, message)
+        found = self._put.get(key)
         if found is None:
             bookie, messages = self.table[slot]
-            found = self._changes[key] = self._number(bookie, [*messages, message])
+            more = list(messages)
+            insort(more, message, key=self._order.__getitem__)
+            found = self._put[key] = self.table.number(Slot(bookie, tuple(more)))
         return found
 
     def take(self, slot: int, message: int) -> int:
         """A message is gone: it arrived at its client, or it is lost."""
-        key = ("take", slot, message)
-        found = self._changes.get(key)
+        key = (slot, message)
+        found = self._taken.get(key)
         if found is None:
             bookie, messages = self.table[slot]
-            left = list(messages)
-            left.remove(message)
-            found = self._changes[key] = self._number(bookie, left)
+            at = messages.index(message)
+            found = self._taken[key] = self.table.number(Slot(bookie, messages[:at] + messages[at + 1 :]))
         return found
 
     def arrive(self, slot: int, message: int) -> int:
@@ -138,12 +143,12 @@ class Slots:
 
     def purge(self, slot: int, client: int) -> int:
         """The client waits for nothing any more: only what still changes the bookie stays under way."""
-        key = ("purge", slot, client)
-        found = self._changes.get(key)
+        key = (slot, client)
+        found = self._purged.get(key)
         if found is None:
             bookie, messages = self.table[slot]
             left = [kept for number in messages if (kept := self._without(number, client)) is not None]
-            found = self._changes[key] = self._number(bookie, left)
+            found = self._purged[key] = self._number(bookie, left)
         return found
 
     def time_out(self, slot: int, message: int) -> int:

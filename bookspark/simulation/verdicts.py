@@ -69,7 +69,12 @@ class Verdicts:
 
     def of(self, state: State) -> Violation | None:
         """What the first checker that is not satisfied says of ``state``."""
-        self._look()
+        if (
+            len(self._by_slot) != len(self._slots.table.values)
+            or len(self._by_client) != len(self._clients.values)
+            or len(self._by_record) != len(self._records.values)
+        ):
+            self._look()
         start, by_client, by_slot = self._slots_from, self._by_client, self._by_slot
         key = (
             self._by_record[state[METADATA]],

@@ -90,6 +90,8 @@ class World:
         """What came to machines in which states (``search.coverage``)."""
         self._steps: dict[tuple[int, int, int], ClientStep] = {}
         self._possible = PossibleMoves(options, self.bookies, self.records, self.clients, self.events, self.slots)
+        self._answered: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._unanswered: dict[tuple[int, int], tuple[int, int]] = {}
         self._served: dict[tuple[int, int], tuple[int, int]] = {}
         self._verdicts = Verdicts(options, self.bookies, self.slots_from, self.records, self.clients, self.slots)
         self._instant = options.crash_loses is CrashLoses.EVERYTHING
@@ -137,7 +139,7 @@ class World:
                 if isinstance(self.slots.messages[argument].body, Reachable):
                     self._cut_off(after, index)
                 after[index] = self.slots.arrive(after[index], argument)
-                client, event = self.event(index, self.slots.messages[argument], slot)
+                client, event = self.answered(index, argument, slot)
                 self.step(after, client, event)
             case "forget":
                 after[index] = self.slots.take(slot, argument)
@@ -215,9 +217,11 @@ class World:
         after[index] = self.slots.time_out(after[index], number)
         if message.client == 0:
             self._reconnect(after, index)
-        told = Message(message.client, unanswered(message.body, _TIMEOUT))
-        client, event = self.event(index, told, after[index])
-        self.step(after, client, event)
+        found = self._unanswered.get((index, number))
+        if found is None:
+            told = Message(message.client, unanswered(message.body, _TIMEOUT))
+            found = self._unanswered[index, number] = self.event(index, told, after[index])
+        self.step(after, *found)
 
     # -- clients
 
@@ -226,6 +230,14 @@ class World:
         name = self.bookies[index - self.slots_from]
         event = event_of(name, message.body, self.slots.bookie(slot).incarnation)  # type: ignore[arg-type]
         return CLIENTS + message.client, self.events.number(event)
+
+    def answered(self, index: int, message: int, slot: int) -> tuple[int, int]:
+        """``event`` for the message of a number."""
+        key = (index, message, self.slots.bookie(slot).incarnation)
+        found = self._answered.get(key)
+        if found is None:
+            found = self._answered[key] = self.event(index, self.slots.messages[message], slot)
+        return found
 
     def step(self, after: list[int], index: int, event: int) -> None:
         """A client is told something, and what it sends is under way."""
