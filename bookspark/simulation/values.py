@@ -151,12 +151,12 @@ def _written(kind: type, write: Callable[[Sequence[str]], str], plain: set[type]
 
     def function_of(names: tuple[str, ...]) -> Function:
         def complete(value: Any) -> Any:
-            full = object.__new__(kind)
+            full: Any = object.__new__(kind)
             for name in names:
                 setattr(full, name, getattr(value, name, _UNSET))
             return scope["of_complete"](full)
 
-        scope = {
+        scope: dict[str, Any] = {
             "kind": kind,
             "names": names,
             "plain": plain,
@@ -167,7 +167,8 @@ def _written(kind: type, write: Callable[[Sequence[str]], str], plain: set[type]
         body = write(names)
         exec(f"def of_complete(value):\n {body}", scope)
         exec(f"def of(value):\n try:\n  {body}\n except AttributeError:\n  return complete(value)", scope)
-        return scope["of"]
+        function: Function = scope["of"]
+        return function
 
     if not kind.__dictoffset__:
         return function_of(_slots_of(kind))

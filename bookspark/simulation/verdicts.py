@@ -36,6 +36,14 @@ class SeenBookie(NamedTuple):
     defect: str
 
 
+class Alike(NamedTuple):
+    """States whose ledger and clients look the same: the numbers of what is seen of these, and verdicts by what is seen of the
+    bookies."""
+
+    seen: State
+    verdicts: dict[tuple[int, ...], Violation | None]
+
+
 class Verdicts:
     """The verdicts of one world, which shares its tables with this."""
 
@@ -62,29 +70,39 @@ class Verdicts:
         self._by_client: list[int] = []
         self._by_bookie: list[int] = []
         self._by_slot: list[int] = []
-        self._found: dict[State, Violation | None] = {}
+        self._alike: dict[State, Alike] = {}
+        self._judged = 0
 
     def __len__(self) -> int:
-        return len(self._found)
+        return self._judged
 
     def of(self, state: State) -> Violation | None:
         """What the first checker that is not satisfied says of ``state``."""
-        if (
-            len(self._by_slot) != len(self._slots.table.values)
-            or len(self._by_client) != len(self._clients.values)
-            or len(self._by_record) != len(self._records.values)
-        ):
+        return self.of_slots(self.alike(state), state[self._slots_from :])
+
+    def alike(self, state: State) -> Alike:
+        """Those states whose ledger and clients look the same as those of ``state``."""
+        if len(self._by_client) != len(self._clients.values) or len(self._by_record) != len(self._records.values):
             self._look()
-        start, by_client, by_slot = self._slots_from, self._by_client, self._by_slot
-        key = (
-            self._by_record[state[METADATA]],
-            *[by_client[number] for number in state[CLIENTS:start]],
-            *[by_slot[number] for number in state[start:]],
-        )
+        by_client = self._by_client
+        clients = state[CLIENTS : self._slots_from]
+        key = (self._by_record[state[METADATA]], *[by_client[number] for number in clients])
+        found = self._alike.get(key)
+        if found is None:
+            found = self._alike[key] = Alike(key, {})
+        return found
+
+    def of_slots(self, alike: Alike, slots: tuple[int, ...]) -> Violation | None:
+        """The verdict of the state among those that has these slots."""
+        by_slot = self._by_slot
+        if len(by_slot) != len(self._slots.table.values):
+            self._look()
+        key = tuple([by_slot[number] for number in slots])
         try:
-            return self._found[key]
+            return alike.verdicts[key]
         except KeyError:
-            verdict = self._found[key] = self._judge(key)
+            self._judged += 1
+            verdict = alike.verdicts[key] = self._judge(alike.seen, key)
             return verdict
 
     def _look(self) -> None:
@@ -100,15 +118,14 @@ class Verdicts:
             new = records[len(self._by_record) :]
             self._by_record += [self._seen_ledgers.number((one.metadata, one.deleted)) for one in new]
 
-    def _judge(self, key: State) -> Violation | None:
-        ledger, *others = key
-        clients = len(others) - len(self._bookies)
+    def _judge(self, ledger_and_clients: State, bookies: tuple[int, ...]) -> Violation | None:
+        ledger, *clients = ledger_and_clients
         metadata, deleted = self._seen_ledgers[ledger]
-        seen: Any = [self._seen_bookies[number] for number in others[clients:]]
+        seen: Any = [self._seen_bookies[number] for number in bookies]
         view = WorldView(
             self._options,
             metadata,
-            tuple(self._seen_clients[number] for number in others[:clients]),
+            tuple(self._seen_clients[number] for number in clients),
             dict(zip(self._bookies, seen, strict=True)),
             deleted,
         )

@@ -93,7 +93,7 @@ class World:
         self._answered: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._unanswered: dict[tuple[int, int], tuple[int, int]] = {}
         self._served: dict[tuple[int, int], tuple[int, int]] = {}
-        self._verdicts = Verdicts(options, self.bookies, self.slots_from, self.records, self.clients, self.slots)
+        self.verdicts = Verdicts(options, self.bookies, self.slots_from, self.records, self.clients, self.slots)
         self._instant = options.crash_loses is CrashLoses.EVERYTHING
         self._volatile = options.ledger_type is LedgerType.VD_JOURNAL
         self.initial: State = (
@@ -109,7 +109,7 @@ class World:
     @property
     def size(self) -> int:
         """How much the tables hold."""
-        return len(self._verdicts) + len(self.slots.table) + len(self.clients)
+        return len(self.verdicts) + len(self.slots.table) + len(self.clients)
 
     # -- what can happen
 
@@ -293,7 +293,7 @@ class World:
 
     def violation(self, state: State) -> Violation | None:
         """What the first checker that is not satisfied says of ``state``."""
-        return self._verdicts.of(state)
+        return self.verdicts.of(state)
 
     def view(self, state: State) -> WorldView:
         """What checkers and stories look at; not to be changed."""
