@@ -14,6 +14,7 @@ moves is a replay.
 ``clients``             the writer, recoverers, readers, and those that repair
 ``search``              every order within bounds, and random schedules
 ``checkers``            the invariants, one module each
+``verdicts``            what the checkers say of states
 ``view``                what a checker is shown
 ``story``               moves told in sentences
 ``sequence``            the messages of a story: sent, arrived, given up

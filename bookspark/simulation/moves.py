@@ -6,7 +6,8 @@ production may be so here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
@@ -17,11 +18,14 @@ from bookspark.simulation.slots import Slots
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, DUPLICATES, LOSSES, METADATA, Move, Record, State
 from bookspark.simulation.values import Table
 
-_Situation = tuple[int, int, bool, bool, bool, bool, bool, bool, int]
-"""What the moves in a slot depend on: its place and number; whether crashes, losses, duplicates and departures are left; whether
-the bookie may heal and the ledger was deleted; and up to which entry the writer sends nothing any more."""
+_Budgets = tuple[bool, bool, bool, bool]
+"""Whether crashes, losses, duplicates and departures are left."""
+_Named = tuple[str, ...] | None
+_Slots = dict[int, tuple[Move, ...]]
 
 _DELETE = (Move("delete", METADATA),)
+_move: Callable[[tuple[str, int, int]], Move] = partial(tuple.__new__, Move)
+"""Schedules make some ten thousand moves a second, and a named tuple's own way takes twice as long."""
 
 
 class PossibleMoves:
@@ -43,39 +47,59 @@ class PossibleMoves:
         self._events = events
         self._slots = slots
         self._choices: dict[int, tuple[tuple[str, int], ...]] = {}
-        self._groups: dict[tuple[object, ...], tuple[Move, ...]] = {}
+        self._client_groups: dict[tuple[object, ...], _Slots] = {}
+        self._slot_groups: dict[tuple[object, ...], _Slots] = {}
+        self._tables: dict[tuple[object, ...], list[_Slots]] = {}
 
     def groups(self, state: State) -> list[tuple[Move, ...]]:
         """What may happen to the metadata, to each client and in each slot."""
-        groups: list[tuple[Move, ...]] = []
-        cached = self._groups
-        slots_from = len(state) - len(self._bookies)
-        crashes, losses, duplicates = state[CRASHES] > 0, state[LOSSES] > 0, state[DUPLICATES] > 0
-        departures, named = state[DEPARTURES] > 0, self._named(state)
-        deleted = self._records[state[METADATA]].deleted
-        done_with = self._clients[state[CLIENTS]].done_with if self._options.holds_back else NO_ENTRY
-        if self._options.deletes and not deleted:
-            groups.append(_DELETE)
-        for index in range(CLIENTS, slots_from):
-            key: tuple[object, ...] = (index, state[index], losses, named)
-            found = cached.get(key)
-            if found is None:
-                found = cached[key] = tuple(self._client_moves(index, state[index], losses, named))
-            groups.append(found)
-        for index in range(slots_from, len(state)):
-            slot = state[index]
-            heals = self._options.heals and self._may_heal(state, index)
-            situation = (index, slot, crashes, losses, duplicates, departures, heals, deleted, done_with)
-            found = cached.get(situation)
-            if found is None:
-                found = cached[situation] = tuple(self._slot_moves(situation))
-            groups.append(found)
-        return groups
+        o = self._options
+        deleted = o.deletes and self._records[state[METADATA]].deleted
+        done_with = self._clients[state[CLIENTS]].done_with if o.holds_back else NO_ENTRY
+        named = self._named(state) if o.accept_loss else None
+        key = (state[CRASHES:CLIENTS], deleted, done_with, named)
+        tables = self._tables.get(key)
+        if tables is None:
+            tables = self._tables[key] = self._tables_of(state, deleted, done_with, named)
+        numbers: Iterable[Any] = state[CLIENTS:] if not o.heals else self._numbers_with_heals(state)
+        found: list[Any] = [table.get(number) for table, number in zip(tables, numbers, strict=True)]
+        if None in found:
+            self._fill(found, state, tables, deleted, done_with, named)
+        return [_DELETE, *found] if o.deletes and not deleted else found
 
-    def _named(self, state: State) -> tuple[str, ...] | None:
-        """The bookies that an operator declares lost; None if nobody accepts a loss."""
-        if not self._options.accept_loss:
-            return None
+    def _tables_of(self, state: State, deleted: bool, done_with: int, named: _Named) -> list[_Slots]:
+        """The groups of each place by the number that is there, as far as the rest of the state has a say in them."""
+        slots_from, budgets = len(state) - len(self._bookies), _budgets(state)
+        losses = state[LOSSES] > 0
+        tables = [self._client_groups.setdefault((index, losses, named), {}) for index in range(CLIENTS, slots_from)]
+        for index in range(slots_from, len(state)):
+            tables.append(self._slot_groups.setdefault((index, budgets, deleted, done_with), {}))
+        return tables
+
+    def _numbers_with_heals(self, state: State) -> list[Any]:
+        """A bookie may heal only if its healing is not under way."""
+        slots_from = len(state) - len(self._bookies)
+        slots = [(state[index], self._may_heal(state, index)) for index in range(slots_from, len(state))]
+        return [*state[CLIENTS:slots_from], *slots]
+
+    def _fill(
+        self, found: list[Any], state: State, tables: list[_Slots], deleted: bool, done_with: int, named: _Named
+    ) -> None:
+        slots_from, budgets, heals = len(state) - len(self._bookies), _budgets(state), self._options.heals
+        for at, group in enumerate(found):
+            if group is None:
+                index = CLIENTS + at
+                number: Any = state[index]
+                if index < slots_from:
+                    group = tuple(self._client_moves(index, number, state[LOSSES] > 0, named))
+                else:
+                    may_heal = heals and self._may_heal(state, index)
+                    group = tuple(self._slot_moves(index, number, budgets, may_heal, deleted, done_with))
+                    number = (number, may_heal) if heals else number
+                found[at] = tables[at][number] = group
+
+    def _named(self, state: State) -> tuple[str, ...]:
+        """The bookies that an operator declares lost."""
         slots = zip(self._bookies, state[len(state) - len(self._bookies) :], strict=True)
         return tuple(name for name, slot in slots if not self._options.named_losses or self._slots.moves(slot).gone)
 
@@ -93,30 +117,32 @@ class PossibleMoves:
             if told.machine is not None and index > CLIENTS:
                 yield Move("deadline", index)
 
-    def _slot_moves(self, situation: _Situation) -> Iterator[Move]:
-        index, slot, crashes, losses, duplicates, departures, heals, deleted, done_with = situation
+    def _slot_moves(
+        self, index: int, slot: int, budgets: _Budgets, heals: bool, deleted: bool, done_with: int
+    ) -> Iterator[Move]:
+        crashes, losses, duplicates, departures = budgets
         found = self._slots.moves(slot)
         for message in found.requests:
-            yield Move("request", index, message)
-            if self._slots.messages[message].is_add_of_writer_up_to(done_with):
-                yield Move("forget", index, message)
+            yield _move(("request", index, message))
+            if done_with > NO_ENTRY and self._slots.messages[message].is_add_of_writer_up_to(done_with):
+                yield _move(("forget", index, message))
         for message in found.answers:
-            yield Move("answer", index, message)
+            yield _move(("answer", index, message))
         for kind in found.others:
-            yield Move(kind, index)
+            yield _move((kind, index, 0))
         if crashes and "boot" not in found.others and not found.gone:
-            yield Move("crash", index)
+            yield _move(("crash", index, 0))
         if departures and not found.gone:
-            yield Move("depart", index)
+            yield _move(("depart", index, 0))
         for message in found.fallible:
             if losses or (found.gone and message not in found.answers):
-                yield Move("timeout", index, message)
+                yield _move(("timeout", index, message))
             if duplicates and message in found.requests:
-                yield Move("duplicate", index, message)
+                yield _move(("duplicate", index, message))
         if heals and found.limbo_boot:
-            yield Move("heal", index)
+            yield _move(("heal", index, 0))
         if deleted and found.collectable:
-            yield Move("collect", index)
+            yield _move(("collect", index, 0))
 
     def choices(self, client: int) -> tuple[tuple[str, int], ...]:
         """(kind, argument) of what a client's user and the metadata store may do."""
@@ -132,3 +158,7 @@ class PossibleMoves:
 
     def _may_heal(self, state: State, index: int) -> bool:
         return self._clients[state[index - len(self._bookies)]].machine is None
+
+
+def _budgets(state: State) -> _Budgets:
+    return state[CRASHES] > 0, state[LOSSES] > 0, state[DUPLICATES] > 0, state[DEPARTURES] > 0

@@ -7,6 +7,7 @@ number.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -22,6 +23,11 @@ class Slot(NamedTuple):
 
     bookie: int
     messages: tuple[int, ...]
+
+
+SAME = -1
+"""The symbolic slot that stands for any slot, as it is. What is put there or purged leads to another symbolic slot, which stands
+for any slot with that done to it (``Slots.resolved``). Symbolic slots are numbers below zero."""
 
 
 class SlotMoves(NamedTuple):
@@ -40,6 +46,9 @@ class SlotMoves(NamedTuple):
     """Does the bookie have anything of the ledger, to be collected if that is deleted?"""
 
 
+_Done = tuple[tuple[str, int], ...]
+
+
 class Slots:
     """Numbers for slots, and the changes of slots."""
 
@@ -52,6 +61,13 @@ class Slots:
         self._traits: list[_Traits] = []
         self._moves: dict[int, SlotMoves] = {}
         self._changes: dict[tuple[object, ...], int] = {}
+        self._steps: dict[tuple[int, tuple[object, ...]], tuple[int, list[int]]] = {}
+        """By the number of a bookie and what it does: the bookie after that, and its answers."""
+        self._symbols: dict[int, _Done] = {SAME: ()}
+        self._symbol_numbers: dict[_Done, int] = {(): SAME}
+        self._put: dict[tuple[int, int], int] = {}
+        self._taken: dict[tuple[int, int], int] = {}
+        self._purged: dict[tuple[int, int], int] = {}
         self.empty = self.table.number(Slot(self.bookies.number(SimulatedBookie()), ()))
 
     def bookie(self, slot: int) -> SimulatedBookie:
@@ -112,22 +128,27 @@ class Slots:
 
     def put(self, slot: int, message: int) -> int:
         """A message is sent."""
-        key = ("put", slot, message)
-        found = self._changes.get(key)
+        key = (slot, message)
+        found = self._put.get(key)
         if found is None:
-            bookie, messages = self.table[slot]
-            found = self._changes[key] = self._number(bookie, [*messages, message])
+            if slot < 0:
+                found = self._symbol((*self._symbols[slot], ("put", message)))
+            else:
+                bookie, messages = self.table[slot]
+                more = list(messages)
+                insort(more, message, key=self._order.__getitem__)
+                found = self.table.number(Slot(bookie, tuple(more)))
+            self._put[key] = found
         return found
 
     def take(self, slot: int, message: int) -> int:
         """A message is gone: it arrived at its client, or it is lost."""
-        key = ("take", slot, message)
-        found = self._changes.get(key)
+        key = (slot, message)
+        found = self._taken.get(key)
         if found is None:
             bookie, messages = self.table[slot]
-            left = list(messages)
-            left.remove(message)
-            found = self._changes[key] = self._number(bookie, left)
+            at = messages.index(message)
+            found = self._taken[key] = self.table.number(Slot(bookie, messages[:at] + messages[at + 1 :]))
         return found
 
     def arrive(self, slot: int, message: int) -> int:
@@ -138,12 +159,16 @@ class Slots:
 
     def purge(self, slot: int, client: int) -> int:
         """The client waits for nothing any more: only what still changes the bookie stays under way."""
-        key = ("purge", slot, client)
-        found = self._changes.get(key)
+        key = (slot, client)
+        found = self._purged.get(key)
         if found is None:
-            bookie, messages = self.table[slot]
-            left = [kept for number in messages if (kept := self._without(number, client)) is not None]
-            found = self._changes[key] = self._number(bookie, left)
+            if slot < 0:
+                found = self._symbol((*self._symbols[slot], ("purge", client)))
+            else:
+                bookie, messages = self.table[slot]
+                left = [kept for number in messages if (kept := self._without(number, client)) is not None]
+                found = self._number(bookie, left)
+            self._purged[key] = found
         return found
 
     def time_out(self, slot: int, message: int) -> int:
@@ -159,6 +184,17 @@ class Slots:
             return message
         return self.message(Message(NOBODY, found.body)) if matters(found.body) else None
 
+    def _symbol(self, done: _Done) -> int:
+        number = self._symbol_numbers.setdefault(done, -1 - len(self._symbol_numbers))
+        self._symbols[number] = done
+        return number
+
+    def resolved(self, symbolic: int, slot: int) -> int:
+        """``slot``, with that done to it for which the symbolic slot stands."""
+        for what, argument in self._symbols[symbolic]:
+            slot = self.put(slot, argument) if what == "put" else self.purge(slot, argument)
+        return slot
+
     # -- the bookie
 
     def deliver(self, slot: int, message: int, *, sync_at_once: bool, kept: bool = False) -> int:
@@ -170,11 +206,12 @@ class Slots:
             left = list(messages)
             if not kept:
                 left.remove(message)
-            request = self.messages[message]
-            if kept:
-                request = Message(NOBODY, request.body)
+            request = message if not kept else self.message(Message(NOBODY, self.messages[message].body))
             found = self._changes[key] = self._changed(
-                number, left, lambda bookie: bookie.deliver(request, self._options, sync_at_once)
+                number,
+                left,
+                ("deliver", request, sync_at_once),
+                lambda bookie: bookie.deliver(self.messages[request], self._options, sync_at_once),
             )
         return found
 
@@ -203,7 +240,7 @@ class Slots:
                 raise AssertionError(f"no such change: {kind}")
 
             number, messages = self.table[slot]
-            found = self._changes[key] = self._changed(number, list(messages), step)
+            found = self._changes[key] = self._changed(number, list(messages), (kind, sync_at_once), step)
         return found
 
     def with_metadata(self, slot: int, kind: str, name: str, metadata: LedgerMetadata | None, version: int) -> int:
@@ -221,17 +258,29 @@ class Slots:
                 return []
 
             number, messages = self.table[slot]
-            found = self._changes[key] = self._changed(number, list(messages), step)
+            found = self._changes[key] = self._changed(number, list(messages), (kind, name, version), step)
         return found
 
-    def _changed(self, bookie: int, messages: list[int], step: Callable[[SimulatedBookie], list[Message]]) -> int:
-        copy = clone(self.bookies[bookie])
-        try:
-            answers = step(copy)
-        except Exception as error:
-            copy, answers = clone(self.bookies[bookie]), []
-            copy.defect = f"{type(error).__name__}: {error}"
-        return self._number(self.bookies.number(copy), messages + [self.message(answer) for answer in answers])
+    def _changed(
+        self,
+        bookie: int,
+        messages: list[int],
+        what: tuple[object, ...],
+        step: Callable[[SimulatedBookie], list[Message]],
+    ) -> int:
+        """The slot after ``step``, which ``what`` stands for. What the bookie does is not made again for other messages."""
+        key = (bookie, what)
+        found = self._steps.get(key)
+        if found is None:
+            copy = clone(self.bookies[bookie])
+            try:
+                answers = step(copy)
+            except Exception as error:
+                copy, answers = clone(self.bookies[bookie]), []
+                copy.defect = f"{type(error).__name__}: {error}"
+            found = self._steps[key] = self.bookies.number(copy), [self.message(answer) for answer in answers]
+        after, sent = found
+        return self._number(after, messages + sent)
 
 
 class _Traits(NamedTuple):

@@ -4,6 +4,10 @@ Law: two machines with equal frozen forms decide alike for ever. A machine's fut
 callbacks, generators or closures (docs/decisions/pure-protocol.md). So the frozen form is all of its fields, whatever they
 are called. The order of a dict or a set carries no decision, and is left out of the comparison.
 
+An immutable value is frozen to a token: equal ones have the same token, which stands for nothing else. So a ledger's metadata,
+which many machines have, is hashed once for each object and not once for each state. Functions that freeze or copy the objects of
+a class are written from the names of its fields, because half of the time of a random schedule went into walking through them.
+
 A component of the world (a bookie, a client, the metadata) is kept as a small number from a ``Table``. A step of a component is
 remembered by its number and the number of the event. So each distinct step of a real machine is made once, and the world
 goes through millions of states that are combinations of few distinct component states.
@@ -11,9 +15,8 @@ goes through millions of states that are combinations of few distinct component 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
-from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -24,23 +27,30 @@ Function = Callable[[Any], Any]
 _UNSET = None
 """The frozen form of a field that was never set."""
 _PLAIN: set[type] = set()
-"""Types whose values are their own frozen form and their own copy. Most fields are of these, so they are asked first."""
-_FREEZERS: dict[type, Function] = {}
-_CLONERS: dict[type, Function] = {}
+"""Types whose values are their own frozen form. Most fields are of these, so they are asked first."""
+_SHARED: set[type] = set()
+"""Types whose values are their own copy."""
+_TOKENS: dict[Any, object] = {}
+"""Of each immutable value that was ever frozen, what stands for it."""
+_BY_ID: dict[int, tuple[Any, object]] = {}
+"""The same by the identity of an object, which is kept here so that its identity stays its own."""
+_BY_ID_MAX = 20_000
+
+
+class _Functions(dict[type, Function]):
+    """What is done with values of a type; made when the type is met first."""
+
+    def __init__(self, make: Callable[[type], Function]) -> None:
+        self._make = make
+
+    def __missing__(self, kind: type) -> Function:
+        function = self[kind] = self._make(kind)
+        return function
 
 
 def freeze(value: Any) -> Hashable:
     """A hashable value that is equal for equal objects."""
-    kind = type(value)
-    function = _FREEZERS.get(kind)
-    if function is None:
-        function = _FREEZERS[kind] = _freezer(kind)
-    return function(value)  # type: ignore[no-any-return]
-
-
-def _freeze_all(values: Iterable[Any]) -> list[Hashable]:
-    plain = _PLAIN
-    return [value if type(value) in plain else freeze(value) for value in values]
+    return _FREEZERS[type(value)](value)  # type: ignore[no-any-return]
 
 
 def _freezer(kind: type) -> Function:
@@ -50,86 +60,128 @@ def _freezer(kind: type) -> Function:
     if issubclass(kind, BaseException):
         return lambda value: kind.__name__
     if _immutable(kind):
-        return _freeze_immutable
+        return _immutable_freezer(kind)
+    plain, freezers = _PLAIN, _FREEZERS
     if issubclass(kind, tuple | list):
-        return lambda value: (kind, *_freeze_all(value))
+        return lambda value: (kind, *[x if type(x) in plain else freezers[type(x)](x) for x in value])
     if issubclass(kind, Mapping):
-        return lambda value: (kind, frozenset(zip(_freeze_all(value), _freeze_all(value.values()), strict=True)))
+
+        def freeze_mapping(value: Any) -> Hashable:
+            if not value:
+                return kind
+            keys = [x if type(x) in plain else freezers[type(x)](x) for x in value]
+            values = [x if type(x) in plain else freezers[type(x)](x) for x in value.values()]
+            return kind, frozenset(zip(keys, values, strict=True))
+
+        return freeze_mapping
     if issubclass(kind, set | frozenset):
-        return lambda value: (kind, frozenset(_freeze_all(value)))
+        return lambda value: (
+            (kind, frozenset([x if type(x) in plain else freezers[type(x)](x) for x in value])) if value else kind
+        )
     return _structure_freezer(kind)
 
 
 def _structure_freezer(kind: type) -> Function:
-    if kind.__dictoffset__:
-        return lambda value: (kind, *[(name, freeze(item)) for name, item in sorted(vars(value).items())])
-    fields = _fields_getter(kind)
-    return lambda value: (kind, *_freeze_all(fields(value)))
+    return _written(kind, _freezing, _PLAIN, _FREEZERS)
 
 
-def _freeze_immutable(value: Any) -> Hashable:
-    """A frozen dataclass is its own frozen form, unless there is something changeable in it."""
-    try:
-        hash(value)
-    except TypeError:
-        return _structure_freezer(type(value))(value)  # type: ignore[no-any-return]
-    return value  # type: ignore[no-any-return]
+def _immutable_freezer(kind: type) -> Function:
+    by_id = _BY_ID
+
+    def freeze_immutable(value: Any) -> Hashable:
+        """What stands for it, unless there is something changeable in it."""
+        found = by_id.get(id(value))
+        if found is not None:
+            return found[1]
+        try:
+            token = _TOKENS.get(value)
+        except TypeError:
+            return _structure_freezer(kind)(value)  # type: ignore[no-any-return]
+        if token is None:
+            token = _TOKENS[value] = object()
+        if len(by_id) > _BY_ID_MAX:
+            by_id.clear()
+        by_id[id(value)] = value, token
+        return token
+
+    return freeze_immutable
 
 
 def clone(value: T) -> T:
     """A copy that shares nothing changeable with ``value``. A part of it that may change must be reachable in one way only. A
     tuple is taken to hold nothing that may change."""
-    kind = type(value)
-    function = _CLONERS.get(kind)
-    if function is None:
-        function = _CLONERS[kind] = _cloner(kind)
-    return function(value)  # type: ignore[no-any-return]
-
-
-def _clone_all(values: Iterable[Any]) -> list[Any]:
-    plain = _PLAIN
-    return [value if type(value) in plain else clone(value) for value in values]
+    return _CLONERS[type(value)](value)  # type: ignore[no-any-return]
 
 
 def _cloner(kind: type) -> Function:
     if issubclass(kind, (*_ATOMS, BaseException, tuple, frozenset)) or _immutable(kind):
+        _SHARED.add(kind)
         return _itself
+    shared, cloners = _SHARED, _CLONERS
     if issubclass(kind, dict):
-        return lambda value: kind(zip(value, _clone_all(value.values()), strict=True))
+        return lambda value: kind(
+            {name: x if type(x) in shared else cloners[type(x)](x) for name, x in value.items()} if value else ()
+        )
     if issubclass(kind, list | set):
-        return lambda value: kind(_clone_all(value))
-    return _object_cloner(kind)
+        return lambda value: kind([x if type(x) in shared else cloners[type(x)](x) for x in value] if value else ())
+    return _written(kind, _copying, _SHARED, _CLONERS)
 
 
-def _object_cloner(kind: type) -> Function:
-    names = _slots_of(kind)
-    fields = _fields_getter(kind)
-
-    def clone_object(value: Any) -> Any:
-        copy: Any = object.__new__(kind)
-        for name, item in zip(names, _clone_all(fields(value)), strict=True):
-            setattr(copy, name, item)
-        if kind.__dictoffset__:
-            copy.__dict__.update({name: clone(item) for name, item in vars(value).items()})
-        return copy
-
-    return clone_object
+_FREEZERS = _Functions(_freezer)
+_CLONERS = _Functions(_cloner)
 
 
-def _fields_getter(kind: type) -> Callable[[Any], tuple[Any, ...]]:
-    """What is in an object's slots, in their order."""
-    names = _slots_of(kind)
-    if len(names) < 2:
-        return lambda value: tuple(getattr(value, name, _UNSET) for name in names)
-    getter = attrgetter(*names)
+# -- functions that are written
 
-    def fields(value: Any) -> tuple[Any, ...]:
-        try:
-            return getter(value)
-        except AttributeError:
-            return tuple(getattr(value, name, _UNSET) for name in names)
 
-    return fields
+def _freezing(names: Sequence[str]) -> str:
+    fields = [
+        f"x{i} if type(x{i} := value.{name}) in plain else others[type(x{i})](x{i})" for i, name in enumerate(names)
+    ]
+    return f"return kind, names, {', '.join(fields)}"
+
+
+def _copying(names: Sequence[str]) -> str:
+    fields = [f"copy.{name} = x if type(x := value.{name}) in plain else others[type(x)](x)" for name in names]
+    return "; ".join(("copy = new(kind)", *fields, "return copy"))
+
+
+def _written(kind: type, write: Callable[[Sequence[str]], str], plain: set[type], others: _Functions) -> Function:
+    """What ``write`` says, for an object of ``kind``: fields of ``plain`` types as they are, ``others`` for the others."""
+
+    def function_of(names: tuple[str, ...]) -> Function:
+        def complete(value: Any) -> Any:
+            full: Any = object.__new__(kind)
+            for name in names:
+                setattr(full, name, getattr(value, name, _UNSET))
+            return scope["of_complete"](full)
+
+        scope: dict[str, Any] = {
+            "kind": kind,
+            "names": names,
+            "plain": plain,
+            "others": others,
+            "new": object.__new__,
+            "complete": complete,
+        }
+        body = write(names)
+        exec(f"def of_complete(value):\n {body}", scope)
+        exec(f"def of(value):\n try:\n  {body}\n except AttributeError:\n  return complete(value)", scope)
+        function: Function = scope["of"]
+        return function
+
+    if not kind.__dictoffset__:
+        return function_of(_slots_of(kind))
+    known: dict[tuple[str, ...], Function] = {}
+
+    def by_names(value: Any) -> Any:
+        names = tuple(value.__dict__)
+        function = known.get(names)
+        if function is None:
+            function = known[names] = function_of(tuple(sorted(names)))
+        return function(value)
+
+    return by_names
 
 
 def _itself(value: Any) -> Any:

@@ -29,7 +29,6 @@ from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import PassedOver
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
-from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.clients.all_clients import make_clients, names_of
 from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, WriteTaken
 from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
@@ -38,6 +37,7 @@ from bookspark.simulation.simulation_options import CrashLoses, SimulationOption
 from bookspark.simulation.slots import Slots
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, DUPLICATES, LOSSES, METADATA, Move, Record, State
 from bookspark.simulation.values import Table, clone
+from bookspark.simulation.verdicts import Verdicts
 from bookspark.simulation.view import Violation, WorldView
 
 _TIMEOUT = Unknown(UnknownReason.TIMEOUT)
@@ -90,8 +90,10 @@ class World:
         """What came to machines in which states (``search.coverage``)."""
         self._steps: dict[tuple[int, int, int], ClientStep] = {}
         self._possible = PossibleMoves(options, self.bookies, self.records, self.clients, self.events, self.slots)
+        self._answered: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._unanswered: dict[tuple[int, int], tuple[int, int]] = {}
         self._served: dict[tuple[int, int], tuple[int, int]] = {}
-        self._verdicts: dict[State, Violation | None] = {}
+        self.verdicts = Verdicts(options, self.bookies, self.slots_from, self.records, self.clients, self.slots)
         self._instant = options.crash_loses is CrashLoses.EVERYTHING
         self._volatile = options.ledger_type is LedgerType.VD_JOURNAL
         self.initial: State = (
@@ -107,7 +109,7 @@ class World:
     @property
     def size(self) -> int:
         """How much the tables hold."""
-        return len(self._verdicts) + len(self.slots.table) + len(self.clients)
+        return len(self.verdicts) + len(self.slots.table) + len(self.clients)
 
     # -- what can happen
 
@@ -137,7 +139,7 @@ class World:
                 if isinstance(self.slots.messages[argument].body, Reachable):
                     self._cut_off(after, index)
                 after[index] = self.slots.arrive(after[index], argument)
-                client, event = self.event(index, self.slots.messages[argument], slot)
+                client, event = self.answered(index, argument, slot)
                 self.step(after, client, event)
             case "forget":
                 after[index] = self.slots.take(slot, argument)
@@ -215,9 +217,11 @@ class World:
         after[index] = self.slots.time_out(after[index], number)
         if message.client == 0:
             self._reconnect(after, index)
-        told = Message(message.client, unanswered(message.body, _TIMEOUT))
-        client, event = self.event(index, told, after[index])
-        self.step(after, client, event)
+        found = self._unanswered.get((index, number))
+        if found is None:
+            told = Message(message.client, unanswered(message.body, _TIMEOUT))
+            found = self._unanswered[index, number] = self.event(index, told, after[index])
+        self.step(after, *found)
 
     # -- clients
 
@@ -226,6 +230,14 @@ class World:
         name = self.bookies[index - self.slots_from]
         event = event_of(name, message.body, self.slots.bookie(slot).incarnation)  # type: ignore[arg-type]
         return CLIENTS + message.client, self.events.number(event)
+
+    def answered(self, index: int, message: int, slot: int) -> tuple[int, int]:
+        """``event`` for the message of a number."""
+        key = (index, message, self.slots.bookie(slot).incarnation)
+        found = self._answered.get(key)
+        if found is None:
+            found = self._answered[key] = self.event(index, self.slots.messages[message], slot)
+        return found
 
     def step(self, after: list[int], index: int, event: int) -> None:
         """A client is told something, and what it sends is under way."""
@@ -281,16 +293,7 @@ class World:
 
     def violation(self, state: State) -> Violation | None:
         """What the first checker that is not satisfied says of ``state``."""
-        start, slots = self.slots_from, self.slots.table.values
-        key = (state[METADATA], *state[CLIENTS:start], *[slots[number][0] for number in state[start:]])
-        try:
-            return self._verdicts[key]
-        except KeyError:
-            view = self.view(state)
-            found = ((name, check(view)) for name, check in CHECKERS.items())
-            verdict = next((Violation(name, what) for name, what in found if what is not None), None)
-            self._verdicts[key] = verdict
-            return verdict
+        return self.verdicts.of(state)
 
     def view(self, state: State) -> WorldView:
         """What checkers and stories look at; not to be changed."""

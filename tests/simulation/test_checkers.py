@@ -16,6 +16,7 @@ from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.clients.reader import ReaderClient
 from bookspark.simulation.clients.recoverer import RecovererClient
+from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.view import WorldView
 from bookspark.simulation.world import World
@@ -120,3 +121,32 @@ def test_it_sees_what_it_is_for(name):
 @pytest.mark.parametrize("found", SOUND)
 def test_a_sound_state_passes_them_all(found):
     assert {name: said for name, check in CHECKERS.items() if (said := check(found))} == {}
+
+
+@pytest.mark.parametrize("given", [{}, {"readers": 1, "long_polls": True}, {"accept_loss": True, "departures": 1}])
+def test_the_verdict_of_what_is_seen_is_that_of_the_whole_state(given):
+    """States that look the same share a verdict: no checker needs more than it is shown."""
+    given = {
+        **given,
+        "limbo": False,
+        "boot_fencing": False,
+        "fence_on_recovery_read": False,
+        "crashes": 2,
+        "ensemble": 2,
+    }
+    schedules = RandomSchedules(given)
+    for seed in range(60):
+        world, moves, _ = schedules.schedule(seed)
+        state = world.initial
+        for move in moves:
+            state = world.apply(state, move)
+            said = ((name, check(world.view(state))) for name, check in CHECKERS.items())
+            verdict = next(((name, what) for name, what in said if what is not None), None)
+            assert world.violation(state) == verdict
+
+
+def test_a_checker_that_looks_at_more_than_it_is_shown_is_stopped(monkeypatch):
+    monkeypatch.setitem(CHECKERS, "peeps", lambda found: str(found.writer.machine))
+    world = World(SimulationOptions())
+    with pytest.raises(AttributeError):
+        world.violation(world.initial)

@@ -111,7 +111,7 @@ TINY = SimulationOptions(2, 2, 1, closes=False, recoverers=0)
 @pytest.mark.parametrize(
     "options",
     [
-        *(BP46, SMALL[3]),
+        *(BP46, *SMALL[3:6], SimulationOptions(3, 3, 2)),
         *(replace(TINY, losses=1), replace(TINY, duplicates=1), replace(TINY, departures=1)),
         replace(TINY, recoverers=1, accept_loss=True),
         replace(TINY, holds_back=True, entries=2),
@@ -125,11 +125,11 @@ TINY = SimulationOptions(2, 2, 1, closes=False, recoverers=0)
     ids=lambda options: options.arguments(),
 )
 def test_the_search_makes_every_move(options):
-    """Its own successors are what ``moves`` and ``apply`` say."""
+    """Its own successors are what ``moves`` and ``apply`` say, and what ``visited`` takes these for."""
     search = Exhaustive(options)
-    world = search.world
-    for state in sorted(reachable(world, Reductions(world).visited, states_max=4_000))[::7]:
-        assert set(search.successors(state)) == {world.apply(state, move) for move in world.moves(state)}
+    world, visited = search.world, Reductions(search.world).visited
+    for state in sorted(reachable(world, visited, states_max=4_000))[::7]:
+        assert set(search.successors(state)) == {visited(world.apply(state, move)) for move in world.moves(state)}
 
 
 def test_a_bookie_has_to_remember_that_it_collected_deleted_ledgers():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, 
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_state import PendingAdd
+from bookspark.simulation import values
 from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.values import clone
+from bookspark.simulation.values import clone, freeze
 
 
 def changeable(value: Any) -> Iterator[Any]:
@@ -62,3 +64,52 @@ def test_a_part_that_is_referred_to_twice_is_seen() -> None:
     assert parts_with_two_ways(writer) == []
     writer.cursors.pending[1] = add
     assert parts_with_two_ways(writer) == [add, add.acks]
+
+
+@dataclass(frozen=True)
+class Told:
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Noted:
+    names: list[str]
+
+
+class Loose:
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+class Tight:
+    __slots__ = ("first", "second")
+
+
+def test_equal_objects_have_equal_frozen_forms_and_others_have_not() -> None:
+    unset, half = Tight(), Tight()
+    half.second = 1
+    distinct = [
+        *(1, "a", (1,), [1], {1}, frozenset({1}), {1: 2}, {}, set(), [], ()),
+        *(Told(("a",)), Told(("b",)), Noted(["a"]), Noted(["b"]), unset, half),
+        *(Loose(a=1), Loose(b=1), Loose(a=2), Loose(a=Told(("a",))), Loose(a=Noted(["a"])), Loose()),
+    ]
+    frozen = [freeze(value) for value in distinct]
+    assert len(set(frozen)) == len(frozen)
+    assert [freeze(deepcopy(value)) for value in distinct] == frozen
+    assert freeze(Loose(a=1, b={2: 3, 4: 5})) == freeze(Loose(b={4: 5, 2: 3}, a=1))
+
+
+def test_a_token_stands_for_its_value_after_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "_BY_ID_MAX", 10)
+    first = freeze(Told(("first",)))
+    others = {freeze(Told((str(number),))) for number in range(100)}
+    assert len(others) == 100 and first not in others
+    assert freeze(Told(("first",))) == first
+
+
+def test_a_copy_of_an_object_with_fields_that_were_never_set_is_equal_to_it() -> None:
+    half = Tight()
+    half.second = [1]
+    copy = clone(half)
+    assert copy.second == [1] and copy.second is not half.second
+    assert freeze(copy) == freeze(half)

@@ -80,6 +80,8 @@ class Client:
     """What all clients have."""
 
     kind = ""
+    seen: tuple[str, ...] = ("defect",)
+    """What checkers see of it."""
 
     def __init__(self) -> None:
         self.machine: Any = None

@@ -53,6 +53,7 @@ class ReaderClient(Client):
     LAC. It does that several times."""
 
     kind = "reader"
+    seen = ("defect", "contradiction", "denied", "read")
 
     def __init__(self, options: SimulationOptions) -> None:
         super().__init__()

@@ -29,6 +29,7 @@ class RecovererClient(Client):
     """Somebody who opens the ledger, once, at any time."""
 
     kind = "recoverer"
+    seen = ("defect", "outcome", "wrote_back")
 
     def __init__(self) -> None:
         super().__init__()

@@ -50,6 +50,7 @@ class WriterClient(Client):
     """The application that created the ledger and appends to it."""
 
     kind = "writer"
+    seen = ("defect", "last_add_confirmed", "last_add_fully_replicated")
 
     def __init__(self, metadata: LedgerMetadata, version: int, options: SimulationOptions) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 ====================  ==========================================================================================================
 ``exhaustive``        every order within the bounds of the options, breadth first
+``successors``        the states after a state, as lookups
 ``reductions``        which states an exhaustive search need not tell apart
 ``random_schedules``  random schedules, longer than an exhaustive search can be
 ``drawn_options``     the options of a random schedule

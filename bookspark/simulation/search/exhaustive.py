@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.simulation.search.reductions import Reductions
+from bookspark.simulation.search.successors import Packed, Successors
 from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.state import CLIENTS, CRASHES, METADATA, Move, State
+from bookspark.simulation.state import Move, State
 from bookspark.simulation.view import Violation
 from bookspark.simulation.world import World
 
@@ -48,39 +49,38 @@ class Exhaustive:
         self.world = World(options)
         self._invariant = invariant
         self._moves_max = moves_max
-        self._visited = Reductions(self.world, exchange=exchange, prune=prune).visited
-        self._plain = _entangled(options)
-        self._local: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._told: dict[tuple[int, int], tuple[tuple[int, int, int], ...]] = {}
+        reductions = Reductions(self.world, exchange=exchange, prune=prune)
+        self._visited = reductions.visited
+        self._successors = Successors(self.world, reductions, moves_first=not _entangled(options))
 
     def run(self, states_max: int | None = None, seconds_max: float | None = None) -> Result:
         """Search until all is seen, a violation is found, or a bound is reached."""
         started, used = time.monotonic(), time.process_time()
-        world, visited = self.world, self._visited
-        first = visited(world.initial)
-        numbers: dict[State, int] = {first: 0}
+        world = self.world
+        pack, unpack, successors = self._successors.pack, self._successors.unpack, self._successors.of
+        first = pack(self._visited(world.initial))
+        numbers: dict[Packed, int] = {first: 0}
         parents = array("L", [0])
         layer, base = [first], 0
 
-        def result(finished: bool, violated: State | None) -> Result:
+        def result(finished: bool, violated: Packed | None) -> Result:
             seconds = time.process_time() - used
             if violated is None:
                 return Result(len(numbers), finished, None, (), seconds)
             moves = self._story(violated, numbers, parents)
-            return Result(len(numbers), True, world.violation(violated), moves, seconds)
+            return Result(len(numbers), True, world.violation(unpack(violated)), moves, seconds)
 
         depth = 0
         while layer and depth != self._moves_max:
             depth += 1
-            found: list[State] = []
+            found: list[Packed] = []
             for offset, state in enumerate(layer):
-                for after in self.successors(state):
-                    after = visited(after)
-                    if after not in numbers:
-                        numbers[after] = len(parents)
+                for after in successors(state):
+                    new = len(parents)
+                    if numbers.setdefault(after, new) == new:
                         parents.append(base + offset)
                         found.append(after)
-                        violation = world.violation(after)
+                        violation = self._successors.violation(after)
                         if violation is not None and self._invariant in (None, violation.invariant):
                             return result(True, after)
                 if states_max is not None and len(numbers) >= states_max:
@@ -91,60 +91,20 @@ class Exhaustive:
             layer = found
         return result(not layer, None)
 
-    # -- successors: what ``World.moves`` and ``World.apply`` say, with the lookups of a slot's moves put together
-
     def successors(self, state: State) -> list[State]:
-        """The states after each of ``World.moves(state)``, perhaps with repetitions."""
-        world = self.world
-        if self._plain:
-            return [world.apply(state, move) for move in world.moves(state)]
-        found: list[State] = []
-        crashes, record = state[CRASHES], state[METADATA]
-        for place in range(CLIENTS, world.slots_from):
-            for kind, argument in world.choices(state[place]):
-                found.append(world.apply(state, Move(kind, place, argument)))
-        for place in range(world.slots_from, len(state)):
-            slot = state[place]
-            before, behind = state[:place], state[place + 1 :]
-            key = (slot, place, record, crashes)
-            local = self._local.get(key)
-            if local is None:
-                local = self._local[key] = self._slot_successors(state, place)
-            for after in local:
-                found.append((*before, after, *behind))
-            if crashes and "boot" not in world.slots.moves(slot).others:
-                found.append(world.apply(state, Move("crash", place)))
-            told = self._told.get((slot, place))
-            if told is None:
-                told = self._told[slot, place] = self._answers(slot, place)
-            for after, client, event in told:
-                changed = [*before, after, *behind]
-                world.step(changed, client, event)
-                found.append(tuple(changed))
-        return found
-
-    def _slot_successors(self, state: State, place: int) -> tuple[int, ...]:
-        moves = self.world.slots.moves(state[place])
-        local = [Move("request", place, message) for message in moves.requests]
-        local += [Move(kind, place) for kind in moves.others]
-        return tuple({self.world.apply(state, move)[place]: None for move in local})
-
-    def _answers(self, slot: int, place: int) -> tuple[tuple[int, int, int], ...]:
-        world = self.world
-        return tuple(
-            (world.slots.arrive(slot, message), *world.event(place, world.slots.messages[message], slot))
-            for message in world.slots.moves(slot).answers
-        )
+        """The states that are visited after ``state``, which is one of them, perhaps with repetitions."""
+        after = self._successors
+        return [after.unpack(packed) for packed in after.of(after.pack(state))]
 
     # -- the story
 
-    def _story(self, state: State, numbers: dict[State, int], parents: array[int]) -> tuple[Move, ...]:
+    def _story(self, state: Packed, numbers: dict[Packed, int], parents: array[int]) -> tuple[Move, ...]:
         """Moves of the real names that lead from the beginning to ``state``, or to one that exchanging makes of it."""
         path = [numbers[state]]
         while path[-1]:
             path.append(parents[path[-1]])
         wanted = dict.fromkeys(path)
-        by_number = {number: visited for visited, number in numbers.items() if number in wanted}
+        by_number = {number: self._successors.unpack(one) for one, number in numbers.items() if number in wanted}
         world, here = self.world, self.world.initial
         moves: list[Move] = []
         for number in reversed(path[:-1]):

@@ -140,33 +140,33 @@ class _Likelihoods:
         """One of the moves, or None if there is none."""
         if self._random.random() < self._change:
             self._draw()
-        known = self._known
-        limits: list[tuple[float, ...]] = []
+        limits: list[Any] = list(map(self._known.get, map(id, groups)))
+        if None in limits:
+            for at, group in enumerate(groups):
+                if limits[at] is None:
+                    limits[at] = self._known[id(group)] = self._sums(group)
+        totals = [sums[-1] for sums in limits]
+        # Not by sum(), which rounds in another way in later versions of Python.
         total = 0.0
-        for group in groups:
-            sums = known.get(id(group))
-            if sums is None:
-                sums = known[id(group)] = self._sums(group)
-            limits.append(sums)
-            total += sums[-1]
+        for likely in totals:
+            total += likely
         wanted = self._random.random() * total
-        last: Move | None = None
-        for group, sums in zip(groups, limits, strict=True):
-            if group:
-                if wanted < sums[-1]:
-                    return group[bisect_right(sums, wanted) - 1]
-                last = group[-1]
-            wanted -= sums[-1]
-        return last
+        for at, likely in enumerate(totals):
+            if wanted < likely:
+                return groups[at][bisect_right(limits[at], wanted) - 1]
+            wanted -= likely
+        return next((group[-1] for group in reversed(groups) if group), None)
 
     def _sums(self, group: Sequence[Move]) -> tuple[float, ...]:
         """The likelihoods of the first 0, 1, 2, … moves of a group, summed up."""
-        sums = [0.0]
+        total, sums = 0.0, [0.0]
+        kinds, places = self._kinds, self._places
         for kind, place, argument in group:
-            likely = self._kinds[kind] * self._places[place]
-            if kind in ("request", "answer"):
+            likely = kinds[kind] * places[place]
+            if kind == "request" or kind == "answer":
                 likely *= self._way(place, argument)
-            sums.append(sums[-1] + likely)
+            total += likely
+            sums.append(total)
         return tuple(sums)
 
     def _way(self, place: int, message: int) -> float:

@@ -46,6 +46,9 @@ from bookspark.simulation.messages import (
 from bookspark.simulation.state import CLIENTS, CRASHES, State
 from bookspark.simulation.world import World
 
+Known = tuple[tuple[int, ...], bool]
+_NOTHING: Known = ((), False)
+
 
 class Reductions:
     """Maps each state of a world to the one that is visited in its stead."""
@@ -68,23 +71,31 @@ class Reductions:
         writer_and_recoverers = range(CLIENTS, CLIENTS + (2 if o.recoverers == 1 else 1))
         self._one_way = frozenset(place - CLIENTS for place in writer_and_recoverers)
         self._last = CLIENTS + len(self._one_way)
+        self._ignored: dict[tuple[int, int, int], bool] = {}
         self._pruned: dict[tuple[object, ...], int] = {}
         self._renamed: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def visited(self, state: State) -> State:
         """The state that is visited for this one."""
         if self.prunes:
-            start = self._world.slots_from
-            pruned, clients, settled = self._pruned, state[CLIENTS : self._last], not (state[CRASHES] or self._forgets)
-            slots = []
-            for place, slot in enumerate(state[start:]):
-                key = (slot, place, settled, clients)
-                after = pruned.get(key)
-                if after is None:
-                    after = pruned[key] = self._prune(slot, place, clients, settled)
-                slots.append(after)
-            state = state[:start] + tuple(slots)
-        return self._exchange(state) if self.exchanges else state
+            start, known = self._world.slots_from, self.knows(state)
+            slots = [self.pruned(slot, place, known) for place, slot in enumerate(state[start:])]
+            state = (*state[:start], *slots)
+        return self.exchange(state) if self.exchanges else state
+
+    def knows(self, state: State) -> Known:
+        """What the reduction of a slot depends on beside the slot: some clients, and whether nothing is forgotten any more."""
+        return (state[CLIENTS : self._last], not (state[CRASHES] or self._forgets)) if self.prunes else _NOTHING
+
+    def pruned(self, slot: int, place: int, known: Known) -> int:
+        """A slot, without what makes no difference."""
+        if not self.prunes:
+            return slot
+        key = (slot, place, known)
+        after = self._pruned.get(key)
+        if after is None:
+            after = self._pruned[key] = self._prune(slot, place, *known)
+        return after
 
     # -- answers to nobody, requests without effect
 
@@ -94,11 +105,22 @@ class Reductions:
             message = slots.messages[number]
             if message.client in self._one_way:
                 client = clients[message.client]
-                if all(self._ignores(message.client, client, place, answer) for answer in self._answers(message)):
+                if self._all_ignored(number, client, place):
                     slot = slots.take(slot, number)
                     if matters(message.body):
                         slot = slots.put(slot, slots.message(Message(NOBODY, message.body)))
         return self._without_inert(slot) if settled else slot
+
+    def _all_ignored(self, number: int, client: int, place: int) -> bool:
+        """Does the client, in this state, ignore whatever may come back from the bookie at this place?"""
+        key = (number, client, place)
+        found = self._ignored.get(key)
+        if found is None:
+            message = self._world.slots.messages[number]
+            answers = self._answers(message)
+            found = all(self._ignores(message.client, client, place, answer) for answer in answers)
+            self._ignored[key] = found
+        return found
 
     def _answers(self, message: Message) -> Iterator[Answer]:
         """All that may come back."""
@@ -129,7 +151,8 @@ class Reductions:
 
     # -- exchanging bookies
 
-    def _exchange(self, state: State) -> State:
+    def exchange(self, state: State) -> State:
+        """The state with its bookies in an order that depends on nothing but what they are."""
         start = self._world.slots_from
         slots = state[start:]
         ordered = tuple(sorted(slots))
