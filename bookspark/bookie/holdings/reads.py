@@ -271,7 +271,7 @@ def _extent_end(pieces: Sequence[Piece], start: int) -> int:
 
 def _checked(stored: memoryview, piece: Piece, *, check_body: bool) -> Buffer | None:
     """The plain frame of what is stored; None unless it is good and what the index says. Without ``check_body`` the body is
-    checked only where it may get another checksum: in a frame that is cut, or so short that it may be joined to its neighbours."""
+    checked only where it may get another checksum: in a frame that is cut, or so short that it may be joined to others."""
     if stored[:8] == BLOCK_START:
         block = parse_block(stored, 0)
         if block is None or block.size != piece.size or block.ledger_id != piece.ledger_id:
