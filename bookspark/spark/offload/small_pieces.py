@@ -5,7 +5,8 @@ nothing of the group was delivered, and the error comes with the piece that it i
 
 Tasks that write side by side leave a range of each in every commit, so a log of small micro-batches has thousands of pieces of a
 few rows. To carry each by itself through the steps of a read costs twenty times what its rows cost. How many rows are taken
-together follows from how long those before them were, so a group has about GROUP_BYTES.
+together follows from how long those before them were, so a group has about GROUP_BYTES. Where rows get longer it may be far more,
+so a group that has GROUP_BYTES_MAX is given up, and its pieces are read one by one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 GROUP_BYTES, GROUP_ROWS_MAX = 1 << 20, 8192
 """About the most bytes of a group, and the most rows."""
+GROUP_BYTES_MAX = 16 << 20
+"""A group with more bytes is not read together."""
 FIRST_ROWS = 256
 """The rows of the first group, when nobody knows how long they are."""
 _PIECES_MAX = 1024
@@ -59,7 +62,7 @@ class SmallPieces:
         except (NoSuchLedgerError, *NOT_READ):
             found = None
         if found is None:
-            self._alone = count - 1
+            self._alone, self._rows_max = count - 1, max(1, min(self._rows_max // 2, FIRST_ROWS))
             return None
         for _ in group:
             pieces.popleft()
@@ -67,7 +70,7 @@ class SmallPieces:
         return found
 
     def _together(self, group: Sequence[Piece], following: Iterable[Piece]) -> pyarrow.RecordBatch | None:
-        """The rows of ``group``; None if its ledgers do not have the same columns."""
+        """The rows of ``group``; None if its ledgers do not have the same columns, or it is too long."""
         import numpy
         import pyarrow
 
@@ -76,12 +79,17 @@ class SmallPieces:
             firsts.setdefault(piece.ledger_id, piece)
             of_ledger[piece.ledger_id] = of_ledger.get(piece.ledger_id, 0) + piece.rows
         batches: list[pyarrow.RecordBatch] = []
+        byte_length = 0
         at, before = 0, dict[int, int]()
         for ledger_id, first in firsts.items():
             # Positions are those of the group, so they are made below.
             whole = first._replace(position=0, rows=of_ledger[ledger_id], times=())
             before[ledger_id] = at
-            batches += rows_in_ledger(self._ledgers, whole, self._schema, self._others, following)
+            for batch in rows_in_ledger(self._ledgers, whole, self._schema, self._others, following):
+                batches.append(batch)
+                byte_length += batch.nbytes
+                if byte_length > GROUP_BYTES_MAX:
+                    return None
             at += whole.rows
         if any(batch.schema != batches[0].schema for batch in batches):
             return None
