@@ -52,7 +52,7 @@ def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(home: Path, what: str) -> Path:
     """A new environment with ``what`` in the versions of ``conf/constraints.txt``."""
     subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=300)
-    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     command = [*pip, "--constraint", ROOT / "conf" / "constraints.txt", what]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:]
