@@ -157,7 +157,7 @@ def test_handles_that_come_and_go_leave_one_watch_of_a_ledger_until_it_changes(s
         watch(ledger_id, changed)
 
     monkeypatch.setattr(store, "watch_ledger", watch_ledger)
-    for _ in range(100):
+    for _ in range(5):
         watches.listen(1, Listener().changed)
         gc.collect()
     assert watched == [1]
