@@ -68,6 +68,10 @@ def written(bookkeeper: BookKeeper, close: bool = True) -> LedgerWriter:
     ledger.append_batch(payloads())
     if close:
         ledger.close()
+    else:
+        # A reader that does not recover it is given what is confirmed, and the idle writer tells that in a moment.
+        with bookkeeper.open_ledger_no_recovery(ledger.ledger_id, PASSWORD) as reader:
+            await_that(lambda: reader.read_last_add_confirmed() == COUNT - 1, what="its last entry is confirmed")
     return ledger
 
 
