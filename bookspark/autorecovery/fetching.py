@@ -1,14 +1,12 @@
 """Fetching: a bookie copies entries from another one when a repair asks it to, so that the entries pass no third process.
 
 Law: a fetched entry passes every check of one that a repair reads and adds: the checksum of its batch, its digest, and the
-master key. The body's checksum is that of the log that it comes from, and is checked here only, over the bytes that are stored:
-a check by the other bookie too would find nothing more. It counts once it is synced. A fetch decides nothing: what it does not
-bring is left to the repair, which reads and adds it itself, and so finds out which bookie is at fault; and that one finds its
-damage. What has not come in the time that the repair gives it is told as not fetched, and is dropped if it comes later:
-otherwise the repair would take this bookie for one that hangs. It asks registered bookies only, as any client does, with the
-bookie's own secret and certificate. Memory is bounded: ``_FETCHES_MAX`` answers of ``READ_BYTES`` are under way, each until it
-is synced, and further fetches wait. They don't wait long for a bookie that hangs, because one that failed a moment ago is not
-asked.
+master key, at both bookies. It counts once it is synced. A fetch decides nothing: what it does not bring is left to the repair,
+which reads and adds it itself, and so finds out which bookie is at fault. What has not come in the time that the repair gives it
+is told as not fetched, and is dropped if it comes later: otherwise the repair would take this bookie for one that hangs. It asks
+registered bookies only, as any client does, with the bookie's own secret and certificate. Memory is bounded: ``_FETCHES_MAX``
+answers of ``READ_BYTES`` are under way, each until it is synced, and further fetches wait. They don't wait long for a bookie
+that hangs, because one that failed a moment ago is not asked.
 """
 
 from __future__ import annotations
@@ -113,7 +111,7 @@ class Fetching:
                 self._timeout_seconds,
             )
             read = act.SendRead(source, header.first_entry_id, header.last_entry_id)
-            requests.read(read, partial(self._came, asked), to_copy=True)
+            requests.read(read, partial(self._came, asked))
 
     def _came(self, asked: _Asked, event: act.Event) -> None:
         """In the I/O thread."""

@@ -37,8 +37,6 @@ The kinds, and what a bookie does for each (``-`` after a name: the request is a
     ``FENCE``: fence first (recovery reads).
     ``SPARSE``: skip ids that this bookie does not hold (striped ledgers); ``last_entry_id`` is then the last id that the bookie
     looked for.
-    ``COPY``: who asks checks the body of each batch before it uses it, so this bookie need not; and the answer comes in larger
-    parts. (An older bookie checks all the same.)
 ``READ_LAC-``
     The LAC, the LAFR and (``value``) the highest entry id that is held.
     ``FENCE``: fence first, durably. (This is the first step of ledger recovery. It makes a ledger known that was never seen, if
@@ -139,7 +137,6 @@ class Flag(IntFlag):
     SPARSE = 8
     MORE = 16
     ENTRY = 32
-    COPY = 64
     RESPONSE = 128
 
 

@@ -36,7 +36,7 @@ class Storage:
 def reads(monkeypatch):
     """The reads that were asked for: the action, and what takes its answer."""
     asked = []
-    requests = SimpleNamespace(read=lambda action, put, *, to_copy: asked.append((action, put)))
+    requests = SimpleNamespace(read=lambda action, put: asked.append((action, put)))
     monkeypatch.setattr(fetching, "LedgerRequests", lambda *arguments: requests)
     return asked
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from bookspark.bookie.disk.index import Row
-from bookspark.bookie.holdings.reads import Fetched, Stop
+from bookspark.bookie.holdings.reads import Stop
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, ENTRY_LOST, NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
-from bookspark.wire.batch_prefix import PREFIX_BYTES
-from bookspark.wire.entry_batch import EntryBatch
-from bookspark.wire.frames import parse_frame
-from bookspark.wire.header import Flag, Status, WireError
-from bookspark.wire.joined_batches import SHORT_BYTES_MAX
+from bookspark.wire.header import Flag, Status
 from tests.bookie.flips import flip
 from tests.bookie.kit import config
 from tests.bookie.stepped import Stepped, without_threads
 
 RECOVERY = int(Flag.RECOVERY)
 PAYLOAD = b"x" * 300
-LONG = b"x" * SHORT_BYTES_MAX
-"""Nobody joins a batch with it."""
 
 
 class Rotting:
@@ -71,62 +64,6 @@ class Rotting:
 def stepped() -> Iterator[None]:
     with without_threads():
         yield
-
-
-def read_to_copy(bookie: Rotting, ledger_id: int, first: int, last: int) -> Fetched:
-    plan = bookie.run.storage.plan_read(ledger_id, first, last, 0, sparse=False)
-    fetched = bookie.run.storage.files.fetch(plan.pieces, cached_only=False, bodies_checked_later=True)
-    assert fetched is not None
-    return fetched
-
-
-def long_ones() -> Rotting:
-    """Entries 0 to 4 of ledger 6, one a batch."""
-    bookie = Rotting()
-    for entry_id in range(5):
-        bookie.run.add(6, entry_id, payload=LONG)
-    bookie.run.commit()
-    return bookie
-
-
-def test_who_copies_gets_whole_frames_unchecked_and_finds_their_rot(stepped: None) -> None:
-    bookie = long_ones()
-    bookie.rot(6, 3)
-    frames, stop = read_to_copy(bookie, 6, 2, 4)
-    assert len(frames) == 3 and stop is None
-    good = [parse_frame(memoryview(frame)) for frame in frames]
-    for entry_id, frame in zip((2, 3, 4), good, strict=True):
-        assert frame.batch is not None
-        with pytest.raises(WireError, match="checksum") if entry_id == 3 else nullcontext():
-            EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
-
-
-def test_what_is_short_and_so_may_be_joined_for_who_copies_is_checked_first(stepped: None) -> None:
-    """What is joined gets a checksum of its own: whoever gets it could not find the rot."""
-    bookie = Rotting()
-    bookie.rot(4, 3)
-    frames, stop = read_to_copy(bookie, 4, 2, 4)
-    assert len(frames) == 1 and stop is Stop.DAMAGED
-
-
-def test_what_is_cut_for_who_copies_is_checked_first(stepped: None) -> None:
-    """The part gets a checksum of its own, too."""
-    bookie = Rotting()
-    bookie.run.add(6, 0, 9, payload=LONG)
-    bookie.run.commit()
-    assert read_to_copy(bookie, 6, 0, 9).stop is None and read_to_copy(bookie, 6, 2, 4).stop is None
-    bookie.rot(6, 0)
-    assert read_to_copy(bookie, 6, 0, 9).stop is None, "the whole frame is not looked at"
-    assert read_to_copy(bookie, 6, 2, 4) == ([], Stop.DAMAGED)
-
-
-def test_rot_of_the_ids_makes_no_frame_for_who_copies_look_as_if_it_were_to_be_cut(stepped: None) -> None:
-    bookie = long_ones()
-    row = bookie.row(6, 3)
-    path = bookie.run.storage.holdings.logs[row.where >> 32][1].path
-    flip(bookie.disk, path, (row.where & 0xFFFFFFFF) + PREFIX_BYTES + 8, 1)
-    bookie.run.storage.files.clear()
-    assert read_to_copy(bookie, 6, 3, 3) == ([], Stop.DAMAGED)
 
 
 @pytest.mark.parametrize("rewritten", [False, True])

@@ -120,11 +120,10 @@ def test_each_cookie_on_disk_is_written_as_it_was(tmp_path) -> None:
         assert encode_cookie(decode_cookie(value, str(home))) == value
 
 
-LATER = {"kind COLLECT", "kind SWITCH_READ_ONLY", "kind FETCH", "flag COPY"} | {
+LATER = {"kind COLLECT", "kind SWITCH_READ_ONLY", "kind FETCH"} | {
     f"{shape} {one.name}" for shape in ("batch", "one entry") for one in DigestType if one.bookkeepers
 }
-"""Requests that came later, which an older bookie answers BAD_REQUEST; a flag that it does not look at; entries of later digest
-types."""
+"""Requests that came later, which an older bookie answers BAD_REQUEST, and entries of later digest types."""
 
 
 @pytest.mark.parametrize("name", sorted(samples().keys() - LATER - {"status"}))

@@ -171,10 +171,9 @@ def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame 
         at = following
 
 
-def parse_logged_frame(content: memoryview, at: int, position: int, *, check_body: bool = True) -> LoggedFrame | None:
+def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFrame | None:
     """The frame at ``content[at:]``, which lies at ``position`` of its log; None unless it passes every check. (A boot calls this
-    for each frame of a log's tail, and a read for each frame that it serves, so it is one straight line.) ``check_body``: False
-    leaves the checksum of the body to whoever gets the frame."""
+    for each frame of a log's tail, and a read for each frame that it serves, so it is one straight line.)"""
     body = at + PREFIX_BYTES
     if body > len(content):
         return None
@@ -199,7 +198,7 @@ def parse_logged_frame(content: memoryview, at: int, position: int, *, check_bod
         crc32c(prefix[_HEADER]) != header_crc
         or prefix[_BEFORE_HEADER] != before
         or prefix[_AFTER_HEADER] != after
-        or (check_body and crc32c(content[body:end]) != body_crc)
+        or crc32c(content[body:end]) != body_crc
     ):
         return None
     (row_confirmed,) = _LAST_ROW_LAC.unpack_from(content, body + 24 * count - 8)

@@ -1,12 +1,10 @@
 """Reading stored batches: from memory until they are written, then from the logs.
 
-Law: bytes from a log are served only after the frame's own checks (header and body checksum), and only if they are what the
-index says. Anything else is damage: that copy can't be read any more (``Holdings.lose``). Only a reader that makes copies gets a
-whole frame whose body was not checked here: it checks the body before it uses it, and reads again, checked, what is bad; so the
-damage is found here too. A frame that is cut for its reader is always checked, because the part gets a checksum of its own. A
-read that the disk fails is made once more before. A lack of memory, of open files or of rights is no damage. Nothing here blocks
-the loop for the disk or for decompression: what is not in the page cache, or is compressed, is left to a thread. A log that was
-removed after the read was planned is no error: its entries were moved or collected, and the read is planned again.
+Law: bytes from a log are served only after the frame's own checks (header and body checksum), and only if they are what the index
+says. Anything else is damage: that copy can't be read any more (``Holdings.lose``). A read that the disk fails is made once more
+before. A lack of memory, of open files or of rights is no damage. Nothing here blocks the loop for the disk or for decompression:
+what is not in the page cache, or is compressed, is left to a thread. A log that was removed after the read was planned is no
+error: its entries were moved or collected, and the read is planned again.
 
 Logs are read by ``preadv``, which can be told not to wait, and not through a memory map (docs/decisions/no-mmap.md).
 """
@@ -22,14 +20,13 @@ from typing import NamedTuple
 
 from bookspark.bookie.disk.file_system import File
 from bookspark.bookie.disk.index import LedgerRows, log_of, position_of
-from bookspark.bookie.disk.log_scan import LoggedFrame, parse_logged_frame
+from bookspark.bookie.disk.log_scan import parse_logged_frame
 from bookspark.bookie.disk.rewritten_block import BLOCK_START, parse_block, plain_frame
 from bookspark.bookie.holdings.read_memory import ReadMemory
 from bookspark.decisions.seam import decided
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, absence_proven, answer_absent
 from bookspark.protocol.ledger.responses import Negative, Unknown
-from bookspark.wire.entry_batch import Buffer, EntryBatch
-from bookspark.wire.joined_batches import SHORT_BYTES_MAX
+from bookspark.wire.entry_batch import Buffer
 
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
@@ -177,17 +174,9 @@ class LogFiles:
         with self._lock:
             self._files.clear()
 
-    def fetch(
-        self,
-        pieces: Sequence[Piece],
-        *,
-        cached_only: bool,
-        bytes_max: int = READ_BYTES_MAX,
-        bodies_checked_later: bool = False,
-    ) -> Fetched | None:
+    def fetch(self, pieces: Sequence[Piece], *, cached_only: bool, bytes_max: int = READ_BYTES_MAX) -> Fetched | None:
         """The checked frames of ``pieces``, up to about ``bytes_max`` but at least one. ``cached_only``, for the loop: None if a
-        frame is in a log that is not open, is not in the page cache, or is compressed. ``bodies_checked_later``: who gets whole
-        frames checks their bodies, if they are sent as they are stored."""
+        frame is in a log that is not open, is not in the page cache, or is compressed."""
         frames: list[Buffer] = []
         index, together, total, failed = 0, True, 0, -1
         while index < len(pieces):
@@ -233,7 +222,7 @@ class LogFiles:
                     return None
                 if total >= bytes_max:
                     return Fetched(frames, Stop.LIMIT)
-                found = _checked(stored, piece, check_body=not bodies_checked_later)
+                found = _checked(stored, piece)
                 if found is None:
                     return Fetched(frames, Stop.DAMAGED)
                 frames.append(found)
@@ -269,15 +258,14 @@ def _extent_end(pieces: Sequence[Piece], start: int) -> int:
     return end
 
 
-def _checked(stored: memoryview, piece: Piece, *, check_body: bool) -> Buffer | None:
-    """The plain frame of what is stored; None unless it is good and what the index says. Without ``check_body`` the body is
-    checked only where it may get another checksum: in a frame that is cut, or so short that it may be joined to others."""
+def _checked(stored: memoryview, piece: Piece) -> Buffer | None:
+    """The plain frame of what is stored; None unless it is good and what the index says."""
     if stored[:8] == BLOCK_START:
         block = parse_block(stored, 0)
         if block is None or block.size != piece.size or block.ledger_id != piece.ledger_id:
             return None
         return plain_frame(stored, block, piece.first, piece.last)
-    found = parse_logged_frame(stored, 0, 0, check_body=check_body)
+    found = parse_logged_frame(stored, 0, 0)
     good = (
         found is not None
         and found.size == piece.size
@@ -285,15 +273,4 @@ def _checked(stored: memoryview, piece: Piece, *, check_body: bool) -> Buffer | 
         and found.first_entry_id <= piece.first
         and piece.last <= found.last_entry_id
     )
-    if not good or found is None:
-        return None
-    if not check_body and (piece.size <= SHORT_BYTES_MAX or not _is_whole(stored, found, piece)):
-        return _checked(stored, piece, check_body=True)
-    return stored
-
-
-def _is_whole(stored: memoryview, found: LoggedFrame, piece: Piece) -> bool:
-    """Is a frame sent as it is stored? Header and body have to say so: who sends it looks at the body."""
-    batch = EntryBatch(stored)
-    ids = (piece.first, piece.last)
-    return ids == (found.first_entry_id, found.last_entry_id) == (batch.first_entry_id, batch.last_entry_id)
+    return stored if good else None

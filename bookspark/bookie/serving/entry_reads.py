@@ -5,8 +5,7 @@ joined (``wire.joined_batches``) after their own checks, so where batches end in
 read and sent in parts, so that the client checks one part while the next one is read. A part is read when the peer has taken
 those before it, and when there is room for it (``read_room``), so a peer that does not read holds only a few parts. What the
 page cache has is read on the loop, one part in each turn of it, and the rest by a thread of its disk. Each part is planned by
-itself: entries may move to another log while they are read. A copy that turns out unreadable is held no more. A reader that makes
-copies (``COPY``) gets larger parts, and checks the bodies of batches that are sent as they are stored itself.
+itself: entries may move to another log while they are read. A copy that turns out unreadable is held no more.
 """
 
 from __future__ import annotations
@@ -28,12 +27,9 @@ from bookspark.wire.entry_batch import Buffer, EntryBatch, with_header
 from bookspark.wire.header import Flag, Header, Status
 from bookspark.wire.joined_batches import joined, runs
 
-_FENCE, _SPARSE, _COPY = int(Flag.FENCE), int(Flag.SPARSE), int(Flag.COPY)
+_FENCE, _SPARSE = int(Flag.FENCE), int(Flag.SPARSE)
 _MORE = int(Flag.RESPONSE | Flag.MORE)
 
-_COPIED_PART_BYTES = 1 << 20
-"""A part for a reader that makes copies. It asks for much and for nothing else, and each part costs some calls and a turn of the
-loop."""
 _CARRIED_BYTES_MAX = 64 << 10
 """A longer batch does not come along with a LAC: every bookie of the ensemble may be asked for it at once."""
 
@@ -98,7 +94,7 @@ class EntryReads:
         limit = min(header.limit or READ_BYTES_MAX, READ_BYTES_MAX)
         self._next(header, _Answer(header.first_entry_id, 0, limit, True, monotonic()))
 
-    def _plan(self, header: Header, answer: _Answer, size: int) -> ReadPlan:
+    def _plan(self, header: Header, answer: _Answer, size: int = PART_BYTES) -> ReadPlan:
         """Find the next part of an answer, of ``size`` bytes at most unless it is a single batch."""
         plan = self._storage.plan_read(
             header.ledger_id,
@@ -115,11 +111,10 @@ class EntryReads:
     def _go_on(self, header: Header, answer: _Answer) -> None:
         """Send the next part if that can be done at once, and leave what follows to the loop's next turn. Otherwise wait until
         the peer has taken what was sent, or for a thread."""
-        size = _COPIED_PART_BYTES if header.flags & _COPY and self._peer.takes(_COPIED_PART_BYTES) else PART_BYTES
-        plan = self._plan(header, answer, size)
-        size = max(size, plan.pieces[0].size) if plan.pieces else size
+        plan = self._plan(header, answer)
+        size = max(PART_BYTES, plan.pieces[0].size) if plan.pieces else PART_BYTES
         if answer.cached and self._peer.takes(size):
-            fetched = self._fetch_cached(header, plan, size)
+            fetched = self._fetch_cached(plan)
             if fetched is not None:
                 following = self._send_part(header, answer, plan, fetched)
                 # If the socket takes these frames, the next ones are read into the same memory. The reader checks these while
@@ -157,19 +152,13 @@ class EntryReads:
         """Read the next part, in a thread unless the page cache has it. There is room for ``size`` bytes."""
         plan = self._plan(header, answer, size)
         where = next((piece.where for piece in plan.pieces if piece.frame is None), None)
-        fetched = self._fetch_cached(header, plan, size) if answer.cached or where is None else None
+        fetched = self._fetch_cached(plan, size) if answer.cached or where is None else None
         if fetched is not None or where is None:
             self._part_read(header, answer, plan, size, fetched or Fetched([]))
             return
         # A log that was not open will be, and then its next entries may well be in the page cache.
         after = answer._replace(cached=not self._storage.files.is_open(log_of(where)))
-        fetch = partial(
-            self._storage.files.fetch,
-            plan.pieces,
-            cached_only=False,
-            bytes_max=size,
-            bodies_checked_later=bool(header.flags & _COPY),
-        )
+        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=size)
         try:
             reading = asyncio.wrap_future(self._storage.disk_threads.run(where, fetch))
         except RuntimeError as error:
@@ -179,10 +168,8 @@ class EntryReads:
         ended = partial(self._thread_ended, header, after, plan, size)
         reading.add_done_callback(lambda reading: self._guarded(header, answer, size, partial(ended, reading)))
 
-    def _fetch_cached(self, header: Header, plan: ReadPlan, size: int) -> Fetched | None:
-        return self._storage.files.fetch(
-            plan.pieces, cached_only=True, bytes_max=size, bodies_checked_later=bool(header.flags & _COPY)
-        )
+    def _fetch_cached(self, plan: ReadPlan, size: int = PART_BYTES) -> Fetched | None:
+        return self._storage.files.fetch(plan.pieces, cached_only=True, bytes_max=size)
 
     def _thread_ended(
         self, header: Header, answer: _Answer, plan: ReadPlan, size: int, reading: asyncio.Future[Fetched | None]

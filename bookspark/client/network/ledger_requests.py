@@ -73,18 +73,9 @@ class LedgerRequests:
         else:
             self.recovery_add(action, put)
 
-    def read(
-        self,
-        action: act.SendRead,
-        put: Callable[[act.Event], None],
-        limit: int = READ_BYTES,
-        *,
-        to_copy: bool = False,
-    ) -> None:
+    def read(self, action: act.SendRead, put: Callable[[act.Event], None], limit: int = READ_BYTES) -> None:
         """Send READ. The answer has about ``limit`` bytes at most, but one entry at least. The event's ``entries`` are a list of
-        ``EntryBatch`` whose digests were checked; each item of its ``ahead`` has such a list too. ``to_copy``: the bookie
-        leaves the check of the batches' bodies to this end, which makes it of each in any case. What is bad is to be read again
-        without this, because only then the bookie learns of it."""
+        ``EntryBatch`` whose digests were checked; each item of its ``ahead`` has such a list too."""
 
         def answered(answer: Answer) -> None:
             put(self._read_event(action, answer))
@@ -93,9 +84,7 @@ class LedgerRequests:
             Kind.READ,
             first_entry_id=action.first,
             last_entry_id=action.last,
-            flags=(Flag.FENCE if action.fence else Flag.NONE)
-            | (Flag.SPARSE if action.sparse else Flag.NONE)
-            | (Flag.COPY if to_copy else Flag.NONE),
+            flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.SPARSE if action.sparse else Flag.NONE),
             limit=limit,
         )
         self._send(action.bookie, header, control_frame(header), answered, on_batch=self._check)
