@@ -111,26 +111,25 @@ def test_a_group_is_of_one_lane() -> None:
         assert found is not None and found["ledger_id"].to_pylist() == [ledger_id] * 3
 
 
-def test_long_rows_are_taken_few_at_a_time() -> None:
+def _read_in_turns(rows: list[bytes]) -> _Task:
+    """A task that has read two ledgers with these rows each, two rows a piece."""
     bookkeeper = _BookKeeper()
     ids = [bookkeeper.ledger_of(0) for _ in range(2)]
     for ledger_id in ids:
-        bookkeeper.entries[ledger_id] += [bytes(20_000)] * 400
-    pieces = [Piece(ids[n % 2], n // 2 * 2, n * 2, 2) for n in range(400)]
+        bookkeeper.entries[ledger_id] += rows
     task = _Task(bookkeeper)
-    task.read(pieces)
-    assert [position for position, _ in task.rows] == list(range(800))
+    task.read([Piece(ids[n % 2], n // 2 * 2, n * 2, 2) for n in range(len(rows))])
+    assert [position for position, _ in task.rows] == list(range(2 * len(rows)))
+    return task
+
+
+def test_long_rows_are_taken_few_at_a_time() -> None:
+    task = _read_in_turns([bytes(20_000)] * 400)
     assert max(batch.nbytes for batch in task.batches[1:]) < 1.1 * small_pieces.GROUP_BYTES
 
 
 def test_rows_that_get_long_are_not_held_by_the_thousand() -> None:
     """8,192 rows of 100 KB are 800 MB."""
-    bookkeeper = _BookKeeper()
-    ids = [bookkeeper.ledger_of(2000) for _ in range(2)]
-    for ledger_id in ids:
-        bookkeeper.entries[ledger_id] += [bytes(100_000)] * 1000
-    pieces = [Piece(ids[n % 2], n // 2 * 2, n * 2, 2) for n in range(3000)]
-    task = _Task(bookkeeper)
-    assert [position for position, _ in task.read(pieces)] == list(range(6000))
+    task = _read_in_turns([b"short"] * 2000 + [bytes(100_000)] * 1000)
     assert task.alone > 0
     assert max(batch.nbytes for batch in task.batches) <= small_pieces.GROUP_BYTES_MAX
