@@ -31,7 +31,7 @@ from bookspark.testing.power_cuts import LOSSES, drawn
 from bookspark.wire.header import Status
 from tests.bookie.kit import KEY, config
 from tests.bookie.known_open import KNOWN_OPEN, LOST_WITHIN_A_SECOND, MARKER_VANISHED
-from tests.bookie.stepped import Promises, Stepped, overlapping_syncs, sync_in_background, without_threads
+from tests.bookie.stepped import AtOnce, Promises, Stepped, overlapping_syncs, sync_in_background, without_threads
 from tests.bookie.stories import RECOVERY, VOLATILE, Step, Story
 from tests.metadata.kit import ledger as ledger_metadata
 
@@ -49,25 +49,6 @@ class StaysDown(Exception):
     """A boot said what is damaged: the end of a story, if a disk lied."""
 
 
-class _Now:
-    """Threads that run at once."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.map = map
-
-    def submit(self, function: Any, *arguments: Any) -> None:
-        function(*arguments)
-
-    def shutdown(self, **options: Any) -> None:
-        """There are none."""
-
-    def __enter__(self) -> _Now:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """There is nothing to wait for."""
-
-
 @contextmanager
 def stepped() -> Iterator[None]:
     """No threads, small control logs, and background syncs that wait until ``sync_in_background``."""
@@ -75,7 +56,7 @@ def stepped() -> Iterator[None]:
         without_threads(),
         overlapping_syncs(),
         patch("bookspark.bookie.disk.control_log._REWRITE_BYTES_MIN", 150),
-        patch("bookspark.daemon.lossy_boot.ThreadPoolExecutor", _Now),
+        patch("bookspark.daemon.lossy_boot.ThreadPoolExecutor", AtOnce),
     ):
         yield
 
@@ -301,7 +282,6 @@ class History(Stepped):
             boot_id=str(uuid.uuid5(uuid.NAMESPACE_OID, str(self.power_cuts))) if self.story.trusts_boot_id else "",
             check_fence=fence_check(self.metadata, ME),
         ).open()
-        self.storage._adds.unsure._threads = _Now()
         why = why_lossy(self.storage.lossy_boots, ())
         if why:
             assert self.hurt or (self.killed and not self.story.journal), f"lossy boot without a cause: {why}"

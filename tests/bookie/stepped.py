@@ -28,9 +28,28 @@ _ALONE = {"value": 0, "limit": 1 << 20 | 1 << 10}
 """The assignment of an ensemble of one, in an add of a VD ledger."""
 
 
+class AtOnce:
+    """Threads that run at once, in place of a ``ThreadPoolExecutor``."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.map = map
+
+    def submit(self, function: Any, *arguments: Any) -> None:
+        function(*arguments)
+
+    def shutdown(self, **options: Any) -> None:
+        """There are none."""
+
+    def __enter__(self) -> AtOnce:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to wait for."""
+
+
 @contextmanager
 def without_threads() -> Iterator[None]:
-    """Commit threads made within have no thread: ``Stepped.commit`` does their work."""
+    """Commit threads made within have no thread: ``Stepped.commit`` does their work. Metadata is asked at once."""
 
     def start(thread: Any, post: Post, completed: Completed, soon: Soon | None, *, alone: bool) -> None:
         # The thread keeps it itself: a table of threads here would keep every storage until the end.
@@ -45,7 +64,11 @@ def without_threads() -> Iterator[None]:
             step(thread)
         return True
 
-    with patch.multiple(CommitThread, start=start, join=join, step=step, told=None, create=True):
+    with (
+        patch.multiple(CommitThread, start=start, join=join, step=step, told=None, create=True),
+        patch("bookspark.bookie.ledgers.unsure_adds.ThreadPoolExecutor", AtOnce),
+        patch("bookspark.bookie.ledgers.first_requests.ThreadPoolExecutor", AtOnce),
+    ):
         yield
 
 
