@@ -77,7 +77,11 @@ def bookies_of(cluster, bookkeeper, ledger_id):
 
 
 def repaired(cluster, bookkeeper, ledger_id, lost, client=None, entries=ENTRIES, **options):
-    """Repair, and return what was copied. The lost bookie is started again, and has its copy still."""
+    """Repair, and return what was copied. The lost bookie is started again, and has its copy still. The target is a new process:
+    for the one before, bookies that other tests stopped may still be in quarantine."""
+    for bookie in {*cluster.bookies} - {*bookies_of(cluster, bookkeeper, ledger_id)}:
+        bookie.stop()
+        bookie.start()
     lost.stop()
     config = AutorecoveryConfig(**{"poll_seconds": 0.2, "retry_seconds": 0.2} | options)
     with cluster.bookkeeper(answer_timeout_seconds=20.0, **client or {}) as own:
