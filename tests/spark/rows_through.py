@@ -79,11 +79,15 @@ def _peaks(spark: SparkSession) -> Iterator[dict[int, int]]:
 
 
 def _python_workers(jvm: int) -> Iterator[tuple[int, int]]:
-    """(pid, highest resident bytes) of the JVM's descendants, but for the executors' own JVMs: there are none in local mode."""
+    """(pid, highest resident bytes) of the JVM's descendants. One that is the JVM's program still, as it was made a moment ago,
+    is left out: until it starts its own it has the JVM's memory."""
     parents: dict[int, int] = {}
     highest: dict[int, int] = {}
+    program = Path(f"/proc/{jvm}/exe").readlink()
     for process in Path("/proc").glob("[0-9]*"):
         try:
+            if (process / "exe").readlink() == program:
+                continue
             status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
             parents[int(process.name)] = int(status["PPid"])
             highest[int(process.name)] = int(status["VmHWM"].split()[0]) << 10
