@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from bookspark import errors
@@ -18,7 +20,7 @@ from bookspark.protocol.ledger.responses import Positive
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
 DELAY_MS = 150
-HUNG_SECONDS = 20.0
+HUNG_SECONDS = 60.0
 """How long a request to a hung bookie takes to fail: a read that takes less did not wait for it."""
 
 
@@ -32,6 +34,17 @@ def cluster(new_chroot):
 def patient(cluster):
     """A client that a hung bookie would hold up for long, but for speculation."""
     return cluster.bookkeeper(answer_timeout_seconds=HUNG_SECONDS, speculative_read_delay_ms=DELAY_MS)
+
+
+@contextmanager
+def without_speculation(client):
+    """On a machine that is busy, any replica may take longer than the delay: then one more would be asked."""
+    context, before = client.context, client.context.config
+    context.config = msgspec.structs.replace(before, speculative_read_delay_ms=0)
+    try:
+        yield
+    finally:
+        context.config = before
 
 
 def ledger_of(client, count=100, **options):
@@ -77,15 +90,17 @@ def test_a_hung_replica_costs_a_read_the_speculative_delay_and_the_next_reads_no
     ledger = ledger_of(patient)
     asked = Asked(patient, monkeypatch)
     reader = patient.open_ledger(ledger.ledger_id)
-    assert ids(reader.read(0, 0)) == [0]
+    with without_speculation(patient):
+        assert ids(reader.read(0, 0)) == [0]
     (first,) = asked.bookies
     bookie(cluster, first).suspend()
     began = time.monotonic()
     assert ids(reader.read()) == list(range(100))
-    assert DELAY_MS / 1000 <= time.monotonic() - began < HUNG_SECONDS / 2
+    assert DELAY_MS / 1000 <= time.monotonic() - began < HUNG_SECONDS
     asked.bookies.clear()
-    for _ in range(5):
-        assert ids(reader.read()) == list(range(100))
+    with without_speculation(patient):
+        for _ in range(5):
+            assert ids(reader.read()) == list(range(100))
     assert first not in asked.bookies, "the handle goes on with the replica that delivered"
 
 
@@ -109,7 +124,7 @@ def test_a_striped_read_passes_a_hung_replica_too(patient, cluster):
     ensemble_of(cluster, ledger)[1].suspend()
     began = time.monotonic()
     assert ids(reader.read()) == list(range(30))
-    assert time.monotonic() - began < HUNG_SECONDS / 2
+    assert time.monotonic() - began < HUNG_SECONDS
 
 
 @pytest.mark.parametrize(("e", "wq", "requests"), [(4, 2, 3), (3, 2, 3), (6, 2, 5), (5, 4, 3), (4, 1, 4)])
@@ -138,7 +153,7 @@ def test_a_striped_ledger_of_several_fragments_and_answers_is_read_whole(cluster
 
 def test_reads_stick_to_one_replica_unless_told_not_to(cluster, monkeypatch):
     for sticky, bookies in ((True, 1), (False, 3)):
-        client = cluster.bookkeeper(sticky_reads=sticky)
+        client = cluster.bookkeeper(sticky_reads=sticky, speculative_read_delay_ms=0)
         ledger = client.create_ledger(ack_quorum=3)
         ledger.append_batch([bytes(1_400_000)] * 6)  # one answer holds one or two
         ledger.close()
@@ -149,7 +164,7 @@ def test_reads_stick_to_one_replica_unless_told_not_to(cluster, monkeypatch):
 
 
 def test_a_replica_on_this_host_is_asked_first_if_configured(cluster, monkeypatch):
-    client = cluster.bookkeeper(read_own_host_first=True)
+    client = cluster.bookkeeper(read_own_host_first=True, speculative_read_delay_ms=0)
     ledger = ledger_of(client)
     near = ledger.metadata.last_fragment.ensemble[1]
     assert len(client.context.runtime.bookies_on_this_host()) == len(cluster.bookies)
@@ -180,7 +195,7 @@ def test_unconfirmed_reads_and_the_lac_pass_a_hung_replica(patient, cluster):
     assert ids(reader.read_unconfirmed(0, 9)) == list(range(10))
     ledger.flush_last_add_confirmed()
     assert reader.read_last_add_confirmed() == 9
-    assert time.monotonic() - began < HUNG_SECONDS / 2
+    assert time.monotonic() - began < HUNG_SECONDS
 
 
 def test_at_ack_quorum_1_a_hung_bookie_costs_a_read_of_the_lac_the_speculative_delay(patient, cluster):
@@ -192,7 +207,7 @@ def test_at_ack_quorum_1_a_hung_bookie_costs_a_read_of_the_lac_the_speculative_d
     ensemble_of(cluster, ledger)[1].suspend()
     began = time.monotonic()
     assert reader.read_last_add_confirmed() == 0
-    assert DELAY_MS / 1000 <= time.monotonic() - began < HUNG_SECONDS / 2
+    assert DELAY_MS / 1000 <= time.monotonic() - began < HUNG_SECONDS
 
 
 def test_a_long_poll_brings_the_entry_in_one_round_trip(patient, monkeypatch):
