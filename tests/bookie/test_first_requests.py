@@ -112,10 +112,11 @@ def test_metadata_that_can_not_be_read_grants_nothing(tmp_path):
 
 def test_what_waits_is_bounded_shares_a_look_and_is_answered_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(first_requests, "_WAITING_MAX", 3)
-    answer, looks = threading.Event(), []
+    asked, answer, looks = threading.Event(), threading.Event(), []
 
     def check(ledger_id, key):
         looks.append(ledger_id)
+        asked.set()
         assert answer.wait(60)
         return Positive()
 
@@ -124,6 +125,7 @@ def test_what_waits_is_bounded_shares_a_look_and_is_answered_at_the_end(tmp_path
     for _ in range(4):
         storage.storage.fence(7, KEY, statuses.append)
     assert statuses == [Status.TOO_MANY_REQUESTS]
+    assert asked.wait(60), "a stop takes back what no thread has begun"
     storage.storage.close()
     assert statuses == [Status.TOO_MANY_REQUESTS] + 3 * [Status.LIMBO]
     answer.set()
