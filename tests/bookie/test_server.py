@@ -620,7 +620,7 @@ def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
     with serving(config(tmp_path, checkpoint_interval_seconds=0.01)) as (_, address):
         client = Client(address)
         client.add(1, 0)
-        assert written.wait(20)
+        assert written.wait(SECONDS_MAX)
         client.close()
 
 

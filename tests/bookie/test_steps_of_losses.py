@@ -304,7 +304,7 @@ def test_a_request_that_waits_for_its_steps_does_not_wait_for_a_work_that_has_th
             one.fail()
             one.holdings.when_left(5, lambda: left.append(True))
             assert not left
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not left:
                     await asyncio.sleep(0)
         await maintenance.stop()

@@ -86,7 +86,7 @@ def test_a_stranger_has_its_seconds_and_no_more(tmp_path, monkeypatch, tls_optio
 
 
 def test_a_client_that_is_greeted_in_time_may_be_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr(porch, "STRANGER_SECONDS", 2.0)
+    monkeypatch.setattr(porch, "STRANGER_SECONDS", 4.0)
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
         with strangers(address, 1) as [later]:
@@ -308,8 +308,9 @@ def test_a_request_about_a_ledger_names_one(tmp_path, kind):
         client.close()
 
 
-def test_refusals_do_not_fill_the_log(tmp_path, caplog):
+def test_refusals_do_not_fill_the_log(tmp_path, caplog, monkeypatch):
     """Each request that a greeted client had refused was a line."""
+    monkeypatch.setattr(refusals, "TOLD_SECONDS", 3600.0)
     caplog.set_level(logging.WARNING, "bookspark.bookie.serving")
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)

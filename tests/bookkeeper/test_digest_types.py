@@ -13,6 +13,7 @@ from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata
 from bookspark.wire.digests import master_key
 from bookspark.wire.header import Status
+from tests.awaiting import SECONDS_MAX
 
 OF_8_BYTES, OF_20_BYTES = DigestType.BOOKKEEPER_CRC32, DigestType.BOOKKEEPER_HMAC
 
@@ -41,7 +42,7 @@ def test_the_digest_type_of_a_ledger_that_is_held_no_more_is_asked_for_again() -
         for is_held in (False, True, False, True):
             known.when_known(7, is_held, 0, lambda found, status: told.append(found))
             if not is_held:
-                posted.get(timeout=20)()
+                posted.get(timeout=SECONDS_MAX)()
     assert told == [OF_20_BYTES, OF_20_BYTES, OF_8_BYTES, OF_8_BYTES]
 
 
@@ -51,10 +52,10 @@ def test_an_add_never_overtakes_one_that_waits_for_the_digest_type() -> None:
     with contextlib.closing(DigestTypes(lambda ledger_id: OF_8_BYTES, posted.put)) as known:
         for number, is_held in enumerate((False, False)):
             known.when_known(7, is_held, 0, lambda found, status, number=number: order.append(number))
-        posted.get(timeout=20)()
+        posted.get(timeout=SECONDS_MAX)()
         known.when_known(7, False, 0, lambda found, status: order.append(2))
         known.when_known(7, True, 0, lambda found, status: order.append(3))
-        posted.get(timeout=20)()
+        posted.get(timeout=SECONDS_MAX)()
     assert order == [0, 1, 2, 3]
 
 
@@ -63,7 +64,7 @@ def test_adds_without_a_body_that_wait_are_bounded_too() -> None:
     limit = digest_types._WAITING_BYTES_MAX // digest_types._ADD_BYTES
 
     def slow(ledger_id: int) -> DigestType:
-        go_on.wait(20)
+        go_on.wait(SECONDS_MAX)
         return OF_8_BYTES
 
     with contextlib.closing(DigestTypes(slow, lambda call: None)) as known:
@@ -79,7 +80,7 @@ def test_a_bookie_that_stops_sends_waiting_adds_to_other_bookies_and_is_not_shun
     go_on, told = threading.Event(), []
 
     def slow(ledger_id: int) -> DigestType:
-        go_on.wait(20)
+        go_on.wait(SECONDS_MAX)
         return OF_8_BYTES
 
     known = DigestTypes(slow, lambda call: None)

@@ -25,7 +25,7 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.digests import digester, master_key
 from bookspark.wire.header import Status, WireError
 from tests.awaiting import await_that
-from tests.bookie.kit import Client, config
+from tests.bookie.kit import SECONDS_MAX, Client, config
 from tests.bookkeeper.kit import KEY, PASSWORD, add_2, body, framed, open_door, read_2, request
 
 EOK, ENOLEDGER, ENOENTRY, EBADREQ, EIO, EUA, EFENCED, UNKNOWN = 0, 402, 403, 404, 501, 502, 504, 507
@@ -369,13 +369,13 @@ def test_adds_wait_for_the_ledgers_digest_type_in_their_order(tmp_path):
 
     def slow(ledger_id):
         asked.set()
-        assert go_on.wait(20)
+        assert go_on.wait(SECONDS_MAX)
         return DigestType.BOOKKEEPER_CRC32C
 
     with open_door(config(tmp_path), slow) as (server, call, _):
         caller = call()
         caller.send(*(add(i, 7, i) for i in range(10)), read(10, 8, 0))
-        assert asked.wait(20)
+        assert asked.wait(SECONDS_MAX)
         assert caller.answer().header.txnId == 10
         go_on.set()
         assert caller.statuses(10) == dict.fromkeys(range(10), EOK)
