@@ -17,6 +17,8 @@ from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry
 from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.why import gathering
+from bookspark.why import troubles as module_of_troubles
 from bookspark.why.facts import Answer, Severity
 from bookspark.why.gathering import DEADLINES, Gathering, gather
 from bookspark.why.questions import question_of
@@ -42,7 +44,14 @@ def client(cluster: LocalCluster) -> Iterator[BookKeeper]:
 
 
 @pytest.fixture(autouse=True)
-def all_is_well_again(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_zookeeper_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it is, and that would be told beside the trouble that a test is about."""
+    for module in (gathering, module_of_troubles):
+        monkeypatch.setattr(module, "SLOW_ZOOKEEPER_SECONDS", 3600.0)
+
+
+@pytest.fixture(autouse=True)
+def all_is_well_again(no_zookeeper_is_slow: None, request: pytest.FixtureRequest) -> Iterator[None]:
     shared = "cluster" in request.fixturenames
     running, bookkeeper = [request.getfixturevalue(name) for name in ("cluster", "client")] if shared else (None, None)
     yield
