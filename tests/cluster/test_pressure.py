@@ -13,6 +13,7 @@ import pytest
 
 from bookspark import errors
 from bookspark.local import LocalCluster
+from tests.awaiting import SECONDS_MAX
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
@@ -36,7 +37,7 @@ def test_a_hung_bookie_beside_an_ack_quorum_does_not_let_the_client_grow(cluster
     payload = bytes(256 << 10)
     for _ in range(10):
         for future in [ledger.append_async(payload) for _ in range(40)]:
-            future.result(30)
+            future.result(SECONDS_MAX)
         highest = max(highest, resident_bytes() - before)
     assert highest < 50 * MIB, "100 MiB were appended"
     cluster.bookies[0].resume()
@@ -58,15 +59,15 @@ def test_appends_wait_for_a_bookie_that_is_behind_and_go_on_when_it_is_cut_off(c
 
     monkeypatch.setattr(client.context.runtime.connections, "any_is_behind", any_is_behind)
     future = ledger.append_async(b"1")
-    assert asked.wait(20)
+    assert asked.wait(SECONDS_MAX)
     assert not future.done()
     behind.clear()
-    assert future.result(20) == 1
+    assert future.result(SECONDS_MAX) == 1
     ledger.close()
 
 
 def test_a_close_that_fails_tells_which_ids_were_not_confirmed(cluster):
-    client = cluster.bookkeeper(answer_timeout_seconds=30.0)
+    client = cluster.bookkeeper(answer_timeout_seconds=600.0, add_timeout_seconds=600.0)
     ledger = client.create_ledger()
     ledger.append(b"0")
     for bookie in cluster.bookies[:2]:
@@ -75,7 +76,7 @@ def test_a_close_that_fails_tells_which_ids_were_not_confirmed(cluster):
     began = time.monotonic()
     with pytest.raises(errors.AddTimeoutError) as caught:
         ledger.close(timeout=0.5)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 300, "it is the time of the close that counts, and not that of an append"
     assert caught.value.unconfirmed == range(1, 4)
     assert all(isinstance(future.exception(1), errors.AddTimeoutError) for future in futures)
     for bookie in cluster.bookies[:2]:
@@ -104,7 +105,7 @@ def test_nobody_waits_for_ever_on_a_client_that_was_closed(cluster):
     future = ledger.append_async(b"0")
     client.close()
     with pytest.raises(errors.LedgerClosedError, match="the client was closed"):
-        future.result(20)
+        future.result(SECONDS_MAX)
     with pytest.raises(errors.LedgerClosedError, match="the client was closed"):
         idle.append(b"0")
     for each, unconfirmed in ((ledger, range(1)), (idle, range(0))):
