@@ -14,7 +14,7 @@ from bookspark import errors
 from bookspark.daemon import launch
 from bookspark.local import LocalCluster
 from bookspark.wire.header import Flag, Header, Kind, Status
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.bookie.kit import Client
 from tests.cluster.copies import held_by
 from tests.cluster.unprotected_daemon import WITHOUT
@@ -41,9 +41,9 @@ def everyone_is_back(cluster):
 
 @pytest.fixture
 def clients(cluster):
-    """Makes clients of which a recovery that can't be done takes not too long."""
+    """Makes clients, with their options."""
     with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(cluster.bookkeeper(recovery_timeout_seconds=15.0))
+        yield lambda **options: stack.enter_context(cluster.bookkeeper(**options))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_scenario_2_recovery_does_not_truncate_what_a_power_cut_took_from_a_book
     assert asked(b1, Header(Kind.READ_LAC, 0, ledger_id)) is Status.LIMBO
     b3.suspend()
     with pytest.raises(errors.LedgerRecoveryError):
-        clients().open_ledger(ledger_id)
+        clients(recovery_timeout_seconds=8.0).open_ledger(ledger_id)
     b3.resume()
     client = clients()
     await_that(lambda: b3.bookie_id in client.metadata.bookies())  # its session may have expired while it stood still
@@ -185,7 +185,7 @@ def test_a_bookie_on_an_empty_disk_takes_new_ledgers_and_ensemble_changes(cluste
     new = writer.create_ledger(4, 4, 4)
     assert new.append(b"new") == 0
     members[0].kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS_MAX
     while spare.bookie_id not in old.metadata.last_fragment.ensemble and time.monotonic() < deadline:
         old.append(b"after")  # two are enough for an ack, so the first one may come before the loss is noticed
     assert spare.bookie_id in old.metadata.last_fragment.ensemble
