@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from bookspark.autorecovery import healing
 from bookspark.errors import LedgerRecoveryError, NoSuchLedgerError
+from tests.awaiting import SECONDS_MAX
 
 
 def test_one_ledger_that_can_not_be_healed_is_tried_again_alone(monkeypatch):
@@ -35,7 +36,7 @@ def test_one_ledger_that_can_not_be_healed_is_tried_again_alone(monkeypatch):
     )
     running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
     running.start()
-    assert healed.wait(20) and running.wait(20)
+    assert healed.wait(SECONDS_MAX) and running.wait(SECONDS_MAX)
     assert listed == ["all", [3, 4]]
     assert sorted(tries) == [(1, False), (1, True), (1, True), (1, True), (2, False)]
     assert running.status().ledgers_left == 0 and running.status().saw_all
@@ -65,7 +66,7 @@ def test_a_defect_at_one_ledger_does_not_end_the_healing(monkeypatch, caplog):
     metadata = SimpleNamespace(list_ledgers=list, read_ledger=read_ledger)
     running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
     running.start()
-    assert healed.wait(20)
-    assert running.wait(20)
+    assert healed.wait(SECONDS_MAX)
+    assert running.wait(SECONDS_MAX)
     assert cleared == {1, 2}
     assert "ledger 1 is not healed yet because of a defect" in caplog.text

@@ -38,7 +38,7 @@ from bookspark.spark.tables.ledgers import FRAGMENTS, LEDGERS, UNREADABLE
 from bookspark.spark.tables.logs import LOGS
 from bookspark.spark.tables.replication_tasks import UNDERREPLICATION
 from tests.autorecovery.kit import Cluster
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.metadata.kit import ledger
 
 BAD = 5
@@ -219,7 +219,7 @@ def test_healing_heals_the_others_and_tries_it_again(monkeypatch) -> None:
     await_that(lambda: limbo == {} and running.status().ledgers_left == 1)
     assert not healed.is_set(), "ledger 6 may name the bookie"
     store.delete_ledger(6)
-    assert healed.wait(30.0) and running.wait(30.0)
+    assert healed.wait(SECONDS_MAX) and running.wait(SECONDS_MAX)
 
 
 NEWER_TASK = b'{"formatVersion": 9, "replica": {}, "colour": "blue"}'

@@ -10,7 +10,7 @@ from bookspark.protocol.ledger.actions import ChooseBookies, NoBookies, WriteMet
 from bookspark.wire.header import Kind
 from tests.awaiting import await_that
 
-SECONDS = 30.0
+SECONDS = 90.0
 
 
 class Story:

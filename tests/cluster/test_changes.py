@@ -25,7 +25,7 @@ from bookspark.errors import BookieError, ConfigurationError, MetadataStoreError
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.protocol.changes.observed import Observed
 from bookspark.protocol.changes.wanted import Wanted
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.cluster.newer_daemon import VERSION
 
 QUICK = ChangesConfig(poll_seconds=0.1, confirm_seconds=0.3, stall_seconds=60.0)
@@ -65,7 +65,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(SECONDS_MAX)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -274,7 +274,7 @@ def test_whoever_applies_a_change_may_be_killed(five: LocalCluster, client: Book
         if line.startswith(b"do this now: restart"):
             break
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(SECONDS_MAX)
     process.stderr.close()
     record = Kept(client.metadata).read()
     assert record is not None and record.state is ChangeState.UNDER_WAY and len(record.progress.away) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from bookspark.errors import BookKeeperError
 from bookspark.local import LocalCluster
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
@@ -37,7 +37,7 @@ def test_one_failure_is_one_metadata_write_and_the_writer_goes_on(bookkeeper, cl
     dead = of_ensemble(cluster, ledger, 1)
     dead.kill()
     futures = [ledger.append_async(b"%d" % i) for i in range(100, 1100)]
-    assert futures[-1].result(60) == 1099
+    assert futures[-1].result(SECONDS_MAX) == 1099
     found = bookkeeper.metadata.read_ledger(ledger.ledger_id)
     assert found.version == before + 1
     assert dead.bookie_id not in found.value.last_fragment.ensemble
@@ -52,7 +52,7 @@ def test_a_second_failure_while_the_first_is_handled(bookkeeper, cluster):
     for position in (0, 2):
         of_ensemble(cluster, ledger, position).kill()
     futures = [ledger.append_async(b"%d" % i) for i in range(1, 500)]
-    assert futures[-1].result(60) == 499
+    assert futures[-1].result(SECONDS_MAX) == 499
     ledger.close()
     assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(500)]
 
@@ -99,7 +99,7 @@ def test_a_hung_bookie_is_replaced_after_the_answer_timeout(cluster):
     ledger.append(b"0")
     hung = of_ensemble(cluster, ledger, 0)
     hung.suspend()
-    assert ledger.append_async(b"1").result(60) == 1
+    assert ledger.append_async(b"1").result(SECONDS_MAX) == 1
     assert hung.bookie_id not in ledger.metadata.last_fragment.ensemble
     ledger.close()
 
@@ -112,7 +112,7 @@ def test_a_delayed_change_waits_until_an_ack_quorum_needs_it(cluster):
     assert ledger.append(b"1") == 1
     assert len(ledger.metadata.fragments) == 1
     of_ensemble(cluster, ledger, 1).kill()
-    assert ledger.append_async(b"2").result(60) == 2
+    assert ledger.append_async(b"2").result(SECONDS_MAX) == 2
     assert len(ledger.metadata.fragments) == 2
     ledger.close()
     assert read_all(client, ledger.ledger_id) == [b"0", b"1", b"2"]
@@ -137,7 +137,7 @@ def test_a_spare_that_appears_is_used(bookkeeper, cluster):
     assert ledger.append(b"1") == 1
     spare = cluster.add_bookie()
     # The appends don't wait for the change, as an ack quorum of four is there without the spare.
-    deadline, count = time.monotonic() + 60, 2
+    deadline, count = time.monotonic() + SECONDS_MAX, 2
     while spare.bookie_id not in ledger.metadata.last_fragment.ensemble:
         assert time.monotonic() < deadline
         assert ledger.append(b"%d" % count) == count
@@ -167,18 +167,18 @@ def test_a_client_that_is_closed_during_a_change_prints_no_stack_trace(cluster, 
 
         def answer_late(*arguments):
             asked.set()
-            assert closed.wait(30)
+            assert closed.wait(SECONDS_MAX)
             return answer(*arguments)
 
         monkeypatch.setattr(own.context, "answer_from_store", answer_late)
         of_ensemble(cluster, ledger, 1).kill()
         pending = ledger.append_async(b"a")
-        assert asked.wait(30)
+        assert asked.wait(SECONDS_MAX)
         closing = threading.Thread(target=own.close)
         closing.start()
         await_that(lambda: own.context.closed)
         closed.set()
-        closing.join(30)
+        closing.join(SECONDS_MAX)
     with pytest.raises(BookKeeperError, match="closed"):
-        pending.result(30)
+        pending.result(SECONDS_MAX)
     assert [record.message for record in caplog.records if record.exc_info] == []

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from bookspark import errors
+from tests.awaiting import SECONDS_MAX
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
@@ -20,7 +21,7 @@ def read_all(bookkeeper, ledger_id):
 def test_after_kill_9_of_every_bookie_all_that_was_acknowledged_is_there(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger()
     futures = [ledger.append_async(b"%d" % i) for i in range(3000)]
-    futures[1000].result(30)
+    futures[1000].result(SECONDS_MAX)
     acknowledged = ledger.last_add_confirmed
     for bookie in cluster.bookies:
         bookie.kill()
@@ -35,7 +36,7 @@ def test_what_was_acknowledged_survives_a_power_cut_of_every_bookie(bookkeeper, 
     """Acks come after the sync: cutting each log back to what was synced loses nothing."""
     ledger = bookkeeper.create_ledger(ack_quorum=3)
     futures = [ledger.append_async(b"%d" % i) for i in range(3000)]
-    futures[1000].result(30)
+    futures[1000].result(SECONDS_MAX)
     acknowledged = ledger.last_add_confirmed
     for bookie in cluster.bookies:
         bookie.kill()
@@ -71,7 +72,7 @@ def test_every_entry_that_a_killed_bookie_acked_is_readable_from_it(bookkeeper, 
 
 def append_until_held(bookkeeper, ledger, bookie):
     """Append until ``bookie`` has an entry, so that its writer is known to have reached it again. Returns the last entry id."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS_MAX
     while time.monotonic() < deadline:
         last = ledger.append(b"with")
         if last in bookkeeper.list_ranges(bookie.bookie_id, ledger.ledger_id)["last_entry_id"].to_pylist():
@@ -198,7 +199,7 @@ def test_a_handle_is_read_only_in_a_forked_process(bookkeeper):
     os.close(write_end)
     done = threading.Event()
     threading.Thread(target=lambda: (os.waitpid(child, 0), done.set())).start()
-    assert done.wait(30)
+    assert done.wait(SECONDS_MAX)
     with os.fdopen(read_end, "rb") as pipe:
         assert pipe.read() == b"a,b refused 0"
     assert ledger.append(b"c") == 2

@@ -12,7 +12,7 @@ import pytest
 
 from bookspark import DigestType, LedgerState, errors
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_many_appends_in_flight_are_acknowledged_in_order(bookkeeper, ledger):
     futures = [ledger.append_async(b"%d" % i) for i in range(5000)]
     for future in futures:
         future.add_done_callback(lambda f: done.append(f.entry_id))
-    assert [future.result(30) for future in futures] == list(range(5000))
+    assert [future.result(SECONDS_MAX) for future in futures] == list(range(5000))
     assert all(future.done() for future in futures)
     assert ledger.last_add_confirmed == 4999
     ledger.close()
@@ -99,7 +99,7 @@ def test_concurrent_batches_get_ids_in_one_piece(bookkeeper, ledger):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(SECONDS_MAX)
     ledger.close()
     payloads = payloads_of(bookkeeper.open_ledger(ledger.ledger_id))
     assert len(payloads) == 4 * 3 * 3000
@@ -170,7 +170,7 @@ def test_quorums_striped_ones_included(bookkeeper, e, wq, aq):
     values = [b"%d" % i for i in range(50)]
     ledger.append_batch(values)
     futures = [ledger.append_async(value) for value in values]
-    assert futures[-1].result(30) == 99
+    assert futures[-1].result(SECONDS_MAX) == 99
     ledger.close()
     reader = bookkeeper.open_ledger(ledger.ledger_id)
     assert payloads_of(reader) == values * 2
@@ -244,7 +244,7 @@ def test_two_recoverers_at_once_end_the_same(bookkeeper, attempt):
         ledger.append_async(b"%d" % i)
     with ThreadPoolExecutor(4) as pool:
         opened = [pool.submit(bookkeeper.open_ledger, ledger.ledger_id) for _ in range(4)]
-        ends = {(m.last_entry_id, m.length) for m in (future.result(30).metadata for future in opened)}
+        ends = {(m.last_entry_id, m.length) for m in (future.result(SECONDS_MAX).metadata for future in opened)}
     assert len(ends) == 1
 
 

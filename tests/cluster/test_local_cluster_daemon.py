@@ -28,7 +28,7 @@ from bookspark.daemon.processes import Process, wait_for_end
 from bookspark.errors import BookieError
 from bookspark.metadata.bookie_homes import BookieHome, read_home
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.ports import free_port
 
 Launcher = Callable[..., Bookie]
@@ -118,7 +118,7 @@ def test_where_a_bookie_lives_is_noted_for_when_it_is_down(config: Any, start: L
 def test_a_lapsed_lease_ends_the_bookie_cleanly(config: Any, start: Launcher, chroot: str) -> None:
     bookie = start(config(lease_seconds=0.5))
     bookie.lease.close()
-    assert bookie.wait_ended(30)
+    assert bookie.wait_ended(SECONDS_MAX)
     assert "stopping: nobody has held its lease for 0.5 s" in log_of(bookie.config)
     store = ZooKeeperStore(chroot)
     assert store.bookies() == {}
@@ -161,7 +161,7 @@ def test_nonsense_on_the_lease_socket_gets_an_error_and_harms_nobody(config: Any
         directory = os.open(bookie.config.directories[0], os.O_RDONLY)
         nonsense.connect(f"/proc/self/fd/{directory}/lease.sock")
         os.close(directory)
-        nonsense.settimeout(10)
+        nonsense.settimeout(SECONDS_MAX)
         nonsense.sendall(b'{"request": "dance"}\n')
         assert b"unknown request 'dance'" in nonsense.recv(4096)
         nonsense.sendall(b'{"request": "\xff"}\n')
@@ -187,14 +187,14 @@ def test_a_defect_in_answering_one_peer_leaves_the_lease_to_the_others(tmp_path:
     assert other.ask_status().phase == "starting"
     other.close()
     server.stop("the test is over")
-    assert ended.wait(20)
+    assert ended.wait(SECONDS_MAX)
     server.close()
 
 
 def test_sigterm_is_a_clean_stop(config: Any, start: Launcher) -> None:
     bookie = start(config())
     bookie.send_signal(signal.SIGTERM)
-    assert bookie.wait_ended(30)
+    assert bookie.wait_ended(SECONDS_MAX)
     assert bookie._child is not None and bookie._child.returncode == 0
     assert "stopping: SIGTERM" in log_of(bookie.config)
 
@@ -208,13 +208,13 @@ def test_sigterm_that_comes_to_a_halted_bookie_stops_it_when_it_goes_on(config: 
         await_that(lambda bookie=bookie: bookie.process.suspended, what="the bookie stands still")
         bookie.send_signal(signal.SIGTERM)
         bookie.send_signal(signal.SIGCONT)
-        assert bookie.wait_ended(30)
+        assert bookie.wait_ended(SECONDS_MAX)
 
 
 def test_sigterm_during_the_boot_is_a_clean_stop_too(config: Any) -> None:
     bookie = adopt_or_start(config(), "test")
     bookie.send_signal(signal.SIGTERM)
-    assert bookie.wait_ended(30)
+    assert bookie.wait_ended(SECONDS_MAX)
     assert bookie._child is not None and bookie._child.returncode == 0
     bookie.lease.close()
 
@@ -400,7 +400,9 @@ def test_an_unreachable_zookeeper_is_named(config: Any) -> None:
 def test_a_program_of_autorecovery_that_cannot_start_ends_with_status_2() -> None:
     command = [sys.executable, "-m", "bookspark.autorecovery"]
     for line in ("[]\n", '{"zookeeper": "127.0.0.1:1", "client": {"zookeeper_timeout_seconds": 0.1}}\n'):
-        ended = subprocess.run(command, input=line, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(
+            command, input=line, capture_output=True, text=True, timeout=2 * SECONDS_MAX, check=False
+        )
         assert ended.returncode == 2
         assert ended.stderr.splitlines()[-1].startswith("bookspark autorecovery: ")
 
@@ -419,7 +421,7 @@ def test_the_daemon_ends_with_status_2_and_one_last_line(tmp_path: Path) -> None
         if content is not None:
             options.write_text(content)
         command = [sys.executable, "-m", "bookspark.daemon", str(options)]
-        daemon = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        daemon = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS_MAX, check=False)
         assert daemon.returncode == 2
         last = daemon.stderr.splitlines()[-1]
         assert last.startswith("bookspark bookie: ") and words in last
@@ -435,6 +437,5 @@ def test_the_daemon_imports_neither_spark_nor_arrow() -> None:
         "import sys, bookspark.daemon.bookie_process; "
         "print([name for name in ('pyarrow', 'pyspark', 'pandas', 'numpy') if name in sys.modules])"
     )
-    assert (
-        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60).stdout == b"[]\n"
-    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=2 * SECONDS_MAX)
+    assert run.stdout == b"[]\n"

@@ -12,7 +12,7 @@ from tests.awaiting import Changes
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
-SECONDS = 30.0
+SECONDS = 90.0
 
 
 @pytest.fixture(scope="module")

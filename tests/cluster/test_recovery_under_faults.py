@@ -12,6 +12,7 @@ from bookspark.protocol.ledger.actions import SendAdd
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.header import Flag, Header, Kind, Status
+from tests.awaiting import SECONDS_MAX
 
 pytestmark = pytest.mark.cluster(bookies=6)
 
@@ -52,7 +53,7 @@ def append_until_it_fails(ledger, futures):
     for i in range(len(futures), 1_000_000):
         futures.append(ledger.append_async(b"%d" % i))
         if i % 50 == 0:
-            futures[-1].result(30)
+            futures[-1].result(SECONDS_MAX)
 
 
 class TestFence:
@@ -98,7 +99,7 @@ class TestRecovery:
         for payload in payloads(count):
             ledger.append_async(payload)
         if count:
-            ledger.append_async(b"last").result(30)
+            ledger.append_async(b"last").result(SECONDS_MAX)
         expected = payloads(count) + [b"last"] * bool(count)
         assert read_all(recoverer, ledger.ledger_id) == expected
         metadata = recoverer.get_ledger_metadata(ledger.ledger_id)
@@ -204,7 +205,7 @@ class TestRecovery:
                 append_until_it_fails(ledger, futures)
             metadata = [future.result(60).metadata for future in opened]
         assert len({(one.last_entry_id, one.length) for one in metadata}) == 1
-        acknowledged = sum(future.exception(30) is None for future in futures)
+        acknowledged = sum(future.exception(SECONDS_MAX) is None for future in futures)
         expected = read_all(clients[0], ledger.ledger_id)
         assert len(expected) >= acknowledged
         assert expected == payloads(len(expected))

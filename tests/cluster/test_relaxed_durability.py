@@ -13,7 +13,7 @@ from bookspark.testing import FaultyCluster
 from bookspark.wire.header import Kind
 from tests.cluster.copies import cut_power, replication_factors, start_all
 
-SECONDS = 30.0
+SECONDS = 90.0
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import pytest
 
 from bookspark import errors
 from bookspark.wire.header import Flag, Kind
+from tests.awaiting import SECONDS_MAX
 
 
 @pytest.fixture
@@ -15,7 +16,9 @@ def cluster(faulty_cluster):
 
 @pytest.fixture
 def writer(cluster):
-    with cluster.bookkeeper(client_name="writer", answer_timeout_seconds=20.0, add_timeout_seconds=600.0) as client:
+    with cluster.bookkeeper(
+        client_name="writer", answer_timeout_seconds=SECONDS_MAX, add_timeout_seconds=600.0
+    ) as client:
         yield client
 
 
@@ -44,7 +47,7 @@ def test_a_parked_request_waits_until_it_is_released(writer, cluster):
     assert not future.done()
     assert held(writer, third, ledger) == set(), "other requests overtake it"
     park.release()
-    assert future.result(20) == 0
+    assert future.result(SECONDS_MAX) == 0
     assert ledger.append(b"1") == 1
 
 
@@ -58,7 +61,7 @@ def test_a_parked_answer_is_matched_by_its_request(writer, cluster):
         park.wait()
         assert held(writer, third, ledger) == {0}
         assert not future.done()
-    assert future.result(20) == 0, "the end of the with statement lets it go"
+    assert future.result(SECONDS_MAX) == 0, "the end of the with statement lets it go"
 
 
 def test_a_lost_request_is_never_answered(cluster):
@@ -82,10 +85,12 @@ def test_a_count_limits_a_rule(writer, cluster):
 def test_the_first_appends_go_out_once_over_the_connections_that_are_made_for_them(cluster):
     """They went out twice: when the connection was there, and again as the bookie was "back"."""
     adds = cluster.wire.delay(0.0, Kind.ADD, client="newcomer")
-    client = cluster.bookkeeper(client_name="newcomer", answer_timeout_seconds=30.0, connect_timeout_seconds=30.0)
+    client = cluster.bookkeeper(
+        client_name="newcomer", answer_timeout_seconds=SECONDS_MAX, connect_timeout_seconds=SECONDS_MAX
+    )
     ledger = client.create_ledger(ack_quorum=3)
     for future in [ledger.append_async(b"%d" % i) for i in range(20)]:
-        future.result(30)
+        future.result(SECONDS_MAX)
     sent = [(message.bookie, message.request.first_entry_id) for message in adds.seen]
     assert len(sent) == len(set(sent))
     ledger.close()

@@ -7,7 +7,7 @@ from collections import Counter
 from bookspark.decisions.recorder import end_recording
 from bookspark.local import LocalCluster
 from bookspark.replay.run import Replay
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
 
 def test_what_real_processes_decided_is_decided_again(record, new_chroot):
@@ -29,7 +29,7 @@ def test_what_real_processes_decided_is_decided_again(record, new_chroot):
         follower.read_last_add_confirmed()
         given = client.create_ledger_adv()
         given.append_at_async(1, b"one")
-        given.append_at_async(0, b"zero").result(30.0)
+        given.append_at_async(0, b"zero").result(SECONDS_MAX)
         # Nobody closes this one: it is recovered.
         assert [entry.payload for entry in client.open_ledger(striped.ledger_id).read(0, 1)] == [b"a", b"b"]
         lost = ledger.metadata.last_fragment.ensemble[0]

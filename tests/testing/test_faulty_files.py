@@ -11,6 +11,7 @@ from bookspark.bookie.disk.file_system import RealFileSystem, read_all, write_al
 from bookspark.testing.faulty_files import FaultyFileSystem, Rule
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
+from tests.awaiting import SECONDS_MAX
 
 A, B = "/disk/a", "/disk/logs/b"
 
@@ -107,7 +108,7 @@ def test_an_operation_is_held_until_it_is_released():
         files.wait_held()
         assert not through.is_set()
         files.release()
-        thread.join(20)
+        thread.join(SECONDS_MAX)
         assert through.is_set()
 
 
