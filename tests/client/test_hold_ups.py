@@ -145,7 +145,7 @@ def test_a_bookie_that_hangs_costs_the_client_no_more_than_a_queue_and_stops_no_
     cut off was sent everything again while it was connected to anew: 64 MiB more for each."""
     hangs, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     # Without the explicit LAC, which is a frame of 120 bytes that waits for the next connection.
-    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=0.2, explicit_lac_interval_seconds=3600.0)
+    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=1.0, explicit_lac_interval_seconds=3600.0)
     driver = bench.driver()
     bench.append(driver, b"")
     assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
@@ -177,7 +177,7 @@ def test_a_bookie_that_is_behind_and_takes_in_a_little_is_replaced_long_before_i
         return BookiesChosen(("b4",)) if isinstance(action, ChooseBookies) else MetadataWritten(1)
 
     hangs, *_ = [bench.bookie(bookie_id) for bookie_id in (*BOOKIES, "b4")]
-    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=0.2, answer_timeout_seconds=1000)
+    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=1.0, answer_timeout_seconds=1000)
     driver = bench.driver(answer_from_store=choose_b4)
     bench.append(driver, b"")
     assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
