@@ -25,7 +25,7 @@ LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 
 def test_init_lays_a_cluster_out_for_bookkeepers_clients(chroot: str) -> None:
     command = [sys.executable, "-m", "bookspark", "init", "--bookkeeper", "--zookeeper", chroot]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=180)
     with contextlib.closing(ZooKeeperStore(chroot)) as store:
         assert store.layout.manager is LedgerManager.BOOKKEEPER
         assert store.client.get(store.layout.layout)[0] == LAYOUT
