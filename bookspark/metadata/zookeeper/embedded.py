@@ -41,6 +41,8 @@ _HEAP = "-Xmx192m"
 _PORT_ATTEMPTS = 5
 _ATTEMPT_SECONDS = 0.05
 _LAST_WORDS_BYTES = 2000
+_KILLED_SECONDS = 60.0
+"""Longest wait for the end of a server that was killed: on a busy machine the watcher wakes late."""
 _LOCK_SECONDS = 3.0
 """Longest wait for the directory of a server that is just ending, for example because its parent was killed."""
 
@@ -131,7 +133,7 @@ class EmbeddedZooKeeper:
         assert process.stdin is not None
         # The watcher wakes, and kills whatever is left: a JVM that hangs, then itself.
         process.stdin.close()
-        process.wait(self._stop_seconds)
+        process.wait(_KILLED_SECONDS)
 
     def _start_at(self, java: str, port: int, deadline: float) -> None:
         jars = _jars()
