@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,9 @@ PAYLOADS = [b"entry %d" % i for i in range(20)]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
     """Its own: some verbs here leave a bookie another one than it was."""
-    with LocalCluster(bookies=3) as running:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as running:
         yield running
 
 

@@ -12,7 +12,6 @@ from bookspark.changes.looking import Looking
 from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.why import gathering
 from bookspark.why.gathering import DEADLINES, gather
@@ -106,19 +105,16 @@ def test_the_ledgers_in_recovery_are_those_of_the_look():
     assert (set(looking.open_ledgers), set(looking.in_recovery)) == (set(), set())
 
 
-def test_the_reads_with_which_a_session_begins_tell_that_zookeeper_is_slow(tmp_path, monkeypatch):
+def test_the_reads_with_which_a_session_begins_tell_that_zookeeper_is_slow(chroot, monkeypatch):
     """Over a relay that delays. No read is made to find out how long one takes: those of the session's start tell it."""
     monkeypatch.setattr(gathering, "SLOW_ZOOKEEPER_SECONDS", 0.01)
     asked = []
     real = gathering._read_seconds
     monkeypatch.setattr(gathering, "_read_seconds", lambda store, took: asked.append(len(took)) or real(store, took))
-    with (
-        EmbeddedZooKeeper(tmp_path / "zookeeper") as own,
-        SlowRelay(own.connection_string) as relay,
-        LocalCluster(zookeeper=relay.address, bookies=1),
-    ):
+    server, _, path = chroot.partition("/")
+    with SlowRelay(server) as relay, LocalCluster(zookeeper=f"{relay.address}/{path}", bookies=1):
         relay.seconds = 0.01
-        with BookKeeper(relay.address, **DEADLINES) as bookkeeper:
+        with BookKeeper(f"{relay.address}/{path}", **DEADLINES) as bookkeeper:
             facts = gather(bookkeeper)
             assert facts.zookeeper_problem == "" and facts.zookeeper_seconds > 0.01
             assert asked[0] >= 3
