@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kazoo.client import KazooClient
 
 from bookspark import errors
 from bookspark.client.placement import free_space
 from bookspark.local import LocalCluster
 from tests.awaiting import Changes
+from tests.metadata.kit import end_session
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
@@ -153,14 +153,8 @@ def test_a_bookie_whose_session_expired_while_it_stood_still_is_registered_again
 
 
 def expire(client):
-    """End the client's session at the server: another client takes it over by id and password, and closes it."""
-    # Without the chroot, for which kazoo asks at its start: the other side may take the session back before it is answered.
-    thief = KazooClient(client.zookeeper.partition("/")[0], client_id=client.metadata.client.client_id)
-    try:
-        thief.start(SECONDS)
-    finally:
-        thief.stop()
-        thief.close()
+    """End the client's session at the server."""
+    end_session(client.zookeeper.partition("/")[0], client.metadata.client)
 
 
 def test_ledgers_go_on_over_an_expired_session_of_the_client(cluster):

@@ -1,4 +1,4 @@
-"""What several tests of the metadata store need: sample records, and a proxy that loses replies."""
+"""What several tests of the metadata store need: sample records, sessions that end, and a proxy that loses replies."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from kazoo.client import KazooClient
+
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from tests.awaiting import await_that
 
 EVENT_SECONDS = 60.0
-CREATE, SET_DATA, MULTI = 1, 5, 14
+CREATE, SET_DATA, MULTI, CLOSE = 1, 5, 14, -11
 """Operation codes of ZooKeeper's protocol."""
 
 
@@ -49,6 +52,38 @@ def clients(chroot: str, manager: str = "hierarchical") -> Iterator[Callable[[],
     finally:
         for each in made:
             each.close()
+
+
+_ended: set[int] = set()
+"""Sessions of which their clients may not have heard yet that they have ended."""
+
+
+def end_session(server: str, client: KazooClient) -> None:
+    """End the client's session at the server (``host:port``), or its next one if this was done to it: somebody else takes it over
+    by its id and password, and closes it.
+
+    Both are asked for in one piece. Who waits in between for an answer finds that the client, connected anew, has it back."""
+    session_id, password = await_that(
+        lambda: (found := client.client_id) and found[0] not in _ended and found, what="the client's session"
+    )
+    host, _, port = server.partition(":")
+    connect = struct.pack(">iqiqi", 0, 0, 10_000, session_id, len(password)) + password + b"\0"
+    close = struct.pack(">ii", 1, CLOSE)
+    asked = b"".join(struct.pack(">i", len(one)) + one for one in (connect, close))
+
+    def is_over() -> bool:
+        with socket.create_connection((host, int(port)), EVENT_SECONDS) as taking_over:
+            taking_over.sendall(asked)
+            frames = _frames(taking_over)
+            connected = next(frames, None)
+            if connected is None:
+                return False
+            _, timeout_ms = struct.unpack_from(">ii", connected, 4)
+            # Without a timeout there is no such session any more.
+            return timeout_ms == 0 or next(frames, None) is not None
+
+    await_that(is_over, what="the end of the session", despite=OSError)
+    _ended.add(session_id)
 
 
 class LossyProxy:

@@ -33,7 +33,7 @@ from bookspark.metadata.zookeeper.layout import Access, Address, LedgerManager, 
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.bookie.cookie import Cookie
 from tests.awaiting import Changes, await_that
-from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, LossyProxy, begun, ledger
+from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, LossyProxy, begun, end_session, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
 
@@ -444,11 +444,8 @@ def test_watchers_are_called_when_the_connection_is_lost(
 
 
 def expire(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
-    """End the store's session at the server: a second client takes it over by its id and password, and closes it."""
-    thief = KazooClient(zookeeper.connection_string, client_id=store.client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
+    """End the store's session at the server."""
+    end_session(zookeeper.connection_string, store.client)
 
 
 def test_registration_and_watches_outlive_the_session(
