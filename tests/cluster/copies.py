@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from bookspark.client import BookKeeper
 from bookspark.local import LocalBookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from tests.awaiting import await_that
 
 
 def held_by(client: BookKeeper, bookie_id: str, ledger_id: int) -> set[int]:
@@ -20,6 +21,13 @@ def replication_factors(client: BookKeeper, metadata: LedgerMetadata, count: int
     members = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
     held = {bookie: held_by(client, bookie, metadata.ledger_id) for bookie in members}
     return [sum(entry in held[bookie] for bookie in metadata.write_set_of(entry)) for entry in range(count)]
+
+
+def await_copies(client: BookKeeper, ledger_id: int) -> None:
+    """Wait until each entry of a closed ledger is on all bookies that are to have it: an ack quorum had it first."""
+    metadata = client.get_ledger_metadata(ledger_id)
+    count, copies = metadata.last_entry_id + 1, metadata.write_quorum
+    await_that(lambda: set(replication_factors(client, metadata, count)) <= {copies}, what="all copies")
 
 
 def cut_power(*bookies: LocalBookie, start: bool = True) -> None:

@@ -26,6 +26,7 @@ from bookspark.local import LocalBookie, LocalCluster
 from bookspark.protocol.changes.observed import Observed
 from bookspark.protocol.changes.wanted import Wanted
 from tests.awaiting import SECONDS_MAX, await_that
+from tests.cluster.copies import await_copies
 from tests.cluster.newer_daemon import VERSION
 
 QUICK = ChangesConfig(poll_seconds=0.1, confirm_seconds=0.3, stall_seconds=60.0)
@@ -107,11 +108,14 @@ class Load:
 
 
 def filled(client: BookKeeper, count: int = 12) -> list[int]:
+    """Closed ledgers, of which no copy is under way any more."""
     ids = []
     for _ in range(count):
         with client.create_ledger() as ledger:
             ledger.append_batch([PAYLOAD] * 40)
         ids.append(ledger.ledger_id)
+    for one in ids:
+        await_copies(client, one)
     return ids
 
 

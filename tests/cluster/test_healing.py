@@ -46,7 +46,8 @@ def held(bookkeeper, bookie, ledger_id):
 
 @pytest.mark.parametrize("loss", ["unsynced entries", "the disk"])
 def test_a_bookie_heals_itself(cluster, bookkeeper, loss):
-    closed = bookkeeper.create_ledger(digest_type=DigestType.HMAC, password=b"secret")
+    # So that each acknowledgement is also this bookie's.
+    closed = bookkeeper.create_ledger(3, 3, 3, digest_type=DigestType.HMAC, password=b"secret")
     closed.append_batch([b"%d" % i for i in range(500)])
     closed.close()
     striped = bookkeeper.create_ledger(3, 2, 2)

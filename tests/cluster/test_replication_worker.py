@@ -14,7 +14,7 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from tests.awaiting import await_that, stays
-from tests.cluster.copies import held_by, replication_factors, start_all
+from tests.cluster.copies import await_copies, held_by, start_all
 
 SECONDS_MAX = 60.0
 SLOW = 400_000
@@ -65,8 +65,10 @@ def written(bookkeeper, quorums=(3, 3, 2), entries=50, payload=b"x" * 100):
 
 
 def closed(bookkeeper, quorums=(3, 3, 2), entries=50, payload=b"x" * 100):
+    """A closed ledger, of which no copy is under way any more."""
     ledger = written(bookkeeper, quorums, entries, payload)
     ledger.close()
+    await_copies(bookkeeper, ledger.ledger_id)
     return ledger.ledger_id
 
 
@@ -89,8 +91,7 @@ def assert_whole(bookkeeper, ledger_id, lost):
     metadata = bookkeeper.get_ledger_metadata(ledger_id)
     assert metadata.closed
     assert not any(lost.bookie_id in fragment.ensemble for fragment in metadata.fragments)
-    factors = replication_factors(bookkeeper, metadata, metadata.last_entry_id + 1)
-    assert set(factors) <= {metadata.write_quorum}
+    await_copies(bookkeeper, ledger_id)
 
 
 def test_a_bookie_is_lost_for_good(cluster, bookkeeper, worker):

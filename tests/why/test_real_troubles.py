@@ -27,6 +27,7 @@ from bookspark.why.troubles import health_of
 from tests.authority import Authority
 from tests.awaiting import await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
+from tests.cluster.copies import await_copies, replication_factors
 from tests.cluster.test_space import append_until_refused
 from tests.why.kit import check_command
 
@@ -79,6 +80,7 @@ def one_ledger(bookkeeper: BookKeeper) -> Iterator[int]:
     """A closed ledger on three bookies, which is deleted afterwards."""
     with bookkeeper.create_ledger() as ledger:
         ledger.append(b"x")
+    await_copies(bookkeeper, ledger.ledger_id)
     yield ledger.ledger_id
     bookkeeper.delete_ledger(ledger.ledger_id)
 
@@ -182,6 +184,7 @@ def test_a_bookie_that_hangs(cluster: LocalCluster, client: BookKeeper) -> None:
 def test_an_open_ledger(cluster: LocalCluster, client: BookKeeper, command: Run) -> None:
     ledger = client.create_ledger()
     ledger.append(b"x")
+    await_that(lambda: replication_factors(client, ledger.metadata, 1) == [3], what="its third copy")
     name = ledger.metadata.last_fragment.ensemble[0]
     found = ask(client, f"not closed {ledger.ledger_id}")
     assert found.kind == "nobody-writes" and "no entry came" in found.causes[0]
