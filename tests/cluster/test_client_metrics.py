@@ -24,7 +24,9 @@ def scrape(registry):
 
 def test_what_a_client_tells(new_chroot):
     with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        bookkeeper = cluster.bookkeeper(client_name="writer")
+        # No explicit LAC is under way when figures are looked at, and nobody leaves quarantine.
+        options = {"explicit_lac_interval_seconds": 3600.0, "quarantine_seconds": 3600.0}
+        bookkeeper = cluster.bookkeeper(client_name="writer", **options)
         registry = prometheus_client.CollectorRegistry()
         registry.register(bookkeeper.metrics())
         assert scrape(registry) == (set(), {}), "a scrape makes no connection"
