@@ -47,7 +47,7 @@ def append_until_refused(ledger) -> None:
 
 def test_the_space_of_a_deleted_ledger_comes_back_and_full_is_not_for_ever(small):
     [bookie] = small.bookies
-    bookkeeper = small.bookkeeper(answer_timeout_seconds=5.0)
+    bookkeeper = small.bookkeeper(answer_timeout_seconds=60.0)
     store = bookkeeper.metadata
     kept = create(bookkeeper)
     kept.append_batch([b"kept %d" % i for i in range(1000)])
