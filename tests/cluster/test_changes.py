@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -328,11 +327,10 @@ def test_a_metadata_store_that_hiccups_does_not_end_a_change(
 
 def test_one_at_a_time_applies_a_change(five: LocalCluster, client: BookKeeper) -> None:
     hasty = five.bookkeeper(metadata_session_timeout_seconds=2.0)
-    with Applying(client, LocalHands(five.bookies), QUICK):
-        began = time.monotonic()
-        with (
-            pytest.raises(BookieError, match="applies a change of this cluster"),
-            Applying(hasty, LocalHands(five.bookies), QUICK),
-        ):
-            pass
-        assert time.monotonic() - began < 30
+    # The first one goes on for ever: the other one gives up after two of its own sessions.
+    with (
+        Applying(client, LocalHands(five.bookies), QUICK),
+        pytest.raises(BookieError, match="applies a change of this cluster"),
+        Applying(hasty, LocalHands(five.bookies), QUICK),
+    ):
+        pass
