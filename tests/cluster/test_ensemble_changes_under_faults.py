@@ -108,7 +108,7 @@ def test_a_second_failure_while_the_first_is_handled_makes_one_more_write(cluste
 
 def test_a_late_ack_of_a_replaced_bookie_does_not_count(cluster):
     """Its ack is in the wire when it is replaced; the entry is then on one bookie only of those that the metadata name."""
-    writer = cluster.bookkeeper(client_name="impatient", answer_timeout_seconds=1.0)
+    writer = cluster.bookkeeper(client_name="impatient", answer_timeout_seconds=3.0)
     ledger = writer.create_ledger(ack_quorum=2)
     ledger.append(b"0")
     replaced, kept, dropped = ledger.metadata.last_fragment.ensemble

@@ -24,10 +24,10 @@ def cluster(faulty_cluster):
 
 @pytest.fixture
 def writer(cluster):
-    """A client that tells no explicit LAC, so that a recovery has to look for the end itself."""
-    with cluster.bookkeeper(
-        client_name="writer", explicit_lac_interval_seconds=3600.0, add_timeout_seconds=600.0
-    ) as client:
+    """A client that tells no explicit LAC, so that a recovery has to look for the end itself. Nobody is replaced because what it
+    sent was lost."""
+    options = {"explicit_lac_interval_seconds": 3600.0, "answer_timeout_seconds": 60.0, "add_timeout_seconds": 600.0}
+    with cluster.bookkeeper(client_name="writer", **options) as client:
         yield client
 
 
