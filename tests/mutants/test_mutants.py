@@ -66,7 +66,7 @@ def run(*arguments):
     """The exit status of the harness, and its verdicts."""
     command = [sys.executable, "-m", "tests.mutants", *arguments]
     ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=500, env={**os.environ, "PYTHONHASHSEED": "0"}
+        command, cwd=ROOT, capture_output=True, text=True, timeout=1100, env={**os.environ, "PYTHONHASHSEED": "0"}
     )
     assert ended.returncode in (0, 1), ended.stderr[-2000:]
     return ended.returncode, [json.loads(line) for line in ended.stdout.splitlines()]
