@@ -148,7 +148,7 @@ def test_a_mutant_that_nobody_looks_for_survives():
     assert not any(verdict["killed"] for verdict in verdicts)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_of_a_sample_of_wrong_protocols_none_survives():
     status, verdicts = run("--sample", "20", "--seed", "1", "--only", SAMPLED, "--schedules", "20", *QUICK)
     survived = [verdict["mutant"] for verdict in verdicts if not verdict["killed"]]
