@@ -171,7 +171,9 @@ def test_more_bookies_than_slots_are_refused_before_executors_are_waited_for_and
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark waits for ten minutes before it says so."""
-    monkeypatch.setattr(slots, "slots_of", lambda context: pytest.fail("it waits for executors that were never promised"))
+    monkeypatch.setattr(
+        slots, "slots_of", lambda context: pytest.fail("it waits for executors that were never promised")
+    )
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # type: ignore[attr-defined]
     with pytest.raises(
         ConfigurationError, match=r"too few slots: 4 bookies .* there are 6 on 3 .*local-cluster\[4,2,1024\]"
