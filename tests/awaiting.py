@@ -13,7 +13,7 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
-SECONDS_MAX = 90.0
+SECONDS_MAX = 300.0
 _LOOK_SECONDS = 0.01
 _LOOK_SECONDS_MAX = 0.05
 

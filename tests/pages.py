@@ -72,7 +72,7 @@ def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
         finally:
             cluster.send_signal(signal.SIGINT)
             try:
-                cluster.communicate(timeout=120)
+                cluster.communicate(timeout=300)
             finally:
                 cluster.kill()
 

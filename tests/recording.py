@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from bookspark.decisions import recorder
 from bookspark.decisions.machines import recording_class
 from bookspark.decisions.recorder import end_recording, record_into
 
 
 @pytest.fixture
 def record(tmp_path):
-    """The folder into which this process records until the test ends. ``end_recording`` ends it before."""
+    """The folder into which this process records until the test ends. ``end_recording`` ends it before. What waits is written at
+    the end, or where the test says so: else it would come in more chunks, the slower the machine is."""
     # A test may have changed the methods that recording classes were made of.
     recording_class.cache_clear()
     folder = tmp_path / "decisions"
-    record_into(str(folder), "test")
-    yield folder
-    end_recording()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recorder, "_DRAIN_SECONDS", 3600)
+        record_into(str(folder), "test")
+        yield folder
+        end_recording()
     recording_class.cache_clear()

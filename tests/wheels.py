@@ -29,7 +29,7 @@ def build_wheel(directory: Path) -> Path:
         else:
             shutil.copy(ROOT / name, sources / name)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", directory]
-    done = subprocess.run([*command, sources], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
+    done = subprocess.run([*command, sources], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-3000:]
     (wheel,) = directory.glob("bookspark-*.whl")
     return wheel

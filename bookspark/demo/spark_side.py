@@ -38,7 +38,8 @@ _LOOK_SECONDS = 0.25
 _BATCH_BYTES = 32 << 20
 _FOLLOW_SECONDS_MIN = 15.0
 _FOLLOW_BATCHES_MIN = 5
-_FOLLOW_SECONDS_MAX = 120.0
+_FOLLOW_SECONDS_MAX = 600.0
+"""It ends a query that hangs, so it is far above what a busy host needs."""
 _STOP_SECONDS = 30.0
 _GATEWAY_MARK = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 """A variable in the environment of the JVM that pyspark starts."""
@@ -108,7 +109,7 @@ def ingest_event_logs(
     spark: SparkSession, stager: EventLogStager, source: Path, checkpoint: Path, tell: Callable[[str], None]
 ) -> Ingested:
     """Stream the files that ``stager`` puts into ``source``: for at least 15 s and five micro-batches while it stages, then the
-    rest. ``tell`` gets the progress. Raises BookKeeperError if five micro-batches take more than two minutes."""
+    rest. ``tell`` gets the progress. Raises BookKeeperError if five micro-batches take more than ten minutes."""
     began = time.monotonic()
     query = _stream(spark, source, checkpoint).trigger(processingTime="1 second").start()
     with _stopped(query):

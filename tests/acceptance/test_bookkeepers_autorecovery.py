@@ -120,7 +120,7 @@ def test_bookkeepers_workers_repair_what_our_auditor_marked(
     tasks = bookkeeper.metadata.underreplication
     auditor = Auditor(cluster.bookkeeper(), AutorecoveryConfig(lost_bookie_delay_seconds=0, poll_seconds=0.5), "ours:1")
     auditor.start()
-    await_that(lambda: theirs.ask("who") == "ours:1", what="BookKeeper knows our auditor")
+    await_that(lambda: auditor_of(theirs) == "ours:1", what="BookKeeper knows our auditor")
     victim, named = one_dies(cluster, bookkeeper, ledgers)
     await_that(lambda: tasks.list_tasks() == named, what="our auditor marks")
     assert theirs.ask("tasks") == " ".join(sorted(f"{ledger_id}:{victim.bookie_id}" for ledger_id in named))
@@ -136,10 +136,10 @@ def test_bookkeepers_workers_repair_what_our_auditor_marked(
         await_that(lambda: repaired(bookkeeper, victim, named), what="its workers repair the rest")
         assert all_there(bookkeeper, named)
         assert auditor.stop()
-        await_that(lambda: theirs.ask("who") == "theirs-1", what="its auditor follows ours")
+        await_that(lambda: auditor_of(theirs) == "theirs-1", what="its auditor follows ours")
 
 
-def auditor(theirs: Judge) -> str:
+def auditor_of(theirs: Judge) -> str:
     """Who BookKeeper says has the office. It fails if a vote goes between its list of votes and its look at them."""
     try:
         return theirs.ask("who")
@@ -167,7 +167,7 @@ def test_our_workers_repair_what_bookkeepers_auditor_marked(cluster: LocalCluste
     await_that(lambda: bookkeeper.metadata.auditors.foreign() == ["host-9:3181"], what="its auditor has voted")
     assert theirs.ask("who") == ours.name
     ours.kill()
-    await_that(lambda: auditor(theirs) == "host-9:3181", what="its auditor follows ours")
+    await_that(lambda: auditor_of(theirs) == "host-9:3181", what="its auditor follows ours")
 
 
 def test_what_was_marked_by_both_stands_and_the_switches_are_the_same(cluster: LocalCluster, theirs: Judge) -> None:

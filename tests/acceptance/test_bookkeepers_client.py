@@ -178,20 +178,20 @@ def test_readers_follow_the_other_clients_writer(judge: Judge, bookkeeper: BookK
     judge.ask("follow", "f", "v3", "CRC32C", "secret", ledger_id)
     assert judge.ask("poll", "f", 0, 5000) == "1 0" or judge.ask("lac", "f") in ("0", "1")
     # The explicit LAC comes without another entry.
-    assert judge.ask("poll", "f", 1, 20_000) == "1 1"
+    assert judge.ask("poll", "f", 1, 120_000) == "1 1"
     # The first bookie that was told the LAC answers a poll. A client asks a quorum for a LAC, and two others may not know it yet.
     await_that(lambda: judge.ask("explicitlac", "f") == "1", what="BookKeeper's client finds the explicit LAC")
     assert judge.ask("unconfirmed", "f", 0, 1) == told([payload(0, 10), payload(1, 10)])
     reader = bookkeeper.open_ledger_no_recovery(ledger_id, b"secret")
     await_that(lambda: reader.read_last_add_confirmed() == 1, what="our client finds the explicit LAC")
     judge.ask("add", name, 2, 10)
-    confirmed, entry = reader.read_last_add_confirmed_and_entry(2, 30)
+    confirmed, entry = reader.read_last_add_confirmed_and_entry(2, 120)
     assert confirmed >= 2 and entry is not None and entry.payload == payload(2, 10)
     ledger = bookkeeper.create_ledger(digest_type=DigestType.BOOKKEEPER_CRC32C, password=b"secret")
     ledger.append(payload(0, 10))
     judge.ask("follow", "f", "v3", "CRC32C", "secret", ledger.ledger_id)
     ledger.append(payload(1, 10))
-    assert judge.ask("poll", "f", 0, 20_000) in ("0 0", "1 0")
+    assert judge.ask("poll", "f", 0, 120_000) in ("0 0", "1 0")
     ledger.close()
 
 

@@ -16,7 +16,7 @@ from bookspark.local import LocalBookie, LocalCluster
 from tests.pages import script_of
 
 PAGE = "clusters/changes.md"
-SETTINGS = "[changes]\npoll_seconds = 0.2\nconfirm_seconds = 0.3\nstall_seconds = 120.0\n"
+SETTINGS = "[changes]\npoll_seconds = 0.2\nconfirm_seconds = 0.3\nstall_seconds = 600.0\n"
 ASKED = re.compile(r"do this now: (restart|stop) ([\w-]+)(, mount an empty disk)?")
 
 
@@ -27,7 +27,7 @@ def operate(verb: str, bookie: LocalBookie, new_disk: bool, environment: dict[st
         shutil.rmtree(directory)
         Path(directory).mkdir()
         fix = ["bookspark", "cookie", "fix", "--yes", "--bookie", bookie.bookie_id, directory]
-        subprocess.run(fix, env=environment, check=True, timeout=120)
+        subprocess.run(fix, env=environment, check=True, timeout=600)
     if verb == "restart" or new_disk:
         bookie.start()
 

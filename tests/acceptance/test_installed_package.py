@@ -84,7 +84,7 @@ def started(home: Path, *command: str) -> Iterator[str]:
         text=True,
         start_new_session=True,
     )
-    guard = threading.Timer(400, lambda: os.killpg(process.pid, signal.SIGKILL))
+    guard = threading.Timer(1200, lambda: os.killpg(process.pid, signal.SIGKILL))
     guard.start()
     try:
         assert process.stdout is not None

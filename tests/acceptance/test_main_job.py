@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 BOOKSPARK = str(Path(sys.executable).with_name("bookspark"))
 STEP_SECONDS = 1200.0
-STOP_SECONDS = 180.0
+STOP_SECONDS = 600.0
 
 
 class Run:

@@ -24,7 +24,7 @@ assert not any(name.split(".")[0] == "bookspark" for name in sys.modules), "the 
 spark.range(10).selectExpr("CAST(id AS STRING) AS value").write.format("bookspark").option("log", log).mode("append").save()
 stream = spark.readStream.format("bookspark").option("log", log).load().select("value")
 writer = stream.writeStream.format("bookspark").option("log", copy).option("checkpointLocation", folder + "/checkpoint")
-assert writer.trigger(availableNow=True).start().awaitTermination(200)
+assert writer.trigger(availableNow=True).start().awaitTermination(1200)
 spark.sql(f"CREATE TEMPORARY VIEW rows USING bookspark OPTIONS (log '{copy}', zookeeper '{zookeeper}')")
 print("rows:", sorted(int(row.value) for row in spark.sql("SELECT CAST(value AS STRING) AS value FROM rows").collect()))
 """

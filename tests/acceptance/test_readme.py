@@ -66,7 +66,7 @@ def test_the_four_examples(tmp_path):
         ["bash", "-ec", f"exec {bookie_job}"],
         cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-    guard = threading.Timer(600, lambda: os.killpg(job.pid, signal.SIGKILL))
+    guard = threading.Timer(1500, lambda: os.killpg(job.pid, signal.SIGKILL))
     guard.start()
     try:
         before = []
@@ -89,6 +89,6 @@ def test_the_four_examples(tmp_path):
     finally:
         job.send_signal(signal.SIGTERM)
         try:
-            job.communicate(timeout=60)
+            job.communicate(timeout=300)
         finally:
             guard.cancel()

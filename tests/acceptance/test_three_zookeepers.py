@@ -80,7 +80,9 @@ def test_three_servers_as_the_guide_says(servers: list[Server], tmp_path: Path) 
     connection = re.sub(r"zk(\d)\.example\.org", r"127.0.71.\1", told)
     await_that(lambda: bookspark("init", "--zookeeper", connection).returncode == 0, what="a quorum")
     assert bookspark("bookies", "--zookeeper", connection).returncode == 0
-    with LocalCluster(3, tmp_path / "bookies", connection) as cluster, cluster.bookkeeper() as bookkeeper:
+    # To choose a leader takes the servers some seconds, and more on a machine that is busy.
+    patient = {"metadata_timeout_seconds": 120.0}
+    with LocalCluster(3, tmp_path / "bookies", connection) as cluster, cluster.bookkeeper(**patient) as bookkeeper:
         with bookkeeper.create_ledger() as ledger:
             ledger.append(b"three")
         # One of three is gone, whichever it is: nothing happens.

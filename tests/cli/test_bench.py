@@ -23,7 +23,7 @@ def test_each_workload_prints_a_line(tmp_path: Path) -> None:
         [*command, "--turn", "synced", "--turn", "durability", "--turn", "disk", "--directory", str(tmp_path)],
         stdout=subprocess.PIPE,
         check=True,
-        timeout=240,
+        timeout=900,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     asked = [w for turn in (Turn.SYNCED, Turn.DURABILITY, Turn.DISK) for w in WORKLOADS[turn]]

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 @pytest.fixture
 def quick(tmp_path: Path) -> str:
     path = tmp_path / "settings.toml"
-    path.write_text("[changes]\npoll_seconds = 0.1\nconfirm_seconds = 0.1\nstall_seconds = 60.0\n")
+    path.write_text("[changes]\npoll_seconds = 0.1\nconfirm_seconds = 0.1\nstall_seconds = 600.0\n")
     return str(path)
 
 

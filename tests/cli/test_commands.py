@@ -128,7 +128,7 @@ def test_local_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
             [BOOKSPARK, "bookies", "--json"],
             env={**os.environ, "BOOKSPARK_ZOOKEEPER": zookeeper},
             capture_output=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         (bookie,) = json.loads(told.stdout)
@@ -145,7 +145,7 @@ def test_zookeeper_at_a_port_that_is_taken(tmp_path: Path) -> None:
             [BOOKSPARK, "zookeeper", "--port", str(port), "--directory", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     assert done.returncode == 2

@@ -35,7 +35,7 @@ class Host:
     def start(self) -> str:
         """Start it and return its id. Raises BookieError with its last words."""
         config = bookie_config(
-            directories=list(map(str, self.directories)), zookeeper=self.zookeeper, lease_seconds=5.0, **self.options
+            directories=list(map(str, self.directories)), zookeeper=self.zookeeper, lease_seconds=60.0, **self.options
         )
         self._bookie = adopt_or_start(config, "a test")
         return self._bookie.wait_serving().bookie_id

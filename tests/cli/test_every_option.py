@@ -76,9 +76,15 @@ def _leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
+@functools.cache
+def _hints(function: Any) -> dict[str, Any]:
+    """They cost more than a parse, and are asked for with each parameter of each command line."""
+    return get_type_hints(function, include_extras=True)
+
+
 def _declared(command: Any, parameter: Any) -> tuple[Any, Any]:
     """The type of a parameter in the function behind the command, and what it tells typer."""
-    hint = get_type_hints(inspect.unwrap(command.callback), include_extras=True)[parameter.name]
+    hint = _hints(inspect.unwrap(command.callback))[parameter.name]
     notes = getattr(hint, "__metadata__", ())
     kind = get_args(hint)[0] if notes else hint
     inner = [one for one in get_args(kind) if one is not type(None)]

@@ -113,7 +113,7 @@ def test_whoever_reads_the_output_may_stop_reading(cluster: LocalCluster) -> Non
         env={**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("1\n2\n", "")
@@ -134,7 +134,7 @@ def test_append_that_is_ended_tells_which_ledger_it_leaves(cluster: LocalCluster
         reader = bookkeeper.open_ledger_no_recovery(ledger_id)
         assert reader.read_last_add_confirmed_and_entry(0, 60.0)[0] == 0
         process.terminate()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
     assert (
         f"bookspark: ledger {ledger_id} is left open with 1 ack" in err

@@ -54,7 +54,7 @@ def test_a_name_that_is_not_there_is_one_line(bookspark: Run) -> None:
 
 def test_the_version_has_one_place(bookspark: Run) -> None:
     assert bookspark("--version").text == f"bookspark {package.__version__}\n"
-    done = subprocess.run([sys.executable, "-m", "bookspark", "--version"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "bookspark", "--version"], capture_output=True, text=True, timeout=300)
     assert done.stdout == f"bookspark {package.__version__}\n"
 
 

@@ -48,7 +48,7 @@ def test_who_may_be_stopped_and_who_may_not(
             # It waits until the other is back.
             starting = threading.Timer(1.0, cluster.bookies[1].start)
             starting.start()
-            assert on_cluster("bookie", "safe-to-stop", "--wait", "90").status == 0
+            assert on_cluster("bookie", "safe-to-stop", "--wait", "300").status == 0
             starting.join()
         finally:
             cluster.bookies[1].start()

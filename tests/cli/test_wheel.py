@@ -42,7 +42,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     home = python.parents[1]
     return subprocess.run(
-        [python, *arguments], cwd=home, env=environment(home), capture_output=True, text=True, timeout=120
+        [python, *arguments], cwd=home, env=environment(home), capture_output=True, text=True, timeout=300
     )
 
 

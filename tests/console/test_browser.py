@@ -12,11 +12,10 @@ from bookspark.client import BookKeeper
 from bookspark.console import WebConsole
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log, open_log
-from bookspark.why.gathering import DEADLINES
 from tests.awaiting import await_that
 from tests.console import snapshots
 from tests.console.browser import BROWSER, DESKTOP, PHONE, Browser
-from tests.console.conftest import ask
+from tests.console.conftest import PATIENT, ask
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 LONG = "a-log-with-a-name-that-is-as-long-as-names-may-be-and-has-no-space-in-it"
@@ -64,7 +63,7 @@ def site(new_chroot, tmp_path_factory):
     """A console with everything: a reader that lags, snapshots, a bookie that is down."""
     path = tmp_path_factory.mktemp("snapshots")
     with LocalCluster(bookies=4, zookeeper=new_chroot(), metrics_port=-1) as cluster:
-        bookkeeper = cluster.bookkeeper(**DEADLINES)
+        bookkeeper = cluster.bookkeeper(**PATIENT)
         for name in (LONG, "orders"):
             with create_log(bookkeeper, name).producer("billing") as producer:
                 producer.append_batch([b'{"a": 1, "b": "text"}'] * 20)
@@ -83,7 +82,7 @@ def site(new_chroot, tmp_path_factory):
             ledger.append(b"x" * 100)
         snapshots.take(bookkeeper, path, oldest=oldest)
         with (
-            BookKeeper(cluster.zookeeper, **DEADLINES) as own,
+            BookKeeper(cluster.zookeeper, **PATIENT) as own,
             WebConsole(own, show_rows=True, snapshots=str(path)) as console,
         ):
             await_that(lambda: "is down" in ask(console).text)

@@ -14,9 +14,8 @@ from bookspark.console.looks import Look, Looks
 from bookspark.console.watch import Seen
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.why.facts import Health
-from bookspark.why.gathering import DEADLINES
 from tests.awaiting import await_that
-from tests.console.conftest import ask, words
+from tests.console.conftest import PATIENT, page, words
 from tests.console.parsing import EVIL, Parsed
 from tests.why.kit import facts
 
@@ -25,7 +24,7 @@ PASSWORD = b"a password that nobody reads"
 
 @pytest.fixture(scope="module")
 def ids(cluster):
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         made = []
         for _ in range(ledgers.ON_A_PAGE + 10):
             with bookkeeper.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2, password=PASSWORD) as ledger:
@@ -44,7 +43,7 @@ def ids(cluster):
 
 def test_the_list_is_told_a_page_at_a_time(console, ids):
     count = f"of {len(ids)} ledgers"
-    await_that(lambda: count in ask(console, "/ledgers").text)
+    await_that(lambda: count in page(console, "/ledgers"))
     found = words(console, "/ledgers")
     assert f"1 to {ledgers.ON_A_PAGE} {count} Later Last" in found
     following = words(console, f"/ledgers?from={ids[ledgers.ON_A_PAGE]}")
@@ -72,7 +71,7 @@ def test_a_bookie_that_is_down_is_told(cluster, console, ids):
 
 
 def test_an_open_ledger_tells_why_it_is_not_closed_and_what_to_type(cluster, console, ids):
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ledger.append(b"x")
         found = words(console, f"/ledger?id={ledger.ledger_id}")

@@ -19,9 +19,8 @@ from bookspark.logs import LogRegistry, create_log, open_log
 from bookspark.logs.readers.lag import ReaderLag
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.reader_record import ReaderKind, ReaderState
-from bookspark.why.gathering import DEADLINES
 from tests.awaiting import await_that
-from tests.console.conftest import ask, words
+from tests.console.conftest import PATIENT, ask, page, words
 from tests.console.parsing import EVIL, Parsed
 
 ORDERS = 120
@@ -29,7 +28,7 @@ ORDERS = 120
 
 @pytest.fixture(scope="module")
 def orders(cluster: LocalCluster) -> Iterator[str]:
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         log = create_log(bookkeeper, "orders")
         with log.producer("billing") as producer:
             for number in range(ORDERS):
@@ -46,7 +45,7 @@ def orders(cluster: LocalCluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def viewer(cluster: LocalCluster) -> Iterator[WebConsole]:
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper, WebConsole(bookkeeper, show_rows=True) as console:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper, WebConsole(bookkeeper, show_rows=True) as console:
         yield console
 
 
@@ -80,7 +79,7 @@ def test_a_log_that_is_not_there_and_names_that_are_none(console):
 
 
 def test_without_the_option_no_row_is_shown(console, orders):
-    found = ask(console, "/log?name=orders&lane=orders@1&row=0").text
+    found = page(console, "/log?name=orders&lane=orders@1&row=0")
     assert "without --show-rows" in found and "note" not in found
 
 
@@ -94,7 +93,7 @@ def test_rows_from_a_position(viewer, orders):
 
 
 def test_rows_from_a_time(cluster, viewer, orders):
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         found = [one.time_ms for one in open_log(bookkeeper, "orders@1").reader()]
     at = datetime.fromtimestamp(found[77] / 1000, UTC).isoformat()
     first = found.index(found[77])
@@ -116,9 +115,8 @@ def test_what_can_not_be_asked(viewer, orders, asked, told):
 
 
 def test_a_row_as_json_and_what_rows_hold_stays_text(viewer, orders):
-    found = ask(viewer, "/log?name=orders&lane=orders@1&row=3&as=json").text
-    shown = html.escape(json.dumps({"order": 3, "note": EVIL}, indent=2))
-    await_that(lambda: shown in ask(viewer, "/log?name=orders&lane=orders@1&row=3&as=json").text)
+    found = page(viewer, "/log?name=orders&lane=orders@1&row=3&as=json")
+    assert html.escape(json.dumps({"order": 3, "note": EVIL}, indent=2)) in found
     tags = Parsed(found).tags
     assert "img" not in [name for name, _ in tags] and "alert" not in [name for name, at in tags if "src" not in at]
 
@@ -131,7 +129,7 @@ def test_rows_of_a_log_with_a_password_are_not_shown(viewer, orders):
 def test_the_viewer_is_no_reader_of_the_log(cluster, viewer, orders):
     words(viewer, "/log?name=orders&lane=orders@1&row=0")
     assert words(viewer, "/log?name=orders").count("late python") == 1
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         assert len(logs.look_at(bookkeeper, "orders").readers) == 1
 
 
@@ -152,16 +150,16 @@ def test_columns_have_a_column_each():
 
 def test_a_list_is_told_a_page_at_a_time(cluster, viewer, orders):
     names = [f"page-{number:03}" for number in range(logs.ON_A_PAGE + 3)]
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         for name in names:
             create_log(bookkeeper, name)
         every = LogRegistry(bookkeeper.metadata).names()
-    await_that(lambda: f"{len(every)} logs" in ask(viewer, "/logs").text)
-    first = ask(viewer, "/logs").text
+    await_that(lambda: f"{len(every)} logs" in page(viewer, "/logs"))
+    first = page(viewer, "/logs")
     assert every[logs.ON_A_PAGE - 1] in first and every[logs.ON_A_PAGE] not in first
     following = f"/logs?after={every[logs.ON_A_PAGE - 1]}"
     assert html.escape(following) in first
-    assert every[logs.ON_A_PAGE] in ask(viewer, following).text
+    assert every[logs.ON_A_PAGE] in page(viewer, following)
 
 
 def test_what_comes_from_a_log_stays_text():

@@ -12,10 +12,9 @@ from bookspark.client import BookKeeper
 from bookspark.console import WebConsole
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log
-from bookspark.why.gathering import DEADLINES
 from tests.awaiting import await_that
 from tests.console import snapshots
-from tests.console.conftest import ask, words
+from tests.console.conftest import PATIENT, ask, page, words
 from tests.console.parsing import EVIL
 
 
@@ -23,7 +22,7 @@ from tests.console.parsing import EVIL
 def past(new_chroot, tmp_path_factory):
     """Three snapshots: two ledgers and a log; then one is closed, one deleted, one made, a bookie read-only and another down."""
     path = tmp_path_factory.mktemp("snapshots")
-    with LocalCluster(bookies=4, zookeeper=new_chroot()) as cluster, cluster.bookkeeper(**DEADLINES) as bookkeeper:
+    with LocalCluster(bookies=4, zookeeper=new_chroot()) as cluster, cluster.bookkeeper(**PATIENT) as bookkeeper:
         gone = bookkeeper.create_ledger(3, 3, 2, custom_metadata={"who": EVIL.encode()})
         gone.append(b"one")
         gone.close()
@@ -104,8 +103,8 @@ def test_the_map_of_a_ledger_then(past):
     then = words(past.console, f"/time/ledger?at=1&id={past.closing}")
     assert "0 to 9 2 of 3" in then and "down" in then and "whole whole" in then
     assert "there was no ledger" in words(past.console, f"/time/ledger?at=1&id={past.gone}")
-    page = ask(past.console, f"/time/ledger?at=0&id={past.gone}").text
-    assert "&lt;script&gt;" in page and "<script>alert" not in page and "why under-replicated" not in page
+    shown = page(past.console, f"/time/ledger?at=0&id={past.gone}")
+    assert "&lt;script&gt;" in shown and "<script>alert" not in shown and "why under-replicated" not in shown
 
 
 def test_the_logs_then(past):
@@ -126,9 +125,9 @@ def test_a_version_that_is_none_of_a_snapshot_means_the_one_before(past):
 
 
 def test_a_page_of_the_past_is_not_asked_for_again_and_again(past):
-    words(past.console, "/time")
-    assert 'data-live="still"' in ask(past.console, "/time").text
-    assert "data-live " not in ask(past.console, "/time").text.replace('data-live="still"', "")
+    found = page(past.console, "/time")
+    assert 'data-live="still"' in found
+    assert "data-live " not in found.replace('data-live="still"', "")
 
 
 def test_a_console_without_snapshots_says_how(console):
@@ -137,7 +136,7 @@ def test_a_console_without_snapshots_says_how(console):
 
 
 def test_snapshots_that_are_not_there_and_those_of_another_cluster(cluster, past, tmp_path):
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         with WebConsole(bookkeeper, snapshots=str(tmp_path / "none")) as console:
             assert "`bookspark snapshot`" in words(console, "/time")
             assert ask(console, "/").status == 200
@@ -147,10 +146,10 @@ def test_snapshots_that_are_not_there_and_those_of_another_cluster(cluster, past
 
 def test_a_snapshot_that_is_given_up_or_not_whole_does_not_count(past, tmp_path):
     cluster = past.cluster
-    with cluster.bookkeeper(**DEADLINES) as bookkeeper:
+    with cluster.bookkeeper(**PATIENT) as bookkeeper:
         snapshots.take(bookkeeper, tmp_path)
         with WebConsole(bookkeeper, snapshots=str(tmp_path)) as console:
-            assert 'max="0"' in ask(console, "/time").text
+            assert 'max="0"' in page(console, "/time")
             kept = snapshots.take(bookkeeper, tmp_path)
             # One that ended amid its tables.
             snapshots.take(bookkeeper, tmp_path, without={"entry_checksums", "index_ranges"}, oldest=kept)

@@ -13,8 +13,7 @@ from bookspark.console import what_if
 from bookspark.console.looks import UNDER_WAY, Look
 from bookspark.metadata.bookie_homes import BookieHome
 from bookspark.protocol.repair.stopping import Danger
-from bookspark.why.gathering import DEADLINES
-from tests.console.conftest import ask, words
+from tests.console.conftest import PATIENT, page, words
 from tests.console.parsing import EVIL, Parsed
 from tests.why.kit import facts
 
@@ -22,7 +21,7 @@ from tests.why.kit import facts
 @pytest.fixture(scope="module")
 def ledger_id(cluster):
     """A ledger that can do without one bookie, and not without two."""
-    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         with bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as ledger:
             ledger.append(b"one")
         yield ledger.ledger_id
@@ -41,9 +40,7 @@ def test_one_bookie_may_stop_and_two_may_not(cluster, console, ledger_id):
 
 def test_a_host_is_all_its_bookies(console, ledger_id):
     (host,) = {
-        at["value"]
-        for tag, at in Parsed(ask(console, "/what-if").text).tags
-        if tag == "input" and at.get("name") == "host"
+        at["value"] for tag, at in Parsed(page(console, "/what-if")).tags if tag == "input" and at.get("name") == "host"
     }
     found = words(console, f"/what-if?host={host}")
     assert "Not safe" in found and "could not be read at all" in found and "0 bookies would still take" in found
@@ -52,13 +49,13 @@ def test_a_host_is_all_its_bookies(console, ledger_id):
 def test_nothing_asked_and_strangers(console):
     assert "Safe" not in words(console, "/what-if")
     for asked in ("bookie=nobody", "host=nowhere", "bookie=%3Cimg%20src%3Dx%3E"):
-        found = ask(console, f"/what-if?{asked}").text
+        found = page(console, f"/what-if?{asked}")
         assert "is known" in found and "Safe" not in found and "<img" not in found
 
 
 def test_what_is_asked_stays_marked(cluster, console):
     name = cluster.bookies[1].bookie_id
-    tags = Parsed(ask(console, f"/what-if?bookie={name}").text).tags
+    tags = Parsed(page(console, f"/what-if?bookie={name}")).tags
     marked = [at["value"] for tag, at in tags if tag == "input" and "checked" in at]
     assert marked == [name]
 

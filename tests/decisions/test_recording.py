@@ -123,7 +123,9 @@ def test_a_changed_byte_ends_what_is_read(record):
     assert (counts.decisions, counts.clean, counts.torn > 0) == (0, False, True)
 
 
-def test_a_process_keeps_a_bounded_number_of_segments(tmp_path):
+def test_a_process_keeps_a_bounded_number_of_segments(tmp_path, monkeypatch):
+    # It would begin segments in between.
+    monkeypatch.setattr(recorders, "_DRAIN_SECONDS", 3600)
     recorder = this.recorder = Recorder(str(tmp_path), "test", segment_bytes=1, segments_max=3)
     try:
         old = made(LedgerWriter, METADATA, 0)
@@ -165,7 +167,6 @@ def test_a_disk_that_takes_nothing_ends_the_record_and_not_the_process(record, m
 
 def test_a_step_that_finds_the_queue_full_writes_itself(record, monkeypatch):
     monkeypatch.setattr(recorders, "_PENDING_MAX", 10)
-    monkeypatch.setattr(recorders, "_DRAIN_SECONDS", 3600)
     writer = made(LedgerWriter, METADATA, 0)
     for entry_id in range(50):
         append(writer, entry_id)

@@ -44,7 +44,7 @@ def ended_at_the_end() -> Iterator[list[subprocess.Popen[bytes]]]:
     finally:
         for process in started:
             process.terminate()
-            process.wait(60)
+            process.wait(300)
 
 
 def test_every_guide_is_run() -> None:
@@ -65,13 +65,13 @@ def test_rows_of_services(tmp_path: Path, shell: dict[str, str]) -> None:
 def test_a_ledger_that_does_not_close(tmp_path: Path, shell: dict[str, str]) -> None:
     writer = "import os; from bookspark.client import BookKeeper; ledger = BookKeeper(os.environ['BOOKSPARK_ZOOKEEPER']"
     writer += ").create_ledger(); ledger.append_batch([b'x'] * 20); print(ledger.ledger_id, flush=True); os._exit(1)"
-    died = subprocess.run([sys.executable, "-c", writer], env=shell, stdout=subprocess.PIPE, text=True, timeout=120)
+    died = subprocess.run([sys.executable, "-c", writer], env=shell, stdout=subprocess.PIPE, text=True, timeout=600)
     before, lost = script_of("guides/ledgers.md").split("bookspark ledger recover $LEDGER --accept-loss", 1)
     printed = run(before, tmp_path, shell | {"LEDGER": died.stdout.strip()})
     assert "it is open" in printed and "is recovered and closed: 20 entries" in printed
     assert '"state": "CLOSED"' in printed
 
-    died = subprocess.run([sys.executable, "-c", writer], env=shell, stdout=subprocess.PIPE, text=True, timeout=120)
+    died = subprocess.run([sys.executable, "-c", writer], env=shell, stdout=subprocess.PIPE, text=True, timeout=600)
     ledger = int(died.stdout)
     with BookKeeper(shell["BOOKSPARK_ZOOKEEPER"]) as bookkeeper, ended_at_the_end() as started:
         gone = bookkeeper.get_ledger_metadata(ledger).fragments[0].ensemble[:2]
@@ -80,7 +80,7 @@ def test_a_ledger_that_does_not_close(tmp_path: Path, shell: dict[str, str]) -> 
                 subprocess.run(["pkill", "-KILL", "-f", f"{directory}/bookie.json"], check=True, timeout=60)
         await_that(lambda: not set(gone) & set(bookkeeper.metadata.bookies()))
         recover = [Path(sys.executable).parent / "bookspark", "ledger", "recover", str(ledger)]
-        refused = subprocess.run(recover, env=shell, capture_output=True, text=True, timeout=120)
+        refused = subprocess.run(recover, env=shell, capture_output=True, text=True, timeout=600)
         assert refused.returncode == 2 and all(bookie in refused.stderr for bookie in gone), refused
         run_it = [recover[0], "bookie", "run", "--create", "--directory", tmp_path / "instead"]
         started.append(subprocess.Popen(run_it, env=shell, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
@@ -111,7 +111,7 @@ def test_disks(tmp_path: Path, shell: dict[str, str]) -> None:
         shutil.rmtree(directory)
         directory.mkdir()
         start = [Path(sys.executable).parent / "bookspark", "bookie", "run", "--directory", directory]
-        refused = subprocess.run(start, env=shell, capture_output=True, text=True, timeout=120)
+        refused = subprocess.run(start, env=shell, capture_output=True, text=True, timeout=600)
         assert refused.returncode == 2 and "cookie" in refused.stderr, refused
         run(f"set -e\nbookspark cookie fix{fix}", tmp_path, variables)
 
@@ -122,7 +122,7 @@ def test_disks(tmp_path: Path, shell: dict[str, str]) -> None:
 
         with subprocess.Popen(start, env=shell, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
             try:
-                await_that(copies, 120, "the ledger's copies")
+                await_that(copies, 600, "the ledger's copies")
             finally:
                 started.send_signal(signal.SIGTERM)
 

@@ -269,7 +269,7 @@ def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
 
 def test_on_real_bookies(cluster: LocalCluster) -> None:
     options = LogOptions(ensemble_size=3, write_quorum=1, ack_quorum=1)
-    with cluster.bookkeeper(answer_timeout_seconds=3.0, connect_timeout_seconds=2.0) as bookkeeper:
+    with cluster.bookkeeper(answer_timeout_seconds=60.0, connect_timeout_seconds=60.0) as bookkeeper:
         log = create_log(bookkeeper, "striped", options=options)
         with log.producer("service") as producer:
             producer.append_batch([str(number).encode() for number in range(30)])

@@ -80,14 +80,16 @@ def test_readers_are_told_by_their_names_also_when_they_are_gone(
 
 def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log) -> None:
     stop = threading.Event()
+    begun: list[float] = []
     appended: list[float] = []
-    """When each row was appended."""
+    """When the append of each row began and had ended; its own time is between the two."""
     read: list[float] = []
     """When each row was read."""
 
     def write() -> None:
         with log.producer("service") as producer:
             while not stop.is_set():
+                begun.append(time.time())
                 producer.append(b"row")
                 appended.append(time.time())
                 time_passes(0.005)
@@ -103,6 +105,7 @@ def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log) -
     for thread in threads:
         thread.start()
     stale: list[float] = []
+    took: list[float] = []
     try:
         key = ("python", "slow")
         await_that(lambda: scrape(log).get((ROWS, *key), 0) > 0, what=lambda: scrape(log))
@@ -113,11 +116,12 @@ def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log) -
             # The place that it was told from: so many rows were read then.
             least, most = rows_before - told[ROWS, *key], rows_after - told[ROWS, *key]
             assert least <= len(read) + 2, "nothing is told as read that is not"
-            unread = appended[max(0, int(least)) : int(most) + 1]
-            if told[ROWS, *key] and unread:
-                # The first of them is as old as it is told.
-                assert unread[0] - 2.0 <= after - told[SECONDS, *key]
-                assert before - told[SECONDS, *key] <= unread[-1] + 2.0
+            if told[ROWS, *key]:
+                # The first row that was not read then is as old as it is told; times of rows are in ms.
+                first, last = max(0, int(least)), int(most)
+                assert begun[first] - 0.01 <= after - told[SECONDS, *key]
+                assert before - told[SECONDS, *key] <= (appended[last] if last < len(appended) else after) + 0.01
+            took.append(after - before)
             # It is as old as the read of the row after that.
             following = int(most)
             stale.append(max(0.0, before - read[following]) if following < len(read) else 0.0)
@@ -126,6 +130,7 @@ def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log) -
         stop.set()
         for thread in threads:
             thread.join(60)
-    # A machine that stands still now and then makes some of them older.
-    assert median(stale) <= 2.0, stale
+    # A machine that stands still now and then makes some of them older, and one that is slow makes all of them: to tell the place
+    # asks less than a scrape does.
+    assert median(stale) <= 2.0 + 5 * median(took), (stale, took)
     assert max(stale) > 0, "the reader reads beside the scrapes"

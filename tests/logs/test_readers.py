@@ -208,7 +208,7 @@ def test_a_reader_whose_process_may_end_tells_at_once(
     log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "TELL_SECONDS", 1000.0)
-    monkeypatch.setattr(registration, "_LAST_SECONDS_MAX", 40.0)
+    monkeypatch.setattr(registration, "_LAST_SECONDS_MAX", 200.0)
     append(log, 10)
     began = time.monotonic()
     with log.reader(group="audit") as reader:
@@ -222,7 +222,7 @@ def test_a_reader_whose_process_may_end_tells_at_once(
         told.tell_now()
     (found,) = readers_of(bookkeeper, log.name)
     assert (found.lag_rows, found.state) == (1, ReaderState.CLOSED)
-    assert time.monotonic() - began < 40, "it waits for the telling, and no longer"
+    assert time.monotonic() - began < 200, "it waits for the telling, and no longer"
 
 
 def test_a_reader_that_can_not_tell_reads_on_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

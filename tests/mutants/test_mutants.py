@@ -66,7 +66,7 @@ def run(*arguments):
     """The exit status of the harness, and its verdicts."""
     command = [sys.executable, "-m", "tests.mutants", *arguments]
     ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=500, env={**os.environ, "PYTHONHASHSEED": "0"}
+        command, cwd=ROOT, capture_output=True, text=True, timeout=1100, env={**os.environ, "PYTHONHASHSEED": "0"}
     )
     assert ended.returncode in (0, 1), ended.stderr[-2000:]
     return ended.returncode, [json.loads(line) for line in ended.stdout.splitlines()]
@@ -148,7 +148,7 @@ def test_a_mutant_that_nobody_looks_for_survives():
     assert not any(verdict["killed"] for verdict in verdicts)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_of_a_sample_of_wrong_protocols_none_survives():
     status, verdicts = run("--sample", "20", "--seed", "1", "--only", SAMPLED, "--schedules", "20", *QUICK)
     survived = [verdict["mutant"] for verdict in verdicts if not verdict["killed"]]

@@ -259,7 +259,7 @@ def killed_at_each_step(log: Log, gateway: dict[str, str]) -> None:
     assert log.in_table() == log.read() == numbers(100)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Log) -> None:
     """Killed without its Spark, which does nothing at these moments; ``tests/acceptance`` kills it too."""
     killed_at_each_step(log, gateway_of(log.spark))

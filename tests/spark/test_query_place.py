@@ -73,10 +73,10 @@ def test_a_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
         ]
     query = start()
     try:
-        # One reader, of the run that lives.
+        # One reader, of the run that lives: it takes the other's record away after it has written its own.
         again = reader(lambda one: one.reader and one.lag_rows == 0)
         assert again.key != last.key and again.since_ms > last.since_ms
-        assert [one.key for one in readers_of(bookkeeper, log)] == [again.key]
+        await_that(lambda: [one.key for one in readers_of(bookkeeper, log)] == [again.key])
     finally:
         query.stop()
 

@@ -26,7 +26,6 @@ print("off loopback:", listening_off_loopback(os.getpid()))
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,2,640]"])
 def test_nothing_of_a_session_on_this_host_can_be_reached_from_another(tmp_path: Path, master: str) -> None:
     """The benchmarks' sessions, too: they listened on the address of the host's name."""

@@ -206,11 +206,11 @@ def test_other_python_threads_write_and_a_frame_of_the_log_is_loaded_anew(spark:
 
     ingest.add("a", "b")
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(append, 3).result(120)
-        thread.submit(ingest.run).result(120)
+        thread.submit(append, 3).result(600)
+        thread.submit(ingest.run).result(600)
         append(5)
         frame = log_frame(spark, ingest.log)
-        assert thread.submit(frame.count).result(120) == 10
+        assert thread.submit(frame.count).result(600) == 10
     append(7)
     assert frame.count() == 10, "Spark keeps the plan of its first action"
     assert log_frame(spark, ingest.log).count() == 17

@@ -14,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from bookspark.local import LocalCluster
 from bookspark.logs import truncate_log
 from bookspark.spark.connector.data_source import register
+from tests.awaiting import await_that
 from tests.spark.rows_through import rows_through
 
 pytestmark = pytest.mark.spark
@@ -57,6 +58,16 @@ class Follower:
         assert query.awaitTermination(600), "the query did not end"
         return query
 
+    def await_numbers(self, query: StreamingQuery, numbers: list[int]) -> None:
+        """Wait until a query that goes on has read these. A trigger that finds nothing ends ``processAllAvailable``, and one may
+        find nothing yet while ZooKeeper does not tell the reader of the next commit ledger."""
+
+        def read() -> bool:
+            query.processAllAvailable()
+            return any(self.output.glob("*.parquet")) and self.numbers() == numbers
+
+        await_that(read, what=f"{numbers}")
+
     def numbers(self, column: str = "value") -> list[int]:
         rows = self.spark.read.parquet(str(self.output)).selectExpr(f"CAST(CAST({column} AS STRING) AS BIGINT) AS n")
         return sorted(row.n for row in rows.collect())
@@ -83,11 +94,10 @@ def test_a_running_stream_sees_what_is_committed_while_it_runs(spark: SparkSessi
     follower = Follower(spark, tmp_path, log=log)
     query = follower.start(processingTime="0 seconds")
     try:
-        query.processAllAvailable()
+        follower.await_numbers(query, list(range(10)))
         for first in (10, 20, 30):  # each in a new epoch with a commit ledger of its own
             write(spark, log, first, first + 9)
-            query.processAllAvailable()
-            assert follower.numbers() == list(range(first + 10))
+            follower.await_numbers(query, list(range(first + 10)))
     finally:
         query.stop()
 

@@ -35,7 +35,6 @@ def test_missing_jars_of_delta_are_one_line_that_says_what_to_give(monkeypatch: 
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_spark_submit_as_the_readme_prints_it_has_delta(tmp_path: Path) -> None:
     (tmp_path / "application.py").write_text(APPLICATION)
     spark_submit = Path(sys.executable).with_name("spark-submit")

@@ -142,14 +142,12 @@ def test_spark_hands_the_limit_back_and_ends_a_query_that_waits(
     follower = Follower(spark, tmp_path, log="trigger-delay", minOffsetsPerTrigger=15, maxTriggerDelay="1h")
     query = follower.start(processingTime="0 seconds")
     try:
-        query.processAllAvailable()
-        assert follower.numbers() == list(range(10))
+        follower.await_numbers(query, list(range(10)))
         write(spark, "trigger-delay", 10, 19)
         query.processAllAvailable()
         assert follower.numbers() == list(range(10)), "ten rows wait"
         write(spark, "trigger-delay", 20, 24)
-        query.processAllAvailable()
-        assert follower.numbers() == list(range(25))
+        follower.await_numbers(query, list(range(25)))
     finally:
         query.stop()
     for first in (25, 30):

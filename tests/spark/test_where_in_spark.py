@@ -45,7 +45,7 @@ def test_a_batch_read_and_a_stream_have_the_rows_of_sparks_own_filter(
         .foreachBatch(lambda frame, _: found.extend(row.id for row in frame.collect()))
         .start()
     )
-    assert query.awaitTermination(300)
+    assert query.awaitTermination(600)
     assert sorted(found) == [7, 5999]
     ends = [json.loads(progress.sources[0].endOffset)["position"] for progress in query.recentProgress]
     assert ends[:3] == [ROWS // 3, 2 * ROWS // 3, ROWS], "micro-batches of which nothing is read count rows as well"
