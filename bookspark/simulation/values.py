@@ -19,6 +19,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from bookspark.simulation.tokens import token_of
+
 T = TypeVar("T")
 
 _ATOMS = (int, str, bytes, bool, float, type(None), type, Enum)
@@ -30,10 +32,8 @@ _PLAIN: set[type] = set()
 """Types whose values are their own frozen form. Most fields are of these, so they are asked first."""
 _SHARED: set[type] = set()
 """Types whose values are their own copy."""
-_TOKENS: dict[Any, object] = {}
-"""Of each immutable value that was ever frozen, what stands for it."""
 _BY_ID: dict[int, tuple[Any, object]] = {}
-"""The same by the identity of an object, which is kept here so that its identity stays its own."""
+"""What stands for an immutable value, by the identity of an object, which is kept here so that its identity stays its own."""
 _BY_ID_MAX = 20_000
 
 
@@ -94,11 +94,9 @@ def _immutable_freezer(kind: type) -> Function:
         if found is not None:
             return found[1]
         try:
-            token = _TOKENS.get(value)
+            token = token_of(value)
         except TypeError:
             return _structure_freezer(kind)(value)  # type: ignore[no-any-return]
-        if token is None:
-            token = _TOKENS[value] = object()
         if len(by_id) > _BY_ID_MAX:
             by_id.clear()
         by_id[id(value)] = value, token

@@ -95,7 +95,7 @@ class World:
         self._served: dict[tuple[int, int], tuple[int, int]] = {}
         self.verdicts = Verdicts(options, self.bookies, self.slots_from, self.records, self.clients, self.slots)
         self._instant = options.crash_loses is CrashLoses.EVERYTHING
-        self._volatile = options.ledger_type is LedgerType.VD_JOURNAL
+        self._is_volatile = options.ledger_type is LedgerType.VD_JOURNAL
         self.initial: State = (
             self.records.number(Record(metadata, 0)),
             options.crashes,
@@ -165,7 +165,7 @@ class World:
             case "crash":
                 after[CRASHES] -= 1
                 after[index] = self._with_metadata(state, index, kind)
-                if self._volatile or self.options.losses:
+                if self._is_volatile or self.options.losses:
                     self._reconnect(after, index)
                 if self.options.heals:
                     self.step(after, index - len(self.bookies), self.events.number(Crashed()))
@@ -190,7 +190,7 @@ class World:
 
     def sync_at_once(self, state: State) -> bool:
         """Where no crash can tell the difference, everything is synced at once."""
-        return not self._volatile and (self._instant or not state[CRASHES])
+        return not self._is_volatile and (self._instant or not state[CRASHES])
 
     def _with_metadata(self, state: State, index: int, kind: str) -> int:
         record = self.records[state[METADATA]]

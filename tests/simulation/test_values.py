@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from bookspark.protocol.writing.writer_state import PendingAdd
 from bookspark.simulation import values
 from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.tokens import tokens_kept
 from bookspark.simulation.values import clone, freeze
 
 
@@ -105,6 +107,19 @@ def test_a_token_stands_for_its_value_after_many_others(monkeypatch: pytest.Monk
     others = {freeze(Told((str(number),))) for number in range(100)}
     assert len(others) == 100 and first not in others
     assert freeze(Told(("first",))) == first
+
+
+def test_a_value_is_forgotten_with_the_last_frozen_form_that_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of tokens grew with each schedule of a run."""
+    monkeypatch.setattr(values, "_BY_ID_MAX", 0)
+    freeze(Told(("the only one that is known by its identity",)))
+    gc.collect()
+    before = tokens_kept()
+    kept = {freeze(Told((str(number),))) for number in range(100)}
+    assert tokens_kept() >= before + 99
+    del kept
+    freeze(Told(("the only one that is known by its identity",)))
+    assert tokens_kept() <= before + 1
 
 
 def test_a_copy_of_an_object_with_fields_that_were_never_set_is_equal_to_it() -> None:

@@ -1,13 +1,14 @@
 """``bookspark simulate``: the real machines of the protocol through every order of events within bounds, or through random ones.
 
 Law: a violation is something found (``bookspark.command_line``), and its story is printed.
-Standard output depends on the options alone, so two runs can be compared byte for byte. Speed goes to standard error. The last
-line is one JSON object.
+Standard output depends on the options alone, so two runs can be compared byte for byte. Speed goes to standard error, and
+whether the simulator's modules were compiled (``bookspark.simulation.compiled``). The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,6 +20,7 @@ from bookspark.command_line import FOUND
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.simulation.compiled import SHARED, use_compiled
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 
 if TYPE_CHECKING:
@@ -146,6 +148,7 @@ def simulate(
         if name in given and given[name] is not None
     }
     options |= {name: False for name, _ in SimulationOptions.switches() if given[f"no_{name}"]}
+    use_compiled()
     try:
         if random is None:
             _exhaustive(SimulationOptions(**options), states_max, seconds_max, page, coverage)
@@ -208,7 +211,8 @@ def _met(met: frozenset[Pair], coverage: bool) -> dict[str, Any]:
 
 
 def _speed(count: int, what: str, seconds: float) -> None:
-    typer.echo(f"{count:,} {what}, {count / max(seconds, 1e-9):,.0f} a second of processor time", err=True)
+    how = " (compiled)" if SHARED in sys.modules else ""
+    typer.echo(f"{count:,} {what}, {count / max(seconds, 1e-9):,.0f} a second of processor time{how}", err=True)
 
 
 def _tell(

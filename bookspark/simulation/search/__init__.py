@@ -7,6 +7,7 @@
 ``random_schedules``  random schedules, longer than an exhaustive search can be
 ``drawn_options``     the options of a random schedule
 ``coverage``          which pairs of a state and an event schedules have met
+``uncollected``       a search runs without the collector of cyclic garbage
 ``shrinking``         making a schedule that ends in a violation short
 ``shortest``          a shortest story of the same violation
 ====================  ==========================================================================================================

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.simulation.search.reductions import Reductions
 from bookspark.simulation.search.successors import Packed, Successors
+from bookspark.simulation.search.uncollected import uncollected
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.state import Move, State
 from bookspark.simulation.view import Violation
@@ -55,6 +56,10 @@ class Exhaustive:
 
     def run(self, states_max: int | None = None, seconds_max: float | None = None) -> Result:
         """Search until all is seen, a violation is found, or a bound is reached."""
+        with uncollected():
+            return self._run(states_max, seconds_max)
+
+    def _run(self, states_max: int | None, seconds_max: float | None) -> Result:
         started, used = time.monotonic(), time.process_time()
         world = self.world
         pack, unpack, successors = self._successors.pack, self._successors.unpack, self._successors.of

@@ -22,6 +22,7 @@ from bookspark.simulation.search.coverage import Pair, met_pairs
 from bookspark.simulation.search.drawn_options import draw_options
 from bookspark.simulation.search.shortest import shortest
 from bookspark.simulation.search.shrinking import shrink
+from bookspark.simulation.search.uncollected import uncollected
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.state import CLIENTS, METADATA, Move
 from bookspark.simulation.view import Violation
@@ -74,19 +75,30 @@ class RandomSchedules:
 
     def run(self, schedules: int, seed: int, seconds_max: float | None = None) -> Result:
         """Run ``schedules`` schedules, or fewer if one ends in a violation or the time is over."""
-        started, used = time.monotonic(), time.process_time()
-        steps = 0
+        used = time.process_time()
+        with uncollected():
+            number, steps, found = self._search(schedules, seed, seconds_max)
+        failure = None
+        if found is not None:
+            world, moves, violation = found
+            shrunk = shrink(world, moves, violation)
+            told_in, story = shortest(world, shrunk, violation.invariant, self._given)
+            failure = Failure(seed + number - 1, world.options, violation, story, len(moves), told_in)
+        return Result(number, steps, failure, time.process_time() - used)
+
+    def _search(
+        self, schedules: int, seed: int, seconds_max: float | None
+    ) -> tuple[int, int, tuple[World, list[Move], Violation] | None]:
+        """How many schedules were run, of how many steps, and the one that ended in a violation."""
+        started, steps = time.monotonic(), 0
         for number in range(schedules):
             if seconds_max is not None and time.monotonic() - started > seconds_max:
-                return Result(number, steps, None, time.process_time() - used)
+                return number, steps, None
             world, moves, violation = self.schedule(seed + number)
             steps += len(moves)
             if violation is not None:
-                shrunk = shrink(world, moves, violation)
-                told_in, story = shortest(world, shrunk, violation.invariant, self._given)
-                failure = Failure(seed + number, world.options, violation, story, len(moves), told_in)
-                return Result(number + 1, steps, failure, time.process_time() - used)
-        return Result(schedules, steps, None, time.process_time() - used)
+                return number + 1, steps, (world, moves, violation)
+        return schedules, steps, None
 
     def schedule(self, seed: int) -> tuple[World, list[Move], Violation | None]:
         """One schedule: its moves up to the first violation, or to its end."""
