@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -240,10 +241,13 @@ class MemoryReader:
 
     def read_batches(self, first: int, last: int) -> Iterator[pyarrow.RecordBatch]:
         entries = list(self.read(first, last))
+        before = accumulate(len(payload) for payload in self._bookkeeper.entries[self.ledger_id][: last + 1])
+        lengths = list(before)[first:]
         yield pyarrow.record_batch(
             {
                 "ledger_id": pyarrow.array([self.ledger_id] * len(entries), pyarrow.int64()),
                 "entry_id": pyarrow.array([entry.entry_id for entry in entries], pyarrow.int64()),
+                "length": pyarrow.array(lengths[: len(entries)], pyarrow.int64()),
                 "payload": pyarrow.array([bytes(entry.payload) for entry in entries], pyarrow.binary()),
             }
         )
