@@ -229,6 +229,10 @@ class MemoryReader:
             return max(heard, self._confirmed)
         return self.last_add_confirmed
 
+    def read_last_add_confirmed_and_entry(self, entry_id: int, timeout: float) -> tuple[int, Entry | None]:
+        last = self.read_last_add_confirmed()
+        return last, self._entry(entry_id) if entry_id <= last else None
+
     def confirm(self, entry_id: int) -> None:
         assert entry_id <= self.last_add_confirmed
         self._confirmed = max(self._confirmed, entry_id)
@@ -237,7 +241,10 @@ class MemoryReader:
         for entry_id in range(first, last + 1):
             # Bookies collect deleted ledgers, so this raises for one.
             self._bookkeeper.get_ledger_metadata(self.ledger_id)
-            yield Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")
+            yield self._entry(entry_id)
+
+    def _entry(self, entry_id: int) -> Entry:
+        return Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")
 
     def read_batches(self, first: int, last: int) -> Iterator[pyarrow.RecordBatch]:
         entries = list(self.read(first, last))
