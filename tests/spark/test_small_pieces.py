@@ -131,6 +131,14 @@ def test_entries_that_do_not_hold_what_a_piece_says_are_read_one_by_one() -> Non
     assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2, 4, 5, 6]
 
 
+def test_pieces_that_disagree_about_an_entry_are_not_read_together() -> None:
+    bookkeeper = _BookKeeper()
+    ledger = _arrow_ledger(bookkeeper, [4, 4])
+    task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
+    task.take([Piece(ledger, 0, 0, 2, 4), Piece(ledger, 0, 2, 1, 3, 2), Piece(ledger, 1, 3, 4, 4)])
+    assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2, 4, 5, 6, 7]
+
+
 def test_any_pieces_give_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where ranges go back or leave entries out, where positions have gaps, and where lanes change."""
     for seed in range(200):

@@ -200,8 +200,6 @@ class _Opened:
     def _dropped_before(self, at: int) -> bool:
         """Read those that come, up to entry ``at``, and drop those before it. False if they are too many, or can't be read: then
         it is to be read from ``at`` on."""
-        if at - self._after_held > self._gap_max:
-            return False
         dropped = 0
         try:
             while at > self._after_held and dropped <= GAP_BYTES_MAX:
