@@ -26,24 +26,65 @@
             producer.append(b"an order")
         for row in log.reader():
             print(row.lane, row.position, row.value)
+
+A name is imported when it is first used. So a Spark task that reads rows does not load what writes those of a service.
 """
 
 from __future__ import annotations
 
-from bookspark.logs.appended import RowPosition, UnexpectedPositionError
-from bookspark.logs.chain.commit_ledgers import PlacedCommit, header_of, made_anew, newest_header
-from bookspark.logs.chain.committer import Committer, current_committer
-from bookspark.logs.chain.log_run import LogAddress, LogRun
-from bookspark.logs.chain.maintenance import collect_orphans, delete_log, recover_ledgers, truncate_log
-from bookspark.logs.chain.reader import LogReader, commits
-from bookspark.logs.chain.registry import LogRegistry, check_password
-from bookspark.logs.chain.retention import truncate_expired
-from bookspark.logs.feeds.gaps import Gap, GapKind
-from bookspark.logs.log import Log, create_log, open_log
-from bookspark.logs.producer import Producer
-from bookspark.logs.row_reader import LogRow, RowReader
-from bookspark.logs.rows.data_ledgers import DataWriter, RollPolicy, current_data_ledger
-from bookspark.protocol.logs.log_options import LogOptions
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bookspark.logs.appended import RowPosition, UnexpectedPositionError
+    from bookspark.logs.chain.commit_ledgers import PlacedCommit, header_of, made_anew, newest_header
+    from bookspark.logs.chain.committer import Committer, current_committer
+    from bookspark.logs.chain.log_run import LogAddress, LogRun
+    from bookspark.logs.chain.maintenance import collect_orphans, delete_log, recover_ledgers, truncate_log
+    from bookspark.logs.chain.reader import LogReader, commits
+    from bookspark.logs.chain.registry import LogRegistry, check_password
+    from bookspark.logs.chain.retention import truncate_expired
+    from bookspark.logs.feeds.gaps import Gap, GapKind
+    from bookspark.logs.log import Log, create_log, open_log
+    from bookspark.logs.producer import Producer
+    from bookspark.logs.row_reader import LogRow, RowReader
+    from bookspark.logs.rows.data_ledgers import DataWriter, RollPolicy, current_data_ledger
+    from bookspark.protocol.logs.log_options import LogOptions
+
+_HOME = {
+    "Committer": "bookspark.logs.chain.committer",
+    "DataWriter": "bookspark.logs.rows.data_ledgers",
+    "Gap": "bookspark.logs.feeds.gaps",
+    "GapKind": "bookspark.logs.feeds.gaps",
+    "Log": "bookspark.logs.log",
+    "LogAddress": "bookspark.logs.chain.log_run",
+    "LogOptions": "bookspark.protocol.logs.log_options",
+    "LogReader": "bookspark.logs.chain.reader",
+    "LogRegistry": "bookspark.logs.chain.registry",
+    "LogRow": "bookspark.logs.row_reader",
+    "LogRun": "bookspark.logs.chain.log_run",
+    "PlacedCommit": "bookspark.logs.chain.commit_ledgers",
+    "Producer": "bookspark.logs.producer",
+    "RollPolicy": "bookspark.logs.rows.data_ledgers",
+    "RowPosition": "bookspark.logs.appended",
+    "RowReader": "bookspark.logs.row_reader",
+    "UnexpectedPositionError": "bookspark.logs.appended",
+    "check_password": "bookspark.logs.chain.registry",
+    "collect_orphans": "bookspark.logs.chain.maintenance",
+    "commits": "bookspark.logs.chain.reader",
+    "create_log": "bookspark.logs.log",
+    "current_committer": "bookspark.logs.chain.committer",
+    "current_data_ledger": "bookspark.logs.rows.data_ledgers",
+    "delete_log": "bookspark.logs.chain.maintenance",
+    "header_of": "bookspark.logs.chain.commit_ledgers",
+    "made_anew": "bookspark.logs.chain.commit_ledgers",
+    "newest_header": "bookspark.logs.chain.commit_ledgers",
+    "open_log": "bookspark.logs.log",
+    "recover_ledgers": "bookspark.logs.chain.maintenance",
+    "truncate_expired": "bookspark.logs.chain.retention",
+    "truncate_log": "bookspark.logs.chain.maintenance",
+}
+"""Public name → the module that defines it."""
 
 __all__ = [
     "Committer",
@@ -78,3 +119,9 @@ __all__ = [
     "truncate_expired",
     "truncate_log",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,30 +29,34 @@
 A DataFrame of a log keeps the log's end of its first action, because Spark keeps its plan; so does a view, and the static side of
 a join with a stream. ``log_frame(spark, log)`` loads anew: call it for each query that is to see the newest rows.
 
-The name ``session`` is the function. Other names of its module are imported ``from bookspark.spark.session``. ``log_frame`` is
-loaded when it is first used: commands import this package for other things, and its client takes longer to load than they run.
+The name ``session`` is the function. Other names of its module are imported ``from bookspark.spark.session``. The names beside it
+are loaded when they are first used. Commands import this package for other things, and a client takes longer to load than they
+run. A query has several Python processes of Spark that read or write, and none of them needs what runs bookies.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bookspark.extras import extra_needed
 
 if TYPE_CHECKING:
+    from bookspark.spark.bookies.bookie_service import BookieService
     from bookspark.spark.frames import log_frame
 
 with extra_needed("bookspark.spark"):
-    from bookspark.spark.bookies.bookie_service import BookieService
     from bookspark.spark.session import session
 
 __all__ = ["BookieService", "log_frame", "session"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "log_frame":
-        with extra_needed("bookspark.spark"):
-            from bookspark.spark.frames import log_frame
+_HOME = {"BookieService": "bookspark.spark.bookies.bookie_service", "log_frame": "bookspark.spark.frames"}
+"""Public name → the module that defines it."""
 
-        return log_frame
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        with extra_needed("bookspark.spark"):
+            return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

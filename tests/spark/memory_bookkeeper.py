@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -228,6 +229,10 @@ class MemoryReader:
             return max(heard, self._confirmed)
         return self.last_add_confirmed
 
+    def read_last_add_confirmed_and_entry(self, entry_id: int, timeout: float) -> tuple[int, Entry | None]:
+        last = self.read_last_add_confirmed()
+        return last, self._entry(entry_id) if entry_id <= last else None
+
     def confirm(self, entry_id: int) -> None:
         assert entry_id <= self.last_add_confirmed
         self._confirmed = max(self._confirmed, entry_id)
@@ -236,14 +241,20 @@ class MemoryReader:
         for entry_id in range(first, last + 1):
             # Bookies collect deleted ledgers, so this raises for one.
             self._bookkeeper.get_ledger_metadata(self.ledger_id)
-            yield Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")
+            yield self._entry(entry_id)
+
+    def _entry(self, entry_id: int) -> Entry:
+        return Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")
 
     def read_batches(self, first: int, last: int) -> Iterator[pyarrow.RecordBatch]:
         entries = list(self.read(first, last))
+        before = accumulate(len(payload) for payload in self._bookkeeper.entries[self.ledger_id][: last + 1])
+        lengths = list(before)[first:]
         yield pyarrow.record_batch(
             {
                 "ledger_id": pyarrow.array([self.ledger_id] * len(entries), pyarrow.int64()),
                 "entry_id": pyarrow.array([entry.entry_id for entry in entries], pyarrow.int64()),
+                "length": pyarrow.array(lengths[: len(entries)], pyarrow.int64()),
                 "payload": pyarrow.array([bytes(entry.payload) for entry in entries], pyarrow.binary()),
             }
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -136,3 +137,47 @@ def test_a_reader_that_begins_late_in_a_ledger_of_commits_does_not_read_those_be
     else:
         assert first.before.rows <= begin < first.after.rows
         assert len(seen) < 60
+
+
+def test_a_commit_that_a_wait_gave_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each micro-batch of a query that follows a log asked a bookie for the commit that the bookies had just told. Those behind
+    it are read, and one that came while the ledger was closed and another one begun is told once."""
+    bookkeeper = MemoryBookKeeper()
+    registry = LogRegistry(bookkeeper.metadata)
+    registry.ensure("orders", {}, b"")
+
+    def run(name: str) -> Committer:
+        return Committer(bookkeeper, LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", name)))
+
+    def commit(writer: Committer, number: int) -> None:
+        writer.commit(Commit("q", number, writer.run.run, writer.run.epoch, (EntryRange(1000, number, number, 1, 9),)))
+
+    def told() -> list[int]:
+        return [placed.commit.batch for placed in reader.commits()]
+
+    writer = run("a")
+    commit(writer, 0)
+    reader, seen = LogReader(bookkeeper, "orders", b""), list[int]()
+    assert told() == [0]
+    read = MemoryReader.read
+
+    def counted(self: MemoryReader, first: int, last: int) -> Iterator[Entry]:
+        seen.extend(range(first, last + 1))
+        return read(self, first, last)
+
+    monkeypatch.setattr(MemoryReader, "read", counted)
+    commit(writer, 1)
+    assert (reader.wait(1.0), told(), seen) == (True, [1], [])
+    for number in range(2, 5):
+        commit(writer, number)
+    assert (reader.wait(1.0), told(), len(seen)) == (True, [2, 3, 4], 2)
+    commit(writer, 5)
+    assert reader.wait(1.0)
+    commit(run("b"), 6)
+    commit(writer := run("c"), 7)
+    assert told() == [5, 6, 7]
+    # What a wait gives before the reader has found its place is not what comes there.
+    for number in range(8, 30):
+        commit(writer, number)
+    reader = LogReader(bookkeeper, "orders", b"", 20)
+    assert (reader.wait(1.0), told()) == (True, list(range(20, 30)))

@@ -149,9 +149,10 @@ def test_a_micro_batch_of_one_row_asks_no_more_than_it_needs(batches: MicroBatch
     assert least(rounds, "write") == {"ADD": 3}
     assert least(rounds, "commit") == {"ADD": 3, "WRITE_LAC": 3}
     latest = least(rounds, "latest")
-    # If the row was not told of at once, the reader waited for it: one more question to each bookie.
+    # If the row was not told of at once, the reader waited for it, and got it with one more question to each bookie.
     assert latest.pop("READ_LAC") in (3, 6)
-    assert latest == {"read_ledger": 1, "READ": 1}
+    assert latest.pop("READ", 0) <= 1
+    assert latest == {"read_ledger": 1}
     assert least(rounds, "partitions") == {}
     assert least(rounds, "read") == {"READ": 1}
     assert least(rounds, "done") == {}

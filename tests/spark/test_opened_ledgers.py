@@ -41,8 +41,11 @@ class _Reader(MemoryReader):
             good = range(at, min(at + 3, last + 1))
             lost = next((n for n in good if (self.ledger_id, n) in bookkeeper.lost), None)
             if lost != at:
-                yield from super().read_batches(at, good[-1] if lost is None else lost - 1)
+                for batch in super().read_batches(at, good[-1] if lost is None else lost - 1):
+                    bookkeeper.given += batch.nbytes
+                    yield batch
             if lost is not None:
+                bookkeeper.failed += 1
                 raise NoSuchEntryError(f"entry {lost}")
 
 
@@ -52,6 +55,10 @@ class _BookKeeper(MemoryBookKeeper):
         self.opened: Counter[int] = Counter()
         self.reads: Counter[int] = Counter()
         self.lost: set[tuple[int, int]] = set()
+        self.failed = 0
+        """How many reads ended at a lost entry."""
+        self.given = 0
+        """The bytes that readers took."""
 
     def _reader(self, ledger_id: int) -> MemoryReader:
         self.opened[ledger_id] += 1
@@ -101,7 +108,7 @@ def test_any_order_of_any_pieces_gives_their_rows(monkeypatch: pytest.MonkeyPatc
         pieces, at = [], dict.fromkeys(ids, 0)
         for n in range(chance.randint(1, 30)):
             ledger = chance.choice(ids)
-            first = at[ledger] if chance.random() < 0.8 else chance.randrange(40)
+            first = min(at[ledger] + chance.choice((0, 0, 1, 4)), 39) if chance.random() < 0.8 else chance.randrange(40)
             count = chance.randint(1, 40 - first) if chance.random() < 0.1 else chance.randint(1, min(4, 40 - first))
             pieces.append(Piece(ledger, first, n * 100, count))
             at[ledger] = (first + count) % 40
@@ -150,6 +157,64 @@ def test_an_error_comes_with_the_rows_that_it_is_of_and_not_before() -> None:
             bookkeeper.lost.clear()
             rest = piece.part(came, piece.rows)
             assert _read(ledgers, deque((rest, *left))) == _expected(rest)
+
+
+def _every_second(ledger: int, count: int = 100) -> list[Piece]:
+    """Pieces of two entries with two between them."""
+    return [Piece(ledger, 4 * n, 4 * n, 2) for n in range(count)]
+
+
+def _read_all(ledgers: OpenedLedgers, pieces: list[Piece]) -> None:
+    left = deque(pieces)
+    for piece in pieces:
+        assert _read(ledgers, left) == _expected(piece)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_pieces_that_leave_entries_out_are_one_read_if_the_entries_are_short(closed: bool) -> None:
+    """A read with ``where`` asked for each small commit that it chose. Of an open ledger one read tells how long entries are."""
+    bookkeeper = _BookKeeper()
+    ledger = bookkeeper.ledger_of(400)
+    if closed:
+        bookkeeper.open_ledger(ledger)
+    _read_all(_ledgers(bookkeeper), _every_second(ledger))
+    assert bookkeeper.reads[ledger] == (1 if closed else 2)
+    assert bookkeeper.opened[ledger] == 1
+
+
+def test_a_lost_entry_that_no_piece_has_fails_none_and_is_looked_for_once() -> None:
+    bookkeeper = _BookKeeper()
+    ledger = bookkeeper.ledger_of(400)
+    bookkeeper.lost |= {(ledger, 4 * n + 2) for n in range(20, 100)}
+    _read_all(_ledgers(bookkeeper), _every_second(ledger))
+    # 20 pieces at once, behind the first one, and each of the others by itself.
+    assert (bookkeeper.reads[ledger], bookkeeper.failed) == (2 + 79, 1)
+
+
+def test_long_entries_between_pieces_are_not_read() -> None:
+    """What is dropped takes no longer than another read would."""
+    bookkeeper = _BookKeeper()
+    ledger, pieces = bookkeeper.ledger_of(0), _every_second(0, 10)
+    pieces = [piece._replace(ledger_id=ledger) for piece in pieces]
+    bookkeeper.entries[ledger] += [bytes(opened_ledgers.GAP_BYTES)] * 40
+    ledgers, left = _ledgers(bookkeeper), deque(pieces)
+    while left:
+        _read(ledgers, left)
+    assert bookkeeper.reads[ledger] == len(pieces)
+    assert bookkeeper.given < 20.5 * opened_ledgers.GAP_BYTES
+
+
+def test_entries_that_got_long_are_dropped_up_to_a_bound() -> None:
+    """The mean length of the entries before them said that they are short."""
+    bookkeeper = _BookKeeper()
+    ledger = bookkeeper.ledger_of(1100)
+    bookkeeper.entries[ledger][510:900] = [bytes(opened_ledgers.GAP_BYTES_MAX // 10)] * 390
+    pieces = deque([Piece(ledger, 0, 0, 2), Piece(ledger, 498, 2, 2), Piece(ledger, 900, 4, 2)])
+    ledgers = _ledgers(bookkeeper)
+    while pieces:
+        expected = _expected(pieces[0])
+        assert _read(ledgers, pieces) == expected
+    assert bookkeeper.given < 2 * opened_ledgers.GAP_BYTES_MAX
 
 
 def test_a_ledger_that_is_deleted_between_two_pieces_is_told() -> None:

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate, islice
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from bookspark.client import BookKeeper
 from bookspark.errors import NoSuchEntryError
+from bookspark.logs.rows.encodings import RowDecoder
 from bookspark.logs.rows.splits import Piece
 from bookspark.logs.rows.value_rows import ValueDecoder
+from bookspark.protocol.logs.log_options import Compression
 from bookspark.spark.offload import small_pieces
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.offload.small_pieces import SmallPieces
+from bookspark.spark.rows.arrow_rows import ArrowDecoder, ArrowEncoder
 from tests.spark.test_opened_ledgers import _BookKeeper, _expected
 
 _COLUMNS: Any = SimpleNamespace(names=["value", "position", "ledger_id", "entry_id"])
+_NUMBERS = StructType().add("n", LongType())
 
 
 class _Task:
     """Reads pieces as a task does: together, or else the first one by itself."""
 
-    def __init__(self, bookkeeper: _BookKeeper) -> None:
-        self.ledgers = OpenedLedgers(cast(BookKeeper, bookkeeper), b"", lambda metadata: ValueDecoder(""))
-        self.small = SmallPieces(self.ledgers, _COLUMNS, ())
+    def __init__(
+        self, bookkeeper: _BookKeeper, decoder: RowDecoder | None = None, names: Sequence[str] = _COLUMNS.names
+    ) -> None:
+        self.ledgers = OpenedLedgers(cast(BookKeeper, bookkeeper), b"", lambda metadata: decoder or ValueDecoder(""))
+        self.small = SmallPieces(self.ledgers, cast(Any, SimpleNamespace(names=names)), ())
         self.batches: list[pyarrow.RecordBatch] = []
         self.alone = 0
 
     def read(self, pieces: list[Piece]) -> list[tuple[int, bytes]]:
+        self.take(pieces)
+        return self.rows
+
+    def take(self, pieces: list[Piece]) -> None:
         left = deque(pieces)
         while left:
             found = self.small.read(left)
@@ -40,7 +53,6 @@ class _Task:
                 self.batches += self.ledgers.rows(left.popleft(), left)
             else:
                 self.batches.append(found)
-        return self.rows
 
     @property
     def rows(self) -> list[tuple[int, bytes]]:
@@ -63,6 +75,70 @@ def test_pieces_of_tasks_that_wrote_in_turns_are_few_batches() -> None:
         ].to_pylist()
 
 
+def test_pieces_that_leave_rows_out_are_few_batches_too() -> None:
+    """Of 1,500 small commits a read with ``where`` chose every second one, and asked a bookie for each."""
+    bookkeeper = _BookKeeper()
+    ids = [bookkeeper.ledger_of(2000) for _ in range(2)]
+    pieces = [Piece(ids[n % 2], n // 2 * 10, n * 10, 5) for n in range(400)]
+    task = _Task(bookkeeper)
+    assert task.read(pieces) == [row for piece in pieces for row in _expected(piece)]
+    assert (len(task.batches), task.alone) == (2, 0)
+    # The first one tells how long the entries are.
+    assert bookkeeper.opened == dict.fromkeys(ids, 1) and bookkeeper.reads == dict.fromkeys(ids, 2)
+
+
+def _arrow_ledger(bookkeeper: _BookKeeper, counts: Sequence[int]) -> int:
+    """A ledger whose entries have so many rows: numbers, from 0 on."""
+    ledger = bookkeeper.ledger_of(0)
+    rows = iter(range(sum(counts)))
+    for count in counts:
+        batch = pyarrow.record_batch({"n": pyarrow.array(islice(rows, count), pyarrow.int64())})
+        encoder = ArrowEncoder(_NUMBERS, Compression.NONE)
+        payloads = [*encoder.add(batch), *encoder.finish()]
+        bookkeeper.entries[ledger] += [value for some in payloads for value in some.values.to_pylist()]
+    return ledger
+
+
+def test_entries_of_different_numbers_of_rows_are_read_together() -> None:
+    """Each micro-batch has another number of rows, so each was decoded by itself. Pieces begin and end in the middle of entries,
+    also two of them in one."""
+    for seed in range(100):
+        chance, bookkeeper = random.Random(seed), _BookKeeper()
+        counts = [chance.randint(1, 5) for _ in range(60)]
+        ledger = _arrow_ledger(bookkeeper, counts)
+        assert len(bookkeeper.entries[ledger]) == len(counts)
+        pieces, expected, position = [], [], 0
+        starts = [0, *accumulate(counts)]
+        for entry, count in enumerate(counts):
+            cuts = sorted(chance.sample(range(count + 1), min(count + 1, chance.choice((0, 2, 2, 4)))))
+            for low, high in zip(cuts[::2], cuts[1::2], strict=False):
+                pieces.append(Piece(ledger, entry, position, high - low, count, low))
+                expected += [(position + n, starts[entry] + low + n, entry) for n in range(high - low)]
+                position += chance.choice((high - low, 100))
+        task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
+        task.take(pieces)
+        rows = [(row["position"], row["n"], row["entry_id"]) for batch in task.batches for row in batch.to_pylist()]
+        assert rows == expected, seed
+        assert (len(task.batches), task.alone) == (1, 0), seed
+
+
+def test_entries_that_do_not_hold_what_a_piece_says_are_read_one_by_one() -> None:
+    bookkeeper = _BookKeeper()
+    ledger = _arrow_ledger(bookkeeper, [2, 2, 1, 2])
+    task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
+    task.take([Piece(ledger, 0, 0, 3, 2), Piece(ledger, 2, 3, 1, 2), Piece(ledger, 3, 4, 2, 2)])
+    assert task.alone == 3
+    assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2, 4, 5, 6]
+
+
+def test_pieces_that_disagree_about_an_entry_are_not_read_together() -> None:
+    bookkeeper = _BookKeeper()
+    ledger = _arrow_ledger(bookkeeper, [4, 4])
+    task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
+    task.take([Piece(ledger, 0, 0, 2, 4), Piece(ledger, 0, 2, 1, 3, 2), Piece(ledger, 1, 3, 4, 4)])
+    assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2, 4, 5, 6, 7]
+
+
 def test_any_pieces_give_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where ranges go back or leave entries out, where positions have gaps, and where lanes change."""
     for seed in range(200):
@@ -74,7 +150,7 @@ def test_any_pieces_give_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         pieces, at, position = [], dict.fromkeys(ids, 0), 0
         for _ in range(chance.randint(1, 40)):
             ledger = chance.choice(ids)
-            first = at[ledger] if chance.random() < 0.9 else chance.randrange(60)
+            first = min(at[ledger] + chance.choice((0, 0, 0, 2)), 59) if chance.random() < 0.9 else chance.randrange(60)
             count = chance.randint(1, min(4, 60 - first))
             position += chance.choice((0, 0, 3))
             pieces.append(Piece(ledger, first, position, count, lane=int(chance.random() < 0.1)))

@@ -46,6 +46,7 @@ from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
     from bookspark.client.reading.read_handle import ReadHandle
+    from bookspark.wire.entry_batch import Entry
 
 AT_THE_END = (1 << 63) - 1
 """The position of a reader that wants the newest commits alone."""
@@ -86,6 +87,8 @@ class LogReader:
         self._heard = False
         """Whether ``wait`` heard that there is a commit, of which ``commits`` did not tell yet; no bookie is asked for its LAC
         then."""
+        self._came: Entry | None = None
+        """The commit that ``wait`` got with that; no bookie is asked for it again."""
         self._link: CommitLedger | None = None
         self._handle: ReadHandle | None = None
         self._read_to_end: ReadHandle | None = None
@@ -136,7 +139,10 @@ class LogReader:
             yield self._pass(wanted)
         while True:
             while self._next_entry <= last:
-                for entry in handle.read(self._next_entry, last):
+                came, self._came = self._came, None
+                if came is None or (came.ledger_id, came.entry_id) != (handle.ledger_id, self._next_entry):
+                    came = None
+                for entry in handle.read(self._next_entry, last) if came is None else [came]:
                     yield self._pass(decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
             missing = known_rows - self.position.rows
             if handle.metadata.closed or missing <= 0 or ((rows := self.open_rows) and rows.may_have(missing)):
@@ -229,7 +235,7 @@ class LogReader:
             self._open_rows.wait(seconds)
             return self._open_rows.heard or self._open_rows.closed
         if self._handle is not None:
-            last, _ = self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
+            last, self._came = self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
             self._heard = last >= self._next_entry
             return self._heard or self._handle.metadata.closed
         if self._record_changed is None:

@@ -17,7 +17,7 @@ no label               an entry is a row; its payload is the row's ``value``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bookspark.errors import BookKeeperError
@@ -70,6 +70,10 @@ class RowDecoder(Protocol):
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         """The rows of ``piece`` that are in ``entries``. These are consecutive, and all of them belong to the piece."""
+
+    def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
+        """All rows of ``entries``, which are any of the ledger, in order. Positions have no meaning. ``counts``: how many rows
+        each entry has; None if one has another number."""
 
 
 def value_encoding(record: LogRecord) -> str:

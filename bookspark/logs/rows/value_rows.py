@@ -7,7 +7,7 @@ except that zstandard hands out compressed and decompressed values one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -83,6 +83,13 @@ class ValueDecoder:
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         """The rows of ``piece`` that are in ``entries``; of rows with a stamp also the columns of it."""
+        yield self._rows(entries, piece.position - piece.first_entry_id)
+
+    def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
+        """A row of each of ``entries``."""
+        return self._rows(entries, 0) if all(count == 1 for count in counts) else None
+
+    def _rows(self, entries: pyarrow.RecordBatch, before: int) -> pyarrow.RecordBatch:
         import pyarrow
         import pyarrow.compute
 
@@ -92,9 +99,9 @@ class ValueDecoder:
             own, values = self._split(values)
         if self._decompressor is not None:
             values = _each(self._decompressor.multi_decompress_to_buffer, values)
-        positions = pyarrow.compute.add(ids, piece.position - piece.first_entry_id)
+        positions = pyarrow.compute.add(ids, before)
         columns = [values, positions, entries.column("ledger_id"), ids, *own.values()]
-        yield pyarrow.RecordBatch.from_arrays(columns, names=["value", *ID_COLUMNS, *own])
+        return pyarrow.RecordBatch.from_arrays(columns, names=["value", *ID_COLUMNS, *own])
 
 
 def train_dictionary(rows: pyarrow.RecordBatch) -> bytes:

@@ -383,8 +383,11 @@ class _LedgerRows:
     """Makes rows of a ledger's entries as they are."""
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+        yield self.whole(entries, ())
+
+    def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch:
         import pyarrow
 
         # Spark compares the nullability of schemas too, and the client's columns are "not null". So the batch is made anew.
         columns = [entries.column(name) for name in LEDGER_SCHEMA.names]
-        yield pyarrow.RecordBatch.from_arrays(columns, names=LEDGER_SCHEMA.names)
+        return pyarrow.RecordBatch.from_arrays(columns, names=LEDGER_SCHEMA.names)

@@ -17,10 +17,23 @@
     spark = session("offload", zookeeper="127.0.0.1:2181")
     done = offload(spark, "127.0.0.1:2181", "orders", "/tables/orders", delete_after_seconds=86400.0)
     print(done.rows, done.position, done.deleted)
+
+What offloads is loaded when it is first used: tasks need what reads.
 """
 
 from __future__ import annotations
 
-from bookspark.spark.offload.offloading import Offloaded, offload
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bookspark.spark.offload.offloading import Offloaded, offload
 
 __all__ = ["Offloaded", "offload"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from bookspark.spark.offload import offloading
+
+        return getattr(offloading, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

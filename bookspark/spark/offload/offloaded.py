@@ -69,7 +69,12 @@ def rows_in_ledger(
 
     Raises NoSuchLedgerError, and ReadError if too few bookies answer."""
     for rows in ledgers.rows(piece, following):
-        yield rows.select([*schema.names, *(name for name in others if name in rows.schema.names)])
+        yield rows.select(columns_of(rows, schema, others))
+
+
+def columns_of(rows: pyarrow.RecordBatch, schema: StructType, others: Sequence[str]) -> list[str]:
+    """The names of the columns of ``schema``, and of those of ``others`` that ``rows`` have."""
+    return [*schema.names, *(name for name in others if name in rows.schema.names)]
 
 
 def offloaded_rows(

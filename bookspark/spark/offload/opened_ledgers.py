@@ -8,18 +8,24 @@ Tasks that wrote side by side left their ranges in turns: those of one ledger co
 between. Read alone, each would cost a round trip. So a ledger is read in one go as far as the next LOOK_AHEAD pieces continue
 it, and the entries that came too early wait here. All of them are of one partition, whose size is bounded
 (``logs.rows.splits``).
+
+Where a read wants few of the rows (option ``where``), pieces leave entries out. To read those too and drop them is quicker than a
+round trip for each piece, as long as they have no more than GAP_BYTES. The mean length of the ledger's entries tells that. If
+they turn out to be longer, or one of them can't be read, the ledger is read anew from the entry that is wanted.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from bookspark.errors import NoSuchEntryError, ReadError
 from bookspark.logs.rows.encodings import RowDecoder
-from bookspark.logs.rows.splits import Piece
+from bookspark.logs.rows.splits import ENTRY_COST_BYTES, Piece
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 if TYPE_CHECKING:
@@ -32,6 +38,12 @@ LEDGERS_MAX = 64
 """How many ledgers are open at once; the one that was read longest ago is forgotten."""
 LOOK_AHEAD = 1024
 """How many of the pieces that follow are looked at for those that continue one."""
+GAP_BYTES = 64 << 10
+"""Up to about so many bytes between two pieces are read and dropped."""
+GAP_BYTES_MAX = 1 << 20
+"""If so many bytes were dropped before a piece, the rest of the gap is left out."""
+JOINED_BYTES = 256 << 10
+"""About how many bytes of entries are decoded together."""
 
 
 class KeptHandles:
@@ -85,10 +97,30 @@ class OpenedLedgers:
         Raises NoSuchLedgerError, UnauthorizedAccessError (wrong password), NoSuchEntryError, MetadataStoreError, and ReadError
         if too few bookies answer.
         """
-        try:
-            opened = self._of(piece)
+        with self._reading(piece) as opened:
             for entries in opened.entries(piece, following):
                 yield from opened.decoder.rows(entries, piece)
+
+    def whole(
+        self, spans: Sequence[Piece], counts: Sequence[int], following: Iterable[Piece] = ()
+    ) -> Iterator[pyarrow.RecordBatch | None]:
+        """All rows of the entries of ``spans``, which are pieces of one ledger, in order, no entry in two of them. ``counts``:
+        how many rows each of the entries has. Positions have no meaning. None: some have another number, and nothing comes any
+        more. Raises what ``rows`` does."""
+        at = 0
+        with self._reading(spans[0]) as opened:
+            for entries in _joined(opened.entries_of(spans, following)):
+                found = opened.decoder.whole(entries, counts[at : at + entries.num_rows])
+                yield found
+                if found is None:
+                    return
+                at += entries.num_rows
+
+    @contextmanager
+    def _reading(self, piece: Piece) -> Iterator[_Opened]:
+        """The ledger of ``piece``. If reading fails, it is opened anew after it."""
+        try:
+            yield self._of(piece)
         except BaseException:
             self._opened.pop(piece.ledger_id, None)
             self._kept.forget(piece.ledger_id)
@@ -119,19 +151,26 @@ class _Opened:
         """The last entry that comes."""
         self._held: pyarrow.RecordBatch | None = None
         self._first_held = self._after_held = 0
+        self._gap_max = 0
+        """How many entries between two pieces are read and dropped; 0 as long as nobody knows how long they are."""
+        self._drops = True
+        metadata = handle.metadata
+        if metadata.closed and metadata.last_entry_id >= 0:
+            self._learn(handle.length, metadata.last_entry_id + 1)
+
+    def entries_of(self, spans: Sequence[Piece], following: Iterable[Piece]) -> Iterator[pyarrow.RecordBatch]:
+        """The entries of pieces, one after the other. ``following``: the pieces after them."""
+        for number, span in enumerate(spans):
+            yield from self.entries(span, chain(islice(spans, number + 1, None), following))
 
     def entries(self, piece: Piece, following: Iterable[Piece]) -> Iterator[pyarrow.RecordBatch]:
         """The entries of ``piece``."""
         at, last = piece.first_entry_id, piece.last_entry_id
-        if not self._first_held <= at <= self._after_held or last > self._last:
-            self._last = _end_of_run(piece, following)
-            self._handle.confirm(self._last)
-            self._coming = iter(self._handle.read_batches(at, self._last))
-            self._held, self._first_held, self._after_held = None, at, at
+        if last > self._last or not self._first_held <= at or not self._dropped_before(at):
+            self._begin(at, _end_of_run(piece, following, self._gap_max))
         while at <= last:
             if at >= self._after_held:
-                self._held = next(self._coming)
-                self._first_held, self._after_held = self._after_held, self._after_held + self._held.num_rows
+                self._take()
             assert self._held is not None, "entries that were taken are held"
             some = self._held.slice(at - self._first_held, last + 1 - at)
             at += some.num_rows
@@ -140,13 +179,64 @@ class _Opened:
             # Nothing of it is asked for again.
             self._held, self._first_held = None, self._after_held
 
+    def _begin(self, first: int, last: int) -> None:
+        """Read on from entry ``first``, up to ``last``."""
+        self._last = last
+        self._handle.confirm(last)
+        self._coming = iter(self._handle.read_batches(first, last))
+        self._held, self._first_held, self._after_held = None, first, first
 
-def _end_of_run(piece: Piece, following: Iterable[Piece]) -> int:
-    """The last entry of those pieces of the ledger that continue ``piece``, one after the other."""
+    def _take(self) -> None:
+        """Hold the entries that come next, and no others."""
+        held = self._held = next(self._coming)
+        self._first_held, self._after_held = self._after_held, self._after_held + held.num_rows
+        # The length of an entry is that of the ledger up to and with it.
+        self._learn(held.column("length")[-1].as_py(), self._after_held)
+
+    def _learn(self, length: int, entries: int) -> None:
+        """The first ``entries`` of the ledger have so many bytes."""
+        self._gap_max = GAP_BYTES * entries // (length + ENTRY_COST_BYTES * entries) if self._drops else 0
+
+    def _dropped_before(self, at: int) -> bool:
+        """Read those that come, up to entry ``at``, and drop those before it. False if they are too many, or can't be read: then
+        it is to be read from ``at`` on."""
+        dropped = 0
+        try:
+            while at > self._after_held and dropped <= GAP_BYTES_MAX:
+                self._take()
+                assert self._held is not None
+                dropped += self._held.nbytes
+        except (NoSuchEntryError, ReadError):
+            # Of an entry that nobody wants, or of one that will be asked for by itself. To find out takes long: it is done once.
+            self._drops, self._gap_max = False, 0
+            return False
+        return at <= self._after_held
+
+
+def _joined(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """The same entries, short batches made one: a piece of a few rows is a batch, and each costs as much to decode as a thousand
+    rows."""
+    import pyarrow
+
+    some: list[pyarrow.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        some.append(batch)
+        size += batch.nbytes
+        if size >= JOINED_BYTES:
+            yield some[0] if len(some) == 1 else pyarrow.concat_batches(some)
+            some, size = [], 0
+    if some:
+        yield some[0] if len(some) == 1 else pyarrow.concat_batches(some)
+
+
+def _end_of_run(piece: Piece, following: Iterable[Piece], gap_max: int) -> int:
+    """The last entry of those pieces of the ledger that continue ``piece``, one after the other, with at most ``gap_max`` entries
+    between two of them."""
     ledger_id, last = piece.ledger_id, piece.last_entry_id
     for other in islice(following, LOOK_AHEAD):
         if other.ledger_id == ledger_id:
-            if other.first_entry_id - last not in (0, 1):
+            if not 0 <= other.first_entry_id - last <= 1 + gap_max:
                 break
             last = other.last_entry_id
     return last

@@ -7,6 +7,9 @@ Tasks that write side by side leave a range of each in every commit, so a log of
 few rows. To carry each by itself through the steps of a read costs twenty times what its rows cost. How many rows are taken
 together follows from how long those before them were, so a group has about GROUP_BYTES. Where rows get longer it may be far more,
 so a group that has GROUP_BYTES_MAX is given up, and its pieces are read one by one.
+
+The pieces of a ledger may leave entries out, as option ``where`` chooses them, and the entries of each may have another number of
+rows. So whole entries are decoded together, and the rows of each piece are taken from all of theirs.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.feeds.gaps import NOT_READ
 from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.splits import Piece
-from bookspark.spark.offload.offloaded import rows_in_ledger
+from bookspark.spark.offload.offloaded import columns_of
 from bookspark.spark.offload.opened_ledgers import LEDGERS_MAX, OpenedLedgers
 
 if TYPE_CHECKING:
@@ -74,34 +77,28 @@ class SmallPieces:
         import numpy
         import pyarrow
 
-        firsts, of_ledger = dict[int, Piece](), dict[int, int]()
+        places: dict[int, _Place] = {}
         for piece in group:
-            firsts.setdefault(piece.ledger_id, piece)
-            of_ledger[piece.ledger_id] = of_ledger.get(piece.ledger_id, 0) + piece.rows
+            places.setdefault(piece.ledger_id, _Place()).add(piece)
         batches: list[pyarrow.RecordBatch] = []
         byte_length = 0
-        at, before = 0, dict[int, int]()
-        for ledger_id, first in firsts.items():
-            # Positions are those of the group, so they are made below.
-            whole = first._replace(position=0, rows=of_ledger[ledger_id], times=())
-            before[ledger_id] = at
-            for batch in rows_in_ledger(self._ledgers, whole, self._schema, self._others, following):
-                batches.append(batch)
+        before, rows_before = dict[int, int](), 0
+        for ledger_id, place in places.items():
+            before[ledger_id] = rows_before
+            for batch in self._ledgers.whole(place.spans, place.counts, following):
+                if batch is None:
+                    return None
+                batches.append(batch.select(columns_of(batch, self._schema, self._others)))
                 byte_length += batch.nbytes
                 if byte_length > GROUP_BYTES_MAX:
                     return None
-            at += whole.rows
+            rows_before += place.rows
         if any(batch.schema != batches[0].schema for batch in batches):
             return None
         rows = pyarrow.concat_batches(batches)
         counts = numpy.array([piece.rows for piece in group], numpy.int64)
-        starts = numpy.zeros(len(group), numpy.int64)
-        for number, piece in enumerate(group):
-            starts[number] = before[piece.ledger_id]
-            before[piece.ledger_id] += piece.rows
-        if rows.num_rows != at:
-            return None
-        if len(firsts) > 1:
+        starts = numpy.array([before[piece.ledger_id] + places[piece.ledger_id].starts.popleft() for piece in group])
+        if len(places) > 1 or rows.num_rows != int(counts.sum()):
             rows = rows.take(pyarrow.array(_spread(starts, counts)))
         position = rows.schema.get_field_index(ID_COLUMNS[0])
         if position >= 0:
@@ -109,6 +106,41 @@ class SmallPieces:
             columns = [*rows.columns[:position], pyarrow.array(own), *rows.columns[position + 1 :]]
             rows = pyarrow.RecordBatch.from_arrays(columns, schema=rows.schema)
         return rows
+
+
+class _Place:
+    """Where the pieces of one ledger lie among all rows of the entries that hold them."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        """How many rows each of the entries has."""
+        self.rows = 0
+        """How many they have together."""
+        self.starts: deque[int] = deque()
+        """Where each piece begins."""
+        self._ledger_id = 0
+        self._spans: list[list[int]] = []
+        """The first and the last entry of those that follow one another."""
+
+    def add(self, piece: Piece) -> None:
+        """Take one more, which lies behind all others; it may begin in the entry in which the last one ends."""
+        first, last, each = piece.first_entry_id, piece.last_entry_id, piece.rows_each
+        end = self._spans[-1][1] if self._spans else -2
+        begun = first == end
+        self.starts.append(self.rows - (each if begun else 0) + piece.skip)
+        more = last + 1 - first - begun
+        self.counts += [each] * more
+        self.rows += more * each
+        if first > end + 1:
+            self._ledger_id = piece.ledger_id
+            self._spans.append([first, last])
+        else:
+            self._spans[-1][1] = last
+
+    @property
+    def spans(self) -> list[Piece]:
+        """The entries, as pieces: those that follow one another are one."""
+        return [Piece(self._ledger_id, first, 0, last + 1 - first) for first, last in self._spans]
 
 
 def _spread(starts: numpy.ndarray, counts: numpy.ndarray) -> numpy.ndarray:
@@ -121,18 +153,24 @@ def _spread(starts: numpy.ndarray, counts: numpy.ndarray) -> numpy.ndarray:
 
 
 def _count(pieces: deque[Piece], rows_max: int) -> int:
-    """How many of the first pieces can be read together: of one lane, those of each ledger one after the other."""
-    after: dict[int, tuple[int, int]] = {}
+    """How many of the first pieces can be read together: of one lane, those of each ledger in order."""
+    last_of: dict[int, Piece] = {}
     rows = count = 0
     for piece in islice(pieces, _PIECES_MAX):
         rows += piece.rows
-        each = piece.rows_each
-        first = piece.first_entry_id * each + piece.skip
-        known = after.get(piece.ledger_id)
-        if rows > rows_max or piece.lane != pieces[0].lane or (known is not None and known != (each, first)):
+        last = last_of.get(piece.ledger_id)
+        if rows > rows_max or piece.lane != pieces[0].lane or (last is not None and not _is_behind(piece, last)):
             break
-        if known is None and len(after) == LEDGERS_MAX:
+        if last is None and len(last_of) == LEDGERS_MAX:
             break
-        after[piece.ledger_id] = each, first + piece.rows
+        last_of[piece.ledger_id] = piece
         count += 1
     return count
+
+
+def _is_behind(piece: Piece, other: Piece) -> bool:
+    """Do its rows come after those of ``other`` in the ledger? If one entry has rows of both, both say how many it has."""
+    if piece.first_entry_id != other.last_entry_id:
+        return piece.first_entry_id > other.last_entry_id
+    end = (other.skip + other.rows - 1) % other.rows_each + 1
+    return piece.rows_each == other.rows_each and piece.skip >= end

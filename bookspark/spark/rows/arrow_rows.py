@@ -165,14 +165,11 @@ class ArrowDecoder:
         import numpy
         import pyarrow
 
-        payloads, ids = entries.column("payload"), entries.column("entry_id").to_numpy()
-        _, offsets, data = payloads.buffers()
-        ends = numpy.frombuffer(offsets, numpy.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
-        stream = b"".join((self._head, memoryview(data)[ends[0] : ends[-1]]))
-        batches = list(pyarrow.ipc.open_stream(stream))
+        batches = self._batches(entries)
         counts = [batch.num_rows for batch in batches]
-        if len(counts) != len(ids) or any(count != piece.rows_each for count in counts[:-1]):
+        if len(counts) != len(entries) or any(count != piece.rows_each for count in counts[:-1]):
             return None
+        ids = entries.column("entry_id").to_numpy()
         before = (int(ids[0]) - piece.first_entry_id) * piece.rows_each - piece.skip
         low, high = max(0, -before), min(sum(counts), piece.rows - before)
         start, rows = piece.position + before + low, high - low
@@ -183,3 +180,30 @@ class ArrowDecoder:
         ]
         columns = [*pyarrow.concat_batches(batches).slice(low, rows).columns, *own]
         return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+
+    def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
+        """All rows of ``entries``; None if one does not hold as many as ``counts`` says."""
+        import numpy
+        import pyarrow
+
+        batches = self._batches(entries)
+        if [batch.num_rows for batch in batches] != list(counts):
+            return None
+        rows = sum(counts)
+        own = [
+            pyarrow.array(numpy.zeros(rows, numpy.int64)),
+            pyarrow.array(numpy.repeat(entries.column("ledger_id").to_numpy(), counts)),
+            pyarrow.array(numpy.repeat(entries.column("entry_id").to_numpy(), counts)),
+        ]
+        columns = [*pyarrow.concat_batches(batches).columns, *own]
+        return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+
+    def _batches(self, entries: pyarrow.RecordBatch) -> list[pyarrow.RecordBatch]:
+        """What the entries hold, read as one stream."""
+        import numpy
+        import pyarrow
+
+        payloads = entries.column("payload")
+        _, offsets, data = payloads.buffers()
+        ends = numpy.frombuffer(offsets, numpy.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
+        return list(pyarrow.ipc.open_stream(b"".join((self._head, memoryview(data)[ends[0] : ends[-1]]))))
