@@ -20,7 +20,7 @@ import msgspec
 from bookspark.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
 from bookspark.decisions.seam import decided
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.logs.chain.codec import decode_record, encode_record
+from bookspark.logs.chain.codec import LogFormatError, decode_record, encode_record
 from bookspark.metadata.records.documents import proven_struct, read_struct
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import DigestType
@@ -269,20 +269,37 @@ class LogRegistry:
         if changes:
             raise MetadataVersionError(f"log {record.name!r}: its retention changed {ATTEMPTS_MAX} times in a row")
 
-    def forget(self, name: LogName) -> None:
-        """Delete the log's retention, and what is kept of places of readers of the log and of its lanes, and of ended lanes."""
-        for kind in (ENDED, BLOCKS, RETENTION):
-            for record in self._store.list_records(kind):
-                if record.partition(MARK)[0] == name:
-                    self._store.delete_record(kind, record)
-        for kind in (POSITIONS, STARTS, READERS):
-            for record in self._store.list_records(kind):
-                if lane_of(record.partition(MARK)[2])[0] == name:
+    def forget(self, log: LogRecord) -> None:
+        """Delete the log's retention, and what is kept of places of readers of the log and of its lanes, and of ended lanes; but
+        not of a later log of its name."""
+        for kind in (ENDED, BLOCKS, RETENTION, POSITIONS, STARTS, READERS):
+            found, there = self._store.list_records(kind), self.find(log.name)
+            if there is None or there.ctime_ms != log.ctime_ms:
+                return
+            for record in found:
+                before, _, after = record.partition(MARK)
+                if (before if kind in (ENDED, BLOCKS, RETENTION) else lane_of(after)[0]) == log.name:
                     self._store.delete_record(kind, record)
 
-    def delete(self, name: LaneName) -> None:
-        """Delete the record. The ledgers stay; ``delete_log`` deletes them too."""
-        self._store.delete_record(KIND, lane_name(*lane_of(name)))
+    def delete(self, name: LaneName, ctime_ms: int | None = None) -> None:
+        """Delete the record. ``ctime_ms``: only that of the log that was made then; a record that can't be read counts as one.
+        (One that was made anew between the look and the deletion, and has the same version, is not told from it.) The ledgers
+        stay; ``delete_log`` deletes them too."""
+        name = lane_name(*lane_of(name))
+        if ctime_ms is None:
+            self._store.delete_record(KIND, name)
+            return
+        for _ in range(ATTEMPTS_MAX):
+            found = self._store.read_record(KIND, name)
+            if found is None:
+                return
+            with suppress(LogFormatError):
+                if decode_record(found.value, name).ctime_ms != ctime_ms:
+                    return
+            with suppress(MetadataVersionError):
+                self._store.delete_record(KIND, name, found.version)
+                return
+        raise MetadataVersionError(f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; stop its writers")
 
     def delete_left(self, name: LogName) -> list[str]:
         """Delete the records of lanes that a deletion of log ``name`` left. Returns the names of the lanes. Those of a log that
