@@ -11,16 +11,24 @@ from typing import Any
 import pytest
 
 from bookspark.errors import BookKeeperError
-from bookspark.logs import delete_log, truncate_log
+from bookspark.logs import Committer, LogAddress, LogRun, Producer, delete_log, truncate_log
 from bookspark.logs.chain import registry as registries
+from bookspark.logs.chain.commit_ledgers import newest_header
+from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query, note_writer
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.maintenance import collect_orphans, collect_recent_orphans
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.feeds.log_feed import LogFeed
+from bookspark.logs.lane_ending import end_lane
 from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, writer_of
+from bookspark.protocol.logs.log_record import LogTakenOverError
 from tests.logs.test_deletion import write_log
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 LOG = "orders"
+ADDRESS = LogAddress("memory", LOG)
 STEPS = "read_record", "write_record", "delete_record", "list_records", "list_ledgers", "read_ledgers", "read_ledger"
 Does = Callable[[Any], object]
 
@@ -42,13 +50,19 @@ def rows_of(bookkeeper: Any) -> list[bytes]:
     ]
 
 
-def each_step(does: Does, meanwhile: Does, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Clusters in which somebody does something with a log, and ``meanwhile`` happens before each of its steps, one after
-    another."""
+def each_step(
+    does: Does,
+    meanwhile: Does,
+    monkeypatch: pytest.MonkeyPatch,
+    first: Does = lambda bookkeeper: write_log(bookkeeper, LOG),
+) -> list[Any]:
+    """Clusters in which somebody does something with a log, which ``first`` makes, and ``meanwhile`` happens before each of its
+    steps, one after another."""
     found: list[Any] = []
     while True:
         bookkeeper: Any = MemoryBookKeeper()
-        write_log(bookkeeper, LOG)
+        bookkeeper.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
+        first(bookkeeper)
         left = [len(found)]
 
         def step(original: Any) -> Any:
@@ -116,3 +130,114 @@ def test_a_collection_of_orphans_takes_nothing_of_a_log_that_was_made_anew_meanw
 
     clusters = each_step(of_many_epochs, made_anew, monkeypatch)
     assert all(map(whole_or_gone, clusters)) and len(clusters) > 20
+
+
+def with_lanes(*writers: str) -> Does:
+    """A log whose lanes, from 1 on, these writers have."""
+
+    def made(bookkeeper: Any) -> None:
+        registry = LogRegistry(bookkeeper.metadata)
+        registry.ensure(LOG, {}, b"")
+        # (Lane 0 is somebody else's.)
+        registry.claim(LOG, "first", "first")
+        for writer in writers:
+            LaneIndex(bookkeeper.metadata, LOG).begin(NewLane(writer))
+
+    return made
+
+
+def with_lanes_anew(*writers: str) -> Does:
+    def made(bookkeeper: Any) -> None:
+        delete_log(bookkeeper, LOG, b"")
+        with_lanes(*writers)(bookkeeper)
+        for number in range(10):
+            LogRegistry(bookkeeper.metadata).alter(LOG, ensemble_size=4 + number)
+
+    return made
+
+
+def produce(bookkeeper: Any) -> None:
+    Producer(bookkeeper, ADDRESS, "a").close()
+
+
+def enter(bookkeeper: Any) -> None:
+    """As the sink of a query does."""
+    query = StreamingQuery("a")
+    lane = lane_for_query(bookkeeper, ADDRESS, query)
+    _, header = newest_header(bookkeeper, lane, b"")
+    claimed(bookkeeper, ADDRESS, lane, "run", query, header)
+
+
+def enter_again(bookkeeper: Any) -> None:
+    enter(bookkeeper)
+    record = LogRegistry(bookkeeper.metadata).get(f"{LOG}@1")
+    if record.owner == "run":
+        note_writer(bookkeeper, ADDRESS, record, StreamingQuery("a"))
+
+
+@pytest.mark.parametrize(
+    ("writer", "does"),
+    [
+        ("service:a", produce),
+        ("query:a", enter),
+        ("query:a", enter_again),
+        (BATCH_WRITES, lambda bookkeeper: begun_batch_write(bookkeeper, ADDRESS, "run")),
+        ("service:a", lambda bookkeeper: end_lane(bookkeeper, f"{LOG}@1")),
+    ],
+    ids=["producer", "query", "query again", "batch write", "end"],
+)
+def test_nobody_gets_a_lane_that_is_another_writers_in_a_log_that_was_made_anew(
+    writer: str, does: Does, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of("a") if writer.startswith("query") else writer
+    clusters = each_step(does, with_lanes_anew("service:b", "service:c"), monkeypatch, with_lanes(writer))
+    for bookkeeper in clusters:
+        registry = LogRegistry(bookkeeper.metadata)
+        index = registry.get(LOG)
+        for lane in index.lanes:
+            assert len(lane.writers) == 1, lane
+            record = registry.get(lane_name(LOG, lane.number))
+            assert not record.batch_writes or lane.writers == (BATCH_WRITES,)
+            owner = record.owner_query
+            assert not owner or lane.writers[0] in (owner, writer_of(owner)), (lane, owner)
+            assert record.owner_query or not record.owner, "somebody ends it"
+    assert len(clusters) > 4
+
+
+def test_rows_of_a_log_are_not_committed_to_one_that_was_made_anew_by_a_run_that_owns_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task that Spark starts twice may own the new log in the name of the run, while the other attempt has written to the old
+    one."""
+
+    def claim(bookkeeper: Any) -> Any:
+        registry = LogRegistry(bookkeeper.metadata)
+        registry.ensure(LOG, {}, b"")
+        return registry.claim(LOG, "run", "query")
+
+    def commit(bookkeeper: Any) -> None:
+        record = claim(bookkeeper)
+        run = LogRun.of(ADDRESS, record)
+        ledger = run.create_ledger(bookkeeper, record.options, "data")
+        ledger.append(b"x")
+        ledger.close()
+        with suppress(LogTakenOverError):
+            Committer(bookkeeper, run).commit(
+                Commit("query", 0, run.run, run.epoch, (EntryRange(ledger.ledger_id, 0, 0, 1, 1),), 1)
+            )
+            committed.append(record.ctime_ms)
+
+    def claim_anew(bookkeeper: Any) -> None:
+        if LogRegistry(bookkeeper.metadata).find(LOG) is not None:
+            delete_log(bookkeeper, LOG, b"")
+        claim(bookkeeper)
+        for number in range(10):
+            LogRegistry(bookkeeper.metadata).alter(LOG, ensemble_size=4 + number)
+
+    committed: list[int] = []
+    clusters = each_step(commit, claim_anew, monkeypatch, lambda bookkeeper: None)
+    for bookkeeper in clusters:
+        registry = LogRegistry(bookkeeper.metadata)
+        record = registry.get(LOG)
+        assert rows_of(bookkeeper) == ([b"x"] if record.commit_ledgers else [])
+    assert len(clusters) > 4

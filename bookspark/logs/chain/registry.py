@@ -27,7 +27,14 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.ended_lanes import blocks_of
 from bookspark.protocol.logs.lanes import MARK, lane_name, lane_of
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
-from bookspark.protocol.logs.log_record import CommitLedger, LinkStart, LogExistsError, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.log_record import (
+    CommitLedger,
+    LinkStart,
+    LogChangedError,
+    LogExistsError,
+    LogRecord,
+    NoSuchLogError,
+)
 from bookspark.protocol.logs.retention import Retention, check_not_offloaded
 from bookspark.wire.digests import master_key
 
@@ -178,10 +185,13 @@ class LogRegistry:
                     f"the options of a log: leave out {option} {_text(wanted)}, or write to another log"
                 )
 
-    def update(self, name: LaneName, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
+    def update(
+        self, name: LaneName, transition: Callable[[LogRecord], LogRecord], ctime_ms: int | None = None
+    ) -> LogRecord:
         """Change the record to ``transition(record)``, by compare-and-set. Returns the record as it is then.
 
-        Raises NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
+        ``ctime_ms``: when the log was made that is meant; None: whichever is there. Raises LogChangedError if it was made anew,
+        NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
         """
         name = lane_name(*lane_of(name))
         for _ in range(ATTEMPTS_MAX):
@@ -189,6 +199,8 @@ class LogRegistry:
             if found is None:
                 raise NoSuchLogError(f"there is no log {name!r}; was it deleted while it was written?")
             record = decode_record(found.value, name)
+            if ctime_ms not in (None, record.ctime_ms):
+                raise LogChangedError(f"log {name!r} was deleted and made anew meanwhile")
             changed = transition(record)
             if changed == record:
                 return record
@@ -314,17 +326,17 @@ class LogRegistry:
                     left.append(lane)
         return left
 
-    def claim(self, name: LaneName, run: str, query: str = "", follows: str = "", last_query: str = "") -> LogRecord:
+    def claim(self, name: LaneName, run: str, query: str = "", ctime_ms: int | None = None) -> LogRecord:
         """Make ``run`` of streaming query ``query`` the owner (see ``LogRecord.claim``).
 
-        Raises LogTakenOverError if it has lost the log already, AnotherQueryError, and NoSuchLogError.
+        Raises LogTakenOverError if it has lost the log already, AnotherQueryError, and what ``update`` does.
         """
-        return self.update(name, lambda record: decided(LogRecord.claim, record, run, query, follows, last_query))
+        return self.update(name, lambda record: decided(LogRecord.claim, record, run, query, "", ""), ctime_ms)
 
-    def begin_batch_write(self, name: LaneName, run: str) -> LogRecord:
-        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and NoSuchLogError."""
+    def begin_batch_write(self, name: LaneName, run: str, ctime_ms: int | None = None) -> LogRecord:
+        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and what ``update`` does."""
         now_ms = time.time_ns() // 1_000_000
-        return self.update(name, lambda record: decided(LogRecord.batch_write_begun, record, run, now_ms))
+        return self.update(name, lambda record: decided(LogRecord.batch_write_begun, record, run, now_ms), ctime_ms)
 
     def end_batch_write(self, name: LaneName, run: str, closed: bool) -> None:
         """Say that the batch write ``run`` commits nothing more (see ``LogRecord.batch_write_ended``). Raises NoSuchLogError."""
@@ -338,13 +350,16 @@ class LogRegistry:
         epoch: int,
         recovered: tuple[CommitLedger, ...],
         start: LinkStart | None = None,
+        ctime_ms: int | None = None,
     ) -> LogRecord:
         """Put ``ledger_id`` at the end of the chain, whose last ledger ``run`` has recovered. ``start``: where its commits begin.
 
         Raises LogTakenOverError, LogChangedError or NoSuchLogError; the ledger is then not in the chain.
         """
         return self.update(
-            name, lambda record: decided(LogRecord.with_commit_ledger, record, ledger_id, run, epoch, recovered, start)
+            name,
+            lambda record: decided(LogRecord.with_commit_ledger, record, ledger_id, run, epoch, recovered, start),
+            ctime_ms,
         )
 
 
