@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import repeat
 from typing import Any
 from unittest import mock
 
@@ -13,17 +14,20 @@ from bookspark.logs import producer_ledgers
 from bookspark.logs.chain import committer, compaction, maintenance
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
 from bookspark.logs.chain.reader import LogReader
+from bookspark.logs.chain.registry import KIND, LogRegistry
 from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
 from bookspark.protocol.logs.log_record import LogRecord
+from tests.logs.schedules import stand_ins
 from tests.logs.schedules.cluster import Client, Reader
-from tests.logs.schedules.run import run
+from tests.logs.schedules.run import Kind, run
 
 SEEDS, SEEDS_PLANTED = 40, 300
 
 
+@pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_random_schedules_break_no_law(first: int) -> None:
-    assert sum(run(seed)["rows"] for seed in range(first, first + 10)) > 50
+def test_random_schedules_break_no_law(kind: Kind, first: int) -> None:
+    assert sum(run(seed, kind)["rows"] for seed in range(first, first + 10)) > 50
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -52,6 +56,21 @@ def behind_any(grown: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
 
 def a_row_more(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
     return lambda record, row, ends: truncated(record, row + 1, ends)
+
+
+class ListedLater(list[int]):
+    """The ledgers that are there when somebody looks through them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __iter__(self) -> Iterator[int]:
+        self._client.step("list ledgers")
+        return iter(self._client.world.records.list_ledgers())
+
+
+def whichever(registry: LogRegistry, name: str, ctime_ms: int | None = None) -> None:
+    registry._store.delete_record(KIND, name)
 
 
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
@@ -84,13 +103,32 @@ PLANTED = {
 """The fault, and from which seed on it is looked for: one that finds it now, and others find it, too."""
 
 
-@pytest.mark.parametrize("what", PLANTED)
-def test_a_planted_fault_is_found(what: str) -> None:
-    first, fault = PLANTED[what]
+PLANTED_ANEW = {
+    "a collection lists ledgers after it has read the record": (
+        0,
+        planted(Client, "list_ledgers", lambda client: ListedLater(client)),
+    ),
+    "a deletion deletes whatever record is there": (0, planted(LogRegistry, "delete", whichever)),
+    "a log that was made anew is taken for the old one": (
+        0,
+        planted(stand_ins, "count", lambda first, _: repeat(first)),
+    ),
+}
+"""The same for a log that is deleted and made anew."""
 
+EVERY = [
+    *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
+    *((Kind.ANEW, what, *fault) for what, fault in PLANTED_ANEW.items()),
+]
+
+
+@pytest.mark.parametrize(("kind", "what", "first", "fault"), EVERY, ids=[what for _, what, *_ in EVERY])
+def test_a_planted_fault_is_found(
+    kind: Kind, what: str, first: int, fault: Callable[[], AbstractContextManager[Any]]
+) -> None:
     def some() -> None:
         for seed in range(first, first + SEEDS_PLANTED):
-            run(seed)
+            run(seed, kind)
 
     with fault(), pytest.raises(AssertionError):
         some()

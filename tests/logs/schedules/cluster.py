@@ -33,8 +33,11 @@ from bookspark.errors import (
     NotEnoughBookiesError,
     ReadError,
 )
+from bookspark.logs.chain.codec import decode_record
+from bookspark.logs.chain.registry import KIND
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.logs.lanes import lane_of
 from bookspark.wire.columns import Heads
 from bookspark.wire.digests import master_key
 from bookspark.wire.entry_batch import Entry
@@ -73,6 +76,10 @@ class World:
         self.records = MemoryStore()
         self.ledgers: dict[int, _Ledger] = {}
         self.watches: dict[tuple[str, str], list[tuple[Client, Callable[[], None]]]] = {}
+        self.made_for: dict[int, int] = {}
+        """Of each ledger, when the log was made whose run made the ledger."""
+        self.meant_to_go: set[int] = set()
+        """The logs that somebody found who was to delete them, by when they were made."""
 
     def client(self, process: object) -> Client:
         """A client of its own for a process."""
@@ -104,6 +111,14 @@ class Records:
 
         return call
 
+    def read_record(self, kind: str, name: str) -> Any:
+        self._client.step(f"read_record {(kind, name)}")
+        found = self._store.read_record(kind, name)
+        if found is not None and kind == KIND and name == self._client.deletes:
+            self._client.found = self._client.found or decode_record(found.value, name).ctime_ms
+            self._world.meant_to_go.add(self._client.found)
+        return found
+
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         self._client.step(f"write_record {name} {value!r}")
         try:
@@ -117,7 +132,15 @@ class Records:
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
         self._client.step(f"delete_record {name}")
+        found = self._store.read_record(kind, name) if kind == KIND and self._client.deletes else None
         self._store.delete_record(kind, name, version)
+        if found is not None:
+            ctime_ms = decode_record(found.value, name).ctime_ms
+            log = self._store.read_record(KIND, lane_of(name)[0])
+            there = None if log is None else decode_record(log.value, name).ctime_ms
+            assert ctime_ms == self._client.found or there != ctime_ms, (
+                f"{name} of the log that is there is deleted by somebody who found another one"
+            )
         self._changed(kind, name)
         self._client.lose_answer()
 
@@ -139,6 +162,10 @@ class Client:
         self.world, self.process = world, process
         self.metadata = Records(self)
         self.news: list[Callable[[], None]] = []
+        self.deletes = ""
+        """The log that this process is to delete."""
+        self.found: int | None = None
+        """When the one was made that it found."""
         self.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
 
     def step(self, what: str) -> None:
