@@ -11,12 +11,13 @@ from unittest import mock
 import pytest
 
 from bookspark.logs import producer_ledgers
-from bookspark.logs.chain import committer, compaction, maintenance
+from bookspark.logs.chain import committer, compaction, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
 from bookspark.logs.chain.reader import LogReader
 from bookspark.logs.chain.registry import KIND, LogRegistry
 from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
 from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.retention import Retention
 from tests.logs.schedules import stand_ins
 from tests.logs.schedules.cluster import Client, Reader
 from tests.logs.schedules.run import Kind, run
@@ -73,6 +74,15 @@ def whichever(registry: LogRegistry, name: str, ctime_ms: int | None = None) -> 
     registry._store.delete_record(KIND, name)
 
 
+def with_the_next(expired: Callable[..., bool]) -> Callable[..., bool]:
+    """Nothing need be behind a commit but itself."""
+    return lambda kept, commit, after, size, now_ms: expired(kept, commit, after, size + commit.size, now_ms + 20)
+
+
+def all_at(bookkeeper: Any, record: LogRecord, password: bytes, row: int) -> dict[Any, int]:
+    return dict.fromkeys(record.commit_ledgers, row)
+
+
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: mock.patch.object(owner, name, fault)
 
@@ -116,9 +126,20 @@ PLANTED_ANEW = {
 }
 """The same for a log that is deleted and made anew."""
 
+PLANTED_RETENTION = {
+    "retention takes a commit too many": (14, planted(Retention, "expired", with_the_next(Retention.expired))),
+    "retention deletes ledgers of which rows stay": (
+        25,
+        planted(retention, "_complete", lambda _, last_entries: last_entries),
+    ),
+    "retention takes commit ledgers of rows that stay": (14, planted(retention, "link_ends", all_at)),
+}
+"""The same for one whose rows go by time and by bytes."""
+
 EVERY = [
     *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
     *((Kind.ANEW, what, *fault) for what, fault in PLANTED_ANEW.items()),
+    *((Kind.RETENTION, what, *fault) for what, fault in PLANTED_RETENTION.items()),
 ]
 
 

@@ -11,8 +11,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bookspark.errors import BookKeeperError, DataLossError, NoSuchEntryError, NoSuchLedgerError, ReadError
-from bookspark.logs import LogAddress, LogReader, LogRegistry, LogRun, Producer, delete_log, truncate_log
+from bookspark.errors import (
+    BookKeeperError,
+    DataLossError,
+    MetadataStoreError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ReadError,
+)
+from bookspark.logs import (
+    LogAddress,
+    LogReader,
+    LogRegistry,
+    LogRun,
+    Producer,
+    delete_log,
+    truncate_expired,
+    truncate_log,
+)
 from bookspark.logs.chain.commit_ledgers import made_anew, newest_header
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.lane_choice import (
@@ -46,6 +62,10 @@ class Stage:
         self.world, self.turns, self.random = world, world.turns, world.random
         self.histories: dict[int, History] = {}
         """That of the log, and of each later log of its name, by when it was made."""
+        world.truth.seen = lambda ctime_ms, lane, row, value: self.history(ctime_ms).seen(lane, row, value)
+        self.fills_ledgers = False
+        """Are there several batches in a ledger?"""
+        self._filled: dict[LogRun, Any] = {}
         self.makes_anew = False
         """Is the log deleted meanwhile, and made anew by whoever finds none?"""
         self.done: dict[str, int] = {}
@@ -140,7 +160,7 @@ class Stage:
         self, client: Any, owner: LogRun, record: LogRecord, query: str, number: int, values: list[str]
     ) -> Commit:
         self.history(owner.ctime_ms).tried(f"{query}/{number}", values)
-        ledger = owner.create_ledger(client, record.options, DATA_ROLE)
+        ledger = self._data_ledger(client, owner, record)
         for value in each(values[: self.random.randrange(2)]):
             # A speculative attempt, which no commit names.
             ledger.append(value)
@@ -148,8 +168,20 @@ class Stage:
         for value in each(values):
             last = ledger.append(value)
         item = EntryRange(ledger.ledger_id, first, last, len(values), sum(map(len, values)))
+        if self.fills_ledgers and self.random.random() < 0.7:
+            self._filled[owner] = ledger
         told = Fingerprint(len(values), f"{number:016x}")
-        return Commit(query, number, owner.run, owner.epoch, (item,), 1000, fingerprint=told)
+        now_ms = max(1000, self.world.truth.now_ms)
+        return Commit(query, number, owner.run, owner.epoch, (item,), now_ms, fingerprint=told)
+
+    def _data_ledger(self, client: Any, owner: LogRun, record: LogRecord) -> Any:
+        """A task fills a ledger, batch after batch, and closes it if it makes the next one."""
+        ledger = self._filled.pop(owner, None)
+        if ledger is not None and self.random.random() < 0.3:
+            with suppress(BookKeeperError):
+                ledger.close()
+            ledger = None
+        return ledger or owner.create_ledger(client, record.options, DATA_ROLE)
 
     def batch_write(self, run: str, process: object) -> None:
         self._batch_written(self.client(process), run, run, 0)
@@ -290,10 +322,28 @@ class Stage:
         self.read(client, feed, feed.earliest(), end)
         lane = self.random.choice(feed.lanes)
         rows = feed.all_rows(end)[lane]
+        client.expires = False
         truncate_log(client, lane_name(LOG, lane) if lane else f"{LOG}@0", self.random.randint(0, rows), b"")
 
     def alter(self) -> None:
         LogRegistry(self.client(object()).metadata).alter(LOG, ensemble_size=self.random.choice([3, 4, 5]))
+
+    def expire(self, bound_ms: int, bound_bytes: int) -> None:
+        """Say how long rows stay, and remove those that may go, again and again."""
+        client: Any = self.client(object())
+        registry, truth = LogRegistry(client.metadata), self.world.truth
+        for _ in range(self.random.randrange(1, 6)):
+            bounds = {"retention_ms": bound_ms, "retention_bytes": bound_bytes}
+            if self.random.random() < 0.3:
+                bounds[self.random.choice(list(bounds))] = 0
+            truth.bounds_ms.update(filter(None, [bounds["retention_ms"]]))
+            truth.bounds_bytes.update(filter(None, [bounds["retention_bytes"]]))
+            with suppress(MetadataStoreError):
+                registry.alter(LOG, **bounds)
+            for _ in range(self.random.randrange(100)):
+                self.turns.step("waits")
+            with suppress(ReadError, MetadataStoreError):
+                truncate_expired(client, LOG, b"")
 
     def delete(self, name: str) -> None:
         """Delete the log. A deletion that broke off is begun again."""

@@ -41,6 +41,7 @@ from bookspark.protocol.logs.lanes import lane_of
 from bookspark.wire.columns import Heads
 from bookspark.wire.digests import master_key
 from bookspark.wire.entry_batch import Entry
+from tests.logs.schedules.truth import Truth
 from tests.logs.schedules.turns import Turns
 
 
@@ -78,6 +79,7 @@ class World:
         self.watches: dict[tuple[str, str], list[tuple[Client, Callable[[], None]]]] = {}
         self.made_for: dict[int, int] = {}
         """Of each ledger, when the log was made whose run made the ledger."""
+        self.truth = Truth(self)
         self.meant_to_go: set[int] = set()
         """The logs that somebody found who was to delete them, by when they were made."""
 
@@ -121,11 +123,16 @@ class Records:
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         self._client.step(f"write_record {name} {value!r}")
+        before = self._store.read_record(kind, name) if kind == KIND and self._client.expires else None
         try:
             new = self._store.write_record(kind, name, value, version)
         except MetadataVersionError:
             self._client.world.turns.told.append("    lost the compare-and-set")
             raise
+        if before is not None:
+            old, truncated = decode_record(before.value, name), decode_record(value, name)
+            if truncated.first_position > old.first_position:
+                self._world.truth.expired(old, truncated)
         self._changed(kind, name)
         self._client.lose_answer()
         return new
@@ -162,6 +169,8 @@ class Client:
         self.world, self.process = world, process
         self.metadata = Records(self)
         self.news: list[Callable[[], None]] = []
+        self.expires = True
+        """Is what it truncates what the retention lets go?"""
         self.deletes = ""
         """The log that this process is to delete."""
         self.found: int | None = None
@@ -237,6 +246,7 @@ class Client:
 
     def delete_ledger(self, ledger_id: int) -> None:
         self.step(f"delete {ledger_id}")
+        self.world.truth.deleted(ledger_id)
         self.world.records.delete_ledger(ledger_id)
         self.lose_answer()
 

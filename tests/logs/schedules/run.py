@@ -32,6 +32,8 @@ class Kind(Enum):
     """Nothing."""
     ANEW = "anew"
     """It is deleted, and made anew by whoever finds none."""
+    RETENTION = "retention"
+    """Its rows go by time and by bytes."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
@@ -48,7 +50,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         CALM_FROM,
         partial(vars(world.faults).update, lost_adds=0.0, lost_writes=0.0, refused=0.0),
     )
-    stage.makes_anew = kind is Kind.ANEW
+    stage.makes_anew, stage.fills_ledgers = kind is Kind.ANEW, kind is not Kind.STEADY
     begun = {
         "queries": random.randrange(3),
         "services": random.randrange(3),
@@ -62,6 +64,11 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
     }
     if kind is Kind.ANEW:
         begun["deletions"] = random.randrange(1, 4)
+        begun["collections"] += random.choice([0, 3, 6])
+        begun["batch writes"] += random.choice([0, 3])
+    if kind is Kind.RETENTION:
+        begun["expiries"] = random.randrange(1, 3)
+    bounds = random.choice([0, 50, 300]), random.choice([0, 1, 40, 200])
     does: dict[str, Callable[[int], tuple[str, Callable[[], object], bool]]] = {
         "queries": lambda n: (f"query{n}", partial(stage.query, f"query{n}", random.randrange(2, 8)), True),
         "services": lambda n: (f"service{n}", partial(stage.service, f"service{n}", random.randrange(2, 12)), True),
@@ -71,6 +78,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "truncations": lambda n: (f"truncation{n}", stage.truncate, False),
         "collections": lambda n: (f"collection{n}", stage.collect, False),
         "alterations": lambda n: (f"alteration{n}", stage.alter, False),
+        "expiries": lambda n: (f"expiry{n}", partial(stage.expire, *bounds), False),
         "deletions": lambda n: (f"deletion{n}", partial(stage.delete, f"deletion{n}"), True),
         "ended lanes": lambda n: (f"ender{n}", stage.end_some_lane, False),
     }
@@ -80,7 +88,11 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             delay = random.randrange(400) if what not in ("queries", "services", "applications") else 0
             turns.begin(name, partial(_later, stage, delay, act), lasts=lasts)
     try:
-        with small(random), threads_as_actors(turns), notes_for_whom(world.made_for):
+        with (
+            small(random, turns, world.truth, kind is Kind.RETENTION),
+            threads_as_actors(turns),
+            notes_for_whom(world.made_for),
+        ):
             LogRegistry(world.records).create(LOG, LogOptions(), b"")
             turns.run()
             _end(stage, world)

@@ -14,12 +14,13 @@ from typing import Any
 from unittest import mock
 
 from bookspark.logs import producer, producer_ledgers
-from bookspark.logs.chain import committer, compaction, reader, registry
+from bookspark.logs.chain import committer, compaction, reader, registry, retention
 from bookspark.logs.chain.log_run import LogRun
+from tests.logs.schedules.truth import Truth
 from tests.logs.schedules.turns import Actor, Turns
 
 
-def small(random: Random) -> Any:
+def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
     """Small ledgers and chains, and clocks that jump."""
     chosen = [
         mock.patch.object(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 5, 1000])),
@@ -27,7 +28,16 @@ def small(random: Random) -> Any:
         mock.patch.object(reader, "COMMITS_AT_ONCE", random.choice([1, 2, 8])),
         mock.patch.object(producer_ledgers, "LEDGER_BYTES_MAX", random.choice([1, 60, 1 << 30])),
     ]
-    clock = lambda: 1_700_000_000_000_000_000 + random.randrange(-5, 5) * 1_000_000  # noqa: E731
+
+    def clock() -> int:
+        now_ms = 1_700_000_000_000 + random.randrange(-5, 5) + (turns.steps if time_passes else 0)
+        truth.now_ms = max(truth.now_ms, now_ms)
+        return now_ms * 1_000_000
+
+    if time_passes:
+        # A writer removes rows whenever it tends its lane.
+        chosen.append(mock.patch.object(committer, "RETENTION_SECONDS", 0.0))
+        chosen.append(mock.patch.object(retention, "time", SimpleNamespace(time_ns=clock)))
     chosen += [mock.patch.object(module, "time_ns", clock) for module in (producer, producer_ledgers)]
     chosen.append(mock.patch.object(committer, "time", SimpleNamespace(time_ns=clock, monotonic=lambda: 1e9)))
     # No two logs of a name are made in the same millisecond.
