@@ -10,16 +10,18 @@ from unittest import mock
 
 import pytest
 
+from bookspark.errors import ReadError
 from bookspark.logs import producer_ledgers
 from bookspark.logs.chain import committer, compaction, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
-from bookspark.logs.chain.reader import LogReader
+from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import KIND, LogRegistry
 from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.retention import Retention
 from tests.logs.schedules import stand_ins
 from tests.logs.schedules.cluster import Client, Reader
+from tests.logs.schedules.offloads import Offload
 from tests.logs.schedules.run import Kind, run
 
 SEEDS, SEEDS_PLANTED = 40, 300
@@ -83,6 +85,22 @@ def all_at(bookkeeper: Any, record: LogRecord, password: bytes, row: int) -> dic
     return dict.fromkeys(record.commit_ledgers, row)
 
 
+def passing_over(enter: Callable[..., None]) -> Callable[..., None]:
+    def call(reader: Any, link: Any) -> None:
+        try:
+            enter(reader, link)
+        except ReadError:
+            reader._link = link
+            raise
+
+    return call
+
+
+def whatever_is_closed(run: Offload, record: LogRecord, before_ms: float) -> list[int]:
+    named = {item.ledger_id for placed in commits(run._client, run._log, b"") for item in placed.commit.ranges}
+    return [one.ledger_id for one, _ in run._client.metadata.read_ledgers(sorted(named), {}) if one.closed]
+
+
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: mock.patch.object(owner, name, fault)
 
@@ -115,10 +133,10 @@ PLANTED = {
 
 PLANTED_ANEW = {
     "a collection lists ledgers after it has read the record": (
-        0,
+        292,
         planted(Client, "list_ledgers", lambda client: ListedLater(client)),
     ),
-    "a deletion deletes whatever record is there": (0, planted(LogRegistry, "delete", whichever)),
+    "a deletion deletes whatever record is there": (43, planted(LogRegistry, "delete", whichever)),
     "a log that was made anew is taken for the old one": (
         0,
         planted(stand_ins, "count", lambda first, _: repeat(first)),
@@ -136,10 +154,23 @@ PLANTED_RETENTION = {
 }
 """The same for one whose rows go by time and by bytes."""
 
+PLANTED_OFFLOAD = {
+    "an offload deletes ledgers of which rows are not in the table": (
+        3,
+        planted(Offload, "_needless", whatever_is_closed),
+    ),
+    "a reader goes on behind a ledger that it could not open": (
+        52,
+        planted(LogReader, "_enter", passing_over(LogReader._enter)),
+    ),
+}
+"""The same for one that is offloaded."""
+
 EVERY = [
     *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
     *((Kind.ANEW, what, *fault) for what, fault in PLANTED_ANEW.items()),
     *((Kind.RETENTION, what, *fault) for what, fault in PLANTED_RETENTION.items()),
+    *((Kind.OFFLOAD, what, *fault) for what, fault in PLANTED_OFFLOAD.items()),
 ]
 
 

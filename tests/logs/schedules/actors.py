@@ -45,6 +45,7 @@ from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.lane_ending import end_lane
+from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint
 from bookspark.protocol.logs.lanes import lane_name, lane_of
 from bookspark.protocol.logs.log_record import DATA_ROLE, LogChangedError, LogRecord, NoSuchLogError
@@ -55,6 +56,15 @@ LOG = "orders"
 ADDRESS = LogAddress("memory", LOG)
 
 
+def values_in(client: Any, piece: Piece) -> list[str]:
+    """The values of a piece, from its ledger."""
+    handle = client.open_ledger_no_recovery(piece.ledger_id)
+    handle.confirm(piece.last_entry_id)
+    entries = list(handle.read(piece.first_entry_id, piece.last_entry_id))
+    stamped = b"stamped" in handle.metadata.custom_metadata.get("bookspark.encoding", b"")
+    return [(stamp_of(one.payload, "a row").value if stamped else one.payload).decode() for one in entries]
+
+
 class Stage:
     """The log of one schedule, and what is durable beside it."""
 
@@ -63,6 +73,8 @@ class Stage:
         self.histories: dict[int, History] = {}
         """That of the log, and of each later log of its name, by when it was made."""
         world.truth.seen = lambda ctime_ms, lane, row, value: self.history(ctime_ms).seen(lane, row, value)
+        self.offloaded: Callable[[Any, Piece], list[str] | None] = lambda client, piece: None
+        """The values of a piece whose ledger is deleted, from the table that they were offloaded to; None if they were not."""
         self.fills_ledgers = False
         """Are there several batches in a ledger?"""
         self._filled: dict[LogRun, Any] = {}
@@ -285,16 +297,13 @@ class Stage:
             made_for = self.world.made_for[piece.ledger_id]
             assert made_for == feed.ctime_ms, f"ledger {piece.ledger_id} is of another log of the name"
             try:
-                handle = client.open_ledger_no_recovery(piece.ledger_id)
-                handle.confirm(piece.last_entry_id)
-                entries = list(handle.read(piece.first_entry_id, piece.last_entry_id))
+                values = values_in(client, piece)
             except (NoSuchLedgerError, NoSuchEntryError):
-                self.passed(client, feed, piece.lane, piece.position, piece.position + 1)
-                continue
-            stamped = b"stamped" in handle.metadata.custom_metadata.get("bookspark.encoding", b"")
-            for row, entry in enumerate(entries, piece.position):
-                payload = stamp_of(entry.payload, "a row").value if stamped else entry.payload
-                self.history(feed.ctime_ms).seen(piece.lane, row, payload.decode())
+                values = self.offloaded(client, piece) or []
+                if not values:
+                    self.passed(client, feed, piece.lane, piece.position, piece.position + 1)
+            for row, value in enumerate(values, piece.position):
+                self.history(feed.ctime_ms).seen(piece.lane, row, value)
         for lane, row in places.items():
             self.passed(client, feed, lane, row, ends[lane])
 

@@ -17,7 +17,7 @@ from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from tests.logs.schedules.actors import LOG, Stage
 from tests.logs.schedules.cluster import World
-from tests.logs.schedules.stand_ins import notes_for_whom, small, threads_as_actors
+from tests.logs.schedules.stand_ins import All, notes_for_whom, small, threads_as_actors
 from tests.logs.schedules.turns import Turns
 
 CALM_FROM, STEPS_MAX = 1500, 15_000
@@ -34,6 +34,8 @@ class Kind(Enum):
     """It is deleted, and made anew by whoever finds none."""
     RETENTION = "retention"
     """Its rows go by time and by bytes."""
+    OFFLOAD = "offload"
+    """Its rows are copied to tables, and their ledgers deleted."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
@@ -68,6 +70,13 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         begun["batch writes"] += random.choice([0, 3])
     if kind is Kind.RETENTION:
         begun["expiries"] = random.randrange(1, 3)
+    offloads = None
+    if kind is Kind.OFFLOAD:
+        # It needs pyspark's types.
+        from tests.logs.schedules.offloads import Offloads
+
+        offloads = Offloads(stage)
+        begun["offloads"] = random.randrange(1, 6)
     bounds = random.choice([0, 50, 300]), random.choice([0, 1, 40, 200])
     does: dict[str, Callable[[int], tuple[str, Callable[[], object], bool]]] = {
         "queries": lambda n: (f"query{n}", partial(stage.query, f"query{n}", random.randrange(2, 8)), True),
@@ -79,6 +88,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "collections": lambda n: (f"collection{n}", stage.collect, False),
         "alterations": lambda n: (f"alteration{n}", stage.alter, False),
         "expiries": lambda n: (f"expiry{n}", partial(stage.expire, *bounds), False),
+        "offloads": lambda n: (f"offload{n}", offloads.offload if offloads else stage.collect, False),
         "deletions": lambda n: (f"deletion{n}", partial(stage.delete, f"deletion{n}"), True),
         "ended lanes": lambda n: (f"ender{n}", stage.end_some_lane, False),
     }
@@ -89,13 +99,14 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             turns.begin(name, partial(_later, stage, delay, act), lasts=lasts)
     try:
         with (
-            small(random, turns, world.truth, kind is Kind.RETENTION),
+            small(random, turns, world.truth, kind in (Kind.RETENTION, Kind.OFFLOAD)),
+            All(offloads.stand_ins() if offloads else []),
             threads_as_actors(turns),
             notes_for_whom(world.made_for),
         ):
             LogRegistry(world.records).create(LOG, LogOptions(), b"")
             turns.run()
-            _end(stage, world)
+            _end(stage, world, offloads)
     except Exception as error:
         last = "\n".join(turns.told[-STEPS_TOLD:])
         raise AssertionError(f"seed {seed}: {error}; the last steps:\n{last}") from error
@@ -111,7 +122,7 @@ def _later(stage: Stage, delay: int, act: Callable[[], object]) -> None:
     stage.with_errors(act)  # type: ignore[arg-type]
 
 
-def _end(stage: Stage, world: World) -> None:
+def _end(stage: Stage, world: World, offloads: Any) -> None:
     """All is over: nobody writes any more."""
     client: Any = world.client(None)
     record = LogRegistry(world.records).find(LOG)
@@ -122,6 +133,9 @@ def _end(stage: Stage, world: World) -> None:
         # A commit whose writer died before it told anybody may be seen or not, until somebody recovers it.
         world.tell_all()
         ends = stage.ends()
+        if offloads is not None:
+            offloads.at_the_end(client)
+            assert stage.ends() == ends
         assert stage.newest() == ends
         collect_orphans(client, LOG, b"")
         assert stage.ends() == ends

@@ -43,7 +43,7 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
     # No two logs of a name are made in the same millisecond.
     made = count(1_700_000_000_000_000_000, 1_000_000)
     chosen.append(mock.patch.object(registry, "time", SimpleNamespace(time_ns=lambda: next(made))))
-    return _All(chosen)
+    return All(chosen)
 
 
 def notes_for_whom(made_for: dict[int, int]) -> Any:
@@ -58,7 +58,7 @@ def notes_for_whom(made_for: dict[int, int]) -> Any:
     return mock.patch.object(LogRun, "create_ledger", noted)
 
 
-class _All:
+class All:
     def __init__(self, entered: list[Any]) -> None:
         self._entered = entered
 
@@ -106,4 +106,4 @@ def threads_as_actors(turns: Turns) -> Any:
         mock.patch.object(producer_ledgers, "Future", Waited),
         mock.patch.object(producer_ledgers, "wait", wait),
     ]
-    return _All(patches)
+    return All(patches)
