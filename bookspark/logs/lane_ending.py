@@ -41,7 +41,8 @@ def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
 
     Its writer, if it lives, fails at its next commit or row; started again, it goes on in a lane of its own. Done twice it
     changes nothing. Raises ConfigurationError for lane 0, for that of batch writes, and for one that is not there;
-    NoSuchLogError; UnauthorizedAccessError (wrong password); LogTakenOverError if a writer took the lane meanwhile;
+    NoSuchLogError; UnauthorizedAccessError (wrong password); LogTakenOverError if a writer took the lane meanwhile, and
+    LogChangedError if the log was made anew;
     LedgerRecoveryError, NotEnoughBookiesError and MetadataStoreError, after which it is to be ended again.
     """
     store, registry = bookkeeper.metadata, LogRegistry(bookkeeper.metadata)
@@ -55,7 +56,8 @@ def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
     run, writer = uuid.uuid4().hex, next(lane.writers[-1] for lane in record.lanes if lane.number == number)
     lane = registry.get(name)
     if lane.ended_rows is None:
-        lane = registry.update(name, partial(ending, run=run))
+        # Of a log that was made anew since, the lane may be another writer's.
+        lane = registry.update(name, partial(ending, run=run), record.ctime_ms)
         ledgers = ProducerLedgers(bookkeeper, LogRun.of(LogAddress("", name, password), lane), lane, writer)
         ledgers.settle()
         ledgers.committer.close()
@@ -63,7 +65,9 @@ def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
         after = after_of(registry.get(log), number)
         rows, time_ms = ledgers.at.rows, ledgers.time_ms
         lane = registry.update(
-            name, partial(lane_ended, run=run, epoch=lane.epoch, rows=rows, time_ms=time_ms, after=after)
+            name,
+            partial(lane_ended, run=run, epoch=lane.epoch, rows=rows, time_ms=time_ms, after=after),
+            record.ctime_ms,
         )
     index.finished(number)
     assert lane.ended_rows is not None

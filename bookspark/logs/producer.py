@@ -53,7 +53,7 @@ from bookspark.logs.row_arguments import SequenceNumber, judged_row, judged_rows
 from bookspark.logs.turns import Turns
 from bookspark.protocol.logs.lanes import lane_name, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
-from bookspark.protocol.logs.log_record import LaneEndedError
+from bookspark.protocol.logs.log_record import LogChangedError
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -82,9 +82,9 @@ class Producer:
         while True:
             lane = index.begin(NewLane(writer))
             address = replace(log, name=lane_name(log.name, lane))
-            # If it has ended since, there will be another one.
-            with suppress(LaneEndedError):
-                record = registry.claim(address.name, run, writer)
+            # If it has ended since, or the log was made anew, there will be another one.
+            with suppress(LogChangedError):
+                record = registry.claim(address.name, run, writer, index.ctime_ms)
                 break
         self.lane = lane
         """The number of its lane."""

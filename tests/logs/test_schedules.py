@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import repeat
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from bookspark.errors import ReadError
 from bookspark.logs import producer_ledgers
-from bookspark.logs.chain import committer, compaction, maintenance
+from bookspark.logs.chain import committer, compaction, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
-from bookspark.logs.chain.reader import LogReader
+from bookspark.logs.chain.reader import LogReader, commits
+from bookspark.logs.chain.registry import KIND, LogRegistry
 from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
 from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.retention import Retention
+from tests.logs.schedules import stand_ins
 from tests.logs.schedules.cluster import Client, Reader
-from tests.logs.schedules.run import run
+from tests.logs.schedules.offloads import Offload
+from tests.logs.schedules.run import Kind, run
 
 SEEDS, SEEDS_PLANTED = 40, 300
 
 
+@pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_random_schedules_break_no_law(first: int) -> None:
-    assert sum(run(seed)["rows"] for seed in range(first, first + 10)) > 50
+def test_random_schedules_break_no_law(kind: Kind, first: int) -> None:
+    assert sum(run(seed, kind)["rows"] for seed in range(first, first + 10)) > 50
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -52,6 +59,46 @@ def behind_any(grown: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
 
 def a_row_more(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
     return lambda record, row, ends: truncated(record, row + 1, ends)
+
+
+class ListedLater(list[int]):
+    """The ledgers that are there when somebody looks through them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __iter__(self) -> Iterator[int]:
+        self._client.step("list ledgers")
+        return iter(self._client.world.records.list_ledgers())
+
+
+def whichever(registry: LogRegistry, name: str, ctime_ms: int | None = None) -> None:
+    registry._store.delete_record(KIND, name)
+
+
+def with_the_next(expired: Callable[..., bool]) -> Callable[..., bool]:
+    """Nothing need be behind a commit but itself."""
+    return lambda kept, commit, after, size, now_ms: expired(kept, commit, after, size + commit.size, now_ms + 20)
+
+
+def all_at(bookkeeper: Any, record: LogRecord, password: bytes, row: int) -> dict[Any, int]:
+    return dict.fromkeys(record.commit_ledgers, row)
+
+
+def passing_over(enter: Callable[..., None]) -> Callable[..., None]:
+    def call(reader: Any, link: Any) -> None:
+        try:
+            enter(reader, link)
+        except ReadError:
+            reader._link = link
+            raise
+
+    return call
+
+
+def whatever_is_closed(run: Offload, record: LogRecord, before_ms: float) -> list[int]:
+    named = {item.ledger_id for placed in commits(run._client, run._log, b"") for item in placed.commit.ranges}
+    return [one.ledger_id for one, _ in run._client.metadata.read_ledgers(sorted(named), {}) if one.closed]
 
 
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
@@ -84,13 +131,56 @@ PLANTED = {
 """The fault, and from which seed on it is looked for: one that finds it now, and others find it, too."""
 
 
-@pytest.mark.parametrize("what", PLANTED)
-def test_a_planted_fault_is_found(what: str) -> None:
-    first, fault = PLANTED[what]
+PLANTED_ANEW = {
+    "a collection lists ledgers after it has read the record": (
+        292,
+        planted(Client, "list_ledgers", lambda client: ListedLater(client)),
+    ),
+    "a deletion deletes whatever record is there": (43, planted(LogRegistry, "delete", whichever)),
+    "a log that was made anew is taken for the old one": (
+        0,
+        planted(stand_ins, "count", lambda first, _: repeat(first)),
+    ),
+}
+"""The same for a log that is deleted and made anew."""
 
+PLANTED_RETENTION = {
+    "retention takes a commit too many": (14, planted(Retention, "expired", with_the_next(Retention.expired))),
+    "retention deletes ledgers of which rows stay": (
+        25,
+        planted(retention, "_complete", lambda _, last_entries: last_entries),
+    ),
+    "retention takes commit ledgers of rows that stay": (14, planted(retention, "link_ends", all_at)),
+}
+"""The same for one whose rows go by time and by bytes."""
+
+PLANTED_OFFLOAD = {
+    "an offload deletes ledgers of which rows are not in the table": (
+        3,
+        planted(Offload, "_needless", whatever_is_closed),
+    ),
+    "a reader goes on behind a ledger that it could not open": (
+        52,
+        planted(LogReader, "_enter", passing_over(LogReader._enter)),
+    ),
+}
+"""The same for one that is offloaded."""
+
+EVERY = [
+    *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
+    *((Kind.ANEW, what, *fault) for what, fault in PLANTED_ANEW.items()),
+    *((Kind.RETENTION, what, *fault) for what, fault in PLANTED_RETENTION.items()),
+    *((Kind.OFFLOAD, what, *fault) for what, fault in PLANTED_OFFLOAD.items()),
+]
+
+
+@pytest.mark.parametrize(("kind", "what", "first", "fault"), EVERY, ids=[what for _, what, *_ in EVERY])
+def test_a_planted_fault_is_found(
+    kind: Kind, what: str, first: int, fault: Callable[[], AbstractContextManager[Any]]
+) -> None:
     def some() -> None:
         for seed in range(first, first + SEEDS_PLANTED):
-            run(seed)
+            run(seed, kind)
 
     with fault(), pytest.raises(AssertionError):
         some()

@@ -18,7 +18,9 @@ def main(description: str, run: Callable[..., Mapping[str, object]], rounds: int
     parser.add_argument("--rounds", type=int, default=rounds)
     _, *others = inspect.signature(run).parameters
     for name in others:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=0)
+        default = inspect.signature(run).parameters[name].default
+        kind = str if isinstance(default, str) else int
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=kind())
     given = vars(parser.parse_args())
     result = run(given.pop("rounds"), **given)
     sys.stdout.flush()

@@ -241,6 +241,12 @@ class Committer:
         """Fence and read the last commit ledger. The result sums up all commits of the log; None if the run is a batch write that
         is committed."""
         record = self._registry.get(self.run.log)
+        if record.ctime_ms != self.run.ctime_ms:
+            # A run may own both.
+            raise LogTakenOverError(
+                f"log {self.run.log!r} was deleted and made anew since run {self.run.run} began to write: rows that are not "
+                "committed are gone with the old one. Run the write again"
+            )
         decided(LogRecord.check_writer, record, self.run.run, self.run.epoch)
         write = record.batch_write(self.run.run)
         if write is not None and write.commit_ledger >= 0:
@@ -284,7 +290,9 @@ class Committer:
             # The rows of a producer have times of their own.
             row = -1 if first.stamped and first.ranges else self._header.position.rows
             start = LinkStart(ledger.ledger_id, first.time_ms, row)
-            record = self._registry.add_commit_ledger(run.log, ledger.ledger_id, run.run, run.epoch, self._chain, start)
+            record = self._registry.add_commit_ledger(
+                run.log, ledger.ledger_id, run.run, run.epoch, self._chain, start, run.ctime_ms
+            )
         except (LogTakenOverError, LogChangedError):
             # Nobody needs the ledger. A guaranteed one would wait for a bookie that is down.
             with suppress(BookKeeperError):

@@ -8,6 +8,7 @@ is given out by the index. ``protocol.logs.lanes`` has the rule.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,10 +85,13 @@ def claimed(
     """Make ``run`` of ``query`` the owner of ``lane``, which was found by ``lane_for_query``. ``header``: the lane's newest.
 
     Raises LogChangedError if another query, or a batch write, was the first in lane 0 meanwhile, or the lane has ended: look for
-    a lane again. Raises
-    LogTakenOverError, AnotherQueryError and NoSuchLogError.
+    a lane again; so if the log was made anew, where the lane may be another writer's. Raises LogTakenOverError, AnotherQueryError
+    and NoSuchLogError.
     """
-    registry = LogRegistry(bookkeeper.metadata)
+    registry, number = LogRegistry(bookkeeper.metadata), lane_of(lane)[1]
+    index, names = registry.get(log.name), {writer_of(query.id), writer_of(query.follows)}
+    if number and not any(one.number == number and names & {*one.writers} for one in index.lanes):
+        raise LogChangedError(f"log {log.name!r}: lane {number} ended, or the log was made anew, since it was found")
 
     def transition(record: LogRecord) -> LogRecord:
         if lane == log.name and lane_of_query(record, query.id, header.last_batches, query.follows) != 0:
@@ -95,18 +99,19 @@ def claimed(
         claimed = decided(LogRecord.claim, record, run, query.id, query.follows, header.last_query)
         return replace(claimed, checkpoint=query.checkpoint) if lane == log.name else claimed
 
-    record = registry.update(lane, transition)
-    note_writer(bookkeeper, log, lane, query)
+    record = registry.update(lane, transition, index.ctime_ms)
+    note_writer(bookkeeper, log, record, query)
     return record
 
 
-def note_writer(bookkeeper: BookKeeper, log: LogAddress, lane: str, query: StreamingQuery) -> None:
+def note_writer(bookkeeper: BookKeeper, log: LogAddress, lane: LogRecord, query: StreamingQuery) -> None:
     """Have the index name ``query``, which owns ``lane``. It may lack one that followed another and was stopped just behind its
-    claim; started again without ``follows``, that would get a second lane. Raises NoSuchLogError."""
-    if lane != log.name:
-        number, writer = lane_of(lane)[1], writer_of(query.id)
+    claim; started again without ``follows``, that would get a second lane. Raises NoSuchLogError, and LogChangedError if the log
+    was made anew."""
+    if lane.name != log.name:
+        number, writer = lane_of(lane.name)[1], writer_of(query.id)
         LogRegistry(bookkeeper.metadata).update(
-            log.name, lambda index: with_writer(index, number, writer, query.checkpoint)
+            log.name, lambda index: with_writer(index, number, writer, query.checkpoint), lane.ctime_ms
         )
 
 
@@ -121,11 +126,15 @@ def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogR
             raise LogChangedError(f"log {log.name!r}: a query was the first")
         return decided(LogRecord.batch_write_begun, record, run, now_ms)
 
-    try:
-        return registry.update(log.name, first)
-    except LogChangedError:
-        lane = LaneIndex(bookkeeper.metadata, log.name).begin(NewLane(BATCH_WRITES))
-        return registry.begin_batch_write(lane_name(log.name, lane), run)
+    while True:
+        try:
+            return registry.update(log.name, first)
+        except LogChangedError:
+            index = LaneIndex(bookkeeper.metadata, log.name)
+            lane = index.begin(NewLane(BATCH_WRITES))
+            # If the log was made anew since, the lane may be another writer's.
+            with suppress(LogChangedError):
+                return registry.begin_batch_write(lane_name(log.name, lane), run, index.ctime_ms)
 
 
 def newest_version(bookkeeper: BookKeeper, log: LogAddress, application: str) -> int:

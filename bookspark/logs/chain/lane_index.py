@@ -37,12 +37,14 @@ class LaneIndex:
 
     def __init__(self, store: MetadataStore, name: str) -> None:
         self._store, self._registry, self._name = store, LogRegistry(store), name
+        self.ctime_ms = 0
+        """When the log was made that ``begin`` found a lane of: later that lane may be another writer's, of a later log."""
 
     def begin(self, new: NewLane) -> int:
         """Make a lane for the writer, unless it has one. Returns its number. Raises TooManyLanesError."""
         for _ in range(ATTEMPTS_MAX):
             record = self._registry.get(self._name)
-            lane = lane_in_index(record, new.writer)
+            lane, self.ctime_ms = lane_in_index(record, new.writer), record.ctime_ms
             if lane is not None:
                 if not self.finished(lane):
                     return lane

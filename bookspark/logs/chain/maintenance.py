@@ -3,6 +3,8 @@
 Law: an orphan is a ledger that was created for the log and is not part of it. It is recognised by its epoch, never by its age:
 nobody may commit in that epoch any more, and all commits of it can be read (see ``is_orphan``). The log's record says what is
 part of the log, and it is changed before any ledger is deleted. If deleting fails or never happens, readers see the same rows.
+Ledgers are listed before the record is read by which they are judged, so none of them is of a later log of the same name, whose
+epochs begin anew.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) 
     where there are many. Returns the ids of the deleted ledgers. Raises NoSuchLogError, UnauthorizedAccessError (wrong password),
     MetadataStoreError, and ReadError if commits can't be read.
     """
-    registry = LogRegistry(bookkeeper.metadata)
+    registry, ledgers = LogRegistry(bookkeeper.metadata), bookkeeper.list_ledgers()
     lanes: dict[bytes, tuple[LogRecord, set[int]]] = {}
     for lane in registry.lanes_of(name):
         record = registry.get(lane)
@@ -91,7 +93,7 @@ def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) 
         found = lanes.get(labels.get(LOG_LABEL, b""))
         return found is not None and decided(is_orphan, found[0], ledger_id, labels, found[1])
 
-    return _delete(bookkeeper, password, bookkeeper.list_ledgers(), orphan)
+    return _delete(bookkeeper, password, ledgers, orphan)
 
 
 @checked
@@ -105,6 +107,7 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Pas
     Most ledgers of an epoch have higher ids than the commit ledgers that the chain had before. ``collect_orphans`` finds what is
     missed: beside batch writes and copies that compaction made, that is not exact.
     """
+    ledgers = bookkeeper.list_ledgers()
     record = LogRegistry(bookkeeper.metadata).get(name)
     since = record.newest_epoch - RECENT_EPOCHS
     earlier = takewhile(lambda link: link.epoch < since, record.commit_ledgers)
@@ -123,7 +126,7 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Pas
     return _delete(
         bookkeeper,
         password,
-        (ledger_id for ledger_id in bookkeeper.list_ledgers() if ledger_id > after),
+        (ledger_id for ledger_id in ledgers if ledger_id > after),
         lambda ledger_id, labels: (
             epoch_of(labels) >= since and decided(is_orphan, record, ledger_id, labels, referenced)
         ),
@@ -162,12 +165,13 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
     ledgers = set(bookkeeper.list_ledgers())
     record = registry.find(name)
     # The records are deleted first: a reader that plans from now on finds no log, instead of a log with holes. The log's own is
-    # the last one, so a deletion that breaks off can be begun again.
+    # the last one, so a deletion that breaks off can be begun again. Only those of the log that was found: another deletion may
+    # have come first, and the log been made anew since.
     if record is not None:
         check_password(record, password)
-        registry.forget(name)
+        registry.forget(record)
         for lane in sorted((one for one in registry.lane_names() if lane_of(one)[0] == name), reverse=True):
-            registry.delete(lane)
+            registry.delete(lane, record.ctime_ms)
     left = registry.delete_left(name)
     created_meanwhile = bookkeeper.list_ledgers()
     # If there is a log of this name again, these may be its ledgers.

@@ -90,6 +90,9 @@ class LogReader:
         self._came: Entry | None = None
         """The commit that ``wait`` got with that; no bookie is asked for it again."""
         self._link: CommitLedger | None = None
+        """The ledger that is read, or was read last. One that could not be entered is not it, and is tried again."""
+        self._tried: CommitLedger | None = None
+        """The ledger that was tried last; ``_link``, if it was entered."""
         self._handle: ReadHandle | None = None
         self._read_to_end: ReadHandle | None = None
         """The handle of the ledger that was read last, which is closed, after all of its commits."""
@@ -119,7 +122,7 @@ class LogReader:
                 yield from self._confirmed(self._handle, known_rows)
             except (NoSuchLedgerError, NoSuchEntryError):
                 self._read_record()
-                if self._link in self.record.commit_ledgers:
+                if self._tried in self.record.commit_ledgers:
                     raise
                 # The ledger was deleted after its commits had been copied into another one.
                 self._handle = None
@@ -258,7 +261,7 @@ class LogReader:
                 self._enter(chain.pop())
             except (NoSuchLedgerError, NoSuchEntryError):
                 self._read_record()
-                if self._link in self.record.commit_ledgers:
+                if self._tried in self.record.commit_ledgers:
                     raise
                 # The chain was compacted or truncated meanwhile.
                 chain = list(self.record.commit_ledgers)
@@ -299,10 +302,10 @@ class LogReader:
         return placed
 
     def _enter(self, link: CommitLedger) -> None:
-        self._link, self._handle, self._newest, self.opened, self._heard = link, None, None, None, False
-        self._read_to_end = None
+        self._tried, self._handle = link, None
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
         header, first = read_beginning(handle)
+        self._link, self._newest, self.opened, self._heard, self._read_to_end = link, None, None, False, None
         self.position, self._read = header.position, {FIRST_COMMIT: first}
         self._handle, self._next_entry = handle, FIRST_COMMIT
 
@@ -319,8 +322,13 @@ class LogReader:
         self._read_record(self._just_read)
         chain = self.record.commit_ledgers
         if self._link is not None and self._link not in chain:
-            reached, opened = self.position, self.opened
-            self._seek(lambda position: position.batches <= reached.batches)
+            reached, opened, link = self.position, self.opened, self._link
+            try:
+                self._seek(lambda position: position.batches <= reached.batches)
+            except BaseException:
+                # It looks from the end on, and goes on here when it is asked again.
+                self._link, self._handle, self.position, self.opened = link, None, reached, opened
+                raise
             if self.position.batches <= reached.batches:
                 self._next_entry += reached.batches - self.position.batches
                 self.position, self.opened = reached, opened

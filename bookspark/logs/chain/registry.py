@@ -20,14 +20,21 @@ import msgspec
 from bookspark.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
 from bookspark.decisions.seam import decided
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.logs.chain.codec import decode_record, encode_record
+from bookspark.logs.chain.codec import LogFormatError, decode_record, encode_record
 from bookspark.metadata.records.documents import proven_struct, read_struct
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.ended_lanes import blocks_of
 from bookspark.protocol.logs.lanes import MARK, lane_name, lane_of
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
-from bookspark.protocol.logs.log_record import CommitLedger, LinkStart, LogExistsError, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.log_record import (
+    CommitLedger,
+    LinkStart,
+    LogChangedError,
+    LogExistsError,
+    LogRecord,
+    NoSuchLogError,
+)
 from bookspark.protocol.logs.retention import Retention, check_not_offloaded
 from bookspark.wire.digests import master_key
 
@@ -178,10 +185,13 @@ class LogRegistry:
                     f"the options of a log: leave out {option} {_text(wanted)}, or write to another log"
                 )
 
-    def update(self, name: LaneName, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
+    def update(
+        self, name: LaneName, transition: Callable[[LogRecord], LogRecord], ctime_ms: int | None = None
+    ) -> LogRecord:
         """Change the record to ``transition(record)``, by compare-and-set. Returns the record as it is then.
 
-        Raises NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
+        ``ctime_ms``: when the log was made that is meant; None: whichever is there. Raises LogChangedError if it was made anew,
+        NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
         """
         name = lane_name(*lane_of(name))
         for _ in range(ATTEMPTS_MAX):
@@ -189,6 +199,8 @@ class LogRegistry:
             if found is None:
                 raise NoSuchLogError(f"there is no log {name!r}; was it deleted while it was written?")
             record = decode_record(found.value, name)
+            if ctime_ms not in (None, record.ctime_ms):
+                raise LogChangedError(f"log {name!r} was deleted and made anew meanwhile")
             changed = transition(record)
             if changed == record:
                 return record
@@ -269,20 +281,37 @@ class LogRegistry:
         if changes:
             raise MetadataVersionError(f"log {record.name!r}: its retention changed {ATTEMPTS_MAX} times in a row")
 
-    def forget(self, name: LogName) -> None:
-        """Delete the log's retention, and what is kept of places of readers of the log and of its lanes, and of ended lanes."""
-        for kind in (ENDED, BLOCKS, RETENTION):
-            for record in self._store.list_records(kind):
-                if record.partition(MARK)[0] == name:
-                    self._store.delete_record(kind, record)
-        for kind in (POSITIONS, STARTS, READERS):
-            for record in self._store.list_records(kind):
-                if lane_of(record.partition(MARK)[2])[0] == name:
+    def forget(self, log: LogRecord) -> None:
+        """Delete the log's retention, and what is kept of places of readers of the log and of its lanes, and of ended lanes; but
+        not of a later log of its name."""
+        for kind in (ENDED, BLOCKS, RETENTION, POSITIONS, STARTS, READERS):
+            found, there = self._store.list_records(kind), self.find(log.name)
+            if there is None or there.ctime_ms != log.ctime_ms:
+                return
+            for record in found:
+                before, _, after = record.partition(MARK)
+                if (before if kind in (ENDED, BLOCKS, RETENTION) else lane_of(after)[0]) == log.name:
                     self._store.delete_record(kind, record)
 
-    def delete(self, name: LaneName) -> None:
-        """Delete the record. The ledgers stay; ``delete_log`` deletes them too."""
-        self._store.delete_record(KIND, lane_name(*lane_of(name)))
+    def delete(self, name: LaneName, ctime_ms: int | None = None) -> None:
+        """Delete the record. ``ctime_ms``: only that of the log that was made then; a record that can't be read counts as one.
+        (One that was made anew between the look and the deletion, and has the same version, is not told from it.) The ledgers
+        stay; ``delete_log`` deletes them too."""
+        name = lane_name(*lane_of(name))
+        if ctime_ms is None:
+            self._store.delete_record(KIND, name)
+            return
+        for _ in range(ATTEMPTS_MAX):
+            found = self._store.read_record(KIND, name)
+            if found is None:
+                return
+            with suppress(LogFormatError):
+                if decode_record(found.value, name).ctime_ms != ctime_ms:
+                    return
+            with suppress(MetadataVersionError):
+                self._store.delete_record(KIND, name, found.version)
+                return
+        raise MetadataVersionError(f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; stop its writers")
 
     def delete_left(self, name: LogName) -> list[str]:
         """Delete the records of lanes that a deletion of log ``name`` left. Returns the names of the lanes. Those of a log that
@@ -297,17 +326,17 @@ class LogRegistry:
                     left.append(lane)
         return left
 
-    def claim(self, name: LaneName, run: str, query: str = "", follows: str = "", last_query: str = "") -> LogRecord:
+    def claim(self, name: LaneName, run: str, query: str = "", ctime_ms: int | None = None) -> LogRecord:
         """Make ``run`` of streaming query ``query`` the owner (see ``LogRecord.claim``).
 
-        Raises LogTakenOverError if it has lost the log already, AnotherQueryError, and NoSuchLogError.
+        Raises LogTakenOverError if it has lost the log already, AnotherQueryError, and what ``update`` does.
         """
-        return self.update(name, lambda record: decided(LogRecord.claim, record, run, query, follows, last_query))
+        return self.update(name, lambda record: decided(LogRecord.claim, record, run, query, "", ""), ctime_ms)
 
-    def begin_batch_write(self, name: LaneName, run: str) -> LogRecord:
-        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and NoSuchLogError."""
+    def begin_batch_write(self, name: LaneName, run: str, ctime_ms: int | None = None) -> LogRecord:
+        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and what ``update`` does."""
         now_ms = time.time_ns() // 1_000_000
-        return self.update(name, lambda record: decided(LogRecord.batch_write_begun, record, run, now_ms))
+        return self.update(name, lambda record: decided(LogRecord.batch_write_begun, record, run, now_ms), ctime_ms)
 
     def end_batch_write(self, name: LaneName, run: str, closed: bool) -> None:
         """Say that the batch write ``run`` commits nothing more (see ``LogRecord.batch_write_ended``). Raises NoSuchLogError."""
@@ -321,13 +350,16 @@ class LogRegistry:
         epoch: int,
         recovered: tuple[CommitLedger, ...],
         start: LinkStart | None = None,
+        ctime_ms: int | None = None,
     ) -> LogRecord:
         """Put ``ledger_id`` at the end of the chain, whose last ledger ``run`` has recovered. ``start``: where its commits begin.
 
         Raises LogTakenOverError, LogChangedError or NoSuchLogError; the ledger is then not in the chain.
         """
         return self.update(
-            name, lambda record: decided(LogRecord.with_commit_ledger, record, ledger_id, run, epoch, recovered, start)
+            name,
+            lambda record: decided(LogRecord.with_commit_ledger, record, ledger_id, run, epoch, recovered, start),
+            ctime_ms,
         )
 
 

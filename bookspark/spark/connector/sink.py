@@ -245,7 +245,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             lane = lane_for_query(bookkeeper, log, query)
             record = LogRegistry(bookkeeper.metadata).get(lane)
             if record.owner == told.run:
-                note_writer(bookkeeper, log, lane, query)
+                note_writer(bookkeeper, log, record, query)
                 return record
             record, header = newest_header(bookkeeper, lane, log.password)
             if decided(is_committed, header, self._batch(told, None, is_first=True)):

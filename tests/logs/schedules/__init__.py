@@ -4,7 +4,10 @@
 ``turns``     who goes on: one actor at a time, and which one is drawn at each call to the cluster
 ``cluster``   ledgers and records in memory, with what may go wrong at each call
 ``actors``    queries, batch writes, producers, readers, and what cleans up
+``offloads``  offloads to tables in memory, by the steps that ship
 ``history``   what actors were told, and the laws that it must keep
+``truth``     what the log has in truth, and what may be taken from it
+``stand_ins`` what takes the place of clocks, threads and bounds
 ``run``       one schedule, from the first actor until all is read once more without faults
 ============  ==========================================================================================
 """

@@ -11,9 +11,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError, ReadError
-from bookspark.logs import LogAddress, LogReader, LogRegistry, LogRun, Producer, truncate_log
-from bookspark.logs.chain.commit_ledgers import newest_header
+from bookspark.errors import (
+    BookKeeperError,
+    DataLossError,
+    MetadataStoreError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ReadError,
+)
+from bookspark.logs import (
+    LogAddress,
+    LogReader,
+    LogRegistry,
+    LogRun,
+    Producer,
+    delete_log,
+    truncate_expired,
+    truncate_log,
+)
+from bookspark.logs.chain.commit_ledgers import made_anew, newest_header
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.lane_choice import (
     StreamingQuery,
@@ -29,9 +45,10 @@ from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.lane_ending import end_lane
+from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint
 from bookspark.protocol.logs.lanes import lane_name, lane_of
-from bookspark.protocol.logs.log_record import DATA_ROLE, LogChangedError, LogRecord
+from bookspark.protocol.logs.log_record import DATA_ROLE, LogChangedError, LogRecord, NoSuchLogError
 from tests.logs.schedules.cluster import Client, World
 from tests.logs.schedules.history import History, each, values_of
 
@@ -39,18 +56,45 @@ LOG = "orders"
 ADDRESS = LogAddress("memory", LOG)
 
 
+def values_in(client: Any, piece: Piece) -> list[str]:
+    """The values of a piece, from its ledger."""
+    handle = client.open_ledger_no_recovery(piece.ledger_id)
+    handle.confirm(piece.last_entry_id)
+    entries = list(handle.read(piece.first_entry_id, piece.last_entry_id))
+    stamped = b"stamped" in handle.metadata.custom_metadata.get("bookspark.encoding", b"")
+    return [(stamp_of(one.payload, "a row").value if stamped else one.payload).decode() for one in entries]
+
+
 class Stage:
     """The log of one schedule, and what is durable beside it."""
 
     def __init__(self, world: World) -> None:
         self.world, self.turns, self.random = world, world.turns, world.random
-        self.history = History()
+        self.histories: dict[int, History] = {}
+        """That of the log, and of each later log of its name, by when it was made."""
+        world.truth.seen = lambda ctime_ms, lane, row, value: self.history(ctime_ms).seen(lane, row, value)
+        self.offloaded: Callable[[Any, Piece], list[str] | None] = lambda client, piece: None
+        """The values of a piece whose ledger is deleted, from the table that they were offloaded to; None if they were not."""
+        self.fills_ledgers = False
+        """Are there several batches in a ledger?"""
+        self._filled: dict[LogRun, Any] = {}
+        self.makes_anew = False
+        """Is the log deleted meanwhile, and made anew by whoever finds none?"""
         self.done: dict[str, int] = {}
         """How many batches each query has noted as committed, in its commit log."""
         self.runs = 0
 
     def client(self, process: object) -> Any:
         return self.world.client(process)
+
+    def history(self, ctime_ms: int) -> History:
+        """That of the log that was made then."""
+        return self.histories.setdefault(ctime_ms, History())
+
+    def see_to_it(self, client: Any) -> None:
+        """Make the log, if it was deleted, as each micro-batch, batch write and service does at its beginning."""
+        if self.makes_anew:
+            LogRegistry(client.metadata).ensure(LOG, {}, b"")
 
     # -- supervisors
 
@@ -85,13 +129,19 @@ class Stage:
         committers: dict[LogRun, Committer] = {}
         while (number := self.done[name]) < batches:
             values = values_of(name, number, 1 + number % 3)
+            self.see_to_it(client)
             record = self._entered(client, name, run, number)
             if record is not None:
                 owner = LogRun.of(replace(ADDRESS, name=record.name), record)
                 commit = self._written(client, owner, record, name, number, values)
+                if self.makes_anew and self.random.random() < 0.3:
+                    # Spark starts the task once more, and takes the first attempt.
+                    with suppress(BookKeeperError):
+                        self.see_to_it(client)
+                        self._entered(client, name, run, number)
                 committer = committers.setdefault(owner, Committer(client, owner))
                 committer.commit(commit)
-                self.history.acknowledged.update(values)
+                self.history(owner.ctime_ms).acknowledged.update(values)
                 if self.random.random() < 0.5:
                     self.turns.begin(f"{run} tends", partial(self._tended, committer), process)
             self.turns.step(f"notes batch {number}")
@@ -110,7 +160,7 @@ class Stage:
             lane = lane_for_query(client, ADDRESS, query)
             record = LogRegistry(client.metadata).get(lane)
             if record.owner == run:
-                note_writer(client, ADDRESS, lane, query)
+                note_writer(client, ADDRESS, record, query)
                 return record
             record, header = newest_header(client, lane, b"")
             if header.last_batches.get(name, -1) >= number:
@@ -121,8 +171,8 @@ class Stage:
     def _written(
         self, client: Any, owner: LogRun, record: LogRecord, query: str, number: int, values: list[str]
     ) -> Commit:
-        self.history.tried(f"{query}/{number}", values)
-        ledger = owner.create_ledger(client, record.options, DATA_ROLE)
+        self.history(owner.ctime_ms).tried(f"{query}/{number}", values)
+        ledger = self._data_ledger(client, owner, record)
         for value in each(values[: self.random.randrange(2)]):
             # A speculative attempt, which no commit names.
             ledger.append(value)
@@ -130,8 +180,20 @@ class Stage:
         for value in each(values):
             last = ledger.append(value)
         item = EntryRange(ledger.ledger_id, first, last, len(values), sum(map(len, values)))
+        if self.fills_ledgers and self.random.random() < 0.7:
+            self._filled[owner] = ledger
         told = Fingerprint(len(values), f"{number:016x}")
-        return Commit(query, number, owner.run, owner.epoch, (item,), 1000, fingerprint=told)
+        now_ms = max(1000, self.world.truth.now_ms)
+        return Commit(query, number, owner.run, owner.epoch, (item,), now_ms, fingerprint=told)
+
+    def _data_ledger(self, client: Any, owner: LogRun, record: LogRecord) -> Any:
+        """A task fills a ledger, batch after batch, and closes it if it makes the next one."""
+        ledger = self._filled.pop(owner, None)
+        if ledger is not None and self.random.random() < 0.3:
+            with suppress(BookKeeperError):
+                ledger.close()
+            ledger = None
+        return ledger or owner.create_ledger(client, record.options, DATA_ROLE)
 
     def batch_write(self, run: str, process: object) -> None:
         self._batch_written(self.client(process), run, run, 0)
@@ -151,6 +213,7 @@ class Stage:
 
     def _batch_written(self, client: Any, run: str, writer: str, number: int, txn: str = "") -> None:
         """As ``LogBatchWriter`` does it; with ``txn`` as a version of an application."""
+        self.see_to_it(client)
         record = begun_batch_write(client, ADDRESS, run)
         owner = LogRun.of_batch_write(replace(ADDRESS, name=record.name), record, run)
         values = values_of(writer, number, 2)
@@ -161,7 +224,7 @@ class Stage:
             committer.commit_version(commit)
         else:
             committer.commit(commit)
-        self.history.acknowledged.update(values)
+        self.history(owner.ctime_ms).acknowledged.update(values)
         committer.close()
         recover_ledgers(client, [item.ledger_id for item in commit.ranges], b"")
         committer.tend(thoroughly=self.random.random() < 0.5)
@@ -177,17 +240,24 @@ class Stage:
         self.again_and_again(name, partial(self.producer_run, name, rows), lambda: self.done[name] >= rows)
 
     def producer_run(self, name: str, rows: int, run: str, process: object) -> None:
-        known = [int(value.split("/")[1]) for value in self.history.acknowledged if value.startswith(f"{name}/")]
-        producer = Producer(self.client(process), ADDRESS, name)
+        client = self.client(process)
+        self.see_to_it(client)
+        # What was acknowledged before it began.
+        before = {ctime_ms: frozenset(history.acknowledged) for ctime_ms, history in self.histories.items()}
+        producer = Producer(client, ADDRESS, name)
+        ctime_ms = producer._ledgers._run.ctime_ms
+        history = self.history(ctime_ms)
+        acknowledged = before.get(ctime_ms, frozenset())
+        known = [int(value.split("/")[1]) for value in acknowledged if value.startswith(f"{name}/")]
         last = producer.last_sequence
         assert last >= max(known, default=-1), f"{name} goes on behind {last}, and {max(known)} was acknowledged"
         for number in range(last + 1, rows):
             (value,) = values_of(name, number, 1)
-            self.history.tried(f"{name}/{number}", [value])
+            history.tried(f"{name}/{number}", [value])
             place = producer.append(value.encode(), sequence=number)
-            self.history.acknowledged.add(value)
+            history.acknowledged.add(value)
             if place is not None:
-                self.history.places[value] = place.lane, place.position
+                history.places[value] = place.lane, place.position
         producer.close()
         self.done[name] = rows
 
@@ -196,33 +266,61 @@ class Stage:
     def reader(self, polls: int) -> None:
         process = object()
         client = self.client(process)
-        feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
-        at = feed.earliest()
+        feed = at = None
         for _ in range(polls):
-            if self.random.random() < 0.2:
-                # It goes on from its saved offset.
-                feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
             # Too few bookies answer, or a commit that was there is not found for the moment.
-            with suppress(ReadError):
+            try:
+                if feed is None or at is None:
+                    feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
+                    at = feed.earliest()
+                elif self.random.random() < 0.2:
+                    # It goes on from its saved offset.
+                    feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
+                    feed.check(at)
                 end = feed.newest()
                 self.read(client, feed, at, end)
                 at = end
+            except (DataLossError, NoSuchLogError):
+                assert self.makes_anew
+                # The next log of the name is read from its beginning.
+                feed = at = None
+            except ReadError:
+                pass
 
     def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> None:
-        """Read what is between two offsets."""
+        """Read what is between two offsets: each row of it, in the order of each lane, but for those that were truncated."""
+        places = {lane: first for lane, (first, _) in feed.spans(at, end).items()}
+        ends = {lane: last for lane, (_, last) in feed.spans(at, end).items()}
         for piece, _ in feed.pieces(at, end):
+            self.passed(client, feed, piece.lane, places[piece.lane], piece.position)
+            places[piece.lane] = piece.position + piece.rows
+            made_for = self.world.made_for[piece.ledger_id]
+            assert made_for == feed.ctime_ms, f"ledger {piece.ledger_id} is of another log of the name"
             try:
-                handle = client.open_ledger_no_recovery(piece.ledger_id)
-                handle.confirm(piece.last_entry_id)
-                entries = list(handle.read(piece.first_entry_id, piece.last_entry_id))
+                values = values_in(client, piece)
             except (NoSuchLedgerError, NoSuchEntryError):
-                record = LogRegistry(client.metadata).get(lane_name(LOG, piece.lane))
-                assert record.first_position > piece.position, f"rows from {piece.position} on are gone: {piece}"
-                continue
-            stamped = b"stamped" in handle.metadata.custom_metadata.get("bookspark.encoding", b"")
-            for row, entry in enumerate(entries, piece.position):
-                payload = stamp_of(entry.payload, "a row").value if stamped else entry.payload
-                self.history.seen(piece.lane, row, payload.decode())
+                values = self.offloaded(client, piece) or []
+                if not values:
+                    self.passed(client, feed, piece.lane, piece.position, piece.position + 1)
+            for row, value in enumerate(values, piece.position):
+                self.history(feed.ctime_ms).seen(piece.lane, row, value)
+        for lane, row in places.items():
+            self.passed(client, feed, lane, row, ends[lane])
+
+    def passed(self, client: Any, feed: LogFeed, lane: int, first: int, last: int) -> None:
+        """A reader does not get the rows of a lane from ``first`` to before ``last``: were they truncated?"""
+        if first >= last:
+            return
+        record = LogRegistry(client.metadata).get(lane_name(LOG, lane))
+        if record.ctime_ms != feed.ctime_ms:
+            raise made_anew(LOG, first)
+        assert record.first_position >= last or self.is_deleted(feed.ctime_ms), (
+            f"rows {first} to {last - 1} of lane {lane} are gone"
+        )
+
+    def is_deleted(self, ctime_ms: int) -> bool:
+        """Has somebody begun to delete the log that was made then?"""
+        return ctime_ms in self.world.meant_to_go
 
     # -- what cleans up
 
@@ -233,10 +331,41 @@ class Stage:
         self.read(client, feed, feed.earliest(), end)
         lane = self.random.choice(feed.lanes)
         rows = feed.all_rows(end)[lane]
+        client.expires = False
         truncate_log(client, lane_name(LOG, lane) if lane else f"{LOG}@0", self.random.randint(0, rows), b"")
 
     def alter(self) -> None:
         LogRegistry(self.client(object()).metadata).alter(LOG, ensemble_size=self.random.choice([3, 4, 5]))
+
+    def expire(self, bound_ms: int, bound_bytes: int) -> None:
+        """Say how long rows stay, and remove those that may go, again and again."""
+        client: Any = self.client(object())
+        registry, truth = LogRegistry(client.metadata), self.world.truth
+        for _ in range(self.random.randrange(1, 6)):
+            bounds = {"retention_ms": bound_ms, "retention_bytes": bound_bytes}
+            if self.random.random() < 0.3:
+                bounds[self.random.choice(list(bounds))] = 0
+            truth.bounds_ms.update(filter(None, [bounds["retention_ms"]]))
+            truth.bounds_bytes.update(filter(None, [bounds["retention_bytes"]]))
+            with suppress(MetadataStoreError):
+                registry.alter(LOG, **bounds)
+            for _ in range(self.random.randrange(100)):
+                self.turns.step("waits")
+            with suppress(ReadError, MetadataStoreError):
+                truncate_expired(client, LOG, b"")
+
+    def delete(self, name: str) -> None:
+        """Delete the log. A deletion that broke off is begun again."""
+        done = []
+
+        def run(run: str, process: object) -> None:
+            client = self.client(process)
+            client.deletes = LOG
+            with suppress(NoSuchLogError):
+                delete_log(client, LOG, b"")
+            done.append(run)
+
+        self.again_and_again(name, run, lambda: bool(done))
 
     def collect(self) -> None:
         collect_orphans(self.client(object()), LOG, b"")

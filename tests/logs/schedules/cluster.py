@@ -33,11 +33,15 @@ from bookspark.errors import (
     NotEnoughBookiesError,
     ReadError,
 )
+from bookspark.logs.chain.codec import decode_record
+from bookspark.logs.chain.registry import KIND
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.logs.lanes import lane_of
 from bookspark.wire.columns import Heads
 from bookspark.wire.digests import master_key
 from bookspark.wire.entry_batch import Entry
+from tests.logs.schedules.truth import Truth
 from tests.logs.schedules.turns import Turns
 
 
@@ -73,6 +77,11 @@ class World:
         self.records = MemoryStore()
         self.ledgers: dict[int, _Ledger] = {}
         self.watches: dict[tuple[str, str], list[tuple[Client, Callable[[], None]]]] = {}
+        self.made_for: dict[int, int] = {}
+        """Of each ledger, when the log was made whose run made the ledger."""
+        self.truth = Truth(self)
+        self.meant_to_go: set[int] = set()
+        """The logs that somebody found who was to delete them, by when they were made."""
 
     def client(self, process: object) -> Client:
         """A client of its own for a process."""
@@ -104,20 +113,41 @@ class Records:
 
         return call
 
+    def read_record(self, kind: str, name: str) -> Any:
+        self._client.step(f"read_record {(kind, name)}")
+        found = self._store.read_record(kind, name)
+        if found is not None and kind == KIND and name == self._client.deletes:
+            self._client.found = self._client.found or decode_record(found.value, name).ctime_ms
+            self._world.meant_to_go.add(self._client.found)
+        return found
+
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         self._client.step(f"write_record {name} {value!r}")
+        before = self._store.read_record(kind, name) if kind == KIND and self._client.expires else None
         try:
             new = self._store.write_record(kind, name, value, version)
         except MetadataVersionError:
             self._client.world.turns.told.append("    lost the compare-and-set")
             raise
+        if before is not None:
+            old, truncated = decode_record(before.value, name), decode_record(value, name)
+            if truncated.first_position > old.first_position:
+                self._world.truth.expired(old, truncated)
         self._changed(kind, name)
         self._client.lose_answer()
         return new
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
         self._client.step(f"delete_record {name}")
+        found = self._store.read_record(kind, name) if kind == KIND and self._client.deletes else None
         self._store.delete_record(kind, name, version)
+        if found is not None:
+            ctime_ms = decode_record(found.value, name).ctime_ms
+            log = self._store.read_record(KIND, lane_of(name)[0])
+            there = None if log is None else decode_record(log.value, name).ctime_ms
+            assert ctime_ms == self._client.found or there != ctime_ms, (
+                f"{name} of the log that is there is deleted by somebody who found another one"
+            )
         self._changed(kind, name)
         self._client.lose_answer()
 
@@ -139,6 +169,12 @@ class Client:
         self.world, self.process = world, process
         self.metadata = Records(self)
         self.news: list[Callable[[], None]] = []
+        self.expires = True
+        """Is what it truncates what the retention lets go?"""
+        self.deletes = ""
+        """The log that this process is to delete."""
+        self.found: int | None = None
+        """When the one was made that it found."""
         self.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
 
     def step(self, what: str) -> None:
@@ -210,6 +246,7 @@ class Client:
 
     def delete_ledger(self, ledger_id: int) -> None:
         self.step(f"delete {ledger_id}")
+        self.world.truth.deleted(ledger_id)
         self.world.records.delete_ledger(ledger_id)
         self.lose_answer()
 

@@ -3,30 +3,42 @@ that was begun ends; then all is read once more, checked, and deleted."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from random import Random
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
-from bookspark.logs import LogRegistry, delete_log, producer, producer_ledgers
-from bookspark.logs.chain import committer, compaction, reader
+from bookspark.logs import LogRegistry, delete_log
 from bookspark.logs.chain.maintenance import collect_orphans
+from bookspark.logs.chain.registry import KIND
 from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.protocol.logs.log_record import NoSuchLogError
 from tests.logs.schedules.actors import LOG, Stage
 from tests.logs.schedules.cluster import World
-from tests.logs.schedules.turns import Actor, Turns
+from tests.logs.schedules.stand_ins import All, notes_for_whom, small, threads_as_actors
+from tests.logs.schedules.turns import Turns
 
 CALM_FROM, STEPS_MAX = 1500, 15_000
 """When faults end, and when everything that was begun has ended by far."""
 STEPS_TOLD = 120
 
 
-def run(seed: int) -> dict[str, int]:
+class Kind(Enum):
+    """What happens to a log beside what happens to each."""
+
+    STEADY = "steady"
+    """Nothing."""
+    ANEW = "anew"
+    """It is deleted, and made anew by whoever finds none."""
+    RETENTION = "retention"
+    """Its rows go by time and by bytes."""
+    OFFLOAD = "offload"
+    """Its rows are copied to tables, and their ledgers deleted."""
+
+
+def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
     """Run the schedule of a seed. Returns what it came to. Raises AssertionError, with the schedule's steps as a note."""
     random = Random(seed)
     turns = Turns(random, STEPS_MAX)
@@ -40,7 +52,7 @@ def run(seed: int) -> dict[str, int]:
         CALM_FROM,
         partial(vars(world.faults).update, lost_adds=0.0, lost_writes=0.0, refused=0.0),
     )
-    LogRegistry(world.records).create(LOG, LogOptions(), b"")
+    stage.makes_anew, stage.fills_ledgers = kind is Kind.ANEW, kind is not Kind.STEADY
     begun = {
         "queries": random.randrange(3),
         "services": random.randrange(3),
@@ -52,6 +64,20 @@ def run(seed: int) -> dict[str, int]:
         "alterations": random.choice([0, 0, 1, 3]),
         "ended lanes": random.choice([0, 0, 1, 2]),
     }
+    if kind is Kind.ANEW:
+        begun["deletions"] = random.randrange(1, 4)
+        begun["collections"] += random.choice([0, 3, 6])
+        begun["batch writes"] += random.choice([0, 3])
+    if kind is Kind.RETENTION:
+        begun["expiries"] = random.randrange(1, 3)
+    offloads = None
+    if kind is Kind.OFFLOAD:
+        # It needs pyspark's types.
+        from tests.logs.schedules.offloads import Offloads
+
+        offloads = Offloads(stage)
+        begun["offloads"] = random.randrange(1, 6)
+    bounds = random.choice([0, 50, 300]), random.choice([0, 1, 40, 200])
     does: dict[str, Callable[[int], tuple[str, Callable[[], object], bool]]] = {
         "queries": lambda n: (f"query{n}", partial(stage.query, f"query{n}", random.randrange(2, 8)), True),
         "services": lambda n: (f"service{n}", partial(stage.service, f"service{n}", random.randrange(2, 12)), True),
@@ -61,6 +87,9 @@ def run(seed: int) -> dict[str, int]:
         "truncations": lambda n: (f"truncation{n}", stage.truncate, False),
         "collections": lambda n: (f"collection{n}", stage.collect, False),
         "alterations": lambda n: (f"alteration{n}", stage.alter, False),
+        "expiries": lambda n: (f"expiry{n}", partial(stage.expire, *bounds), False),
+        "offloads": lambda n: (f"offload{n}", offloads.offload if offloads else stage.collect, False),
+        "deletions": lambda n: (f"deletion{n}", partial(stage.delete, f"deletion{n}"), True),
         "ended lanes": lambda n: (f"ender{n}", stage.end_some_lane, False),
     }
     for what, count in begun.items():
@@ -69,15 +98,22 @@ def run(seed: int) -> dict[str, int]:
             delay = random.randrange(400) if what not in ("queries", "services", "applications") else 0
             turns.begin(name, partial(_later, stage, delay, act), lasts=lasts)
     try:
-        with _small(random), _threads_as_actors(turns):
+        with (
+            small(random, turns, world.truth, kind in (Kind.RETENTION, Kind.OFFLOAD)),
+            All(offloads.stand_ins() if offloads else []),
+            threads_as_actors(turns),
+            notes_for_whom(world.made_for),
+        ):
+            LogRegistry(world.records).create(LOG, LogOptions(), b"")
             turns.run()
-            _end(stage, world)
+            _end(stage, world, offloads)
     except Exception as error:
         last = "\n".join(turns.told[-STEPS_TOLD:])
         raise AssertionError(f"seed {seed}: {error}; the last steps:\n{last}") from error
     finally:
         world.close()
-    return {"steps": turns.steps, "rows": len(stage.history.rows), "runs": stage.runs}
+    rows = sum(len(history.rows) for history in stage.histories.values())
+    return {"steps": turns.steps, "rows": rows, "runs": stage.runs, "logs": len(stage.histories)}
 
 
 def _later(stage: Stage, delay: int, act: Callable[[], object]) -> None:
@@ -86,82 +122,27 @@ def _later(stage: Stage, delay: int, act: Callable[[], object]) -> None:
     stage.with_errors(act)  # type: ignore[arg-type]
 
 
-def _end(stage: Stage, world: World) -> None:
+def _end(stage: Stage, world: World, offloads: Any) -> None:
     """All is over: nobody writes any more."""
     client: Any = world.client(None)
-    stage.ends()
-    stage.history.check_acknowledged()
-    # A commit whose writer died before it told anybody may be seen or not, until somebody recovers it.
-    world.tell_all()
-    ends = stage.ends()
-    assert stage.newest() == ends
-    collect_orphans(client, LOG, b"")
-    assert stage.ends() == ends
-    stage.history.check(ends)
-    delete_log(client, LOG, b"")
+    record = LogRegistry(world.records).find(LOG)
+    if record is not None and not stage.is_deleted(record.ctime_ms):
+        history = stage.history(record.ctime_ms)
+        stage.ends()
+        history.check_acknowledged()
+        # A commit whose writer died before it told anybody may be seen or not, until somebody recovers it.
+        world.tell_all()
+        ends = stage.ends()
+        if offloads is not None:
+            offloads.at_the_end(client)
+            assert stage.ends() == ends
+        assert stage.newest() == ends
+        collect_orphans(client, LOG, b"")
+        assert stage.ends() == ends
+        history.check(ends)
+    # A deletion may have broken off.
+    with suppress(NoSuchLogError):
+        delete_log(client, LOG, b"")
     assert not world.records.list_ledgers(), f"left behind: {world.records.list_ledgers()}"
-
-
-def _small(random: Random) -> Any:
-    """Small ledgers and chains, and clocks that jump."""
-    chosen = [
-        mock.patch.object(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 5, 1000])),
-        mock.patch.object(compaction, "CHAIN_MAX", random.choice([1, 3, 64])),
-        mock.patch.object(reader, "COMMITS_AT_ONCE", random.choice([1, 2, 8])),
-        mock.patch.object(producer_ledgers, "LEDGER_BYTES_MAX", random.choice([1, 60, 1 << 30])),
-    ]
-    clock = lambda: 1_700_000_000_000_000_000 + random.randrange(-5, 5) * 1_000_000  # noqa: E731
-    chosen += [mock.patch.object(module, "time_ns", clock) for module in (producer, producer_ledgers)]
-    chosen.append(mock.patch.object(committer, "time", SimpleNamespace(time_ns=clock, monotonic=lambda: 1e9)))
-    return _All(chosen)
-
-
-class _All:
-    def __init__(self, entered: list[Any]) -> None:
-        self._entered = entered
-
-    def __enter__(self) -> None:
-        for one in self._entered:
-            one.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        for one in reversed(self._entered):
-            one.__exit__(*error)
-
-
-def _threads_as_actors(turns: Turns) -> Any:
-    """Threads that the log code starts are actors of the same process, and who waits for them lets others go on."""
-
-    class Thread:
-        def __init__(self, target: Callable[..., object], name: str, args: Any = (), daemon: bool = True) -> None:
-            self._target, self._name, self._args = target, name, args
-            self._actor: Actor | None = None
-
-        def start(self) -> None:
-            owner = turns.current
-            process = None if owner is None else owner.process
-            self._actor = turns.begin(self._name, partial(self._target, *self._args), process)
-
-        def join(self, timeout: float | None = None) -> None:
-            if self._actor is not None:
-                turns.join(self._actor)
-
-    class Waited(Future[Any]):
-        def result(self, timeout: float | None = None) -> Any:
-            while not self.done():
-                turns.step("waits for what another thread makes")
-            return super().result(0)
-
-    def wait(futures: Sequence[Waited], seconds: float) -> None:
-        for future in futures:
-            with suppress(Exception):
-                future.result(seconds)
-
-    names = {name: getattr(threading, name) for name in dir(threading) if name != "Thread"}
-    fake = SimpleNamespace(Thread=Thread, **names)
-    patches = [mock.patch.object(module, "threading", fake) for module in (producer, producer_ledgers)]
-    patches += [
-        mock.patch.object(producer_ledgers, "Future", Waited),
-        mock.patch.object(producer_ledgers, "wait", wait),
-    ]
-    return _All(patches)
+    left = world.records.list_records(KIND)
+    assert not left, f"left behind: {left}"

@@ -93,7 +93,7 @@ class Turns:
         self.told.append(f"{actor.name} crashes")
 
     def run(self) -> None:
-        """Until all actors have ended. Raises their errors, and HangsError."""
+        """Until all actors have ended. Raises the first error of one, and HangsError."""
         while living := [actor for actor in self._actors if not actor.ended]:
             actor = self.random.choice(living)
             if not actor.lasts and self.random.random() < self.crash_chance:
@@ -107,11 +107,9 @@ class Turns:
             actor.may_go_on.release()
             if not self.back.acquire(timeout=_SECONDS_MAX):
                 raise HangsError(f"{actor.name} does not come back")
-        failed = [actor for actor in self._actors if actor.error is not None]
+            if actor.error is not None:
+                raise AssertionError(f"{actor.name}: {actor.error!r}") from actor.error
         self._actors = []
-        for actor in failed:
-            assert actor.error is not None
-            raise AssertionError(f"{actor.name}: {actor.error!r}") from actor.error
 
     def join(self, actor: Actor) -> None:
         """Wait until an actor has ended, as one that goes on meanwhile."""

@@ -1,0 +1,100 @@
+"""What a lane has in truth, read from its record and its ledgers behind everybody's back, and who may take something away.
+
+Laws, judged at the moment of each change:
+
+* No ledger is deleted that the log has a use for: one that the chain names, one with rows that are not truncated and that nobody
+  has copied to a table, and the one that the newest commit opened.
+* Retention truncates whole commits, and only those that are beyond one of its bounds: older than that, by the latest clock there
+  is and by the rows' own times; or with that many bytes of the lane behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from bookspark.logs.chain.codec import decode_commit, decode_header, decode_record
+from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.stamps import stamp_of
+from bookspark.protocol.logs.commits import Commit, Position
+from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.log_record import LogRecord
+
+if TYPE_CHECKING:
+    from tests.logs.schedules.cluster import World
+
+
+class Truth:
+    """Judges what happens in ``world``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.now_ms = 0
+        """The latest time that any clock has told."""
+        self.bounds_ms: set[int] = set()
+        """The times for which rows were to stay, one after the other; and the bytes."""
+        self.bounds_bytes: set[int] = set()
+        self.seen: Callable[[int, int, int, str], None]
+        """Is told each row that retention takes: when the log was made, lane, position and value. Perhaps nobody has read it."""
+
+    def lanes(self) -> Iterator[LogRecord]:
+        """The lanes of the log that is there, and that nobody deletes."""
+        store = self._world.records
+        records = {name: decode_record(store.read_record(KIND, name).value, name) for name in store.list_records(KIND)}
+        for name, record in records.items():
+            log = records.get(lane_of(name)[0])
+            if log is not None and log.ctime_ms == record.ctime_ms and log.ctime_ms not in self._world.meant_to_go:
+                yield record
+
+    def commits(self, record: LogRecord) -> Iterator[tuple[Commit, Position]]:
+        """The commits of a lane that were acknowledged, and the place behind each."""
+        for link in record.commit_ledgers:
+            ledger = self._world.ledgers[link.ledger_id]
+            after = decode_header(ledger.entries[0], link.ledger_id).position
+            for number, entry in enumerate(ledger.entries[1 : ledger.acknowledged], 1):
+                commit = decode_commit(entry, link.ledger_id, number)
+                after = after.followed_by(commit)
+                yield commit, after
+
+    def deleted(self, ledger_id: int) -> None:
+        """A ledger is about to be deleted. Raises AssertionError."""
+        for record in self.lanes():
+            assert ledger_id not in [link.ledger_id for link in record.commit_ledgers], (
+                f"ledger {ledger_id} is deleted, and the chain of {record.name} names it"
+            )
+            gone = max(record.first_position, 0 if record.offload is None else record.offload.position)
+            newest = None
+            for commit, after in self.commits(record):
+                newest = commit.open_ledger
+                named = [item.ledger_id for item in commit.ranges]
+                assert ledger_id not in named or after.rows <= gone, (
+                    f"ledger {ledger_id} is deleted, and has rows of {record.name} before {after.rows}; gone: {gone}"
+                )
+            assert ledger_id != newest, f"ledger {ledger_id} is deleted, and {record.name} has it open"
+
+    def expired(self, before: LogRecord, after: LogRecord) -> None:
+        """Retention has truncated a lane. Raises AssertionError."""
+        commits = list(self.commits(before))
+        size, ends = commits[-1][1].size, {place.rows for _, place in commits}
+        first, last = before.first_position, after.first_position
+        assert last in ends, f"{before.name} is truncated at row {last}, within a commit"
+        for commit, place in commits:
+            if commit.rows and first < place.rows <= last:
+                newest_ms = max([commit.time_ms, *self._times_of(commit)])
+                old = any(0 < newest_ms < self.now_ms - bound for bound in self.bounds_ms)
+                many = any(size - place.size >= bound for bound in self.bounds_bytes)
+                assert old or many, (
+                    f"retention took rows before {place.rows} of {before.name}, which were to stay: of {newest_ms} at "
+                    f"{self.now_ms}, with {size - place.size} bytes behind them, for {self.bounds_ms} and {self.bounds_bytes}"
+                )
+                for row, payload in enumerate(self._payloads(commit), place.rows - commit.rows):
+                    value = stamp_of(payload, "a row").value if commit.stamped else payload
+                    self.seen(before.ctime_ms, lane_of(before.name)[1], row, value.decode())
+
+    def _payloads(self, commit: Commit) -> Iterator[bytes]:
+        for item in commit.ranges:
+            yield from self._world.ledgers[item.ledger_id].entries[item.first_entry_id : item.last_entry_id + 1]
+
+    def _times_of(self, commit: Commit) -> Iterator[int]:
+        """The times that rows have of their own."""
+        return (stamp_of(payload, "a row").time_ms for payload in self._payloads(commit) if commit.stamped)
