@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from bookspark.client import BookKeeper
 from bookspark.client.network.connections import Answer
-from bookspark.client.runtime.machine_driver import BookieAction, MachineDriver
+from bookspark.client.network.ledger_requests import BookieAction
+from bookspark.client.runtime.machine_driver import MachineDriver
 from bookspark.client.runtime.store_actions import StoreAction, StoreAnswer
 from bookspark.errors import LedgerRecoveryError
 from bookspark.protocol.ledger import actions as act

@@ -24,6 +24,8 @@ from bookspark.simulation.clients.client import Begin
 from bookspark.simulation.messages import (
     Add,
     AddAnswer,
+    HeldFrom,
+    HeldFromAnswer,
     LacAnswer,
     Read,
     ReadAnswer,
@@ -43,6 +45,7 @@ _ANSWERS: dict[type, tuple[type, type]] = {
     act.AddAnswered: (Add, AddAnswer),
     act.ReadAnswered: (Read, ReadAnswer),
     act.LacAnswered: (ReadLac, LacAnswer),
+    act.HeldAnswered: (HeldFrom, HeldFromAnswer),
     ExplicitLacAnswered: (WriteLac, WriteLacAnswer),
 }
 
@@ -166,7 +169,9 @@ class _Stage:
             case act.MetadataWritten() | act.MetadataConflict():
                 self._store(client, event)
                 self._store(client, event)
-            case act.AddAnswered() | act.ReadAnswered() | act.LacAnswered() | ExplicitLacAnswered():
+            case (
+                act.AddAnswered() | act.ReadAnswered() | act.LacAnswered() | act.HeldAnswered() | ExplicitLacAnswered()
+            ):
                 self._answered(client, event, bool(step.answer))
             case _:
                 self.passed_over += 1
@@ -360,6 +365,8 @@ def _same_class(event: Any, body: Any) -> bool:
         if event.last != body.last:
             return False
         return isinstance(event.following, Positive) or type(event.following) is type(body.following)
+    if isinstance(event, act.HeldAnswered) and (event.last < event.first) != (body.last < body.first):
+        return False
     if isinstance(event, act.LacAnswered) and event.last_add_confirmed < body.last_add_confirmed:
         # It may be higher: what told it may have been passed over.
         return False

@@ -206,6 +206,9 @@ def say_heard(event: Any) -> tuple[str, Response]:
             return ", ".join(filter(None, (came, end))), following if last < first else Positive()
         case act.LacAnswered(_, response, lac):
             return (f"LAC {lac}" if isinstance(response, Positive) else f"LAC {say_response(response)}"), response
+        case act.HeldAnswered(_, first, last, response):
+            words = f"has {_ids(first, last)}" if last >= first else f"has none from e{first} on"
+            return (words if isinstance(response, Positive) else say_response(response)), response
         case act.SyncAnswered(_, response, synced):
             words = say_response(response) if synced is None else f"synced up to {synced.last_add_synced}"
             return words, response
@@ -273,6 +276,8 @@ def say_sent(action: Any) -> list[tuple[str, str]]:
             return [(bookie, f"{'fencing read' if fence else 'read'} of entry {first} on")]
         case act.SendReadLac(bookie, fence):
             return [(bookie, f"{'fencing ' if fence else ''}LAC read")]
+        case act.SendListHeld(bookie, first):
+            return [(bookie, f"question for entries from e{first} on")]
         case act.SendSync(bookies):
             return [(bookie, "request to sync") for bookie in bookies]
         case act.SendLac(bookies, lac):

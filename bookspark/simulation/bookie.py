@@ -44,6 +44,8 @@ from bookspark.simulation.messages import (
     Answer,
     Clear,
     Held,
+    HeldFrom,
+    HeldFromAnswer,
     LacAnswer,
     Message,
     Read,
@@ -120,6 +122,10 @@ class SimulatedBookie:
                 return _reply(message, self._read(request))
             case ReadLac():
                 return _reply(message, self._read_lac(request))
+            case HeldFrom():
+                held = [i for i in self.rows if i >= request.first] if options.later_entries else []
+                last = max(held, default=request.first - 1)
+                return _reply(message, HeldFromAnswer(request.first, last, Positive()))
             case WriteLac():
                 return _reply(message, self._write_lac(request))
             case SyncLedger():

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookspark.protocol.ledger.actions import AddAnswered, Event, LacAnswered, ReadAnswered, SyncAnswered, SyncReport
+from bookspark.protocol.ledger.actions import (
+    AddAnswered,
+    Event,
+    HeldAnswered,
+    LacAnswered,
+    ReadAnswered,
+    SyncAnswered,
+    SyncReport,
+)
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Response
 from bookspark.protocol.ledger.sync_cursor import Assignment
@@ -57,6 +65,13 @@ class SyncLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldFrom:
+    """A recovery asks which entries from ``first`` on the bookie holds."""
+
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """A bookie's own healing asks which entries the bookie holds."""
 
@@ -69,7 +84,7 @@ class Clear:
     lost: tuple[tuple[int, int], ...] = ()
 
 
-Request = Add | Read | ReadLac | WriteLac | SyncLedger | Held | Clear
+Request = Add | Read | ReadLac | HeldFrom | WriteLac | SyncLedger | Held | Clear
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +111,15 @@ class LacAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldFromAnswer:
+    """``last``: the highest id; ``first − 1`` if there is none."""
+
+    first: int
+    last: int
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
 class SyncAnswer:
     response: Response
     synced: SyncReport | None = None
@@ -111,7 +135,17 @@ class Reachable:
     """The bookie can be connected to again. What was under way on the old connection is answered to nobody."""
 
 
-Answer = Reachable | AddAnswer | ReadAnswer | LacAnswer | WriteLacAnswer | SyncAnswer | HeldListed | LimboIsCleared
+Answer = (
+    Reachable
+    | AddAnswer
+    | ReadAnswer
+    | LacAnswer
+    | HeldFromAnswer
+    | WriteLacAnswer
+    | SyncAnswer
+    | HeldListed
+    | LimboIsCleared
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +171,8 @@ def event_of(
             return ReadAnswered(bookie, answer.first, answer.last, answer.following, answer.contents, answer.last + 1)
         case LacAnswer():
             return LacAnswered(bookie, answer.response, answer.last_add_confirmed, answer.last_add_fully_replicated)
+        case HeldFromAnswer():
+            return HeldAnswered(bookie, answer.first, answer.last, answer.response)
         case WriteLacAnswer():
             # The time is a placeholder: the writer's client puts its own in.
             return ExplicitLacAnswered(bookie, answer.response, 0.0)
@@ -154,6 +190,8 @@ def unanswered(body: Request | Answer, response: Response) -> Answer:
             return AddAnswer(body.first, body.last, response)
         case Read() | ReadAnswer():
             return ReadAnswer(body.first, body.first - 1, response)
+        case HeldFrom() | HeldFromAnswer():
+            return HeldFromAnswer(body.first, body.first - 1, response)
         case WriteLac() | WriteLacAnswer():
             return WriteLacAnswer(response)
         case SyncLedger() | SyncAnswer():

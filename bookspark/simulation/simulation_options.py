@@ -89,6 +89,7 @@ class SimulationOptions:
     sync_on_recovery_add: bool = _switch("what recovery writes is synced before its ack")
     collection_mark: bool = _switch("remember that deleted ledgers were collected with their fences (BookKeeper #4462)")
     named_losses: bool = _switch("what can't be reached is accepted as lost only of bookies that are gone, and named")
+    later_entries: bool = _switch("an entry that a bookie holds is not cut off behind one that nobody knows")
     pinning: bool = _switch("keep bookies that hold confirmed entries below the write quorum (guaranteed ledgers)")
 
     def __post_init__(self) -> None:

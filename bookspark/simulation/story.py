@@ -37,6 +37,8 @@ from bookspark.simulation.messages import (
     Add,
     AddAnswer,
     Answer,
+    HeldFrom,
+    HeldFromAnswer,
     LacAnswer,
     Message,
     Reachable,
@@ -244,6 +246,8 @@ def say_request(request: Request) -> str:
             return f"{'fencing read' if request.fence else 'read'} of entry {request.first} on"
         case ReadLac():
             return f"{'fencing ' if request.fence else ''}LAC read"
+        case HeldFrom():
+            return f"question for entries from {request.first} on"
         case SyncLedger():
             return "request to sync"
         case WriteLac():
@@ -267,6 +271,11 @@ def say_answer(answer: Answer) -> str:
                 "" if isinstance(answer.following, Positive) else f"{answer.last + 1} {say_response(answer.following)}"
             )
             return ", ".join(filter(None, (*answer.contents, end)))
+        case HeldFromAnswer():
+            has = (
+                f"it has entry {answer.last}" if answer.last >= answer.first else f"it has none from {answer.first} on"
+            )
+            return has if isinstance(answer.response, Positive) else say_response(answer.response)
         case LacAnswer():
             told = f"LAC {answer.last_add_confirmed}"
             return told if isinstance(answer.response, Positive) else f"LAC {say_response(answer.response)}"

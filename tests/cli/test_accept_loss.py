@@ -61,6 +61,31 @@ def test_it_is_the_way_out_and_leaves_a_note(on_cluster: Run, cluster: LocalClus
     assert read.out == b"kept\n" * 10
 
 
+def test_acknowledged_entries_behind_one_that_is_lost_are_kept(on_cluster: Run, cluster: LocalCluster) -> None:
+    """Each entry was on one bookie. The ledger was closed before the first one that was lost, and all that followed was cut off,
+    whole and acknowledged, on bookies that had lost nothing."""
+    with cluster.bookkeeper(explicit_lac_interval_seconds=3600.0) as bookkeeper:
+        ledger = bookkeeper.create_ledger(3, 1, 1)
+        # One batch: no entry tells that one before it is confirmed.
+        ledger.append_batch([b"%d" % entry_id for entry_id in range(9)])
+        [holder] = bookkeeper.get_ledger_metadata(ledger.ledger_id).write_set_of(0)
+    cut_power(next(bookie for bookie in cluster.bookies if bookie.bookie_id == holder))
+    done = on_cluster("ledger", "recover", str(ledger.ledger_id), "--accept-loss", "--yes")
+    assert done.status == 0, done.err
+    shown = json.loads(on_cluster("ledger", "metadata", str(ledger.ledger_id)).out)
+    _, *losses = shown["accepted_loss"]["losses"]
+    assert [(one["kind"], one["first_entry_id"], one["last_entry_id"]) for one in losses] == [
+        *(("entries", entry_id, entry_id) for entry_id in (0, 3, 6)),
+        ("end", 9, 9),
+    ]
+    with cluster.bookkeeper() as bookkeeper:
+        reader = bookkeeper.open_ledger(ledger.ledger_id)
+        assert reader.last_add_confirmed == 8
+        for first in (1, 4, 7):
+            found = [entry.payload for entry in reader.read(first, first + 1)]
+            assert found == [b"%d" % first, b"%d" % (first + 1)]
+
+
 def test_a_ledger_that_can_be_recovered_is_not_noted(on_cluster: Run, cluster: LocalCluster) -> None:
     with cluster.bookkeeper() as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 2)

@@ -67,6 +67,9 @@ class Bookie:
                 return act.LacAnswered(self.name, response, ledger.last_add_confirmed, ledger.last_add_fully_replicated)
             case act.SendRead():
                 return self._read(request)
+            case act.SendListHeld():
+                last = max((i for i in self.entries if i >= request.first), default=request.first - 1)
+                return act.HeldAnswered(self.name, request.first, last, Positive())
         raise AssertionError(request)
 
     def sync(self):
@@ -146,7 +149,7 @@ class Client:
             match action:
                 case act.SendAdd() | act.SendSync():
                     self.sent += [(bookie, action) for bookie in action.bookies]
-                case act.SendRead() | act.SendReadLac():
+                case act.SendRead() | act.SendReadLac() | act.SendListHeld():
                     self.sent.append((action.bookie, action))
                 case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
                     self.wanted.append(action)
@@ -356,4 +359,6 @@ def answer_to(bookie, request, response):
             return act.SyncAnswered(bookie, response)
         case act.SendReadLac():
             return act.LacAnswered(bookie, response)
+        case act.SendListHeld():
+            return act.HeldAnswered(bookie, request.first, request.first - 1, response)
     return act.ReadAnswered(bookie, request.first, request.first - 1, response)

@@ -13,12 +13,14 @@ from bookspark.protocol.ledger.actions import (
     BookiesChosen,
     Fail,
     Finish,
+    HeldAnswered,
     LacAnswered,
     MetadataConflict,
     MetadataRead,
     MetadataWritten,
     ReadAnswered,
     ReadMetadata,
+    SendListHeld,
     SendRead,
     WriteMetadata,
 )
@@ -30,6 +32,7 @@ from bookspark.protocol.repair.replication_plan import Copy, copies, lacks, repa
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 LIMBO = Unknown(UnknownReason.LIMBO)
+AWAY = (LOST, Unknown(UnknownReason.TIMEOUT))
 DAMAGED = Unknown(UnknownReason.LOST)
 OPERATOR = AcceptedLoss("ann@host", 1700000000000)
 ONE_IS_ENOUGH = metadata(aq=1, state=LedgerState.IN_RECOVERY)
@@ -49,10 +52,17 @@ def answer_fencing(machine, b3=LIMBO, lac=-1):
     return actions
 
 
-def answer_read(machine, first, *responses):
+def answer_read(machine, first, *responses, held=()):
+    """Answer a recovery read, and the question for later entries if it follows: who is there has those of ``held``."""
     actions = []
     for bookie, response in zip(("b1", "b2", "b3"), responses, strict=True):
         actions += machine.step(ReadAnswered(bookie, first, first - 1, response))
+    while any(isinstance(action, SendListHeld) for action in actions):
+        asked, actions = actions, []
+        for action, response in zip(asked, responses, strict=True):
+            bookie, after = action.bookie, action.first
+            has = dict(held).get(bookie, after - 1)
+            actions += machine.step(HeldAnswered(bookie, after, has, response if response in AWAY else OK))
     return actions
 
 
@@ -240,6 +250,70 @@ def test_before_a_confirmed_entry_is_given_up_everybody_is_heard():
         assert machine.step(ReadAnswered(bookie, 0, -1, NO)) == []
     (add,) = machine.step(ReadAnswered("b3", 0, 0, NO, "entry 0", 10))
     assert add.entries == "entry 0"
+
+
+# -- an entry behind one that can't be known
+
+
+def test_an_entry_that_somebody_holds_is_not_cut_off_behind_one_that_nobody_knows():
+    """With ack quorum 1 each entry may be confirmed on another bookie: e0 was on b3, which lost it, and e1 is on b2."""
+    machine = recovery()
+    answer_fencing(machine)
+    assert [action.first for action in answer_read(machine, 0, NO, NO, LIMBO, held={"b2": 1})] == [1, 1, 1]
+    (add,) = machine.step(ReadAnswered("b2", 1, 1, NO, "entry 1", 20))
+    machine.step(AddAnswered("b1", add.first, add.last, OK))
+    (write,) = answer_read(machine, 2, NO, NO, LIMBO)
+    assert (write.metadata.last_entry_id, write.metadata.length) == (1, 20)
+    everybody = ("b1", "b2", "b3")
+    assert write.metadata.accepted_loss.losses[1:] == (
+        Loss(LossKind.ENTRIES, 0, 0, everybody),
+        Loss(LossKind.END, 2, 2, ("b3",)),
+    )
+
+
+def test_what_a_bookie_in_limbo_holds_is_not_cut_off_either():
+    machine = recovery()
+    answer_fencing(machine)
+    assert [action.first for action in answer_read(machine, 0, NO, NO, LIMBO, held={"b3": 4})] == [1, 1, 1]
+
+
+def test_all_between_that_nobody_knows_is_passed_over_without_another_question():
+    machine = recovery()
+    answer_fencing(machine)
+    answer_read(machine, 0, NO, NO, LIMBO, held={"b2": 3})
+    for entry_id in (1, 2):
+        again = answer_read(machine, entry_id, NO, NO, LIMBO)
+        assert [action.first for action in again] == 3 * [entry_id + 1]
+
+
+def test_an_entry_that_is_surely_absent_ends_the_ledger_although_a_later_one_is_there():
+    """It was never confirmed, so no later one was."""
+    machine = recovery(metadata(state=LedgerState.IN_RECOVERY))
+    answer_fencing(machine, b3=OK)
+    answer_read(machine, 0, NO, LIMBO, LIMBO, held={"b1": 2})
+    answer_read(machine, 1, NO, NO, NO)
+    (write,) = answer_read(machine, 0, NO, LIMBO, LIMBO)
+    assert write.metadata.last_entry_id == 0
+
+
+@pytest.mark.parametrize("named_too", [False, True])
+def test_a_bookie_that_may_hold_a_later_entry_is_brought_back_or_named(named_too):
+    """b4 is no bookie of e0. It may have e1."""
+    striped = metadata(4, 3, 1, state=LedgerState.IN_RECOVERY)
+    machine = recovery(striped, named("b4") if named_too else OPERATOR)
+    for bookie, response in (("b1", OK), ("b2", OK), ("b3", LIMBO), ("b4", OK)):
+        machine.step(LacAnswered(bookie, response, -1))
+    actions = []
+    for bookie, response in (("b1", NO), ("b2", NO), ("b3", LIMBO)):
+        actions = machine.step(ReadAnswered(bookie, 0, -1, response))
+    assert actions == [SendListHeld(bookie, 1) for bookie in ("b1", "b2", "b3", "b4")]
+    for bookie in ("b1", "b2", "b3"):
+        assert machine.step(HeldAnswered(bookie, 1, 0, OK)) == []
+    (end,) = machine.step(HeldAnswered("b4", 1, 0, LOST))
+    if named_too:
+        assert end.metadata.last_entry_id == -1
+    else:
+        assert "b4 did not say" in str(end.error) and "--accept-loss b4" in str(end.error)
 
 
 # -- the record, and what repair makes of it

@@ -144,6 +144,7 @@ class Anything:
                 ),
                 lambda: act.ReadIsLate(number()),
                 lambda: act.LacAnswered(bookie(), self.response(), number(), number(), rng.choice((None, "an entry"))),
+                lambda: act.HeldAnswered(bookie(), number(), number(), self.response()),
                 act.DeadlinePassed,
                 lambda: HeldListed(self.ranges()),
                 LimboIsCleared,
@@ -257,7 +258,7 @@ class Course:
                 assert len(set(action.bookies)) == len(action.bookies)
                 for bookie in action.bookies:
                     self.ask(lambda bookie=bookie: self.of_bookie(bookie, action), bookie)
-            case act.SendRead() | act.SendReadLac():
+            case act.SendRead() | act.SendReadLac() | act.SendListHeld():
                 self.ask(lambda: self.of_bookie(action.bookie, action))
             case act.SendLac():
                 for bookie in action.bookies:

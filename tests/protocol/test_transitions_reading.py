@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
     DeadlinePassed,
     Finish,
+    HeldAnswered,
     LacAnswered,
     MetadataConflict,
     MetadataRead,
@@ -22,14 +24,15 @@ from bookspark.protocol.ledger.actions import (
     SendReadLac,
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Replication
-from bookspark.protocol.ledger.responses import UnknownReason
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import IllegalEventError
-from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery
+from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery_phases
 from bookspark.protocol.reading.lac_read import LacRead, LacReadPhase
 from bookspark.protocol.reading.lac_wait import LacWait, LacWaitPhase
 from bookspark.protocol.reading.range_read import RangeRead, RangeReadPhase
 from bookspark.protocol.reading.read_order import ReadOrder
-from bookspark.protocol.reading.recovery import LedgerRecovery, RecoveryPhase
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.reading.recovery_phases import RecoveryPhase
 from bookspark.simulation.values import freeze
 from tests.protocol.event_samples import samples
 from tests.protocol.ledgers import LOST, NO, OK, metadata
@@ -38,6 +41,7 @@ from tests.protocol.transitions_kit import TransitionsKit
 IN_RECOVERY = metadata(state=LedgerState.IN_RECOVERY)
 CLOSED = metadata(state=LedgerState.CLOSED, last_entry_id=0, length=10)
 ALL = ("b1", "b2", "b3")
+LIMBO = Unknown(UnknownReason.LIMBO)
 
 
 def stepped(machine, *events):
@@ -131,15 +135,27 @@ def denied(machine):
 ENTRY_0 = ReadAnswered("b1", 0, 0, OK, "e0", 10)
 
 
+def nobody_knows(machine):
+    """Of the next entry. Its loss may be accepted, if no bookie has a later one."""
+    entry_id = machine.next_entry_id
+    answers = (("b1", NO), ("b2", LIMBO), ("b3", LIMBO))
+    return stepped(machine, *(ReadAnswered(bookie, entry_id, entry_id - 1, answer) for bookie, answer in answers))
+
+
+def none_is_later(machine):
+    first = machine.next_entry_id + 1
+    return stepped(machine, *(HeldAnswered(bookie, first, first - 1, OK) for bookie in ALL))
+
+
 def recovery_in(phase):
-    machine = LedgerRecovery(replaces_bookies=True)
+    machine = LedgerRecovery(replaces_bookies=True, accepted_loss=AcceptedLoss("ann", 1))
     if phase is RecoveryPhase.NEW:
         return machine
     machine.step(MetadataRead(metadata(), 0))
     if phase is RecoveryPhase.STARTING:
         return machine
     machine.step(MetadataWritten(1))
-    denied(written(stepped(fenced(machine), ENTRY_0)))
+    none_is_later(nobody_knows(written(stepped(fenced(machine), ENTRY_0))))
     if phase is RecoveryPhase.CLOSING:
         return machine
     machine.step(MetadataConflict())
@@ -149,6 +165,8 @@ def recovery_in(phase):
     match phase:
         case RecoveryPhase.READING:
             fenced(machine)
+        case RecoveryPhase.LOOKING:
+            nobody_knows(fenced(machine, 0))
         case RecoveryPhase.WRITING | RecoveryPhase.CHOOSING:
             stepped(fenced(machine), ENTRY_0)
             if phase is RecoveryPhase.CHOOSING:
@@ -171,16 +189,17 @@ RECOVERY = TransitionsKit(
     samples(
         ReadAnswered=next_recovery_read,
         LacAnswered=lambda machine: LacAnswered("b3", OK, 0),
+        HeldAnswered=lambda machine: HeldAnswered("b1", 2, 1, OK),
         BookiesChosen=lambda machine: BookiesChosen(("b8", "b9")),
     ),
-    lambda machine, event: recovery.TRANSITIONS[machine.phase].get(type(event)),
+    lambda machine, event: recovery_phases.TRANSITIONS[machine.phase].get(type(event)),
 )
 
 KITS = {
     "range_read": (RANGE_READ, RangeReadPhase, range_read.TRANSITIONS),
     "lac_read": (LAC_READ, LacReadPhase, lac_read.TRANSITIONS),
     "lac_wait": (LAC_WAIT, LacWaitPhase, lac_wait.TRANSITIONS),
-    "recovery": (RECOVERY, RecoveryPhase, recovery.TRANSITIONS),
+    "recovery": (RECOVERY, RecoveryPhase, recovery_phases.TRANSITIONS),
 }
 
 

@@ -40,6 +40,9 @@ SEARCHES = {
     "pinning": PINNED.without("pinning"),
     "collection mark": SimulationOptions(2, 2, 1, deletes=True, closes=False).without("collection_mark"),
     "named losses": replace(TINY, recoverers=1, losses=2, accept_loss=True).without("named_losses"),
+    "later entries": SimulationOptions(
+        2, 1, 1, entries=2, crashes=1, crash_loses=CrashLoses.EVERYTHING, accept_loss=True, closes=False
+    ).without("later_entries"),
     "3/3/2": SimulationOptions(3, 3, 2),
     "lost disks": LOST,
     "VD": replace(TINY, crashes=1, ledger_type=LedgerType.VD_JOURNAL),

@@ -219,3 +219,19 @@ def test_without_named_losses_an_operator_cuts_off_what_a_bookie_has():
     options = SimulationOptions(2, 2, 1, losses=2, accept_loss=True, closes=False).without("named_losses")
     result = Exhaustive(options).run()
     assert result.violation is not None and result.violation.invariant == "accepted_losses_are_losses"
+
+
+BEHIND_A_LOSS = SimulationOptions(
+    2, 1, 1, entries=2, crashes=1, crash_loses=CrashLoses.EVERYTHING, accept_loss=True, closes=False
+)
+
+
+def test_what_a_bookie_holds_is_not_cut_off_behind_a_loss():
+    result = Exhaustive(BEHIND_A_LOSS).run()
+    assert result.finished and result.violation is None
+
+
+def test_without_a_look_at_later_entries_an_operator_cuts_off_what_a_bookie_has():
+    """As it was: the first entry that nobody knows ended the ledger."""
+    result = Exhaustive(BEHIND_A_LOSS.without("later_entries")).run()
+    assert result.violation is not None and result.violation.invariant == "accepted_losses_are_losses"

@@ -129,6 +129,7 @@ def simulate(
     no_sync_on_recovery_add: Annotated[bool, _switch("sync_on_recovery_add")] = False,
     no_collection_mark: Annotated[bool, _switch("collection_mark")] = False,
     no_named_losses: Annotated[bool, _switch("named_losses")] = False,
+    no_later_entries: Annotated[bool, _switch("later_entries")] = False,
     no_pinning: Annotated[bool, _switch("pinning")] = False,
 ) -> None:
     """Check the protocol: in no order of events is acknowledged data lost, truncated or contradicted.

@@ -21,12 +21,17 @@ from bookspark.wire.digests import Digester, first_mismatch
 from bookspark.wire.entry_batch import Buffer, EntryBatch, encode_entries, with_header
 from bookspark.wire.frames import Frame, control_frame
 from bookspark.wire.header import Flag, Header, Kind, WireError
-from bookspark.wire.messages import FetchFrom
+from bookspark.wire.messages import FetchFrom, Ranges
+
+BookieAction = act.SendAdd | act.SendRead | act.SendReadLac | act.SendListHeld
+"""What a machine that recovers or repairs asks of bookies."""
 
 READ_BYTES = 2 << 20
 """About how many bytes one answer to a read carries."""
 _ASK_AGAIN_SECONDS, _ASK_AGAIN_SECONDS_MAX = 0.1, 1.0
 """A bookie that holds as many long polls as it may is asked again after this time; twice as long each time, up to the second."""
+_ROWS, _ONLY_THIS_LEDGER = 1, 1
+"""How many rows are wanted of RANGES, and of which ledgers."""
 _TOO_MANY = UnknownReason.TOO_MANY_REQUESTS
 _SHORT_BYTES_MAX = 8 << 10
 _JOINED_BYTES_MAX = 512 << 10
@@ -64,12 +69,14 @@ class LedgerRequests:
         self._digest = digest
         self._timeout_seconds = timeout_seconds
 
-    def send(self, action: act.SendRead | act.SendReadLac | act.SendAdd, put: Callable[[act.Event], None]) -> None:
+    def send(self, action: BookieAction, put: Callable[[act.Event], None]) -> None:
         """Do what a machine that recovers or repairs asks of bookies."""
         if isinstance(action, act.SendRead):
             self.read(action, put)
         elif isinstance(action, act.SendReadLac):
             self.read_lac(action, put)
+        elif isinstance(action, act.SendListHeld):
+            self.list_held(action, put)
         else:
             self.recovery_add(action, put)
 
@@ -121,6 +128,21 @@ class LedgerRequests:
             limit=math.ceil(wait_seconds * 1000),
         )
         self._send(action.bookie, header, control_frame(header), answered, wait_seconds, self._check)
+
+    def list_held(self, action: act.SendListHeld, put: Callable[[act.Event], None]) -> None:
+        """Send RANGES, for some of the entries that the bookie holds from one on."""
+
+        def answered(answer: Answer) -> None:
+            response, last = answer.response, action.first - 1
+            if isinstance(response, Positive):
+                try:
+                    last = max(Ranges.decode(answer.body).last_entry_ids, default=last)
+                except WireError as error:
+                    response = Unknown(UnknownReason.BAD_REQUEST, str(error))
+            put(act.HeldAnswered(action.bookie, action.first, last, response))
+
+        header = self._header(Kind.RANGES, first_entry_id=action.first, limit=_ROWS, value=_ONLY_THIS_LEDGER)
+        self._send(action.bookie, header, control_frame(header), answered)
 
     def recovery_add(self, action: act.SendAdd, put: Callable[[act.Event], None]) -> None:
         """Write ``action.entries`` (a list of EntryBatch) verbatim to every bookie of the action."""

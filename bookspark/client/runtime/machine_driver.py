@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from bookspark.client.network.ledger_requests import BookieAction
 from bookspark.client.network.mailbox import Mailbox
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.store_actions import StoreAction, StoreAnswer
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-
-BookieAction = act.SendAdd | act.SendRead | act.SendReadLac
 
 
 class MachineDriver:
@@ -47,7 +46,7 @@ class MachineDriver:
                         raise error
                     case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
                         self._mailbox.put(self._ask_store(action))
-                    case act.SendAdd() | act.SendRead() | act.SendReadLac():
+                    case act.SendAdd() | act.SendRead() | act.SendReadLac() | act.SendListHeld():
                         self._before(action)
                         self._send(action)
                     case _:

@@ -98,6 +98,14 @@ class SendReadLac:
     wait_for: int = NO_ENTRY
 
 
+@dataclass(frozen=True, slots=True)
+class SendListHeld:
+    """Ask one bookie which entries from ``first`` on it holds durably; answered by ``HeldAnswered``."""
+
+    bookie: str
+    first: int
+
+
 # -- actions: the ensemble
 
 
@@ -179,6 +187,7 @@ Action = (
     | SendLac
     | SendRead
     | SendReadLac
+    | SendListHeld
     | ChooseBookies
     | EnsembleChanged
     | Confirm
@@ -310,6 +319,17 @@ class LacAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldAnswered:
+    """A bookie answered ``SendListHeld``, or did not in time. ``last``, if the response is positive: an id from ``first`` on that
+    it holds, or ``first − 1`` if it holds none. There may be higher ones."""
+
+    bookie: str
+    first: int
+    last: int
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The time that the user gave is over."""
 
@@ -322,6 +342,7 @@ Event = (
     | AddAnswered
     | ReadAnswered
     | LacAnswered
+    | HeldAnswered
     | BookiesChosen
     | NoBookies
     | DeadlinePassed

@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from bookspark.protocol.ledger.actions import AddAnswered, LacAnswered, ReadAnswered, SendAdd, SendRead, SendReadLac
+from bookspark.protocol.ledger.actions import (
+    AddAnswered,
+    HeldAnswered,
+    LacAnswered,
+    ReadAnswered,
+    SendAdd,
+    SendListHeld,
+    SendRead,
+    SendReadLac,
+)
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.transitions import IllegalEventError
 
 
 class Asked:
-    """The bookies that were asked for a LAC, for entries and to write, and how far the entries went."""
+    """The bookies that were asked for a LAC, for entries, to write and what they hold, and how far the entries went."""
 
-    __slots__ = ("for_lac", "read_to", "to_read", "to_write", "written_to")
+    __slots__ = ("for_lac", "listed_from", "read_to", "to_list", "to_read", "to_write", "written_to")
 
     def __init__(self) -> None:
         self.for_lac: frozenset[str] = frozenset()
@@ -27,6 +36,9 @@ class Asked:
         self.to_write: frozenset[str] = frozenset()
         self.written_to = NO_ENTRY
         """The highest id that was sent to be written."""
+        self.to_list: frozenset[str] = frozenset()
+        self.listed_from = NO_ENTRY
+        """The highest first id of a question for what is held."""
 
     def note(self, actions: Iterable[object]) -> None:
         """These actions are carried out."""
@@ -40,6 +52,9 @@ class Asked:
                 case SendAdd():
                     self.to_write |= set(action.bookies)
                     self.written_to = max(self.written_to, action.last)
+                case SendListHeld():
+                    self.to_list |= {action.bookie}
+                    self.listed_from = max(self.listed_from, action.first)
 
     def check(self, phase: Enum, event: object) -> None:
         """Raise IllegalEventError if ``event`` is a bookie's answer to a question that was never asked."""
@@ -52,6 +67,12 @@ class Asked:
                 )
             case AddAnswered():
                 known = event.bookie in self.to_write and 0 <= event.first <= event.last <= self.written_to
+            case HeldAnswered():
+                known = (
+                    event.bookie in self.to_list
+                    and 0 <= event.first <= self.listed_from
+                    and event.last >= event.first - 1
+                )
             case _:
                 known = True
         if not known:

@@ -5,11 +5,12 @@ ack quorum, synced (of a guaranteed ledger: on its write quorum). If it can't kn
 ledger stays IN_RECOVERY and can be recovered again. ::
 
     NEW ──► STARTING ──► FENCING ──► READING ⇄ WRITING ⇄ CHOOSING     DONE: from any phase, with a Finish or a Fail
-             ▲ compare-    ▲            │
-             │ and-set     │            ▼
-             │ conflict    │         MEASURING ──► CLOSING ──► DONE
-             ▼             │                         │ conflict
-           REREADING ──────┘ ◄───────────────────────┘
+             ▲ compare-    ▲            │  ▲
+             │ and-set     │            │  └──► LOOKING (only where a loss may be accepted)
+             │ conflict    │            ▼          │
+             ▼             │         MEASURING ◄───┘
+           REREADING ──────┘ ◄────┐     │
+                         conflict └─ CLOSING ──► DONE
 
 Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble
 of the metadata that recovery began with: the writer can't have written anywhere else. A bookie that refuses a write-back may
@@ -21,8 +22,9 @@ that LAC which seems absent stops the recovery.
 
 Recovery can never know enough of some ledgers (ack quorum 1 with a bookie in limbo, bookies that are gone for good). Then an
 operator may *accept the loss*: an entry that stays unknown after all bookies were asked counts as "not there", if each bookie
-that did not deny it says that it lost it or is named as lost for good (``loss_notes``). An entry that is known to be confirmed is
-never cut off: it stays in the ledger, unreadable.
+that did not deny it says that it lost it or is named as lost for good (``loss_notes``). The ledger ends before it only if no
+bookie of the ensemble holds a later entry, which may be a confirmed one (``later_entries``). Otherwise, and if the entry is
+known to be confirmed, it stays in the ledger, unreadable: nothing that there is is cut off.
 
 Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes
 of answers; BookKeeper's ``LedgerRecoveryOp``.
@@ -31,7 +33,6 @@ of answers; BookKeeper's ``LedgerRecoveryOp``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, auto
 
 from bookspark.errors import BookKeeperError, LedgerRecoveryError
 from bookspark.protocol.ledger import actions as act
@@ -39,51 +40,16 @@ from bookspark.protocol.ledger.accepted_loss import LOSSES_MAX, AcceptedLoss, Lo
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.quorum import Verdict
 from bookspark.protocol.ledger.responses import Response
-from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
+from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of
 from bookspark.protocol.reading.answers import in_words, is_wrong_password, wrong_password
 from bookspark.protocol.reading.asked import Asked
 from bookspark.protocol.reading.fencing import Fencing
+from bookspark.protocol.reading.later_entries import LaterEntries
 from bookspark.protocol.reading.loss_notes import LossNotes
+from bookspark.protocol.reading.recovery_phases import TRANSITIONS, RecoveryPhase
 from bookspark.protocol.reading.run_read import RunRead
 from bookspark.protocol.reading.write_back import WriteBack
 from bookspark.protocol.writing.replication import BestEffort, replication_of
-
-
-class RecoveryPhase(Enum):
-    NEW = auto()
-    STARTING = auto()
-    """The record is being set to IN_RECOVERY."""
-    REREADING = auto()
-    """The record is being read, after a compare-and-set was lost."""
-    FENCING = auto()
-    READING = auto()
-    WRITING = auto()
-    CHOOSING = auto()
-    """As WRITING, while replacements are being chosen for bookies that refused the run."""
-    MEASURING = auto()
-    """The last entry is being read, for the ledger's length."""
-    CLOSING = auto()
-    DONE = auto()
-
-
-_BOOKIES = (act.LacAnswered, act.ReadAnswered, act.AddAnswered)
-_WRITE = (act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)
-_CHOICE = (act.BookiesChosen, act.NoBookies, act.MetadataFailed)
-
-# An answer of a bookie may be late: it can belong to an earlier phase, or to the round before a lost compare-and-set. The
-# metadata store and placement answer in the phase that asked them, unless the deadline passes first.
-TRANSITIONS = {
-    RecoveryPhase.NEW: row(taken=(act.MetadataRead, act.MetadataFailed)),
-    RecoveryPhase.STARTING: row(taken=(*_WRITE, act.DeadlinePassed)),
-    RecoveryPhase.REREADING: row(taken=(act.MetadataRead, act.MetadataFailed, act.DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.FENCING: row(taken=(act.LacAnswered, act.DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.READING: row(taken=(act.ReadAnswered, act.DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.WRITING: row(taken=(act.AddAnswered, act.DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.CHOOSING: row(taken=(act.AddAnswered, *_CHOICE, act.DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.MEASURING: row(taken=(act.ReadAnswered, act.DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.CLOSING: row(taken=(*_WRITE, act.DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.DONE: row(late=(*_BOOKIES, *_WRITE, *_CHOICE, act.MetadataRead, act.DeadlinePassed)),
-}
 
 
 class LedgerRecovery:
@@ -111,6 +77,8 @@ class LedgerRecovery:
         self.last_add_fully_replicated = NO_ENTRY
         self.next_entry_id = 0
         """The first id about which nothing is decided."""
+        self._held_to = NO_ENTRY
+        """An id that some bookie holds. The ledger does not end before it for want of knowledge."""
         self._run_entries_max = run_entries_max
         self._replaces_bookies = replaces_bookies
         self._ack_quorum_reads = ack_quorum_reads
@@ -122,8 +90,11 @@ class LedgerRecovery:
         """``_metadata`` with the ensemble changes of this recovery."""
         self._version = 0
         self._length: int | None = None
-        self._round: Fencing | RunRead | WriteBack | None = None
-        """What bookies are being asked: to be fenced, about entries (READING, MEASURING), or to write (WRITING, CHOOSING)."""
+        self._round: Fencing | RunRead | LaterEntries | WriteBack | None = None
+        """What bookies are being asked: to be fenced, about entries (READING, MEASURING), about later ones (LOOKING), or to write
+        (WRITING, CHOOSING)."""
+        self._unknown: RunRead
+        """LOOKING: the answers about the entry that can't be known."""
         self._asked = Asked()
 
     def step(self, event: act.Event) -> list[act.Action]:
@@ -157,6 +128,8 @@ class LedgerRecovery:
                 return self._recovery_read(event) if self.phase is RecoveryPhase.READING else self._measured(event)
             case act.AddAnswered():
                 return self._written_back(event)
+            case act.HeldAnswered():
+                return self._looked(event)
             case act.BookiesChosen():
                 return self._bookies_chosen(event)
             case act.NoBookies():
@@ -188,6 +161,7 @@ class LedgerRecovery:
     def _fence(self) -> list[act.Action]:
         self.phase = RecoveryPhase.FENCING
         self._length = None
+        self._held_to = NO_ENTRY
         self._loss.forget()
         self._round = Fencing(self._metadata)
         return self._round.start()
@@ -239,18 +213,45 @@ class LedgerRecovery:
             return self._write_back(read.found)
         if verdict is Verdict.PENDING:
             return []
+        seems = "may or may not exist" if verdict is Verdict.UNKNOWN else "seems absent"
         if first <= self.last_add_confirmed:
             # Of a confirmed entry that may be given up, everybody is heard first.
-            if self._loss.may_accept and not read.all_answered:
-                return []
-            return self._pass_over(first, "may or may not exist" if verdict is Verdict.UNKNOWN else "seems absent")
-        what = f"whether there is an entry {first}"
-        if verdict is Verdict.UNKNOWN and not self._loss.accept(LossKind.END, first, what, read.answers):
-            return self._stop(f"entry {first} may or may not exist")
+            return [] if self._loss.may_accept and not read.all_answered else self._pass_over(first, seems)
+        if verdict is not Verdict.UNKNOWN:
+            return self._measure()
+        if self._loss.may_accept and not read.all_answered:
+            return []
+        if not self._loss.may_accept or self._loss.may_know(read.answers):
+            return self._stop(f"entry {first} {seems}")
+        return self._pass_over(first, seems) if first <= self._held_to else self._look(read)
+
+    # -- LOOKING
+
+    def _look(self, read: RunRead) -> list[act.Action]:
+        """The ledger may end before this entry, whose loss may be accepted."""
+        self.phase = RecoveryPhase.LOOKING
+        self._unknown = read
+        self._round = LaterEntries(self._metadata, self.next_entry_id + 1)
+        return self._round.start()
+
+    def _looked(self, event: act.HeldAnswered) -> list[act.Action]:
+        later, first = self._round, self.next_entry_id
+        assert isinstance(later, LaterEntries)
+        if not later.concerns(event):
+            return []
+        later.heard(event)
+        if not later.all_answered:
+            return []
+        if later.last > first:
+            self._held_to, self._round = later.last, self._unknown
+            return self._pass_over(first, "may or may not exist")
+        if self._loss.may_know(later.answers):
+            return self._stop(f"entry {first} may or may not exist, and so may entries behind it")
+        self._loss.accept(LossKind.END, first, f"whether there is an entry {first}", self._unknown.answers)
         return self._measure()
 
     def _pass_over(self, entry_id: int, how: str) -> list[act.Action]:
-        """A confirmed entry that no bookie returned."""
+        """An entry that no bookie returned, and that is confirmed or has a later one behind it."""
         if not self._loss.accept(LossKind.ENTRIES, entry_id, f"entry {entry_id}", self._answers()):
             return self._stop(f"entry {entry_id} is confirmed, but {how}")
         if self._loss.too_many:

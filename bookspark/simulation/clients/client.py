@@ -25,13 +25,14 @@ from bookspark.protocol.ledger.actions import (
     ReadMetadata,
     SendAdd,
     SendLac,
+    SendListHeld,
     SendRead,
     SendReadLac,
     SendSync,
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
-from bookspark.simulation.messages import Add, Read, ReadLac, Request, SyncLedger, WriteLac
+from bookspark.simulation.messages import Add, HeldFrom, Read, ReadLac, Request, SyncLedger, WriteLac
 from bookspark.simulation.simulation_options import SimulationOptions
 
 Sends = list[tuple[str, Request]]
@@ -149,6 +150,8 @@ class Client:
                     sends.append((action.bookie, Read(action.first, action.last, self._fences(action, options))))
                 case SendReadLac():
                     sends.append((action.bookie, ReadLac(action.fence)))
+                case SendListHeld():
+                    sends.append((action.bookie, HeldFrom(action.first)))
                 case SendLac():
                     told_lac = WriteLac(action.last_add_confirmed, action.last_add_fully_replicated)
                     sends += [(bookie, told_lac) for bookie in action.bookies]

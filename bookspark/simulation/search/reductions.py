@@ -32,6 +32,8 @@ from bookspark.simulation.messages import (
     Add,
     AddAnswer,
     Answer,
+    HeldFrom,
+    HeldFromAnswer,
     LacAnswer,
     Message,
     Read,
@@ -214,6 +216,9 @@ def _possible_answers(request: Request, entries: int) -> Iterator[Answer]:
         case WriteLac():
             for response in (Positive(), FENCED, IN_LIMBO):
                 yield WriteLacAnswer(response)
+        case HeldFrom():
+            for last in range(request.first - 1, max(entries, request.first)):
+                yield HeldFromAnswer(request.first, last, Positive())
         case ReadLac():
             yield LacAnswer(IN_LIMBO)
             for last_add_confirmed in range(NO_ENTRY, entries):
