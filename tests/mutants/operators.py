@@ -95,7 +95,8 @@ def _comparison(place: Place) -> Iterator[ast.AST]:
 
 def _quorum(place: Place) -> Iterator[ast.AST]:
     """A quorum is one more, or one less."""
-    if place.field != "func" and _QUORUMS.search(_name(place.node)):
+    is_target = isinstance(getattr(place.node, "ctx", None), ast.Store)
+    if not is_target and place.field != "func" and _QUORUMS.search(_name(place.node)):
         yield from _shifted(place.node)
 
 

@@ -77,7 +77,7 @@ class LedgerRecovery:
         self.last_add_fully_replicated = NO_ENTRY
         self.next_entry_id = 0
         """The first id about which nothing is decided."""
-        self._held_to = NO_ENTRY
+        self._held_to: int
         """An id that some bookie holds. The ledger does not end before it for want of knowledge."""
         self._run_entries_max = run_entries_max
         self._replaces_bookies = replaces_bookies
