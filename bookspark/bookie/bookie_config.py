@@ -26,6 +26,8 @@ EntryLogBytes = Annotated[int, Meta(ge=1, le=1 << 31)]
 """A position in a log has 32 bits, and a log's last batch may begin just below this size."""
 Hours = Annotated[float, Meta(ge=0, le=1e6)]
 Milliseconds = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+DIRECTORIES_MAX = 64
+"""Directories of one bookie. Each has its share of the numbers of logs."""
 
 
 class BookieConfig(Config, frozen=True, kw_only=True):
@@ -145,6 +147,11 @@ class BookieConfig(Config, frozen=True, kw_only=True):
         super().__post_init__()
         if not self.directories:
             raise ConfigurationError("a bookie needs at least one directory: set directories")
+        if len(self.directories) > DIRECTORIES_MAX:
+            raise ConfigurationError(
+                f"directories names {len(self.directories)} directories, and a bookie has {DIRECTORIES_MAX} at most; start more "
+                "bookies, each with some of them"
+            )
         if self.advertised_address:
             host, _, port = advertised_address(self.advertised_address, "host", "hostname", "1", "bookie").rpartition(
                 ":"

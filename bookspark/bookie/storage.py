@@ -88,7 +88,9 @@ class Storage:
         those requests. ``without``: those of the config's directories that can't be used.
         """
         self._file_system: FileSystem = file_system or RealFileSystem()
-        directories = [LogDirectory(self._file_system, path, config, boot_id) for path in config.directories]
+        directories = [
+            LogDirectory(self._file_system, number, config, boot_id) for number in range(len(config.directories))
+        ]
         live = [directory for directory in directories if directory.path not in without]
         holdings = self.holdings = Holdings(self._file_system, directories, live)
         self.volatile = holdings.volatile

@@ -167,7 +167,7 @@ class SteadyLoad:
         directory = holdings.live[0]
         for frame in range(self._frames_per_second):
             if self._log is None:
-                self._log = EntryLog(self._files, "/disk", holdings.take_log_number())
+                self._log = EntryLog(self._files, "/disk", holdings.take_log_number(directory))
             ledger_id = ids[frame % 2]
             where = location(self._log.number, self._log.end)
             holdings.index.of(ledger_id).insert(frame // 2, frame // 2, where, self._frame_bytes)

@@ -204,7 +204,7 @@ def test_what_may_be_done_without_a_command(host: Host, tmp_path: Path) -> None:
     bookie = host.start()
     host.stop()
     shutil.rmtree(host.directories[1])
-    host.directories.insert(1, tmp_path / "disk3")
+    host.directories.append(tmp_path / "disk3")
     host.options = {"stamp_missing_cookies": True, "add_empty_directories": True}
     assert host.start() == bookie
     host.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.bookie.control_copies import ControlCopy, CopiesTell, judge_copies
+from bookspark.protocol.bookie.control_copies import ControlCopy, CopiesTell, judge_copies, used_apart
 
 WHOLE_5, WHOLE_7 = ControlCopy(True, 5, 5), ControlCopy(True, 7, 7)
 
@@ -28,8 +28,32 @@ def damaged(reaches):
         ([damaged(5), damaged(5)], CopiesTell.NOTHING),
         # A number is missing in it, so it is not complete up to the last one that it has.
         ([damaged(7), ControlCopy(True, 5, 8)], CopiesTell.TOO_LITTLE),
+        # It was used without the directory of the damaged one, which may have been used without it before: numbers tell nothing.
+        ([damaged(7), ControlCopy(True, 7, 7, frozenset({0}), 1)], CopiesTell.TOO_LITTLE),
+        (
+            [damaged(7), ControlCopy(True, 7, 7, frozenset({0}), 1), ControlCopy(True, 7, 7, directory=2)],
+            CopiesTell.ALL,
+        ),
+        ([damaged(7), ControlCopy(True, 7, 7, frozenset({2}), 1)], CopiesTell.ALL),
     ],
 )
 def test_a_whole_copy_stands_for_a_damaged_one_only_if_it_goes_as_far(copies, tell):
     assert judge_copies(copies) is tell
     assert judge_copies(reversed(copies)) is tell
+
+
+@pytest.mark.parametrize(
+    ("without", "apart"),
+    [
+        ([(), ()], []),
+        ([(1,), ()], []),
+        ([(1,), (0,)], [0, 1]),
+        # Both were used together, without the third.
+        ([(2,), (2,), ()], []),
+        ([(2,), (2,), (0,)], [0, 2]),
+        ([(1,), (2,), (0,)], []),
+    ],
+)
+def test_directories_were_used_apart_if_each_was_used_without_the_other(without, apart):
+    copies = [ControlCopy(True, 5, 5, frozenset(others), number) for number, others in enumerate(without)]
+    assert used_apart(copies) == set(apart)

@@ -8,11 +8,12 @@ bookie; a boot takes the union over all directories. One file, appended to, repl
                                   body, msgpack: [name of the record, its fields], as in _NAMES
     <directory>/control.synced    its note (``synced_note``)
 
-Three records are about the copy itself, and differ between directories:
+Four records are about the copy itself, and differ between directories:
 
 ``at``      what follows is write number n; the writes of a bookie are numbered without gaps, and go to every directory
 ``up to``   what stands here is all that was written up to number n: the end of a log that was written as a whole
 ``logs``    the directory's entry logs and rewritten logs from now on
+``without`` the bookie is used without these directories from now on
 
 So each copy tells how far it goes: a copy that a full or failed disk left behind is known to be behind. A log that stands under
 ``logs`` was begun, and not removed on purpose: if it is gone, it is lost.
@@ -39,6 +40,7 @@ from bookspark.bookie.disk.control_state import (
     LedgersNoted,
     LogsNoted,
     Record,
+    WithoutNoted,
     WriteNumbered,
     WrittenUpTo,
 )
@@ -87,6 +89,7 @@ _NAMES: dict[type[Record | CopyRecord], str] = {
     WriteNumbered: "at",
     WrittenUpTo: "up to",
     LogsNoted: "logs",
+    WithoutNoted: "without",
 }
 _TYPES: dict[str, Any] = {name: record_type for record_type, name in _NAMES.items()}
 _REWRITE_BYTES_MIN = 1 << 20
@@ -196,6 +199,7 @@ class ControlLog:
         self._end = self._noted = self._rewritten_bytes = self._write_number = 0
         self._logs: set[int] = set()
         self._rewritten: frozenset[int] = frozenset()
+        self._without: frozenset[int] = frozenset()
         self.version = 0
         """Odd while the log is being replaced, and another number afterwards."""
 
@@ -218,7 +222,7 @@ class ControlLog:
         logs = [item for item in found if isinstance(item, LogsNoted)]
         damaged = len(content) < below or any(not item.torn for item in bad)
         return ControlScan(
-            [item for item in found if not isinstance(item, (_Bad, WriteNumbered, WrittenUpTo, LogsNoted))],
+            [item for item in found if not isinstance(item, (_Bad, CopyRecord))],
             bad[0].start if bad else len(content),
             len(content),
             noted,
@@ -247,7 +251,8 @@ class ControlLog:
                 lacking = True
                 complete_to = max(0, min(complete_to, current - 1)) if current else complete_to
         if not damaged:
-            return ControlCopy(True, complete_to, seen)
+            notes = [item for item in found if isinstance(item, WithoutNoted)]
+            return ControlCopy(True, complete_to, seen, frozenset(notes[-1].directories) if notes else frozenset())
         noted, number = self._note.read(), self._note.read_write_number()
         if noted is None or number is None or any(isinstance(item, _Bad) and item.start >= noted for item in found):
             return ControlCopy(False, complete_to, None)
@@ -259,6 +264,7 @@ class ControlLog:
         ``content``: the log goes on with the good records that are there. Raises NoSpaceError if records would be lost by that,
         and OSError."""
         self._end = self._rewritten_bytes = scan.end
+        self._without = scan.copy.without
         self._noted = min(scan.noted or 0, scan.end)
         if scan.logs is not None:
             self._logs, self._rewritten = set(scan.logs.entry_logs), frozenset(scan.logs.rewritten)
@@ -288,10 +294,14 @@ class ControlLog:
         appending to it. A crash meanwhile leaves the old log or the new one, and a note that is not above its end. Raises
         NoSpaceError, with the log as it was, and OSError."""
         # The first log has this too, so its note is never 0: that there is a log is known from then on.
-        logs = [self._logs_noted()] if self._logs or self._rewritten else []
+        last: list[CopyRecord] = [WrittenUpTo(write_number)]
+        if self._logs or self._rewritten:
+            last.append(self._logs_noted())
+        if self._without:
+            last.append(WithoutNoted(sorted(self._without)))
         self.version += 1
         try:
-            self._replace(content, encode_records([WrittenUpTo(write_number), *logs]), write_number)
+            self._replace(content, encode_records(last), write_number)
         finally:
             self.version += 1
 
@@ -363,6 +373,13 @@ class ControlLog:
             except NoSpaceError:
                 self._logs, self._rewritten = before
                 raise
+
+    def note_without(self, directories: Iterable[int]) -> None:
+        """At the boot: from now on the bookie is used without these directories. Raises as ``append`` does; then the next log
+        that is written as a whole has it."""
+        before, self._without = self._without, frozenset(directories)
+        if self._without != before:
+            self.append(encode_records([WithoutNoted(sorted(self._without))]))
 
     def _logs_noted(self) -> LogsNoted:
         return LogsNoted(sorted(self._logs), sorted(self._rewritten))

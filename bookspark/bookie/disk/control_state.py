@@ -88,7 +88,13 @@ class LogsNoted(NamedTuple):
     rewritten: list[int]
 
 
-CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted
+class WithoutNoted(NamedTuple):
+    """From now on the bookie is used without these directories (numbers, from 0 on), which can't be read. The last one holds."""
+
+    directories: list[int]
+
+
+CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted | WithoutNoted
 """What a control log keeps about itself, as a copy."""
 
 

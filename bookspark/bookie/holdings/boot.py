@@ -28,11 +28,11 @@ from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
-from bookspark.protocol.bookie.control_copies import ControlCopy, CopiesTell, judge_copies
+from bookspark.protocol.bookie.control_copies import NUMBERS_LEFT_OUT, ControlCopy, CopiesTell, judge_copies, used_apart
 
 _LOST_LOGS_MAX = 1 << 16
-"""A directory that can't be read may have logs of higher numbers than the others. They are fewer than this, so no number is used
-twice."""
+"""A directory that can't be read may have logs of higher numbers than the others, which earlier versions gave without shares
+(``LogDirectory.log_number``). They are fewer than this."""
 
 _MANY_OBJECTS = 100_000
 """The collector walks fewer in about a millisecond."""
@@ -63,12 +63,22 @@ def read_directories(holdings: Holdings) -> None:
         in_each(live, lambda directory: filling.recover(directory, scanned[directory].logs))
         holdings.next_log = 1 + _highest_log(holdings)
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
-    if holdings.unreadable:
+    without = [directory.number for directory in holdings.directories if directory not in live]
+    if without:
         holdings.directories[:] = live
         holdings.next_log += _LOST_LOGS_MAX
+        holdings.control.write_number += NUMBERS_LEFT_OUT
     for directory in live:
         for stored in directory.stored:
-            holdings.logs[stored.number] = (directory, stored)
+            other, _ = holdings.logs.setdefault(stored.number, (directory, stored))
+            if other is not directory:
+                raise StorageError(
+                    f"{other.path} and {directory.path} both have a log {stored.number:08x}: each was used without the other, by "
+                    "an earlier version or in another order. Nothing is lost. Empty one of them and allow that by bookspark "
+                    "cookie fix: what it held is copied back from other bookies"
+                )
+    for directory in live:
+        directory.note_without(without)
     _note_lost_places(holdings)
 
 
@@ -164,6 +174,10 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
                 directory.lose(
                     f"{directory.control.path} is damaged, and the other directories may lack what it had", Lost.FENCES
                 )
+    apart = used_apart(copy for _, _, copy in copies)
+    for directory, _, copy in copies:
+        if copy.directory in apart:
+            directory.lose(f"{directory.path} was used without other directories, and they without it")
     if any(directory.marker.lost is Lost.FENCES for directory, _ in scans):
         state.lose_fences()
     elif tell is CopiesTell.ALL and all(copy.whole for _, _, copy in copies) and _are_settled(scans):
@@ -174,8 +188,10 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
 def _copy_of(directory: LogDirectory, scan: ControlScan) -> ControlCopy | None:
     """What a directory's control log is as a copy; None if the directory never had one."""
     if scan.present or scan.damaged:
-        return scan.copy
-    return ControlCopy(whole=False, complete_to=0, reaches=None) if directory.holds_logs else None
+        return scan.copy._replace(directory=directory.number)
+    if not directory.holds_logs:
+        return None
+    return ControlCopy(whole=False, complete_to=0, reaches=None, directory=directory.number)
 
 
 def _are_settled(scans: Sequence[tuple[LogDirectory, ControlScan]]) -> bool:

@@ -64,7 +64,7 @@ class Holdings:
         self.logs: dict[int, tuple[LogDirectory, StoredLog]] = {}
         """Every log and its directory, by the log's number."""
         self.next_log = 1
-        """The number of the next log."""
+        """No log has this number or a higher one."""
         self.volatile = VolatileLedgers(
             self.index, self.is_synced, self._is_open, self.is_gone, lambda steps: self.carry_through(steps)
         )
@@ -188,10 +188,17 @@ class Holdings:
         ledger = self.ledgers.look(ledger_id)
         return ledger is not None and not ledger.fenced
 
-    def take_log_number(self) -> int:
-        """A number that was never used, for a new log."""
-        self.next_log += 1
-        return self.next_log - 1
+    def take_log_number(self, directory: LogDirectory) -> int:
+        """A number that was never used, for a new log of this directory."""
+        number = directory.log_number(self.next_log)
+        self.next_log = number + 1
+        return number
+
+    def begin_log(self, directory: LogDirectory) -> EntryLog:
+        """A new entry log of this directory."""
+        entry_log = EntryLog(self._file_system, directory.path, self.take_log_number(directory))
+        self.logs[entry_log.number] = (directory, entry_log)
+        return entry_log
 
     def forget(self, ledger_id: int) -> None:
         """Drop everything that is known of a ledger but its bytes."""

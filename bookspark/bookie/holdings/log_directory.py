@@ -10,10 +10,10 @@ changed."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.bookie_config import DIRECTORIES_MAX, BookieConfig
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.commit.group_writer import GroupWriter
 from bookspark.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint, remove_parts
@@ -47,10 +47,13 @@ log = logging.getLogger(__name__)
 class LogDirectory:
     """One directory of a bookie. Owned by the loop. The files belong to the commit thread once it runs."""
 
-    def __init__(self, file_system: FileSystem, path: str, config: BookieConfig, boot_id: str = "") -> None:
-        """``boot_id``: the kernel's, if it is to be trusted (``unclean_marker``)."""
+    def __init__(self, file_system: FileSystem, number: int, config: BookieConfig, boot_id: str = "") -> None:
+        """``number``: which of the config's directories it is, from 0 on. ``boot_id``: the kernel's, if it is to be trusted
+        (``unclean_marker``)."""
         self.file_system = file_system
-        self.path = path
+        self.number = number
+        self.path = path = config.directories[number]
+        self._shares = DIRECTORIES_MAX if len(config.directories) > 1 else 1
         self._log_bytes_max = config.entry_log_bytes_max
         self.logs: list[EntryLog] = []
         self.rewritten: dict[int, RewrittenLog] = {}
@@ -127,6 +130,15 @@ class LogDirectory:
         """Open the control log (``ControlLog.begin``). If there is no room for ``content``, the directory is full, but not lost.
         Raises OSError."""
         if not self.control.begin(content, scan, write_number):
+            self._fall_behind()
+
+    def note_without(self, directories: Iterable[int]) -> None:
+        """At the boot: note that the bookie is used without these directories from now on. A disk that does not take it is full,
+        or fails when the control log is written anew."""
+        try:
+            self.control.note_without(directories)
+        except OSError as error:
+            log.warning("%s does not take a control record: %s", self.path, error)
             self._fall_behind()
 
     def append_at_boot(self, content: bytes, number: int) -> bool:
@@ -233,11 +245,17 @@ class LogDirectory:
         """Is there any log in the directory, whether it was opened or not?"""
         return bool(log_numbers(self.file_system, self.path) or rewritten_numbers(self.file_system, self.path))
 
-    def place(self, frame_bytes: int, next_number: int) -> tuple[EntryLog, int]:
-        """The log and the position for the next frame. Begins log ``next_number`` if there is no log or it is full."""
+    def log_number(self, at_least: int) -> int:
+        """The lowest number from ``at_least`` on that a new log may have. Of several directories, the n-th has the numbers that
+        leave n − 1 when they are divided by ``DIRECTORIES_MAX``: a boot that can't read the others does not know which numbers
+        they have, and a later one may read the others and not this one."""
+        return at_least + (self.number - at_least) % self._shares
+
+    def place(self, frame_bytes: int, begin: Callable[[LogDirectory], EntryLog]) -> tuple[EntryLog, int]:
+        """The log and the position for the next frame. Has a log begun if there is none or it is full."""
         entry_log = self.current
         if entry_log is None or entry_log.end >= self._log_bytes_max:
-            entry_log = self.current = EntryLog(self.file_system, self.path, next_number)
+            entry_log = self.current = begin(self)
             self.logs.append(entry_log)
         position = entry_log.end
         entry_log.end += frame_bytes

@@ -128,9 +128,7 @@ class Adds:
         self._note_added(ledger, decision, header)
         frame = batch.frame
         size = len(frame)
-        entry_log, position = directory.place(size, holdings.next_log)
-        if entry_log.number == holdings.next_log:
-            holdings.logs[holdings.take_log_number()] = (directory, entry_log)
+        entry_log, position = directory.place(size, holdings.begin_log)
         where = location(entry_log.number, position)
         self._index.of(ledger_id).insert(first, last, where, size)
         holdings.recent[where] = frame

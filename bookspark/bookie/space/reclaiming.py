@@ -181,7 +181,7 @@ class Reclaiming:
         rows, facts = yield from living(self._index, self._ledgers, numbers, found)
         made: RewrittenLog | None = None
         if rows.ledger_ids:
-            number = self._holdings.take_log_number()
+            number = self._holdings.take_log_number(directory)
             sealed = [SealedLog(use.log.number, use.log.path) for use in sources]
             job = Job(directory.path, number, sealed, rows.encode(), facts, bytes_per_second)
             try:

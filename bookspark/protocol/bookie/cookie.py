@@ -98,7 +98,8 @@ def check_cookies(
         )
     if cookie.directories != configured and not _may_add(cookie, configured, copies, permitted):
         order = " (the order counts)" if set(cookie.directories) == set(configured) else ""
-        hint = "; to add empty ones, set add_empty_directories" if set(cookie.directories) < set(configured) else ""
+        more = set(cookie.directories) < set(configured)
+        hint = "; to add empty ones, name them behind the others and set add_empty_directories" if more else ""
         moved = ""
         if len(configured) == len(cookie.directories) and not missing:
             moved = f", or if they were moved: {_command('update', zookeeper, configured)}"
@@ -172,9 +173,9 @@ def _agreed(
 
 
 def _may_add(cookie: Cookie, configured: tuple[str, ...], copies: CookieCopies, permitted: CookiePermissions) -> bool:
-    """Are the configured directories those of the cookie, in its order, with empty ones that may be added?"""
-    named = tuple(directory for directory in configured if directory in cookie.directories)
-    new = [directory for directory in configured if directory not in cookie.directories]
+    """Are the configured directories those of the cookie, in its order, and empty ones behind them that may be added? In front of
+    them they would change which numbers of logs each directory has (``LogDirectory.log_number``)."""
+    named, new = configured[: len(cookie.directories)], configured[len(cookie.directories) :]
     empty = all(
         directory in copies.in_directories
         and (copies.in_directories[directory] is not None or directory not in copies.with_data)
