@@ -762,4 +762,4 @@ def test_a_lost_sector_that_held_one_bit_of_a_record_s_size_is_taken_for_damage(
     for start in range(256):
         lost = bytearray(record)
         lost[: -start % 128] = bytes(min(-start % 128, len(record)))
-        assert is_torn_record(memoryview(lost), start, is_last=True) == (4 < -start % 128)
+        assert is_torn_record(memoryview(lost), start, is_last=True) == (-start % 128 > 4)

@@ -4,8 +4,8 @@ Law: a write that a power cut ended lacks its end, or sectors, which read as zer
 bit was written whole, and what was written whole may have been acknowledged. Nothing is corrected here: a checksum that fits
 after a guess proves too little.
 
-One case can't be told: a record of the control log begins in the last four bytes of a sector, that sector is lost, and what it had
-of the record's size was a single bit. That is taken for damage, because the record may have been acknowledged.
+One case can't be told: a record of the control log begins in the last four bytes of a sector, that sector is lost, and what it
+had of the record's size was a single bit. That is taken for damage, because the record may have been acknowledged.
 
 CRC32C is linear: a flipped bit changes the checksum by a value that depends on its distance from the end alone. So the bit is
 found by stepping that value back byte by byte: the last bytes by a table, and so on 1024 at a time (baby steps, giant steps).
