@@ -27,7 +27,6 @@ Source: docs/decisions/one-log.md. BookKeeper keeps these in its journal and in 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -54,7 +53,7 @@ from bookspark.bookie.disk.file_system import (
     write_all,
 )
 from bookspark.bookie.disk.synced_note import SyncedNote
-from bookspark.bookie.disk.torn import RECORD_HEAD, is_torn_record
+from bookspark.bookie.disk.torn import RECORD_HEAD, is_torn_record, next_record, record_end
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import (
@@ -93,8 +92,6 @@ _NAMES: dict[type[Record | CopyRecord], str] = {
 }
 _TYPES: dict[str, Any] = {name: record_type for record_type, name in _NAMES.items()}
 _REWRITE_BYTES_MIN = 1 << 20
-_BODY_START = re.compile(b"[\x90-\x9f][\xa0-\xbf]")
-"""What the body of each record begins with: a short array and a short string."""
 
 
 def encode_records(records: Iterable[Record | CopyRecord]) -> bytes:
@@ -146,7 +143,7 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
     decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
     at: int | None = 0
     while at is not None and at < len(content):
-        end = _record_end(content, at)
+        end = record_end(content, at)
         if end is not None:
             name, *values = decode(content[at + RECORD_HEAD.size : end])
             try:
@@ -158,7 +155,7 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
                 ) from None
             at = end
             continue
-        following = _next_record(content, at)
+        following = next_record(content, at)
         found.append(
             _Bad(
                 at,
@@ -168,25 +165,6 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
         )
         at = following
     return found
-
-
-def _record_end(content: bytes, at: int) -> int | None:
-    """Where the record at ``at`` ends; None if it is bad."""
-    if at + RECORD_HEAD.size > len(content):
-        return None
-    size, checksum = RECORD_HEAD.unpack_from(content, at)
-    end = at + RECORD_HEAD.size + size
-    good = size > 0 and end <= len(content) and crc32c(content[at + RECORD_HEAD.size : end]) == checksum
-    return end if good else None
-
-
-def _next_record(content: bytes, at: int) -> int | None:
-    """Where the first good record behind a bad one begins."""
-    for found in _BODY_START.finditer(content, at + 1 + RECORD_HEAD.size):
-        start = found.start() - RECORD_HEAD.size
-        if _record_end(content, start) is not None:
-            return start
-    return None
 
 
 class ControlLog:

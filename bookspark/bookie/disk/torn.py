@@ -13,6 +13,7 @@ found by stepping that value back byte by byte: the last bytes by a table, and s
 
 from __future__ import annotations
 
+import re
 import struct
 from functools import cache
 
@@ -24,6 +25,8 @@ from bookspark.wire.header import HEADER_BYTES
 
 RECORD_HEAD = struct.Struct("<II")
 """Of a record of the control log: the body's length in bytes and its CRC32C."""
+_BODY_START = re.compile(b"[\x90-\x9f][\xa0-\xbf]")
+"""What the body of each record begins with: a short array and a short string."""
 _STRIDE_LOG = 10
 _STRIDE = 1 << _STRIDE_LOG
 _SECTOR_BYTES = 128
@@ -36,6 +39,25 @@ def lacks_sector(content: memoryview, position: int) -> bool:
     """Is any sector of the file nothing but zeros, as far as ``content``, which lies at ``position``, has a part of it?"""
     starts = [0, *range(-position % _SECTOR_BYTES or _SECTOR_BYTES, len(content), _SECTOR_BYTES)]
     return any(not any(content[start:end]) for start, end in zip(starts, [*starts[1:], len(content)], strict=True))
+
+
+def record_end(content: bytes, at: int) -> int | None:
+    """Where the record at ``at`` ends; None if it is bad."""
+    if at + RECORD_HEAD.size > len(content):
+        return None
+    size, checksum = RECORD_HEAD.unpack_from(content, at)
+    end = at + RECORD_HEAD.size + size
+    good = size > 0 and end <= len(content) and crc32c(content[at + RECORD_HEAD.size : end]) == checksum
+    return end if good else None
+
+
+def next_record(content: bytes, at: int) -> int | None:
+    """Where the first good record behind a bad one begins."""
+    for found in _BODY_START.finditer(content, at + 1 + RECORD_HEAD.size):
+        start = found.start() - RECORD_HEAD.size
+        if record_end(content, start) is not None:
+            return start
+    return None
 
 
 def is_torn_record(bad: memoryview, position: int, *, is_last: bool) -> bool:
