@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -27,7 +27,15 @@ from bookspark.bookie.disk.unclean_marker import Lost
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.errors import StorageError
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
+from bookspark.protocol.bookie.bookie_boot import (
+    NO_LOSSY_BOOT,
+    HealedNoted,
+    LossyBootNoted,
+    MarksTold,
+    in_limbo,
+    marks_together,
+)
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, LimboNoted, MasterKeyNoted
 from bookspark.protocol.bookie.control_copies import NUMBERS_LEFT_OUT, ControlCopy, CopiesTell, judge_copies, used_apart
 
 _LOST_LOGS_MAX = 1 << 16
@@ -166,6 +174,7 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
         )
     for _, scan in scans:
         state.replay_at_boot(scan.records)
+    _join_marks([scan.records for _, scan in scans], state)
     state.write_number = max((max(copy.complete_to, copy.reaches or 0) for _, _, copy in copies), default=0)
     if tell is CopiesTell.TOO_LITTLE:
         state.write_number += 1
@@ -183,6 +192,29 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
     elif tell is CopiesTell.ALL and all(copy.whole for _, _, copy in copies) and _are_settled(scans):
         return None
     return list(map(encode_records, state.records()))
+
+
+def _join_marks(copies: Sequence[list[Record]], state: ControlState) -> None:
+    """Of what several directories tell of lossy boots, have ``state`` say what holds together."""
+    told = [_marks_told(records) for records in copies]
+    if len(set(told)) == 1:
+        return
+    state.mark, state.healed, not_healed = marks_together(told)
+    for number in not_healed:
+        for ledger_id in sorted(in_limbo(copies[number])):
+            if (ledger := state.ledgers.look(ledger_id)) is not None and not ledger.limbo:
+                # Another directory ended a limbo of that number.
+                state.replay_at_boot([LimboNoted(ledger_id, state.mark.boot)])
+
+
+def _marks_told(records: Iterable[Record]) -> MarksTold:
+    mark, healed = NO_LOSSY_BOOT, HealedNoted(0)
+    for record in records:
+        if isinstance(record, LossyBootNoted):
+            mark = max(mark, record)
+        elif isinstance(record, HealedNoted):
+            healed = max(healed, record)
+    return MarksTold(mark, healed)
 
 
 def _copy_of(directory: LogDirectory, scan: ControlScan) -> ControlCopy | None:

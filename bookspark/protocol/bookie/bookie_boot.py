@@ -18,6 +18,11 @@ comes while the metadata is read wins, because the add is decided again.
 The first boot of a bookie notes a mark as well: a bookie of the same id may have been decommissioned, and its directories
 emptied. The old writer of a ledger that names it would find a bookie that never heard of a fence.
 
+A directory that can't be read at a boot, or has no room, hears nothing of that boot. If it is used without the others later, it
+counts on from what it knows, so two boots may have one number. What the one directory's history calls healed may be lost in the
+other's: when they meet again, all is healed only if each of them says so, or a boot that came later was healed
+(``marks_together``). Which one came later tells the ledger id in the mark, as each lossy boot takes one.
+
 When one directory is lost, the fences of ledgers that the other directories know are unsure as well: the record of a fence may
 have come while such a directory was out of use, or had no room.
 
@@ -27,13 +32,14 @@ Phase two is ``bookie_healing``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from bookspark.protocol.bookie.bookie_ledger import (
     BookieLedger,
     ControlRecord,
     FenceNoted,
+    LimboCleared,
     LimboNoted,
     MasterKeyNoted,
 )
@@ -96,6 +102,55 @@ def phase_one(
     for ledger_id in unreadable:
         records += (FenceNoted(ledger_id), LimboNoted(ledger_id, mark.boot))
     return PhaseOne(mark, tuple(records))
+
+
+class MarksTold(NamedTuple):
+    """The lossy boots that one directory knows of."""
+
+    mark: LossyBootNoted
+    healed: HealedNoted
+
+    @property
+    def all_healed(self) -> bool:
+        """Is all back that these boots had lost?"""
+        return self.mark.boot <= self.healed.boot
+
+
+class MarksTogether(NamedTuple):
+    """What holds for the bookie, and ``not_healed``: which of the directories have boots that are not healed."""
+
+    mark: LossyBootNoted
+    healed: HealedNoted
+    not_healed: tuple[int, ...]
+
+
+def marks_together(told: Sequence[MarksTold]) -> MarksTogether:
+    """Join what the directories of a bookie tell. If one of them is not healed, no number that another one has counted to ends
+    its losses."""
+    mark = LossyBootNoted(max(one.mark.boot for one in told), max(one.mark.highest_ledger_id for one in told))
+    healed_last = max((one.mark.highest_ledger_id for one in told if one.all_healed), default=-1)
+    left = tuple(
+        number for number, one in enumerate(told) if not one.all_healed and one.mark.highest_ledger_id >= healed_last
+    )
+    if not left:
+        return MarksTogether(mark, HealedNoted(mark.boot), left)
+    healed = max(one.healed for one in told)
+    if healed.boot >= mark.boot or len({one.mark for one in told if one.mark.boot}) > 1:
+        # Above all numbers that any of them has for a limbo or its end.
+        mark = mark._replace(boot=max(mark.boot, healed.boot) + 1)
+    return MarksTogether(mark, healed, left)
+
+
+def in_limbo(records: Iterable[object]) -> set[int]:
+    """The ledgers that are in limbo by these control records."""
+    since: dict[int, int] = {}
+    cleared: dict[int, int] = {}
+    for record in records:
+        if isinstance(record, LimboNoted):
+            since[record.ledger_id] = max(record.boot, since.get(record.ledger_id, 0))
+        elif isinstance(record, LimboCleared):
+            cleared[record.ledger_id] = max(record.boot, cleared.get(record.ledger_id, 0))
+    return {ledger_id for ledger_id, boot in since.items() if boot > cleared.get(ledger_id, 0)}
 
 
 def first_contact(ledger_id: int, mark: LossyBootNoted, collected: CollectionNoted = NOTHING_COLLECTED) -> BookieLedger:

@@ -1,0 +1,127 @@
+"""Directories that can not be read in turn: each has a history that the other never heard of, until they meet again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from bookspark.bookie.storage import Storage
+from bookspark.daemon.lossy_boot import fence_what_may_be_lost, why_lossy
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
+from bookspark.protocol.ledger.responses import Unknown
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from tests.bookie.kit import KEY, config
+from tests.bookie.stepped import AtOnce, Promises, Stepped, without_threads
+from tests.metadata.kit import ledger
+
+A, B = "/a", "/b"
+ME = "bookie-1"
+
+
+class Bookie(Stepped):
+    """A bookie with two directories, of which some can't be read."""
+
+    def __init__(self) -> None:
+        self.away: tuple[str, ...] = ()
+        self.metadata = MemoryStore()
+        super().__init__(config(Path(A), Path(B)), FaultyFileSystem(MemoryFileSystem(A, B)), Promises())
+
+    def open(self) -> None:
+        self.storage = Storage(self._settings, self.files, without=self.away).open()
+        if why_lossy(self.storage.lossy_boots, ()):
+            fence_what_may_be_lost(self.storage, self.metadata, ME, (), lambda text: None)
+            self.storage.end_phase_one()
+        self.storage.start(lambda function, *arguments: function(*arguments))
+
+    def boot(self, *away: str) -> None:
+        """A clean stop, and a start without these directories."""
+        self.storage.close()
+        self.away = away
+        self.open()
+
+    def heal(self) -> None:
+        """The other bookies have given all that lacked."""
+        boots = self.storage.lossy_boots
+        for ledger_id, boot in boots.limbo(0, 99):
+            boots.clear_limbo(ledger_id, boot, lambda status: None)
+        boots.note_healed(boots.mark.boot, lambda status: None)
+        self.commit()
+
+    def lose_logs(self, directory: str) -> None:
+        logs = f"{directory}/logs"
+        for name in self.files.list(logs):
+            self.files.unlink(f"{logs}/{name}")
+
+
+@pytest.fixture
+def bookie():
+    with without_threads(), patch("bookspark.daemon.lossy_boot.ThreadPoolExecutor", AtOnce):
+        yield Bookie()
+
+
+def boots_that_b_has_no_room_for(bookie):
+    """Three lossy boots without B are healed. Then B is there, and has no room for what A tells: nobody notes that it lacks it."""
+    for _ in range(3):
+        bookie.boot(B)
+        bookie.heal()
+    bookie.files.add("create /b/control* 1.. no-space")
+    bookie.boot()
+    assert bookie.storage.lossy_boots.mark.boot == 3 and bookie.storage.holdings.directories[1].control_behind
+    bookie.storage.close()
+    bookie.files.clear()
+    bookie.away = (A,)
+    bookie.open()
+    assert bookie.storage.lossy_boots.mark.boot == 1
+
+
+def test_what_one_directory_lost_is_not_healed_by_the_numbers_that_the_other_has_counted_to(bookie):
+    """Both counted from 1, and the highest number of a healed boot held for all: entries that had been acknowledged were denied,
+    and ledgers that may have had a fence were taken for younger than the loss."""
+    boots_that_b_has_no_room_for(bookie)
+    ledger_id = bookie.metadata.new_ledger_id()
+    adding = bookie.add(ledger_id, 0, 9)
+    bookie.commit()
+    bookie.seal()
+    assert adding == [0]
+    bookie.lose_logs(B)
+    bookie.boot(A)
+    assert bookie.storage.lossy_boots.mark.boot == 2
+    bookie.boot()
+    boots = bookie.storage.lossy_boots
+    assert isinstance(bookie.read(ledger_id, 0, 9)[1], Unknown)
+    assert boots.healed_boot < boots.mark.boot and boots.mark.highest_ledger_id > ledger_id
+    bookie.heal()
+    bookie.boot()
+    assert boots.mark == bookie.storage.lossy_boots.mark and bookie.storage.lossy_boots.healed_boot == boots.mark.boot
+
+
+def test_a_ledger_is_in_limbo_until_the_directory_that_put_it_there_is_healed(bookie):
+    """The other directory had ended a limbo of a higher number."""
+    ledger_id = bookie.metadata.new_ledger_id()
+    bookie.metadata.create_ledger(ledger(ledger_id, master_key=KEY))
+    boots_that_b_has_no_room_for(bookie)
+    for _ in range(2):
+        bookie.boot()
+        assert [limbo for limbo, _ in bookie.storage.lossy_boots.limbo(0, 99)] == [ledger_id]
+    bookie.heal()
+    bookie.boot()
+    assert not bookie.storage.lossy_boots.limbo_count
+
+
+def test_a_directory_that_comes_back_after_the_others_were_healed_changes_nothing(bookie):
+    """It had a lossy boot that was not healed when it went away. A later one was, without it."""
+    bookie.storage.close()
+    bookie.files.open(f"{B}/unclean", create=True).close()
+    bookie.open()
+    assert bookie.storage.lossy_boots.mark == LossyBootNoted(1, 0)
+    bookie.boot(B)
+    bookie.heal()
+    mark = bookie.storage.lossy_boots.mark
+    assert mark == LossyBootNoted(2, 1)
+    bookie.boot()
+    boots = bookie.storage.lossy_boots
+    assert (boots.mark, boots.healed_boot) == (mark, mark.boot)
