@@ -64,7 +64,7 @@ def bookie():
 
 
 def boots_that_b_has_no_room_for(bookie):
-    """Three lossy boots without B are healed. Then B is there, and has no room for what A tells: nobody notes that it lacks it."""
+    """Three lossy boots without B are healed. Then B is there, without room for what A tells: nobody notes that."""
     for _ in range(3):
         bookie.boot(B)
         bookie.heal()

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from crc32c import crc32c
 
+from bookspark.bookie.checks import check_control_log
 from bookspark.bookie.disk import control_state
 from bookspark.bookie.disk.control_log import encode_records
 from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.file_system import read_all
 from bookspark.bookie.disk.index import Index
 from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.synced_note import SyncedNote
@@ -439,6 +442,48 @@ def test_every_bit_of_a_control_log_after_a_power_cut_keeps_the_fences():
             continue
         assert [again.add(ledger_id, 1) for ledger_id in (4, 6, 8)] == [[Status.FENCED]] * 3, f"bit {bit}"
     assert down
+
+
+def test_a_control_log_that_is_older_than_its_note_does_not_stand_for_the_one_that_was_there():
+    """An older copy that was put back was longer than the note says, as the log had been written anew meanwhile: the fences since
+    then were forgotten, although the note had the number of the last write."""
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    for entry_id in range(40):
+        run.confirm(5, entry_id)
+        run.commit()
+    run.storage.close()
+    older = disk.files()["/disk/control.log"]
+    with patch("bookspark.bookie.disk.control_log._REWRITE_BYTES_MIN", 1):
+        run.open()
+        run.checkpoint()
+    run.fence(5)
+    run.commit()
+    assert run.promises.fenced == {5}
+    run.storage.close()
+    assert len(disk.files()["/disk/control.log"]) < len(older)
+    file = disk.open("/disk/control.log")
+    file.truncate(0)
+    file.write([older], 0)
+    with pytest.raises(StorageError, match="older than its note"):
+        run.open()
+
+
+def test_a_control_log_that_is_written_while_it_is_checked_is_not_older_than_its_note():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.fence(4)
+    run.commit()
+
+    def read(file):
+        content = read_all(file)
+        run.fence(5)
+        run.commit()
+        return content
+
+    with patch("bookspark.bookie.disk.control_log.read_all", read):
+        assert check_control_log(disk, "/disk", expected=True)[1] == []
+    assert run.promises.fenced == {4, 5}
 
 
 def test_control_logs_of_an_earlier_version_without_numbers_are_read_and_a_damaged_one_makes_the_boot_lossy():

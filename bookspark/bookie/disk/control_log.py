@@ -18,9 +18,9 @@ Four records are about the copy itself, and differ between directories:
 So each copy tells how far it goes: a copy that a full or failed disk left behind is known to be behind. A log that stands under
 ``logs`` was begun, and not removed on purpose: if it is gone, it is lost.
 
-A bad record that a write cut short may have left (it lacks its end or a sector, above the note) is *torn*. Anything else is
-damage, and good records that follow are read in both cases. What a damaged control log means is
-``protocol.bookie.control_copies``.
+A log that lacks a write which its note covers is an older copy, or one that was to be replaced: it is damaged. A bad record that
+a write cut short may have left (it lacks its end or a sector, above the note) is *torn*. Anything else is damage, and good
+records that follow are read in both cases. What a damaged control log means is ``protocol.bookie.control_copies``.
 
 Source: docs/decisions/one-log.md. BookKeeper keeps these in its journal and in each ledger's index header.
 """
@@ -167,6 +167,11 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
     return found
 
 
+def last_number(found: Iterable[Record | CopyRecord | _Bad]) -> int:
+    """The highest number of a write that stands there, or is said to."""
+    return max((item.number for item in found if isinstance(item, (WriteNumbered, WrittenUpTo))), default=0)
+
+
 class ControlLog:
     """The control log of one directory. Written by the directory's commit thread only, once it is open."""
 
@@ -188,7 +193,8 @@ class ControlLog:
 
     def scan(self) -> ControlScan:
         """Read what is there; nothing is changed. A directory that never had a control log has no note either. Raises OSError."""
-        noted, content = self._note.read(), b""
+        # The note comes first: a bookie that serves may append meanwhile.
+        noted, number, content = self._note.read(), self._note.read_write_number() or 0, b""
         present = self._file_system.exists(self.path)
         if present:
             file = self._file_system.open(self.path)
@@ -198,7 +204,7 @@ class ControlLog:
         found = decode_records(content, below)
         bad = [item for item in found if isinstance(item, _Bad)]
         logs = [item for item in found if isinstance(item, LogsNoted)]
-        damaged = len(content) < below or any(not item.torn for item in bad)
+        damaged = len(content) < below or any(not item.torn for item in bad) or number > last_number(found)
         return ControlScan(
             [item for item in found if not isinstance(item, (_Bad, CopyRecord))],
             bad[0].start if bad else len(content),
@@ -215,14 +221,12 @@ class ControlLog:
         return self._note.read() is None or self._note.has_bad_write_number()
 
     def _copy(self, found: list[Record | CopyRecord | _Bad], damaged: bool, size: int) -> ControlCopy:
-        complete_to = seen = current = 0
-        lacking = False
+        complete_to, current, seen, lacking = 0, 0, last_number(found), False
         for item in found:
             if isinstance(item, WrittenUpTo):
-                complete_to, seen = max(complete_to, item.number), max(seen, item.number)
+                complete_to = max(complete_to, item.number)
             elif isinstance(item, WriteNumbered):
                 current = item.number
-                seen = max(seen, current)
                 if current == complete_to + 1 and not lacking:
                     complete_to = current
             elif isinstance(item, _Bad):

@@ -168,9 +168,9 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
     if tell is CopiesTell.NOTHING:
         directory, scan, _ = copies[0]
         raise StorageError(
-            f"{directory.control.path} is damaged at byte {scan.end} or missing, and no other directory has "
-            "a whole copy: a fence may be lost, so this bookie stays down; put the file back from a copy of the disk, or start "
-            "the bookie anew with empty directories and let its ledgers be replicated again"
+            f"{directory.control.path} is damaged at byte {scan.end}, missing, or older than its note, and no other directory "
+            "has a whole copy: a fence may be lost, so this bookie stays down; put back the file as it was when the bookie ended "
+            "(an older one lacks fences), or start the bookie anew with empty directories and let its ledgers be replicated again"
         )
     for _, scan in scans:
         state.replay_at_boot(scan.records)

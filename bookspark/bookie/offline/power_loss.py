@@ -6,10 +6,10 @@ tests (``LocalCluster`` calls it after it killed a bookie). A bookie never calls
 
 from __future__ import annotations
 
-from bookspark.bookie.disk.control_log import control_note
+from bookspark.bookie.disk.control_log import control_note, decode_records, last_number
 from bookspark.bookie.disk.entry_log import EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
-from bookspark.bookie.disk.synced_note import cut_to_note
+from bookspark.bookie.disk.synced_note import SyncedNote, cut_to_note
 
 
 def lose_unsynced(directory: str, file_system: FileSystem | None = None) -> None:
@@ -20,8 +20,19 @@ def lose_unsynced(directory: str, file_system: FileSystem | None = None) -> None
         entry_log = EntryLog(files, directory, number)
         cut_to_note(files, entry_log.path, entry_log.note)
     path, note = control_note(files, directory)
-    # A note of 0: the control log was being replaced by a whole new one, which is synced, or it has its first record only.
-    if note.read() == 0:
+    if _is_new(files, path, note):
         note.close()
     else:
         cut_to_note(files, path, note)
+
+
+def _is_new(files: FileSystem, path: str, note: SyncedNote) -> bool:
+    """Was the control log being replaced by a whole new one, which is synced, or has it its first record only? Then the note is
+    0, or what lies below its position lacks a write that it covers."""
+    position, number = note.read(), note.read_write_number()
+    if not position or number is None or not files.exists(path):
+        return position == 0
+    file = files.open(path)
+    content = file.read(position, 0)
+    file.close()
+    return last_number(decode_records(content, 0)) < number
