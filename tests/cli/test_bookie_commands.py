@@ -11,8 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from bookspark.bookie.disk.log_scan import SCHEMA
+from bookspark.bookie.storage import Storage
 from bookspark.cli.commands import bookie_status
 from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
+from bookspark.daemon.lossy_boot import why_lossy
 from bookspark.errors import BookieError
 from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.cookie import Cookie
@@ -166,6 +168,17 @@ def test_rebuilding_the_index_leaves_the_marker_of_an_unclean_shutdown(bookspark
     marker.write_bytes(b"")
     assert bookspark("bookie", "rebuild", *places).status == 0
     assert marker.exists()
+
+
+def test_the_order_in_which_directories_are_named_does_not_count(bookspark: Run, places: list[str]) -> None:
+    """The first directory was last used without the second one. Named behind it, it was the second one itself, used without
+    itself: the boot after the rebuild was lossy. Named twice, it was in use by the command."""
+    storage = Storage(config(*map(Path, places)), without=places[1:]).open()
+    storage.end_phase_one()
+    storage.close()
+    rebuilt = bookspark("bookie", "rebuild", *reversed(places), places[0])
+    assert (rebuilt.status, rebuilt.text) == (0, "the index has 3 ranges\n"), rebuilt.err
+    assert why_lossy(Storage(config(*map(Path, places))).open().lossy_boots, ()) == ""
 
 
 def test_a_running_bookie_is_an_error_that_names_its_process(bookspark: Run, places: list[str]) -> None:

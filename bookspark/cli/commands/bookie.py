@@ -144,11 +144,12 @@ def rebuild(directories: Directories) -> None:
 
 @contextmanager
 def _stopped(directories: list[Path]) -> Iterator[list[str]]:
-    """Lock the directories and yield their absolute paths. Raises InvalidCookieError if they are not all directories of one
+    """Lock the directories and yield their absolute paths, in the order of the cookie: a directory's place says which numbers
+    its logs have, and what it is called in the other ones. Raises InvalidCookieError if they are not all directories of one
     bookie, and BookieError if it runs."""
     from bookspark.daemon.directories import DirectoryLocks, read_cookie
 
-    places = [str(directory.absolute()) for directory in directories]
+    places = list(dict.fromkeys(str(directory.absolute()) for directory in directories))
     for place in places:
         if not Path(place).is_dir():
             raise InvalidCookieError(f"{place} is not a directory; name the bookie's directories on this host")
@@ -163,6 +164,7 @@ def _stopped(directories: list[Path]) -> Iterator[list[str]]:
                 raise InvalidCookieError(
                     f"{place} belongs to {cookie.bookie_id}, which has {', '.join(cookie.directories)}; name all of these"
                 )
+            places = list(cookie.directories)
         yield places
 
 

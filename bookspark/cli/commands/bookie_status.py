@@ -35,7 +35,7 @@ class Switch(StrEnum):
 def collect(
     bookie: BookieId,
     zookeeper: Zookeeper = "",
-    seconds: Annotated[float, typer.Option(min=0, help="How long to wait for its end, in seconds.")] = 3600.0,
+    seconds: Annotated[float, typer.Option(min=0.001, help="How long to wait for its end, in seconds.")] = 3600.0,
     as_json: Json = False,
 ) -> None:
     """Have a bookie forget deleted ledgers and give their space back now, and print what came of it."""
