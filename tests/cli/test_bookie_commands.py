@@ -96,52 +96,52 @@ def test_how_far_a_bookie_is_with_healing() -> None:
 def test_logs_are_listed_with_what_lives_in_them(bookspark: Run, places: list[str]) -> None:
     logs = json.loads(bookspark("bookie", "logs", "--json", *places).text)
     assert [(log["number"], log["rewritten"], log["ledgers"], log["entries"]) for log in logs] == [
-        ("00000001", False, 1, 10), ("00000002", False, 1, 3), ("00000003", False, 1, 1),
+        ("00000040", False, 1, 10), ("00000041", False, 1, 3), ("00000080", False, 1, 1),
     ]  # fmt: skip
     assert all(
         log["size"] == log["synced"] == os.path.getsize(log["path"]) == log["live"] + len(SCHEMA) for log in logs
     )
-    assert "00000003" in bookspark("bookie", "logs", *places).text
+    assert "00000080" in bookspark("bookie", "logs", *places).text
 
 
 def test_a_log_is_read_batch_by_batch(bookspark: Run, places: list[str]) -> None:
-    [batch] = map(json.loads, bookspark("bookie", "read", "2", "--entries", "--json", *places).text.splitlines())
+    [batch] = map(json.loads, bookspark("bookie", "read", "41", "--entries", "--json", *places).text.splitlines())
     assert (batch["ledger_id"], batch["first"], batch["last"], batch["position"]) == (5, 0, 2, len(SCHEMA))
     assert [entry["entry_id"] for entry in batch["entries"]] == [0, 1, 2]
     assert "payload_base64" in batch["entries"][0]
-    text = bookspark("bookie", "read", "00000001", "--entries", *places).text
-    assert text.startswith("00000001:400 ") and "ledger 4 entries 0..9" in text
+    text = bookspark("bookie", "read", "00000040", "--entries", *places).text
+    assert text.startswith("00000040:400 ") and "ledger 4 entries 0..9" in text
     assert "    9: length 160, '00000009:payload'" in text
-    assert bookspark("bookie", "read", "1", "--ledger", "5", *places).text == ""
+    assert bookspark("bookie", "read", "40", "--ledger", "5", *places).text == ""
 
 
 def test_a_log_that_is_not_there_is_told_with_those_that_are(bookspark: Run, places: list[str]) -> None:
     outcome = bookspark("bookie", "read", "2a", *places)
     assert outcome.status == 2
-    assert outcome.err == "bookspark: there is no log 0000002a here; there are: 00000001, 00000002, 00000003\n"
+    assert outcome.err == "bookspark: there is no log 0000002a here; there are: 00000040, 00000041, 00000080\n"
     assert bookspark("bookie", "read", "log", *places).status == 2
 
 
 def test_the_index_is_shown_as_ranges(bookspark: Run, places: list[str]) -> None:
     rows = json.loads(bookspark("bookie", "index", "--json", *places).text)
     assert [(row["ledger_id"], row["first"], row["last"], row["log"]) for row in rows] == [
-        (4, 0, 9, "00000001"), (4, 10, 10, "00000003"), (5, 0, 2, "00000002"),
+        (4, 0, 9, "00000040"), (4, 10, 10, "00000080"), (5, 0, 2, "00000041"),
     ]  # fmt: skip
     assert len(json.loads(bookspark("bookie", "index", "--json", "--ledger", "5", *places).text)) == 1
-    assert "00000003" in bookspark("bookie", "index", *places).text
+    assert "00000080" in bookspark("bookie", "index", *places).text
 
 
 def test_a_good_directory_verifies_and_nothing_is_changed_by_looking(bookspark: Run, places: list[str]) -> None:
     before = snapshot(places)
     outcome = bookspark("bookie", "verify", *places)
     assert outcome.status == 0 and outcome.text.count("all good") == 2
-    for command in (["logs"], ["index"], ["read", "1"]):
+    for command in (["logs"], ["index"], ["read", "40"]):
         assert bookspark("bookie", *command, *places).status == 0
     assert snapshot(places) == before
 
 
 def test_verify_tells_what_is_damaged_and_which_entries_it_hit(bookspark: Run, places: list[str]) -> None:
-    path = Path(places[0], "logs", "00000001.arrows")
+    path = Path(places[0], "logs", "00000040.arrows")
     content = bytearray(path.read_bytes())
     content[700] ^= 1
     path.write_bytes(content)
