@@ -20,21 +20,20 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.changing import ROOT, Known, all_mutants
+from tests.mutants.changing import PARTS, ROOT, Known, all_mutants
 from tests.mutants.equivalents import equivalents
 from tests.mutants.judging import Judge
-
-TESTS = ("tests/protocol", "tests/scenarios", "tests/simulation")
 
 
 def main() -> int:
     options = _arguments()
+    part = PARTS[options.of]
     before = _verdicts(options.out)
     verdicts: list[dict[str, Any]] = []
     stdout = sys.stdout
 
     def choose() -> Sequence[Known]:
-        return _chosen(all_mutants(), options, before)
+        return _chosen(all_mutants(part), options, before)
 
     def told(verdict: dict[str, Any]) -> None:
         verdicts.append(verdict)
@@ -48,10 +47,18 @@ def main() -> int:
         for mutant in choose():
             print(mutant.name)
         return 0
-    judge = Judge(choose, told, seconds=options.seconds, schedules=options.schedules, processes=options.processes)
+    judge = Judge(
+        choose,
+        told,
+        seconds=options.seconds,
+        schedules=options.schedules,
+        processes=options.processes,
+        part=part,
+        reached_at=options.reached,
+    )
     arguments = ["-p", "no:cacheprovider", "-s", "-q", "-o", "timeout=0", "--rootdir", str(ROOT)]
     with redirect_stdout(sys.stderr):
-        status = pytest.main([*arguments, *(str(ROOT / test) for test in options.tests or TESTS)], plugins=[judge])
+        status = pytest.main([*arguments, *(str(ROOT / test) for test in options.tests or part.tests)], plugins=[judge])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return 2
     known = {verdict["mutant"]: verdict for verdict in (*before.values(), *verdicts)}
@@ -61,6 +68,10 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser.add_argument("--of", choices=PARTS, default="protocol", help="wrong functions of what (default: protocol)")
+    parser.add_argument(
+        "--reached", type=Path, help="which tests reach what: measured if the file does not have it, and added to it"
+    )
     parser.add_argument("--sample", type=int, help="judge so many mutants (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="which ones a sample has (default: 1)")
     parser.add_argument("--only", type=re.compile, help="judge mutants whose name has this regular expression in it")
@@ -74,7 +85,7 @@ def _arguments() -> argparse.Namespace:
         "--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core"
     )
     parser.add_argument("--list", action="store_true", help="say which mutants those would be")
-    parser.add_argument("tests", nargs="*", help=f"default: {' '.join(TESTS)}")
+    parser.add_argument("tests", nargs="*", help="default: those that may reach the part")
     return parser.parse_args()
 
 

@@ -1,0 +1,116 @@
+"""Works in forked processes, with limits.
+
+Law: a process that takes too much processor time, memory or time is ended, and so is what it leaves behind: whatever it started
+becomes this process's child when its parent is gone, and is killed then.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import json
+import os
+import resource
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_MEMORY_MAX = 8 << 30
+_LOOK_SECONDS = 0.2
+_WAITS_SECONDS = 600
+"""How long a process may wait, if it does nothing."""
+_PR_SET_CHILD_SUBREAPER = 36
+
+Watch = Callable[[float, Any], None]
+"""``watch(seconds, answer)``: if the process is not done in this time, and does not call it again, it ends with this answer."""
+
+
+class Work(NamedTuple):
+    """``limit_seconds``: the processor time that it may take."""
+
+    key: Any
+    do: Callable[[Watch], Any]
+    limit_seconds: float
+
+
+def each_in_a_process(works: Iterable[Work], processes: int) -> Iterator[tuple[Any, Any]]:
+    """Do each work in a forked process. Yields its key with what it returned, or None if it was ended at its limit."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    before = set(_children())
+    running: dict[int, tuple[Any, Any]] = {}
+    waiting = iter(works)
+    try:
+        while True:
+            while len(running) < processes and (work := next(waiting, None)) is not None:
+                answer = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is closed when the process has ended
+                running[_forked(work, answer)] = work.key, answer
+            if not running:
+                return
+            ended, _ = os.wait()
+            if ended not in running:
+                continue
+            _end_all(set(_children()) - before - running.keys())
+            key, answer = running.pop(ended)
+            with answer:
+                answer.seek(0)
+                said = json.loads(answer.read() or "null")
+            if isinstance(said, str):
+                raise RuntimeError(f"{key}: {said}")
+            yield key, said
+    finally:
+        for process in running:
+            os.kill(process, signal.SIGKILL)
+
+
+def _children() -> Iterator[int]:
+    for task in Path("/proc/self/task").iterdir():
+        yield from map(int, (task / "children").read_text().split())
+
+
+def _end_all(processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _forked(work: Work, answer: Any) -> int:
+    process = os.fork()
+    if process:
+        return process
+    try:
+        quiet = os.open(os.devnull, os.O_RDWR)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        limit = int(work.limit_seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
+        ends = [(time.monotonic() + 10 * limit + _WAITS_SECONDS, None)]
+
+        def look() -> None:
+            while True:
+                at, said = ends[-1]
+                if time.monotonic() > at:
+                    json.dump(said, answer)
+                    answer.flush()
+                    os._exit(0)
+                time.sleep(_LOOK_SECONDS)
+
+        # Tests that look at threads do not see this one.
+        _thread.start_new_thread(look, ())
+
+        def watch(seconds: float, said: Any) -> None:
+            ends.append((time.monotonic() + seconds, said))
+
+        try:
+            said = work.do(watch)
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        ends.append((float("inf"), None))
+        json.dump(said, answer)
+        answer.flush()
+    finally:
+        os._exit(0)
