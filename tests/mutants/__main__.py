@@ -1,4 +1,4 @@
-"""``scripts/mutants``: are wrong protocols found? One line of JSON for each mutant, and a table at the end.
+"""``scripts/mutants``: are wrong protocols and wrong drivers found? One line of JSON for each mutant, and a table at the end.
 
 Exit status: 0 if all that are no equivalents were found, 1 if some survived, 2 for wrong arguments or for tests that fail without
 a mutant.
@@ -111,10 +111,10 @@ def _is_survivor(verdict: dict[str, Any]) -> bool:
 
 
 def _table(verdicts: Iterable[dict[str, Any]]) -> None:
-    """Rows: shelves of the protocol; columns: how many mutants, and who found them."""
+    """Rows: shelves; columns: how many mutants, and who found them."""
     counts: dict[str, Counter[str]] = {}
     for verdict in verdicts:
-        for row in (verdict["mutant"].partition(".")[0], "all"):
+        for row in (_shelf(verdict["mutant"]), "all"):
             count = counts.setdefault(row, Counter())
             count["mutants"] += 1
             if verdict["mutant"] in equivalents():
@@ -125,10 +125,17 @@ def _table(verdicts: Iterable[dict[str, Any]]) -> None:
             count["by simulate"] += bool(verdict["simulation"])
             count["by tests"] += bool(verdict["tests"])
             count["survived"] += not verdict["killed"]
-    columns = ("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "survived")
+            count["no test reaches"] += verdict["simulation"] is None and verdict["tests"] is None
+    columns = ("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "survived", "no test reaches")
     print("", f"| shelf | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", sep="\n", file=sys.stderr)
     for row, count in sorted(counts.items(), key=lambda one: (one[0] == "all", one[0])):
         print(f"| {row} | {' | '.join(str(count[column]) for column in columns)} |", file=sys.stderr)
+
+
+def _shelf(mutant: str) -> str:
+    """``bookie/commit`` of ``bookspark.bookie.commit.commit_thread:…``; of the protocol ``writing`` of ``writing.writer:…``."""
+    names = mutant.partition(":")[0].split(".")
+    return "/".join(names[1:3] if len(names) > 3 else names[1:2]) if names[0] == "bookspark" else names[0]
 
 
 if __name__ == "__main__":
