@@ -15,7 +15,7 @@ from tests.mutants.operators import OPERATORS, Operators, Place, Swap, named
 
 _LOCKS = re.compile(r"lock$|^_?(?:alone|held_alone|noting|learning|calling|changed|condition|watching)$")
 _SYNCS = re.compile(r"sync|^(?:_?make_durable|_leave_log)$")
-_RELEASES = re.compile(r"^_?(?:release|unlock|close|discard|cancel|notify|notify_all)$")
+_RELEASES = re.compile(r"^_?(?:release|unlock|cancel|notify|notify_all)$")
 _DEADLINES = re.compile(r"timeout|deadline|patience")
 _FOREVER = 1e6
 """Seconds. Longer than any test waits."""
@@ -96,7 +96,9 @@ def _order(place: Place) -> Iterator[ast.AST]:
     if place.at is None or place.field not in ("body", "orelse", "finalbody"):
         return
     following = getattr(place.parent, place.field)[place.at + 1 :]
-    if following and _is_step(place.node) and _is_step(following[0]):
+    # Of two fields that are set, the order is nobody's.
+    steps = [place.node, *following[:1]]
+    if len(steps) == 2 and all(map(_is_step, steps)) and any(isinstance(step, ast.Expr) for step in steps):
         yield Swap(following[0])
 
 

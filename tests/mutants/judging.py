@@ -12,15 +12,14 @@ import gc
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.mutants.changing import Known, Part, change
 from tests.mutants.forking import Watch, Work, each_in_a_process
 from tests.mutants.reaching import Reached, Run, known_runs, traced
@@ -34,7 +33,7 @@ _LIMIT_SECONDS = 5
 _ALL_SECONDS = 1800
 _WAITS_SECONDS = 20
 _CLUSTER_WAITS_SECONDS = 60
-"""How long one test of a mutant may wait, beside four times what it takes without. The first of a module starts its cluster."""
+"""How long one test of a mutant may wait, beside four times what it takes without. It may start a cluster of its own."""
 _KILLED = {"killed": True, "simulation": None, "tests": "time limit"}
 
 
@@ -83,12 +82,7 @@ class Judge:
         if not any(map(_needs_cluster, self._items.values())):
             self._judge_all()
             return True
-        # Not before pytest has seen its plugins.
-        from bookspark.testing import plugin as testing_plugin
-
-        # One for all mutants. Each cluster has a chroot of its own.
-        with tempfile.TemporaryDirectory() as directory, EmbeddedZooKeeper(Path(directory)) as server:
-            testing_plugin.EmbeddedZooKeeper = lambda directory: nullcontext(server)  # type: ignore[assignment,misc]
+        with _shared_cluster():
             self._judge_all()
         return True
 
@@ -166,7 +160,7 @@ class Judge:
                 "judges": len(tests),
             }
 
-        for run, following in zip(tests, [*(run.test for run in tests[1:]), ""], strict=True):
+        for run, following in zip(tests, [*(run.test for run in tests[1:]), ""], strict=False):
             waits = _CLUSTER_WAITS_SECONDS if _needs_cluster(self._items[run.test]) else _WAITS_SECONDS
             watch(4 * run.seconds + waits, verdict(f"time limit: {run.test}"))
             if self._run(run.test, following):
@@ -198,3 +192,28 @@ class Judge:
 
 def _needs_cluster(item: pytest.Item) -> bool:
     return not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+@contextmanager
+def _shared_cluster() -> Iterator[None]:
+    """One ZooKeeper and one cluster of three bookies for all mutants. A forked process can neither end nor break them."""
+    # Not before pytest has seen its plugins.
+    from bookspark.local import LocalCluster
+    from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+    from bookspark.testing import plugin
+    from tests.cluster import conftest
+
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        EmbeddedZooKeeper(Path(directory)) as server,
+        LocalCluster(bookies=3, zookeeper=f"{server.connection_string}/mutants") as cluster,
+    ):
+
+        def shared(*, zookeeper: str, bookies: int = 3, **options: Any) -> Any:
+            own = options or bookies != 3
+            return LocalCluster(bookies=bookies, zookeeper=zookeeper, **options) if own else nullcontext(cluster)
+
+        for module in (plugin, conftest):
+            module.LocalCluster = shared  # type: ignore[assignment,attr-defined]
+        plugin.EmbeddedZooKeeper = lambda directory: nullcontext(server)  # type: ignore[assignment,misc]
+        yield
