@@ -1,0 +1,145 @@
+"""Commit threads where something fails that is no disk: what is acknowledged then, and who hears of it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from bookspark.bookie.commit.completions import AllOf, AnyOf
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.synced_note import SyncedNote
+from bookspark.bookie.storage import Storage
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import nothing_kept
+from bookspark.wire.header import Status
+from tests.awaiting import await_that
+from tests.bookie.kit import KEY, SECONDS_MAX, Pumped, config
+from tests.bookie.stepped import Stepped, without_threads
+
+LOG = "/disk/logs/00000001"
+PAIRS = list(itertools.product((Status.OK, Status.IO_ERROR, Status.READ_ONLY, Status.CONFLICT), repeat=2))
+
+
+# -- several answers as one
+
+
+@pytest.mark.parametrize("statuses", PAIRS)
+def test_one_answer_of_several_is_ok_only_if_all_of_them_are(statuses):
+    told = []
+    both = AllOf(2, told.append)
+    both(statuses[0])
+    assert told == []
+    both(statuses[1])
+    assert len(told) == 1 and told[0] in statuses
+    assert (told == [Status.OK]) == (set(statuses) == {Status.OK})
+
+
+@pytest.mark.parametrize("statuses", PAIRS)
+def test_one_answer_of_several_directories_is_ok_if_one_of_them_is_and_tells_when_all_have_ended(statuses):
+    told = []
+    either = AnyOf(2, told.append)
+    either(statuses[0])
+    assert told == []
+    either(statuses[1])
+    assert told == [Status.OK if Status.OK in statuses else Status.IO_ERROR]
+
+
+# -- threads
+
+
+@pytest.fixture
+def pumped(tmp_path):
+    made = Pumped(config(tmp_path, journal_write_data=False, background_sync_bytes=1, background_sync_interval_ms=1))
+    yield made
+    made.storage.close()
+
+
+def no_more_threads(monkeypatch, named):
+    """The machine has no thread left for those of this name."""
+    start = threading.Thread.start
+
+    def limited(thread):
+        if thread.name.startswith(named):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+def test_where_there_is_no_thread_for_background_syncs_the_commit_thread_makes_them(pumped, monkeypatch, caplog):
+    no_more_threads(monkeypatch, "sync ")
+    assert pumped.add(1, 0) == Status.OK
+    [directory] = pumped.storage.holdings.directories
+    log = directory.current
+    await_that(lambda: log.synced == log.end, SECONDS_MAX, what="the sync in the background")
+    assert "so its commit thread makes the syncs" in caplog.text
+    assert pumped.add(1, 1) == Status.OK
+    assert pumped.ids(1) == [0, 1]
+    monkeypatch.undo()
+    assert pumped.add(1, 2) == Status.OK
+    await_that(lambda: log.synced == log.end, SECONDS_MAX, what="the sync in the background")
+
+
+def test_a_commit_thread_that_ends_of_a_defect_ends_the_bookie(pumped, caplog):
+    """What is queued would never be answered."""
+    broken = []
+    pumped.storage.broken = broken.append
+    [directory] = pumped.storage.holdings.directories
+
+    def defect(*arguments, **options):
+        raise ZeroDivisionError("a defect")
+
+    directory.commit._writer.commit = defect
+    pumped.storage.fence(1, KEY, lambda status: None)
+    await_that(lambda: broken, SECONDS_MAX, what="the end")
+    assert str(directory.path) in broken[0] and "ended with ZeroDivisionError: a defect" in broken[0]
+    await_that(lambda: directory.commit.ended, SECONDS_MAX, what="the end of the thread")
+    assert any(record.levelno == logging.CRITICAL for record in caplog.records)
+
+
+def test_a_commit_thread_whose_loop_is_closed_ends_its_work_without_a_word(tmp_path):
+    """A bookie that ends hears of no more groups. What was queued is written all the same."""
+    storage, broken = Storage(config(tmp_path), RealFileSystem()).open(), []
+    storage.broken = broken.append
+
+    def closed(function, *arguments):
+        raise RuntimeError("Event loop is closed")
+
+    storage.start(closed)
+    storage.fence(1, KEY, lambda status: None)
+    [directory] = storage.holdings.directories
+    storage.close()
+    assert directory.commit.ended and not broken
+    again = Storage(config(tmp_path), RealFileSystem()).open()
+    assert again.holdings.control.known(1).fenced
+    again.close()
+
+
+# -- notes
+
+
+def test_the_notes_of_a_directory_that_is_always_busy_are_durable_about_a_second_behind(monkeypatch):
+    """A power cut would leave a note from long ago, and bad bits before the end of the log would be taken for a torn write."""
+    now = [0.0]
+    monkeypatch.setattr("bookspark.bookie.commit.group_writer.monotonic", lambda: now[0])
+    disk = MemoryFileSystem("/disk")
+
+    def noted():
+        return SyncedNote(disk.crashed(nothing_kept), f"{LOG}.synced", 1).read()
+
+    with without_threads():
+        run = Stepped(config(Path("/disk")), disk)
+        for entry_id in range(3):
+            run.add(1, entry_id)
+            run.commit()
+        behind = noted()
+        assert 0 < behind < len(disk.files()[f"{LOG}.arrows"])
+        now[0] += 1.5
+        run.add(1, 3)
+        run.commit()
+        assert noted() == len(disk.files()[f"{LOG}.arrows"])
+        run.storage.close()
