@@ -5,22 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from pathlib import Path
 
 import pytest
 
 from bookspark.bookie.commit.completions import AllOf, AnyOf
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.bookie.storage import Storage
-from bookspark.testing.memory_files import MemoryFileSystem
-from bookspark.testing.power_cuts import nothing_kept
 from bookspark.wire.header import Status
 from tests.awaiting import await_that
 from tests.bookie.kit import KEY, SECONDS_MAX, Pumped, config
-from tests.bookie.stepped import Stepped, without_threads
 
-LOG = "/disk/logs/00000001"
 PAIRS = list(itertools.product((Status.OK, Status.IO_ERROR, Status.READ_ONLY, Status.CONFLICT), repeat=2))
 
 
@@ -117,29 +111,3 @@ def test_a_commit_thread_whose_loop_is_closed_ends_its_work_without_a_word(tmp_p
     again = Storage(config(tmp_path), RealFileSystem()).open()
     assert again.holdings.control.known(1).fenced
     again.close()
-
-
-# -- notes
-
-
-def test_the_notes_of_a_directory_that_is_always_busy_are_durable_about_a_second_behind(monkeypatch):
-    """A power cut would leave a note from long ago, and bad bits before the end of the log would be taken for a torn write."""
-    now = [0.0]
-    monkeypatch.setattr("bookspark.bookie.commit.group_writer.monotonic", lambda: now[0])
-    disk = MemoryFileSystem("/disk")
-
-    def noted():
-        return SyncedNote(disk.crashed(nothing_kept), f"{LOG}.synced", 1).read()
-
-    with without_threads():
-        run = Stepped(config(Path("/disk")), disk)
-        for entry_id in range(3):
-            run.add(1, entry_id)
-            run.commit()
-        behind = noted()
-        assert 0 < behind < len(disk.files()[f"{LOG}.arrows"])
-        now[0] += 1.5
-        run.add(1, 3)
-        run.commit()
-        assert noted() == len(disk.files()[f"{LOG}.arrows"])
-        run.storage.close()

@@ -48,10 +48,13 @@ class Retried:
         self.retries = Retries(self.asked.append)
 
     def refuse(self, bookie, response=BUSY):
-        async def refused():
-            self.retries.refused(bookie, response)
+        self.in_loop(self.retries.refused, bookie, response)
 
-        self.timers.run_until_complete(refused())
+    def in_loop(self, function, *arguments):
+        async def call():
+            return function(*arguments)
+
+        return self.timers.run_until_complete(call())
 
 
 def test_a_bookie_that_goes_on_refusing_is_asked_less_and_less_often(retries, timers):
@@ -80,6 +83,14 @@ def test_many_refusals_are_one_question(retries, timers):
     assert retries.asked == ["b1", "b2"]
     retries.refuse("b1")
     assert timers.pass_time() == [0.2]
+
+
+def test_a_bookie_that_refuses_again_at_once_is_asked_again(timers):
+    """What is sent to a connection that was cut meanwhile is answered before the call returns."""
+    retried = Retried(timers)
+    retried.retries = Retries(lambda bookie: retried.retries.refused(bookie, BUSY))
+    retried.refuse("b1")
+    assert [retried.in_loop(timers.pass_time) for _ in range(3)] == [[0.1], [0.2], [0.4]]
 
 
 @pytest.mark.parametrize("response", [Positive(), Negative(), *(Unknown(reason) for reason in FINAL_REASONS)])
