@@ -9,6 +9,7 @@ import pytest
 
 from bookspark.bookie.commit.commit_items import SyncWritten
 from bookspark.bookie.disk.control_log import control_note
+from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.index import log_of, position_of
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.bookie.steps import run_steps
@@ -138,6 +139,47 @@ def test_a_bookie_that_finds_no_room_as_it_stops_syncs_what_it_has_acknowledged(
 def test_a_bookie_that_finds_no_room_as_it_stops_and_can_not_sync_has_lost_what_it_has_acknowledged():
     after = Stepped(NO_JOURNAL, stopped_without_room("sync */logs/*.arrows 1.. io-error"))
     assert after.storage.lossy_boots.unclean
+
+
+def test_a_bookie_that_has_stopped_gives_back_the_room_that_it_had_reserved(tmp_path):
+    run = Stepped(config(tmp_path, entry_log_bytes_max=1 << 20), RealFileSystem())
+    run.add(5, 0)
+    run.commit()
+    [directory] = run.storage.holdings.directories
+    log = directory.current
+    run.storage.close()
+    assert (tmp_path / "logs" / "00000001.arrows").stat().st_size == log.end
+    assert (tmp_path / "logs" / "00000001.arrows").stat().st_blocks * 512 < 1 << 19
+    assert log.file is None
+
+
+# -- who is told
+
+
+def test_what_is_written_to_a_directory_that_was_given_up_for_its_reads_is_not_acknowledged():
+    """Nothing that lies there is held any more."""
+    run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
+    run.add(5, 0)
+    run.commit()
+    late = run.add(5, 1)
+    [directory] = run.storage.holdings.directories
+    for _ in range(64):
+        run.storage._results.read_failed(directory)
+    assert directory.retired
+    run.commit()
+    assert late == [Status.IO_ERROR]
+
+
+def test_a_bookie_that_has_stopped_acknowledges_and_denies_nothing():
+    run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
+    run.add(5, 0)
+    run.commit()
+    run.storage.close()
+    told = []
+    run.storage._records.settle(told.append)
+    run.storage._records.write((), told.append)
+    assert told == [Status.IO_ERROR] * 2
+    assert run.add(5, 1) == [Status.READ_ONLY]
 
 
 # -- synced notes
