@@ -99,7 +99,9 @@ def test_a_tail_that_was_not_synced_is_synced_before_a_boot_serves_it():
 # -- more logs than one
 
 
-@pytest.mark.parametrize("settings", [JOURNAL, config(Path("/disk"), journal_write_data=False, entry_log_bytes_max=1500)])
+@pytest.mark.parametrize(
+    "settings", [JOURNAL, config(Path("/disk"), journal_write_data=False, entry_log_bytes_max=1500)]
+)
 def test_of_a_group_that_fills_several_logs_all_are_synced(settings):
     disk = MemoryFileSystem("/disk")
     run = Stepped(settings, disk)
@@ -116,8 +118,8 @@ def test_of_a_group_that_fills_several_logs_all_are_synced(settings):
 
 
 def stopped_without_room(*rules):
-    """A bookie that has acknowledged entries 0 to 3 before their sync finds no room for the next one, as it stops. Returns the disk
-    after a power cut."""
+    """A bookie that has acknowledged entries 0 to 3 before their sync finds no room for the next one, as it stops. Returns the
+    disk after a power cut."""
     disk = MemoryFileSystem("/disk")
     files = FaultyFileSystem(disk)
     run = Stepped(NO_JOURNAL, files)

@@ -126,7 +126,7 @@ def test_what_was_not_sent_yet_when_a_ledger_failed_is_kept_no_longer(bench):
 
 def test_a_bookie_that_is_away_when_an_entry_is_sent_is_replaced(bench):
     """It is sent nothing, so it answers nothing: somebody has to tell the machine."""
-    b1, b2, b3, _ = [bench.bookie(f"b{i}") for i in (1, 2, 3, 4)]
+    _, _, b3, _ = [bench.bookie(f"b{i}") for i in (1, 2, 3, 4)]
     asked = []
 
     def store(metadata, action):

@@ -44,7 +44,7 @@ class Part(NamedTuple):
 _CLIENTS = (
     "client_metrics", "close_race", "ensemble_changes", "fetching", "guaranteed_write_quorum", "handles", "ledgers",
     "no_call_hangs", "placement", "pressure", "published_counterexamples", "read_only_bookies", "reads",
-    "recovery_under_faults", "relaxed_durability", "tailing", "wire_faults", "writers_lac", "wrong_arguments",
+    "recovery_under_faults", "relaxed_durability", "security", "tailing", "wire_faults", "writers_lac", "wrong_arguments",
 )  # fmt: skip
 """Modules of tests/cluster that are about clients: each of their tests takes about a second."""
 
