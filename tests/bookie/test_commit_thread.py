@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 
 import pytest
 
@@ -50,32 +49,6 @@ def pumped(tmp_path):
     made = Pumped(config(tmp_path, journal_write_data=False, background_sync_bytes=1, background_sync_interval_ms=1))
     yield made
     made.storage.close()
-
-
-def no_more_threads(monkeypatch, named):
-    """The machine has no thread left for those of this name."""
-    start = threading.Thread.start
-
-    def limited(thread):
-        if thread.name.startswith(named):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", limited)
-
-
-def test_where_there_is_no_thread_for_background_syncs_the_commit_thread_makes_them(pumped, monkeypatch, caplog):
-    no_more_threads(monkeypatch, "sync ")
-    assert pumped.add(1, 0) == Status.OK
-    [directory] = pumped.storage.holdings.directories
-    log = directory.current
-    await_that(lambda: log.synced == log.end, SECONDS_MAX, what="the sync in the background")
-    assert "so its commit thread makes the syncs" in caplog.text
-    assert pumped.add(1, 1) == Status.OK
-    assert pumped.ids(1) == [0, 1]
-    monkeypatch.undo()
-    assert pumped.add(1, 2) == Status.OK
-    await_that(lambda: log.synced == log.end, SECONDS_MAX, what="the sync in the background")
 
 
 def test_a_commit_thread_that_ends_of_a_defect_ends_the_bookie(pumped, caplog):

@@ -13,14 +13,13 @@ import os
 import resource
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 _MEMORY_MAX = 8 << 30
-_LOOK_SECONDS = 0.2
 _WAITS_SECONDS = 600
 """How long a process may wait, if it does nothing."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -88,28 +87,30 @@ def _forked(work: Work, answer: Any) -> int:
         limit = int(work.limit_seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
-        ends = [(time.monotonic() + 10 * limit + _WAITS_SECONDS, None)]
+        news: SimpleQueue[tuple[float | None, Any]] = SimpleQueue()
 
         def look() -> None:
+            seconds: float | None
+            seconds, said = 10 * limit + _WAITS_SECONDS, None
             while True:
-                at, said = ends[-1]
-                if time.monotonic() > at:
+                try:
+                    seconds, said = news.get(timeout=seconds)
+                except Empty:
                     json.dump(said, answer)
                     answer.flush()
                     os._exit(0)
-                time.sleep(_LOOK_SECONDS)
 
         # Tests that look at threads do not see this one.
         _thread.start_new_thread(look, ())
 
         def watch(seconds: float, said: Any) -> None:
-            ends.append((time.monotonic() + seconds, said))
+            news.put((seconds, said))
 
         try:
             said = work.do(watch)
         except BaseException as error:
             said = f"{type(error).__name__}: {error}"
-        ends.append((float("inf"), None))
+        news.put((None, None))
         json.dump(said, answer)
         answer.flush()
     finally:

@@ -204,7 +204,7 @@ class TestDriverOperators:
 
     def test_nobody_awaits_a_task_nor_does_steps(self):
         assert driver_texts("stop")["await"] == ["await self._stopped() → pass"]
-        assert driver_texts("_append")["await"] == ["yield from self._write(entries) → (yield)"]
+        assert driver_texts("_append")["await"] == ["yield from self._write(entries) → yield"]
 
     def test_unknown_becomes_no_and_no_becomes_unknown(self):
         assert driver_texts("answer")["status"] == [
@@ -218,7 +218,7 @@ def test_a_mutant_takes_the_place_of_a_method_that_calls_super_although_it_does_
     """Else the harness could not make it: only code that needs the same from outside can take a function's place."""
     before = ConnectionsOfTests.close.__code__
     mutants = mutants_of(inspect.getsource(ConnectionsOfTests), "m", "ConnectionsOfTests.close", DRIVER_OPERATORS)
-    mutant = next(mutant for mutant in mutants if mutant.operator == "lock")
+    mutant = next(mutant for mutant in mutants if mutant.operator == "step")
     code = code_for(ConnectionsOfTests.close, mutant.tree, __file__, "ConnectionsOfTests.close")
     monkeypatch.setattr(ConnectionsOfTests.close, "__code__", code)
     ConnectionsOfTests().close()
