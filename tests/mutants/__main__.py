@@ -124,9 +124,13 @@ def _table(verdicts: Iterable[dict[str, Any]]) -> None:
             count["simulated"] += verdict["simulation"] is not None
             count["by simulate"] += bool(verdict["simulation"])
             count["by tests"] += bool(verdict["tests"])
+            count["by the clock"] += str(verdict["tests"]).startswith("time limit")
             count["survived"] += not verdict["killed"]
             count["no test reaches"] += verdict["simulation"] is None and verdict["tests"] is None
-    columns = ("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "survived", "no test reaches")
+    columns = (
+        *("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "by the clock", "survived"),
+        "no test reaches",
+    )
     print("", f"| shelf | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", sep="\n", file=sys.stderr)
     for row, count in sorted(counts.items(), key=lambda one: (one[0] == "all", one[0])):
         print(f"| {row} | {' | '.join(str(count[column]) for column in columns)} |", file=sys.stderr)

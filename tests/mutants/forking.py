@@ -1,7 +1,8 @@
 """Works in forked processes, with limits.
 
 Law: a process that takes too much processor time, memory or time is ended, and so is what it leaves behind: whatever it started
-becomes this process's child when its parent is gone, and is killed then.
+becomes this process's child when its parent is gone, and is killed then. Its temporary files are in a folder of its own, which is
+removed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ctypes
 import json
 import os
 import resource
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -40,20 +42,22 @@ def each_in_a_process(works: Iterable[Work], processes: int) -> Iterator[tuple[A
     """Do each work in a forked process. Yields its key with what it returned, or None if it was ended at its limit."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     before = set(_children())
-    running: dict[int, tuple[Any, Any]] = {}
+    running: dict[int, tuple[Any, Any, str]] = {}
     waiting = iter(works)
     try:
         while True:
             while len(running) < processes and (work := next(waiting, None)) is not None:
-                answer = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is closed when the process has ended
-                running[_forked(work, answer)] = work.key, answer
+                # Both are gone when the process has ended.
+                answer, folder = tempfile.TemporaryFile("w+"), tempfile.mkdtemp(prefix="m-")  # noqa: SIM115
+                running[_forked(work, answer, folder)] = work.key, answer, folder
             if not running:
                 return
             ended, _ = os.wait()
             if ended not in running:
                 continue
             _end_all(set(_children()) - before - running.keys())
-            key, answer = running.pop(ended)
+            key, answer, folder = running.pop(ended)
+            shutil.rmtree(folder, ignore_errors=True)
             with answer:
                 answer.seek(0)
                 said = json.loads(answer.read() or "null")
@@ -76,7 +80,7 @@ def _end_all(processes: Iterable[int]) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def _forked(work: Work, answer: Any) -> int:
+def _forked(work: Work, answer: Any, folder: str) -> int:
     process = os.fork()
     if process:
         return process
@@ -84,6 +88,8 @@ def _forked(work: Work, answer: Any) -> int:
         quiet = os.open(os.devnull, os.O_RDWR)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
+        # pytest's own, Python's, and those of processes that it starts.
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
         limit = int(work.limit_seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))

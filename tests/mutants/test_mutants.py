@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from functools import cache
@@ -263,12 +264,14 @@ def in_a_thread(call, *arguments):
 
 def test_a_process_that_does_not_end_is_ended_with_all_that_it_started():
     def hangs(watch):
+        tempfile.mkdtemp()
         left = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        watch(0.0, {"left": left.pid})
+        watch(0.0, {"left": left.pid, "folder": tempfile.gettempdir()})
         left.wait()
 
     ((key, said),) = each_in_a_process([Work("hangs", hangs, 60)], 1)
     assert key == "hangs"
+    assert said["folder"] != tempfile.gettempdir() and not os.path.exists(said["folder"])
     # Killed, and a child of this process.
     assert os.waitstatus_to_exitcode(os.waitpid(said["left"], 0)[1]) == -signal.SIGKILL
 
