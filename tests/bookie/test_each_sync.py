@@ -9,6 +9,7 @@ import pytest
 
 from bookspark.bookie.commit.commit_items import SyncWritten
 from bookspark.bookie.disk.control_log import control_note
+from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.index import log_of, position_of
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.bookie.steps import run_steps
@@ -95,6 +96,94 @@ def test_a_tail_that_was_not_synced_is_synced_before_a_boot_serves_it():
     assert ids(after, 5) == [0, 1, 2, 3] and not after.storage.damaged
 
 
+# -- more logs than one
+
+
+@pytest.mark.parametrize(
+    "settings", [JOURNAL, config(Path("/disk"), journal_write_data=False, entry_log_bytes_max=1500)]
+)
+def test_of_a_group_that_fills_several_logs_all_are_synced(settings):
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(settings, disk)
+    statuses = [run.add(5, entry_id, payload=bytes(400)) for entry_id in range(9)]
+    run.commit()
+    assert statuses == [[Status.OK]] * 9
+    assert len([path for path in disk.files() if path.endswith(".arrows")]) > 2
+    if not settings.journal_write_data:
+        # What was acknowledged early is durable at the latest when the bookie has stopped.
+        run.storage.close()
+    after = Stepped(settings, disk.crashed(nothing_kept))
+    assert ids(after, 5) == list(range(9)) and held(after, 5) == [[(0, 8)]]
+    assert not after.storage.damaged and not after.storage.lossy_boots.unclean
+
+
+def stopped_without_room(*rules):
+    """A bookie that has acknowledged entries 0 to 3 before their sync finds no room for the next one, as it stops. Returns the
+    disk after a power cut."""
+    disk = MemoryFileSystem("/disk")
+    files = FaultyFileSystem(disk)
+    run = Stepped(NO_JOURNAL, files)
+    acknowledged = run.add(5, 0, 3)
+    run.commit()
+    for rule in ("write */logs/*.arrows 1.. no-space", *rules):
+        files.add(rule)
+    refused = run.add(5, 4)
+    run.storage.close()
+    assert (acknowledged, refused) == ([Status.OK], [Status.READ_ONLY])
+    return disk.crashed(nothing_kept)
+
+
+def test_a_bookie_that_finds_no_room_as_it_stops_syncs_what_it_has_acknowledged():
+    after = Stepped(NO_JOURNAL, stopped_without_room())
+    assert ids(after, 5) == [0, 1, 2, 3] and not after.storage.lossy_boots.unclean
+
+
+def test_a_bookie_that_finds_no_room_as_it_stops_and_can_not_sync_has_lost_what_it_has_acknowledged():
+    after = Stepped(NO_JOURNAL, stopped_without_room("sync */logs/*.arrows 1.. io-error"))
+    assert after.storage.lossy_boots.unclean
+
+
+def test_a_bookie_that_has_stopped_gives_back_the_room_that_it_had_reserved(tmp_path):
+    run = Stepped(config(tmp_path, entry_log_bytes_max=1 << 20), RealFileSystem())
+    run.add(5, 0)
+    run.commit()
+    [directory] = run.storage.holdings.directories
+    log = directory.current
+    run.storage.close()
+    assert (tmp_path / "logs" / "00000001.arrows").stat().st_size == log.end
+    assert (tmp_path / "logs" / "00000001.arrows").stat().st_blocks * 512 < 1 << 19
+    assert log.file is None
+
+
+# -- who is told
+
+
+def test_what_is_written_to_a_directory_that_was_given_up_for_its_reads_is_not_acknowledged():
+    """Nothing that lies there is held any more."""
+    run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
+    run.add(5, 0)
+    run.commit()
+    late = run.add(5, 1)
+    [directory] = run.storage.holdings.directories
+    for _ in range(64):
+        run.storage._results.read_failed(directory)
+    assert directory.retired
+    run.commit()
+    assert late == [Status.IO_ERROR]
+
+
+def test_a_bookie_that_has_stopped_acknowledges_and_denies_nothing():
+    run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
+    run.add(5, 0)
+    run.commit()
+    run.storage.close()
+    told = []
+    run.storage._records.settle(told.append)
+    run.storage._records.write((), told.append)
+    assert told == [Status.IO_ERROR] * 2
+    assert run.add(5, 1) == [Status.READ_ONLY]
+
+
 # -- synced notes
 
 
@@ -135,6 +224,47 @@ def test_a_note_is_durable_once_its_control_log_is_written_anew(no_seconds):
     damaged.flip("/disk/control.log", size - 3, 3)
     with pytest.raises(StorageError, match="a fence may be lost"):
         Stepped(JOURNAL, damaged)
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_note_that_can_not_be_made_durable_retires_its_directory(busy, monkeypatch):
+    """After a failed sync nobody knows what the disk holds."""
+    now = [0.0]
+    monkeypatch.setattr("bookspark.bookie.commit.group_writer.monotonic", lambda: now[0])
+    disk = MemoryFileSystem("/disk")
+    files = FaultyFileSystem(disk)
+    run = Stepped(JOURNAL, files)
+    run.add(5, 0)
+    run.commit()
+    behind = run.add(5, 1)
+    run.commit()
+    assert behind == [Status.OK]
+    files.add("sync *.synced 1 io-error")
+    now[0] += 1.5
+    [directory] = run.storage.holdings.directories
+    if busy:
+        run.add(5, 2)
+        run.commit()
+    else:
+        directory.commit._writer.note_idle()
+    last = run.add(5, 3)
+    run.commit()
+    assert last != [Status.OK] and directory.retired
+
+
+def test_a_marker_that_can_not_be_removed_retires_its_directory():
+    disk = MemoryFileSystem("/disk")
+    files = FaultyFileSystem(disk)
+    run = Stepped(NO_JOURNAL, files)
+    run.add(5, 0)
+    run.commit()
+    [directory] = run.storage.holdings.directories
+    run.seal()
+    files.add("unlink */unclean 1 io-error")
+    directory.commit._writer.note_idle()
+    last = run.add(5, 1)
+    run.commit()
+    assert last != [Status.OK] and directory.retired
 
 
 def test_the_notes_are_durable_once_a_checkpoint_is_made(no_seconds):

@@ -78,6 +78,19 @@ def test_a_large_frame_is_sent_by_itself_after_what_came_before_it() -> None:
     assert writes == [b"small", large, b"last"]
 
 
+@pytest.mark.parametrize("size", [1_000, 200_000])
+def test_a_frame_in_two_parts_is_sent_whole_between_those_beside_it(size: int) -> None:
+    """Recovery writes batches back so: a head of its own before the body as it came."""
+    body = bytes(range(200)) * (size // 200)
+
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        for request_id, (head, rest) in enumerate(((b"before", b""), (b"head", body), (b"after", b""))):
+            connection.send(request_id, head, Question(lambda _, answer: answers.append(answer), None), rest)
+
+    writes, _ = run(scenario)
+    assert b"".join(writes) == b"beforehead" + body + b"after"
+
+
 def test_what_was_not_sent_when_the_connection_was_cut_never_is_and_is_answered_unknown() -> None:
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         connection.send(1, b"frame", Question(lambda _, answer: answers.append(answer), None))

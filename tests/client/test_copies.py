@@ -39,6 +39,8 @@ def test_a_copy_that_the_bookie_lost_is_unreadable(monkeypatch: pytest.MonkeyPat
 def test_a_copy_that_can_not_be_read_just_now_is_not_taken_for_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit told of divergent and damaged copies because a bookie had no file descriptor left."""
     assert read(monkeypatch, (19, FAILED), (22, FAILED), (22, FAILED), (49, Positive())) == []
+    each_brings_one = [(end, FAILED) for end in range(19, 25)]
+    assert read(monkeypatch, *each_brings_one, (49, Positive())) == []
     with pytest.raises(ReadError, match=r"bookie-1 could not read entry 23 of ledger 5 now.*try again"):
         read(monkeypatch, (19, FAILED), *[(22, FAILED)] * 3)
 

@@ -96,6 +96,55 @@ def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
     assert not any(bench.connections._wanted.values())
 
 
+def test_an_add_tells_the_bookies_what_is_confirmed(bench):
+    """One too few leaves readers behind, one too many shows them what may be lost."""
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    bench.open()
+    driver = bench.driver()
+    for entry_id in range(3):
+        bench.append(driver, b"%d" % entry_id)
+        assert driver.shared.acknowledged.wait(lambda last=entry_id: driver.shared.acknowledged.value == last, SECONDS)
+        headers = [added(bookie) for bookie in bookies]
+        assert {header.first_entry_id for header in headers} == {entry_id}
+        assert {header.last_add_confirmed for header in headers} == {entry_id - 1}
+
+
+def test_what_was_not_sent_yet_when_a_ledger_failed_is_kept_no_longer(bench):
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    for bookie in bookies:
+        del bookie.statuses[Kind.ADD]
+    bench.open(frames_in_flight_max=1)
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    added(bookies[0])
+    bench.append(driver, b"1")
+    assert bench.in_loop(lambda: driver.shared.outgoing)
+    bench.in_loop(driver.abandon, LedgerFencedError("the test"))
+    assert isinstance(driver.shared.acknowledged.error, LedgerFencedError)
+    assert not driver.shared.outgoing
+
+
+def test_a_bookie_that_is_away_when_an_entry_is_sent_is_replaced(bench):
+    """It is sent nothing, so it answers nothing: somebody has to tell the machine."""
+    _, _, b3, _ = [bench.bookie(f"b{i}") for i in (1, 2, 3, 4)]
+    asked = []
+
+    def store(metadata, action):
+        asked.append(action)
+        return BookiesChosen(("b4",)) if isinstance(action, ChooseBookies) else MetadataWritten(1)
+
+    bench.open()
+    driver = bench.driver((3, 3, 3), store)
+    bench.append(driver, b"0")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    b3.end()
+    await_that(lambda: bench.in_loop(bench.connections.is_away, "b3"), SECONDS)
+    assert not asked
+    bench.append(driver, b"1")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
+    assert driver.writer.metadata.last_fragment.ensemble == ("b1", "b2", "b4")
+
+
 def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkeypatch):
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     bench.open()

@@ -113,6 +113,14 @@ class TestSparseRead:
         event = read(ended(frame(2), frame(4), last=4, value=2), 2)
         assert (event.last, event.following.reason) == (2, UnknownReason.BAD_REQUEST)
 
+    @pytest.mark.parametrize("frames", [[frame(2, 3), frame(3, 4)], [frame(2), frame(2), frame(4)]])
+    def test_an_answer_that_goes_back_is_a_bad_one_and_denies_nothing(self, frames):
+        count = sum(one.header.last_entry_id - one.header.first_entry_id + 1 for one in frames)
+        for sparse in (False, True):
+            event = read(ended(*frames, last=9, value=count), 2, sparse=sparse)
+            assert isinstance(event.following, Unknown) and event.following.reason is UnknownReason.BAD_REQUEST
+            assert (event.last, event.ahead) == (frames[0].header.last_entry_id, ())
+
 
 class Sent(OneAnswer):
     """Keeps what is sent, and acknowledges it."""

@@ -1,4 +1,4 @@
-"""``scripts/mutants``: are wrong protocols found? One line of JSON for each mutant, and a table at the end.
+"""``scripts/mutants``: are wrong protocols and wrong drivers found? One line of JSON for each mutant, and a table at the end.
 
 Exit status: 0 if all that are no equivalents were found, 1 if some survived, 2 for wrong arguments or for tests that fail without
 a mutant.
@@ -20,21 +20,20 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.changing import ROOT, Known, all_mutants
+from tests.mutants.changing import PARTS, ROOT, Known, all_mutants
 from tests.mutants.equivalents import equivalents
 from tests.mutants.judging import Judge
-
-TESTS = ("tests/protocol", "tests/scenarios", "tests/simulation")
 
 
 def main() -> int:
     options = _arguments()
+    part = PARTS[options.of]
     before = _verdicts(options.out)
     verdicts: list[dict[str, Any]] = []
     stdout = sys.stdout
 
     def choose() -> Sequence[Known]:
-        return _chosen(all_mutants(), options, before)
+        return _chosen(all_mutants(part), options, before)
 
     def told(verdict: dict[str, Any]) -> None:
         verdicts.append(verdict)
@@ -48,10 +47,18 @@ def main() -> int:
         for mutant in choose():
             print(mutant.name)
         return 0
-    judge = Judge(choose, told, seconds=options.seconds, schedules=options.schedules, processes=options.processes)
+    judge = Judge(
+        choose,
+        told,
+        seconds=options.seconds,
+        schedules=options.schedules,
+        processes=options.processes,
+        part=part,
+        reached_at=options.reached,
+    )
     arguments = ["-p", "no:cacheprovider", "-s", "-q", "-o", "timeout=0", "--rootdir", str(ROOT)]
     with redirect_stdout(sys.stderr):
-        status = pytest.main([*arguments, *(str(ROOT / test) for test in options.tests or TESTS)], plugins=[judge])
+        status = pytest.main([*arguments, *(str(ROOT / test) for test in options.tests or part.tests)], plugins=[judge])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return 2
     known = {verdict["mutant"]: verdict for verdict in (*before.values(), *verdicts)}
@@ -61,6 +68,10 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser.add_argument("--of", choices=PARTS, default="protocol", help="wrong functions of what (default: protocol)")
+    parser.add_argument(
+        "--reached", type=Path, help="which tests reach what: measured if the file does not have it, and added to it"
+    )
     parser.add_argument("--sample", type=int, help="judge so many mutants (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="which ones a sample has (default: 1)")
     parser.add_argument("--only", type=re.compile, help="judge mutants whose name has this regular expression in it")
@@ -74,7 +85,7 @@ def _arguments() -> argparse.Namespace:
         "--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core"
     )
     parser.add_argument("--list", action="store_true", help="say which mutants those would be")
-    parser.add_argument("tests", nargs="*", help=f"default: {' '.join(TESTS)}")
+    parser.add_argument("tests", nargs="*", help="default: those that may reach the part")
     return parser.parse_args()
 
 
@@ -100,10 +111,10 @@ def _is_survivor(verdict: dict[str, Any]) -> bool:
 
 
 def _table(verdicts: Iterable[dict[str, Any]]) -> None:
-    """Rows: shelves of the protocol; columns: how many mutants, and who found them."""
+    """Rows: shelves; columns: how many mutants, and who found them."""
     counts: dict[str, Counter[str]] = {}
     for verdict in verdicts:
-        for row in (verdict["mutant"].partition(".")[0], "all"):
+        for row in (_shelf(verdict["mutant"]), "all"):
             count = counts.setdefault(row, Counter())
             count["mutants"] += 1
             if verdict["mutant"] in equivalents():
@@ -113,11 +124,22 @@ def _table(verdicts: Iterable[dict[str, Any]]) -> None:
             count["simulated"] += verdict["simulation"] is not None
             count["by simulate"] += bool(verdict["simulation"])
             count["by tests"] += bool(verdict["tests"])
+            count["by the clock"] += str(verdict["tests"]).startswith("time limit")
             count["survived"] += not verdict["killed"]
-    columns = ("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "survived")
+            count["no test reaches"] += verdict["simulation"] is None and verdict["tests"] is None
+    columns = (
+        *("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "by the clock", "survived"),
+        "no test reaches",
+    )
     print("", f"| shelf | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", sep="\n", file=sys.stderr)
     for row, count in sorted(counts.items(), key=lambda one: (one[0] == "all", one[0])):
         print(f"| {row} | {' | '.join(str(count[column]) for column in columns)} |", file=sys.stderr)
+
+
+def _shelf(mutant: str) -> str:
+    """``bookie/commit`` of ``bookspark.bookie.commit.commit_thread:…``; of the protocol ``writing`` of ``writing.writer:…``."""
+    names = mutant.partition(":")[0].split(".")
+    return "/".join(names[1:3] if len(names) > 3 else names[1:2]) if names[0] == "bookspark" else names[0]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The operators of the mutant harness: from a function of the protocol, all wrong functions that differ from it in one place.
+"""The operators of the mutant harness: from a function, all wrong functions that differ from it in one place.
 
 Law: an operator looks at one place of the syntax tree and returns what could stand there instead. Nothing is written to a file,
 and after each mutant the tree is as it was. A mutant's name is made of the function and of the two texts, so it is the same until
@@ -10,11 +10,13 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 ANY_VERSION = "mutants_any_version"
 """The name of a version that every compare-and-set takes for the right one (``changing``)."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _QUORUMS = re.compile(r"_?(?:ack_quorum|write_quorum|copies|quorum_coverage)$")
 _WATERMARKS = re.compile(
@@ -62,6 +64,14 @@ class Mutant(NamedTuple):
     tree: ast.Module
 
 
+class Swap(ast.Pass):
+    """Instead of a statement: the next one, ``second``, and then the statement."""
+
+    def __init__(self, second: ast.stmt) -> None:
+        super().__init__()
+        self.second = second
+
+
 # -- operators: what may stand in a place
 
 
@@ -96,7 +106,7 @@ def _comparison(place: Place) -> Iterator[ast.AST]:
 def _quorum(place: Place) -> Iterator[ast.AST]:
     """A quorum is one more, or one less."""
     is_target = isinstance(getattr(place.node, "ctx", None), ast.Store)
-    if not is_target and place.field != "func" and _QUORUMS.search(_name(place.node)):
+    if not is_target and place.field != "func" and _QUORUMS.search(named(place.node)):
         yield from _shifted(place.node)
 
 
@@ -140,10 +150,10 @@ def _watermark(place: Place) -> Iterator[ast.AST]:
             return
     match parent:
         case ast.Assign(targets=[target]) | ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            if place.field == "value" and _WATERMARKS.search(_name(target)) and not _is_no_number(node):
+            if place.field == "value" and _WATERMARKS.search(named(target)) and not _is_no_number(node):
                 yield from _shifted(node)
         case ast.Call() if place.field == "args" and isinstance(node, ast.Name | ast.Attribute):
-            if _WATERMARKS.search(_name(node)):
+            if _WATERMARKS.search(named(node)):
                 yield from _shifted(node)
 
 
@@ -169,7 +179,7 @@ def _flag(place: Place) -> Iterator[ast.AST]:
 def _compare_and_set(place: Place) -> Iterator[ast.AST]:
     """Metadata is written without compare-and-set."""
     match place.node:
-        case ast.Call(func=func, args=[record, _]) if _name(func) == "WriteMetadata":
+        case ast.Call(func=func, args=[record, _]) if named(func) == "WriteMetadata":
             yield ast.Call(func, [record, ast.Name(ANY_VERSION, ast.Load())], [])
 
 
@@ -185,7 +195,8 @@ def _step(place: Place) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
-OPERATORS: dict[str, Callable[[Place], Iterator[ast.AST]]] = {
+Operators = Mapping[str, Callable[[Place], Iterator[ast.AST]]]
+OPERATORS: Operators = {
     "guard": _guard,
     "comparison": _comparison,
     "quorum": _quorum,
@@ -205,13 +216,13 @@ def _shifted(node: ast.AST) -> Iterator[ast.AST]:
     yield ast.BinOp(node, ast.Sub(), ast.Constant(1))
 
 
-def _name(node: ast.AST) -> str:
+def named(node: ast.AST) -> str:
     """The last word of what is named: ``self.a.b`` is b, and so is a call of it. Only what is read has one, and targets."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
         case ast.Call(func=func):
-            return _name(func)
+            return named(func)
     return ""
 
 
@@ -237,23 +248,29 @@ def _is_no_number(node: ast.AST) -> bool:
 # -- mutants
 
 
-def mutants_of(source: str, module: str, function: str | None = None) -> Iterator[Mutant]:
+def mutants_of(
+    source: str, module: str, function: str | None = None, operators: Operators | None = None
+) -> Iterator[Mutant]:
     """All mutants of a module's functions, or of one of them. Each one's ``tree`` is good until the next is asked for."""
     tree = ast.parse(source)
     known = _known(tree)
-    for qualified, node in _functions(tree, ""):
+    for qualified, node in functions(tree):
         if function is None or function == qualified:
-            yield from _mutants_of(node, tree, f"{module}:{qualified}", known)
+            yield from _mutants_of(
+                node, tree, f"{module}:{qualified}", known, OPERATORS if operators is None else operators
+            )
 
 
-def _mutants_of(function: ast.FunctionDef, tree: ast.Module, name: str, known: frozenset[str]) -> Iterator[Mutant]:
+def _mutants_of(
+    function: Function, tree: ast.Module, name: str, known: frozenset[str], operators: Operators
+) -> Iterator[Mutant]:
     returns = ast.unparse(function.returns) if function.returns else ""
     if returns == "str" or returns.endswith("Error"):
         return
     known |= _names(function)
     seen: dict[str, int] = {}
     for place in list(_places(function, "Action" in returns)):
-        for operator, instead in OPERATORS.items():
+        for operator, instead in operators.items():
             for new in list(instead(place)):
                 if not _names(new) <= known:
                     continue
@@ -261,44 +278,53 @@ def _mutants_of(function: ast.FunctionDef, tree: ast.Module, name: str, known: f
                 if not hasattr(new, "lineno"):
                     ast.copy_location(new, where)
                 ast.fix_missing_locations(new)
-                text = f"{name} {operator}: {_text(place.node)} → {_text(new)}"
+                wrong = f"{_text(new.second)}; before" if isinstance(new, Swap) else _text(new)
+                text = f"{name} {operator}: {_text(place.node)} → {wrong}"
                 seen[text] = seen.get(text, 0) + 1
-                _put(place, new)
+                before = getattr(place.parent, place.field)
+                setattr(place.parent, place.field, _with(before, place, new))
                 try:
                     again = f" ({seen[text]})" if seen[text] > 1 else ""
                     end = where.end_lineno or where.lineno
                     yield Mutant(text + again, name.rpartition(":")[2], operator, where.lineno, end, tree)
                 finally:
-                    _put(place, place.node)
+                    setattr(place.parent, place.field, before)
 
 
-def _located(place: Place) -> ast.expr | ast.stmt | ast.pattern:
+def _located(place: Place) -> ast.expr | ast.stmt | ast.pattern | ast.excepthandler:
     """The node, or the part of it that has lines."""
     node = place.node.pattern if isinstance(place.node, ast.match_case) else place.node
-    assert isinstance(node, ast.expr | ast.stmt | ast.pattern)
+    assert isinstance(node, ast.expr | ast.stmt | ast.pattern | ast.excepthandler)
     return node
 
 
 def _text(node: ast.AST) -> str:
-    return " ".join(ast.unparse(node).split())
+    """On one line; of a block with more than one statement only its head."""
+    lines = ast.unparse(node).split("\n")
+    is_long = isinstance(node, ast.With | ast.Try | ast.ExceptHandler | ast.If) and len(lines) > 2
+    return " ".join((lines[0] or lines[1] if is_long else " ".join(lines)).split())
 
 
-def _put(place: Place, node: ast.AST) -> None:
+def _with(before: object, place: Place, new: ast.AST) -> object:
+    """The parent's field with ``new`` in the place."""
     if place.at is None:
-        setattr(place.parent, place.field, node)
-    else:
-        getattr(place.parent, place.field)[place.at] = node
+        return new
+    assert isinstance(before, list)
+    if isinstance(new, Swap):
+        return [*before[: place.at], new.second, place.node, *before[place.at + 2 :]]
+    return [*before[: place.at], new, *before[place.at + 1 :]]
 
 
-def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
+    """The functions and methods below a node that are not in a function, by their names."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef) and child.name not in ("__repr__", "__str__"):
+        if isinstance(child, Function) and child.name not in ("__repr__", "__str__"):
             yield f"{prefix}{child.name}", child
         elif isinstance(child, ast.ClassDef):
-            yield from _functions(child, f"{prefix}{child.name}.")
+            yield from functions(child, f"{prefix}{child.name}.")
 
 
-def _places(function: ast.FunctionDef, acts: bool) -> Iterator[Place]:
+def _places(function: Function, acts: bool) -> Iterator[Place]:
     for at, statement in enumerate(function.body):
         yield from _below(statement, function, "body", at, acts)
 
@@ -306,7 +332,7 @@ def _places(function: ast.FunctionDef, acts: bool) -> Iterator[Place]:
 def _below(node: ast.AST, parent: ast.AST, field: str, at: int | None, acts: bool) -> Iterator[Place]:
     if isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert) or field == "annotation":
         return
-    if isinstance(node, ast.expr | ast.stmt | ast.pattern | ast.match_case):
+    if isinstance(node, ast.expr | ast.stmt | ast.pattern | ast.match_case | ast.excepthandler):
         yield Place(node, parent, field, at, acts)
     for name, value in ast.iter_fields(node):
         children = enumerate(value) if isinstance(value, list) else [(None, value)]
@@ -328,6 +354,11 @@ def _known(tree: ast.Module) -> frozenset[str]:
         match node:
             case ast.Import(names=imported) | ast.ImportFrom(names=imported):
                 names |= {each.asname or each.name for each in imported}
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+            case (
+                ast.ClassDef(name=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.Name(id=name, ctx=ast.Store())
+            ):
                 names.add(name)
     return frozenset(names)

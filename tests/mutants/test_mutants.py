@@ -5,16 +5,26 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from functools import cache
 
 import pytest
 
-from tests.mutants.changing import ROOT, all_mutants
+from bookspark.client.network.patience import Patience
+from tests.mutants.changing import PARTS, ROOT, all_mutants, code_for
+from tests.mutants.driver_operators import DRIVER_OPERATORS
 from tests.mutants.equivalents import equivalents
-from tests.mutants.operators import mutants_of
+from tests.mutants.forking import Work, each_in_a_process
+from tests.mutants.operators import OPERATORS, mutants_of
+from tests.mutants.reaching import Reached, known_runs, traced
 
 MACHINE = """
 class Machine:
@@ -41,6 +51,36 @@ class Machine:
 
     def why(self) -> str:
         return f"{self.last + 1}" if self.last > 1 else "nothing"
+"""
+
+
+DRIVER = """
+class Driver:
+    def commit(self, group):
+        with self._lock:
+            self._file.sync()
+        self.told = group
+        self._tell(group)
+        log.debug("told")
+        self.figures.groups.observe(1)
+
+    def wait(self, timeout):
+        try:
+            return self._queue.get(timeout=self._timeout)
+        except Empty:
+            self._ended = True
+        finally:
+            self._lock.release()
+
+    async def stop(self):
+        await self._stopped()
+
+    def answer(self, found):
+        return Status.IO_ERROR if found else Status.NO_SUCH_ENTRY
+
+    def _append(self, entries):
+        yield from self._write(entries)
+        super().append(entries)
 """
 
 
@@ -76,10 +116,10 @@ def run(*arguments):
     return ended.returncode, [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def texts(function):
+def texts(function, source=MACHINE, operators=OPERATORS):
     """Its mutants by their operators, each as "right → wrong"."""
     found = {}
-    for mutant in mutants_of(MACHINE, "m", f"Machine.{function}"):
+    for mutant in mutants_of(source, "m", function if "." in function else f"Machine.{function}", operators):
         found.setdefault(mutant.operator, []).append(mutant.name.partition(": ")[2])
     return found
 
@@ -140,9 +180,115 @@ class TestOperators:
         assert texts("why") == {}
 
 
-def test_each_mutant_has_a_name_of_its_own_and_each_equivalent_is_one_of_them():
-    names = [mutant.name for mutant in all_mutants()]
+def driver_texts(function):
+    return texts(f"Driver.{function}", DRIVER, DRIVER_OPERATORS)
+
+
+class TestDriverOperators:
+    def test_a_sync_is_left_out_a_lock_not_held_and_two_steps_change_places(self):
+        assert driver_texts("commit") == {
+            "lock": ["with self._lock: self._file.sync() → if True: self._file.sync()"],
+            "sync": ["self._file.sync() → pass"],
+            "step": ["self.told = group → pass", "self._tell(group) → pass"],
+            "order": ["self.told = group → self._tell(group); before"],
+        }
+
+    def test_an_error_is_swallowed_or_passed_on_a_deadline_dropped_and_a_lock_kept(self):
+        found = driver_texts("wait")
+        assert found["exception"] == [
+            "try: → try:",
+            "except Empty: self._ended = True → except Empty: pass",
+            "except Empty: self._ended = True → except Empty: raise",
+        ]
+        assert found["deadline"] == ["self._timeout → 1000000.0"]
+        assert found["lock"] == ["self._lock.release() → pass"]
+
+    def test_nobody_awaits_a_task_nor_does_steps(self):
+        assert driver_texts("stop")["await"] == ["await self._stopped() → pass"]
+        assert driver_texts("_append")["await"] == ["yield from self._write(entries) → yield"]
+
+    def test_unknown_becomes_no_and_no_becomes_unknown(self):
+        assert driver_texts("answer")["status"] == [
+            "Status.IO_ERROR → Status.OK",
+            "Status.IO_ERROR → Status.NO_SUCH_ENTRY",
+            "Status.NO_SUCH_ENTRY → Status.LIMBO",
+        ]
+
+
+def test_a_mutant_takes_the_place_of_a_method_that_calls_super_although_it_does_not(monkeypatch):
+    """Else the harness could not make it: only code that needs the same from outside can take a function's place."""
+    before = ConnectionsOfTests.close.__code__
+    mutants = mutants_of(inspect.getsource(ConnectionsOfTests), "m", "ConnectionsOfTests.close", DRIVER_OPERATORS)
+    mutant = next(mutant for mutant in mutants if mutant.operator == "step")
+    code = code_for(ConnectionsOfTests.close, mutant.tree, __file__, "ConnectionsOfTests.close")
+    monkeypatch.setattr(ConnectionsOfTests.close, "__code__", code)
+    ConnectionsOfTests().close()
+    assert code != before
+
+
+class AllOfTests:
+    def close(self):
+        raise AssertionError("the mutant does not call it")
+
+
+class ConnectionsOfTests(AllOfTests):
+    def close(self):
+        super().close()
+
+
+def test_a_test_that_does_not_reach_a_mutants_lines_does_not_judge_it(tmp_path):
+    part = PARTS["client"]
+    spend, looked = [
+        next(mutant for mutant in all_mutants(part) if f".patience:Patience.{name} " in mutant.name)
+        for name in ("spend", "is_spent")
+    ]
+    patience = Patience(1.0)
+    runs = [
+        traced(part, "spends", lambda: patience.spend(["b1"], 1.0) or "", time.monotonic),
+        traced(part, "spends in a thread", lambda: in_a_thread(patience.spend, ["b1"], 2.0) or "", time.monotonic),
+        traced(part, "looks", lambda: patience.is_spent("b1") or "", time.monotonic),
+    ]
+    kept = tmp_path / "reached"
+    kept.write_text("".join(run.line() for run in runs))
+    assert [*known_runs(kept)] == runs
+    reached = Reached(runs, last=lambda test: False)
+    assert {run.test for run in reached.by(spend)} == {"spends", "spends in a thread"}
+    assert [run.test for run in reached.by(looked)] == ["looks"]
+
+
+def in_a_thread(call, *arguments):
+    thread = threading.Thread(target=call, args=arguments)
+    thread.start()
+    thread.join()
+
+
+def test_a_process_that_does_not_end_is_ended_with_all_that_it_started():
+    def hangs(watch):
+        tempfile.mkdtemp()
+        left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        watch(0.0, {"left": left.pid, "folder": tempfile.gettempdir()})
+        left.wait()
+
+    ((key, said),) = each_in_a_process([Work("hangs", hangs, 60)], 1)
+    assert key == "hangs"
+    assert said["folder"] != tempfile.gettempdir() and not os.path.exists(said["folder"])
+    # Killed, and a child of this process.
+    assert os.waitstatus_to_exitcode(os.waitpid(said["left"], 0)[1]) == -signal.SIGKILL
+
+
+@cache
+def names_of(part):
+    return [mutant.name for mutant in all_mutants(PARTS[part])]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_mutant_has_a_name_of_its_own(part):
+    names = names_of(part)
     assert len(names) == len(set(names)) > 3000
+
+
+def test_each_equivalent_is_one_of_them():
+    names = [name for part in PARTS for name in names_of(part)]
     assert equivalents().keys() - set(names) == set(), "the code has changed: review these again"
     assert all(reason.endswith(".") for reason in equivalents().values())
 

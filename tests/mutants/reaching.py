@@ -1,0 +1,123 @@
+"""Who reaches which line of a part, without a mutant: the tests that can find a wrong one.
+
+Law: a line is named by its function and its distance from the function's head, so what was measured is good until that function
+changes. It can be kept in a file: one line of JSON for each test. All threads of this process count, and no other process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from tests.mutants.changing import ROOT, Known, Part, place_of
+
+Place = tuple[str, str, int]
+"""Path below the root, function, lines from the function's head."""
+
+
+class Run(NamedTuple):
+    """A test, or the simulation, without a mutant. ``failed``: why; empty if it did not."""
+
+    test: str
+    seconds: float
+    failed: str
+    reached: list[Place]
+
+    def line(self) -> str:
+        functions: dict[str, dict[str, list[int]]] = {}
+        for path, function, line in self.reached:
+            functions.setdefault(path, {}).setdefault(function, []).append(line)
+        return json.dumps([self.test, self.seconds, self.failed, functions]) + "\n"
+
+
+def known_runs(file: Path | None) -> Iterator[Run]:
+    if file is None or not file.exists():
+        return
+    for test, seconds, failed, functions in map(json.loads, file.read_text().splitlines()):
+        reached = [
+            (path, function, line)
+            for path, lines_of in functions.items()
+            for function, lines in lines_of.items()
+            for line in lines
+        ]
+        yield Run(test, seconds, failed, reached)
+
+
+class Reached:
+    """The runs by what they reach. ``last``: those that come after the others, a module after the other."""
+
+    def __init__(self, runs: Iterable[Run], last: Callable[[str], bool]) -> None:
+        runs = sorted(runs, key=lambda run: (run.seconds, run.test))
+        quickest: dict[str, float] = {}
+        for run in runs:
+            quickest.setdefault(_module(run), run.seconds)
+        self._turns = {
+            run.test: (True, quickest[_module(run)], _module(run), run.seconds)
+            if last(run.test)
+            else (False, run.seconds, run.test, 0.0)
+            for run in runs
+        }
+        self._by_place: dict[Place, list[Run]] = {}
+        self._by_path: dict[str, list[Run]] = {}
+        for run in runs:
+            for place in run.reached:
+                self._by_place.setdefault(place, []).append(run)
+            for path in {path for path, _, _ in run.reached}:
+                self._by_path.setdefault(path, []).append(run)
+
+    def by(self, mutant: Known) -> list[Run]:
+        """Those who reach the mutant, the quickest first."""
+        path = str(Path(mutant.path).relative_to(ROOT))
+        if not mutant.first:
+            return self._in_turn(self._by_path.get(path, []))
+        function, first = place_of(mutant.path, mutant.first)
+        found = {
+            run.test: run
+            for line in range(first, first + mutant.last - mutant.first + 1)
+            for run in self._by_place.get((path, function, line), ())
+        }
+        return self._in_turn(found.values())
+
+    def _in_turn(self, runs: Iterable[Run]) -> list[Run]:
+        return sorted(runs, key=lambda run: self._turns[run.test])
+
+
+def _module(run: Run) -> str:
+    return run.test.partition("::")[0]
+
+
+def traced(part: Part, test: str, run: Callable[[], str], clock: Callable[[], float]) -> Run:
+    """Run it and note the lines. A function of which all lines were seen is not looked at again."""
+    folder = str(part.folder)
+    left: dict[CodeType, set[int]] = {}
+    seen: set[tuple[str, int]] = set()
+
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(folder):
+            return None
+        if code not in left:
+            left[code] = {line for _, _, line in code.co_lines() if line is not None} - {code.co_firstlineno}
+        return line if left[code] else None
+
+    def line(frame: FrameType, event: str, argument: object) -> Any:
+        left[frame.f_code].discard(frame.f_lineno)
+        seen.add((frame.f_code.co_filename, frame.f_lineno))
+        return line
+
+    began = clock()
+    threading.settrace(enter)
+    sys.settrace(enter)
+    try:
+        failed = run()
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+    seconds = clock() - began
+    reached = [(str(Path(path).relative_to(ROOT)), *place_of(path, at)) for path, at in sorted(seen)]
+    return Run(test, round(seconds, 3), failed, reached)
