@@ -116,7 +116,7 @@ class Storage:
         self.disk_threads = DiskThreads(holdings.directory_of)
         """For what has to wait for a disk."""
         self.loop_is_shared: Callable[[], bool] = lambda: False
-        """Does the loop serve more than one client? Set by who serves them."""
+        """Does the loop serve more than one client at present? Set by who serves them."""
         self.broken: Callable[[str], None] = lambda why: None
         """Called, in any thread, when a commit thread fails and the disk is not at fault. The bookie has to end then, because
         requests may never be answered. Set by who runs the bookie."""

@@ -67,6 +67,8 @@ from bookspark.wire.messages import HealingStatus
 
 STOP_SECONDS_MAX = 50.0
 """A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
+_GARBAGE_OBJECTS = 50_000
+"""The garbage collector looks once so many more objects were made than freed. A group of a thousand adds has some thousand."""
 _SIGNALS_SEEN_SECONDS = 1.0
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -173,6 +175,8 @@ def _boot_and_serve(
     # this moment is never freed.
     gc.freeze()
     storage.holdings.made_objects = gc.freeze
+    # Nor need it look at a thousand adds under way again and again. What is in cycles is freed later: some megabytes.
+    gc.set_threshold(_GARBAGE_OBJECTS, *gc.get_threshold()[1:])
     phase("listening")
     if why := open_to_strangers(config):
         log.warning("%s", why)

@@ -119,13 +119,14 @@ class FrameReceiver:
     def received(self, count: int) -> Iterator[Frame]:
         """The frames that ``count`` more bytes in ``buffer()`` complete. Raises WireError for bytes that are no frame."""
         self._end += count
-        while True:
-            start = self._start
+        size = None
+        while (start := self._start) < self._end:
             size = frame_size(self._chunk, start, self._end, self.frame_bytes_max)
             if size is None or size > self._end - start:
                 break
             self._start = start + size
             yield parse_frame(self._frames[start : start + size])
+            size = None
         self._make_room(size)
 
     def _make_room(self, size: int | None) -> None:

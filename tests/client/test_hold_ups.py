@@ -17,7 +17,6 @@ from bookspark.protocol.ledger.actions import AddAnswered, BookiesChosen, Choose
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.writer import Append, HeldUp, LedgerWriter
-from bookspark.wire.header import Header, Kind
 from tests.awaiting import await_that
 from tests.client.test_connections import MIB, SECONDS
 from tests.client.test_ledger_driver import BOOKIES, DriverBench
@@ -85,7 +84,7 @@ class Ledger:
 
     def append(self):
         first = self.writer.cursors.last_add_pushed + 1
-        self.kept.keep(KeptFrame(Header(Kind.ADD, first, 1, first, first), b"", 1))
+        self.kept.keep(first, KeptFrame(first, b"", 1))
         self.writer.step(Append(1, 1))
 
     def acks(self, bookie, first):
@@ -191,7 +190,7 @@ def kept_for(bench, driver, bookie_id):
     """Bytes that the client keeps for one bookie: on its connection, for the next one, and held back."""
     connections = bench.connections
     connection, attempt = connections._ready.get(bookie_id), connections._connecting.get(bookie_id)
-    held_back = driver._requests._held_back.get(bookie_id, ())
+    held_back = driver._requests.held_back.get(bookie_id, ())
     return (
         (0 if connection is None else connection._transport.get_write_buffer_size())
         + (0 if attempt is None else attempt.bytes_waiting)
@@ -217,4 +216,4 @@ def test_what_is_held_back_for_a_bookie_is_dropped_once_it_is_released(bench, mo
     for first in range(1, 101, 10):
         bench.append(driver, *[bytes(MIB)] * 10)
         assert driver.shared.acknowledged.wait(lambda last=first + 9: driver.shared.acknowledged.value == last, SECONDS)
-    assert bench.in_loop(lambda: len(driver._requests._held_back.get("b1", ()))) <= 10
+    assert bench.in_loop(lambda: len(driver._requests.held_back.get("b1", ()))) <= 10

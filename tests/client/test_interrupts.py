@@ -65,7 +65,7 @@ def test_appends_of_a_signal_handler_have_ids_of_their_own(handle):
         while len(of_handler) < 60:
             payload = b"m%d" % len(mine)
             mine.append((handle.append_async(payload).entry_id, payload))
-    assert dict(mine + of_handler) == dict(enumerate(handle._shared.outgoing._waiting))
+    assert dict(mine + of_handler) == dict(enumerate(handle._shared.outgoing.waiting))
 
 
 def test_what_a_signal_handler_closes_takes_no_more_from_whom_it_interrupted(handle):

@@ -373,13 +373,13 @@ def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it
     bench.append(driver, *[bytes(MIB)] * 30)
     assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 29, SECONDS)
     back = bench.bookie("b3", greets_only=True)
-    await_that(lambda: bench.in_loop(lambda: "b3" in driver._requests._held_back), SECONDS)
+    await_that(lambda: bench.in_loop(lambda: "b3" in driver._requests.held_back), SECONDS)
     for bookie in others:
         bookie.statuses[Kind.SYNC], bookie.last_add_synced = Status.OK, 29
     bench.in_loop(driver.sync, 29)
     assert driver.shared.confirmed.wait(lambda: driver.shared.confirmed.value == 29, SECONDS)
     back.taking.set()
-    await_that(lambda: bench.in_loop(lambda: not driver._requests._held_back), SECONDS)
+    await_that(lambda: bench.in_loop(lambda: not driver._requests.held_back), SECONDS)
     bench.append(driver, b"30")
     came = {}
     while 30 not in came:

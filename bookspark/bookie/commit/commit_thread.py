@@ -6,9 +6,12 @@ share one. ``group_writer`` tells what happens to a group.
 
 Decision: the loop itself writes and syncs a few adds that find the thread idle, because waking a thread and being woken by it
 takes longer than a quick sync. A loop must not hang on a sick disk. So it writes only where the directory is the bookie's only
-one and no more than one client is connected, so that there is nobody else to be held up; and only after many consecutive groups
-that took less than a millisecond each. A slower group gives the work back to the thread. The loop knows whether the thread is
-idle: the loop counts what it hands over, the thread what it has done.
+one and no more than one client is heard or served (``Admission.is_shared``), so that there is nobody else to be held up; and
+only after many consecutive groups that took less than a millisecond each. A slower group gives the work back to the thread. The
+loop knows whether the thread is idle: the loop counts what it hands over, the thread what it has done.
+
+A client that is connected and silent counts as one that is not there: both may come while the loop waits, and are held up by the
+one sync that was slow. So a reader that is done, or a repair that has nothing to do, costs writers nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ class CommitThread:
         """Called, in any thread, when something failed that is not the disk's fault. The bookie has to end then, because what is
         queued may never be answered."""
         self.loop_is_shared: Callable[[], bool] = lambda: False
-        """Does the loop serve more than one client? Then it must not wait for the disk."""
+        """Does the loop serve more than one client at present? Then it must not wait for the disk."""
         writer.broken = lambda why: self.broken(why)
 
     def start(self, post: Post, completed: Completed, soon: Soon | None = None, *, alone: bool = False) -> None:
@@ -150,11 +153,11 @@ class CommitThread:
     def _may_commit_here(self, items: Sequence[Item]) -> bool:
         return (
             self._handed_over == self._through
-            and not self.loop_is_shared()
-            and self._writer.quick_groups >= _QUICK_GROUPS
             and 0 < len(items) <= _ITEMS_HERE_MAX
+            and self._writer.quick_groups >= _QUICK_GROUPS
+            and not self.loop_is_shared()
             and self._writer.takes_at_once(items)
-            and sum(len(item.frame) for item in items if type(item) is EntryWrite) <= _BYTES_HERE_MAX
+            and sum([len(item.frame) for item in items if type(item) is EntryWrite]) <= _BYTES_HERE_MAX
         )
 
     def _told(

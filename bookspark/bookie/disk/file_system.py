@@ -124,13 +124,18 @@ def needing_space() -> _NeedingSpace:
 def write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
     """Write every byte of ``buffers`` from ``position`` on, however short the single writes are; returns the position after the
     last one. Raises NoSpaceError, OSError."""
-    with needing_space():
+    # No ``with``: each add passes here, and its two calls cost more than a note that is in the page cache.
+    try:
         return _write_all(file, buffers, position)
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise NoSpaceError(error.errno, error.strerror, error.filename) from error
+        raise
 
 
 def _write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
     for start in range(0, len(buffers), _IOV_MAX):
-        chunk = buffers[start : start + _IOV_MAX]
+        chunk = buffers[start : start + _IOV_MAX] if len(buffers) > _IOV_MAX else buffers
         expected = sum(map(len, chunk))
         written = file.write(chunk, position)
         if written < expected:

@@ -82,9 +82,10 @@ class SyncedNote:
         if write_number is not None:
             checksum = crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number))
             content += _NOTE.pack(write_number, checksum, 0)
-        with needing_space():
-            file = self._opened()
-        write_all(file, [content], 0)
+        if (file := self._file) is None:
+            with needing_space():
+                file = self._opened()
+        write_all(file, (content,), 0)
         self.is_written = True
 
     def has_written(self) -> bool:

@@ -27,6 +27,7 @@ import logging
 import resource
 from collections import Counter
 from collections.abc import Iterable
+from time import monotonic
 from typing import Protocol, TypeVar
 
 from bookspark.bookie.storage import Storage
@@ -40,6 +41,9 @@ _STRANGERS_MIN, _STRANGERS_MAX = 16, 1024
 _LOOK_SECONDS = 0.1
 """Looking through all connections for one that is silent takes a while when they are many."""
 _WARN_SECONDS = 10.0
+_SILENT_SECONDS = 1.0
+_LOOKED_AT_MAX = 16
+"""Of more connections, some one is always taken to be heard: to look at them takes longer than what it is for."""
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +55,10 @@ class Admitted(Protocol):
     """``origin_of`` the peer's address."""
     heard: int
     """Grows with each arrival of bytes on any connection: that of the last one here."""
+
+    @property
+    def is_served(self) -> bool:
+        """Does the peer wait for entries that it asked for, or are some of them not sent yet?"""
 
     def adjust_reading(self) -> None:
         """Begin or stop reading from the socket, as ``Admission.paused`` says."""
@@ -112,6 +120,10 @@ class Admission:
         """The oldest first."""
         self.heard = 0
         """How often bytes came, on any connection."""
+        self.heard_last: Admitted | None = None
+        """The connection on which bytes came last."""
+        self._turned_at = 0.0
+        """When bytes came last on another connection than before, in seconds of ``monotonic``."""
         self.paused = False
         """Is nothing read from any connection at present?"""
         self._stopping = False
@@ -161,8 +173,25 @@ class Admission:
             self.strangers.pop(stranger, None)
         if connection is not None:
             self.connections.discard(connection)
+            if connection is self.heard_last:
+                self.heard_last = None
         if not self.connections:
             self._all_lost.set()
+
+    def turn_to(self, connection: Admitted) -> None:
+        """Bytes came on this connection, and on another one before."""
+        self.heard_last, self._turned_at = connection, monotonic()
+
+    @property
+    def is_shared(self) -> bool:
+        """Would anybody but the client that was heard last be held up if the loop waited for a moment? Whoever said nothing for a
+        second and gets nothing would not be, and is then as one that comes anew."""
+        connections = self.connections
+        return len(connections) > 1 and (
+            monotonic() - self._turned_at < _SILENT_SECONDS
+            or len(connections) > _LOOKED_AT_MAX
+            or any(one.is_served for one in connections if one is not self.heard_last)
+        )
 
     def check_pressure(self) -> None:
         """Stop reading if too many bytes wait for their sync."""

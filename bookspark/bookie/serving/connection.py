@@ -135,13 +135,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             # The peer was refused, so its bytes are dropped.
             return
-        self.heard = self._admission.heard = self._admission.heard + 1
+        admission = self._admission
+        self.heard = admission.heard = admission.heard + 1
+        if admission.heard_last is not self:
+            admission.turn_to(self)
         try:
             self.take(self.received(count))
         except WireError as error:
             self._refusals.tell(self.peer, error)
             self.refuse(str(error))
-        self._admission.check_pressure()
+        admission.check_pressure()
         self.adjust_reading()
 
     def take(self, frames: Iterable[Any]) -> None:
@@ -190,6 +193,11 @@ class Connection(asyncio.BufferedProtocol):
         """That answer is sent."""
         self._reads -= 1
         self._go_on()
+
+    @property
+    def is_served(self) -> bool:
+        """Does the peer wait for entries that it asked for, or are some of them not sent yet?"""
+        return self._reads > 0 or self._writing_paused or bool(self._held or self._parts)
 
     @property
     def unsent_bytes(self) -> int:

@@ -88,7 +88,7 @@ class BookieServer:
         files = config.tls_certificate, config.tls_key, config.tls_client_ca
         self._tls = FromFiles(files, lambda: server_context(*files))
         self._admission = Admission(storage, config.request_bytes_in_flight_max)
-        storage.loop_is_shared = lambda: len(self._admission.connections) > 1
+        storage.loop_is_shared = lambda: self._admission.is_shared
         self._chunks = ChunkPool()
         self._porch: Porch | None = None
         self._maintenance = Maintenance(config, storage, bookie_id, metadata, rewriter)

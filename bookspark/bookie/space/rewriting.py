@@ -34,8 +34,8 @@ from bookspark.wire.messages import Ranges
 
 BLOCK_ENTRIES_MAX = 256
 BLOCK_PAYLOAD_BYTES_MAX = 256 << 10
-_SLICE_BYTES = 1 << 20
-"""How much is written and synced before the next wait."""
+_SLICE_BYTES = 256 << 10
+"""How much is written and synced before the next wait. While a slice is on its way to the disk, the syncs of appends wait."""
 _POSITION_MAX = (1 << 32) - 1
 _UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA)
 """What an OSError says when the disk can't read the bytes. Any other one is about something else, too many open files for one."""

@@ -25,7 +25,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -183,12 +183,19 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.abort(f"sent what is no answer: {error}")
 
     def pause_writing(self) -> None:
+        if self.lost is not None:
+            return
+        self._traffic.behind += not self.is_behind
         self.is_behind = True
         self._watch_for_stall()
 
     def resume_writing(self) -> None:
-        self.is_behind = False
+        self._keeps_up()
         self._stop_watching()
+
+    def _keeps_up(self) -> None:
+        self._traffic.behind -= self.is_behind
+        self.is_behind = False
 
     def connection_lost(self, error: Exception | None) -> None:
         self.abort(str(error) if error else "closed by the bookie")
@@ -256,15 +263,13 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._batches.clear()
             for request in pending:
                 request.tell(self.bookie_id, Answer(self.lost))
+            self._keeps_up()
             self._on_lost(self)
 
     def _received(self, frame: Frame) -> None:
         header = frame.header
         if header.kind == _ACKS:
-            for request_id in Acks.decode(frame.body):
-                if (request := self._pending.pop(request_id, None)) is not None:
-                    self._took(_ADD, request)
-                    request.tell(self.bookie_id, ACKNOWLEDGED)
+            self._acknowledged(Acks.decode(frame.body))
             return
         request_id = header.request_id
         pending = self._pending.get(request_id)
@@ -285,6 +290,19 @@ class BookieConnection(asyncio.BufferedProtocol):
         request = self._pending.pop(request_id)
         self._took(header.kind, request)
         request.tell(self.bookie_id, Answer(response, header, batches, frame.body))
+
+    def _acknowledged(self, request_ids: Iterable[int]) -> None:
+        """Nearly all answers of a writer's bookies come so."""
+        bookie_id, heard_at = self.bookie_id, self.heard_at
+        observe = self._seconds[_ADD].observe
+        for request_id in request_ids:
+            # Not a name for ``_pending``: what follows from one answer may cut the connection, and that answers the others.
+            request = self._pending.pop(request_id, None)
+            if request is None:
+                continue
+            if (seconds := request.timeout_seconds) is not None:
+                observe(heard_at - (request.deadline - seconds))
+            request.tell(bookie_id, ACKNOWLEDGED)
 
     def _took(self, kind: int, request: Request) -> None:
         """Count how long the answer took that has just come."""

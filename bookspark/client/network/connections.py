@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 
 from bookspark.client.client_config import ClientConfig
@@ -155,6 +155,9 @@ class Connections:
         That includes a bookie to which the first connection is being made. It does not include a bookie whose connection was
         lost: that one may stay away for long.
         """
+        if not self.traffic.behind and not self._connecting:
+            # This is asked for every frame, and it is nearly always so.
+            return False
         for bookie_id in bookie_ids:
             connection = self._ready.get(bookie_id)
             if connection is None:
@@ -164,6 +167,12 @@ class Connections:
             elif connection.is_behind:
                 return True
         return False
+
+    def behind(self, bookie_ids: Sequence[str]) -> Sequence[str]:
+        """Those of these bookies of which ``any_is_behind`` is true."""
+        if not self.any_is_behind(bookie_ids):
+            return ()
+        return [bookie_id for bookie_id in bookie_ids if self.any_is_behind((bookie_id,))]
 
     def is_away(self, bookie_id: str) -> bool:
         """Whether the connection was lost and is being made again. A writer sends such a bookie nothing: whoever wants it is

@@ -17,6 +17,7 @@ class ClientTraffic:
     __slots__ = (
         "appended_bytes",
         "appended_entries",
+        "behind",
         "ensemble_changes",
         "failed",
         "received_bytes",
@@ -36,5 +37,7 @@ class ClientTraffic:
         """What was appended and went into frames: entries, and bytes of their payloads. Copies don't count."""
         self.ensemble_changes = 0
         """How often a ledger got other bookies."""
+        self.behind = 0
+        """How many connections are behind at this moment (``BookieConnection.is_behind``)."""
         self.unreachable = 0
         """Connections that could not be made."""

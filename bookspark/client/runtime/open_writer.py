@@ -21,10 +21,11 @@ class OpenWriter(Protocol):
     def at_rest(self) -> bool:
         """True if ``tick`` has nothing to do until the writer asks for it with ``Runtime.wake``."""
 
-    def tick(self, now: float, *, may_tell: bool) -> bool:
+    def tick(self, now: float, *, may_tell: bool) -> bool | None:
         """Look at deadlines, syncs by time and, if ``may_tell``, at the explicit LAC (last add confirmed).
 
-        ``now`` is ``time.monotonic()``, in seconds. Returns True if the writer told the bookies its LAC.
+        ``now`` is ``time.monotonic()``, in seconds. Returns True if the writer told the bookies its LAC, and None if it is not to
+        be asked whether it is at rest.
         """
 
     def bookies_changed(self) -> None:

@@ -132,7 +132,10 @@ class Runtime:
         left = _TOLD_A_TICK
         for writer in list(self._awake):
             try:
-                if writer.tick(now, may_tell=left > 0):
+                told = writer.tick(now, may_tell=left > 0)
+                if told is None:
+                    continue
+                if told:
                     left -= 1
                     # A writer whose tick ended it is not there any more.
                     if writer in self._awake:

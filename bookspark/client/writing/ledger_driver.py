@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from bookspark.client.network.connections import OnBookiesAnswer
@@ -31,8 +30,6 @@ from bookspark.decisions.seam import made
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
-from bookspark.protocol.ledger.responses import Unknown, UnknownReason
-from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_errors import missing_for_long
@@ -41,6 +38,7 @@ from bookspark.protocol.writing.writer_events import (
     Append,
     BookiesChanged,
     Close,
+    HeldUp,
     Idle,
     Sync,
     TellLac,
@@ -52,7 +50,10 @@ from bookspark.wire.header import Flag, Header, Kind
 
 log = logging.getLogger(__name__)
 
+_ADD = int(Kind.ADD)
 _RETRY_SECONDS = 0.1
+_JUST_NOW_SECONDS = 0.1
+"""A writer whose last progress is not older than this is held up by nobody, and owes no bookie its LAC."""
 _TELL_SECONDS = 0.001
 """How long a confirmation waits for an entry that tells it along."""
 
@@ -80,7 +81,7 @@ class LedgerDriver:
         if volatile:
             self.room.press_with(partial(runtime.io.submit, self._press))
         self.ledger_id, self._master_key = metadata.ledger_id, metadata.master_key
-        self._flags = Flag.VOLATILE if volatile else Flag.NONE
+        self._flags = int(Flag.VOLATILE if volatile else Flag.NONE)
         self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
         self._frames_max = config.frames_in_flight_max * (metadata.ensemble_size if striped else 1)
         self._ensemble = metadata.last_fragment.ensemble
@@ -90,6 +91,7 @@ class LedgerDriver:
         """The machine was not asked yet to sync everything up to this id."""
         self._sync_awaited = NO_ENTRY
         """Somebody waits for everything up to this id to be synced."""
+        self._just_now_seconds = min(_JUST_NOW_SECONDS, config.add_timeout_seconds, seconds)
         self._pressed = False
         """What waits for a frame is to be synced as soon as it has one."""
         self.tells_soon = False
@@ -99,8 +101,8 @@ class LedgerDriver:
         """Nobody has the handle any more."""
         self._context, self._config, self._runtime = context, config, runtime
         self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
-        self._requests = WriterRequests(metadata, config, self._connections, self.kept, self._step)
-        self._hold_ups = HoldUps(self.writer, self._connections, self.kept, self._step)
+        self._requests = WriterRequests(metadata, config, self._connections, self.kept, self._step, self.cursors)
+        self._hold_ups = HoldUps(self.writer, self._connections, self.kept, self._held_up)
 
     # -- bookies
 
@@ -118,12 +120,9 @@ class LedgerDriver:
         for bookie in self._ensemble:
             self._connections.unwant(bookie, self._requests.bookie_back)
 
-    def _behind(self) -> list[str]:
-        """The bookies of the ensemble that are behind."""
-        ensemble, connections = self._ensemble, self._connections
-        if not connections.any_is_behind(ensemble):
-            return []
-        return [bookie for bookie in ensemble if connections.any_is_behind((bookie,))]
+    def _held_up(self, event: HeldUp) -> None:
+        self._requests.all_well = False
+        self._step(event)
 
     def bookies_changed(self) -> None:
         """There may be bookies by now that were missing before."""
@@ -141,30 +140,23 @@ class LedgerDriver:
             self.abandon(defect(self.ledger_id, error))
 
     def _pump(self) -> None:
-        writer, cursors, shared = self.writer, self.cursors, self.shared
-        while shared.outgoing and writer.state is State.OPEN and self.kept.under_way < self._frames_max:
-            if self._hold_ups.waits_for(self._behind()):
+        writer, cursors, shared, kept = self.writer, self.cursors, self.shared, self.kept
+        outgoing, connections, traffic = shared.outgoing, self._connections, self._connections.traffic
+        while (outgoing.waiting or outgoing.taken) and writer.state is State.OPEN and kept.under_way < self._frames_max:
+            if self._hold_ups.waits_for(connections.behind(self._ensemble)):
                 self._wake()
                 # ``tick`` goes on with the rest.
                 break
             if not self._is_awaited():
                 self._progress_at = time.monotonic()
-            run = shared.outgoing.take()
-            first = cursors.last_add_pushed + 1
+            run, first = outgoing.take(), cursors.last_add_pushed + 1
+            last, request_id = first + run.count - 1, connections.next_request_id()
+            lac, lafr = cursors.last_add_confirmed, cursors.last_add_fully_replicated
             header = Header(
-                Kind.ADD,
-                self._connections.next_request_id(),
-                self.ledger_id,
-                first,
-                first + run.count - 1,
-                cursors.last_add_confirmed,
-                self._flags,
-                last_add_fully_replicated=cursors.last_add_fully_replicated,
-                master_key=self._master_key,
+                _ADD, request_id, self.ledger_id, first, last, lac, self._flags, 0, lafr, master_key=self._master_key
             )
-            frame = shared.outgoing.encode(header, run, cursors.pushed_length)
-            self.kept.keep(KeptFrame(header, frame, run.byte_length))
-            traffic = self._connections.traffic
+            frame = outgoing.encode(header, run, cursors.pushed_length)
+            kept.keep(first, KeptFrame(request_id, frame, run.byte_length, header if self._flags else None))
             traffic.appended_entries += run.count
             traffic.appended_bytes += run.byte_length
             self._step(Append(run.count, run.byte_length))
@@ -230,21 +222,22 @@ class LedgerDriver:
         if not actions:
             ended()
 
-    def tick(self, now: float, *, may_tell: bool) -> bool:
+    def tick(self, now: float, *, may_tell: bool) -> bool | None:
         """Called now and then by the client unless ``at_rest``: deadlines, syncs by time, and (``may_tell``) the explicit LAC of
-        an idle writer. True if that was told."""
-        config = self._config
-        told = False
+        an idle writer. True if that was told; None: not at rest."""
+        config, told = self._config, False
         quiet = now - self._progress_at
+        if quiet < self._just_now_seconds and self._only_waits():
+            return None
         if self._is_awaited():
             if quiet > config.add_timeout_seconds:
                 self.end()
-            self._hold_ups.look(now, self._behind())
+            self._hold_ups.look(now, self._connections.behind(self._ensemble))
         elif may_tell and self.writer.owes_explicit_lac:
             told = self._step(Idle(now, quiet))
         if self.shared.missing is not None and quiet > config.add_timeout_seconds:
             self.abandon(missing_for_long(self.ledger_id, self.shared.missing, config.add_timeout_seconds))
-        if self._requests.holds_back:
+        if self._requests.held_back:
             self._requests.send_held_back()
         if self.shared.outgoing:
             self.pump()
@@ -258,13 +251,24 @@ class LedgerDriver:
     def at_rest(self) -> bool:
         """There is nothing for ``tick`` to do until the writer is woken."""
         return not (
-            self._dropped
-            or self._is_awaited()
+            self._is_awaited()
+            or self._dropped
             or self.shared.outgoing
             or self.shared.missing is not None
-            or self._requests.holds_back
+            or self._requests.held_back
             or self._is_synced_by_time()
             or self.writer.owes_explicit_lac
+        )
+
+    def _only_waits(self) -> bool:
+        """Has ``tick`` nothing to do but to see whether answers are late? Most of many busy ledgers do only that."""
+        shared = self.shared
+        return not (
+            shared.outgoing.waiting
+            or shared.outgoing.taken
+            or self._requests.held_back
+            or self._config.sync_interval_seconds > 0
+            or self._connections.any_is_behind(self._ensemble)
         )
 
     def _is_synced_by_time(self) -> bool:
@@ -337,25 +341,22 @@ class LedgerDriver:
     def _stepped(self, event: WriterEvent) -> list[act.Action]:
         """The machine's actions after ``event``. A defect ends the ledger, because the machine may wait for ever for the event
         that was lost."""
-        self._wake()
         try:
-            return self._stepped_unless_false(event)
+            actions = self.writer.step(event)
         except Exception as error:
-            log.exception("ledger %d: %r failed", self.ledger_id, event)
-            return self.writer.step(Abandon(defect(self.ledger_id, error)))
+            actions = self._stepped_anyway(event, error)
+        # An ack from which nothing follows leaves a writer as awake as it was.
+        if actions or type(event) is not act.AddAnswered:
+            self._wake()
+        return actions
 
-    def _stepped_unless_false(self, event: WriterEvent) -> list[act.Action]:
-        """A bookie that says to have synced what can't be has said nothing: its answer is Unknown, and the client has no
-        defect."""
+    def _stepped_anyway(self, event: WriterEvent, error: Exception) -> list[act.Action]:
+        """The machine did not take ``event``."""
         try:
-            return self.writer.step(event)
-        except IllegalEventError as error:
-            if not isinstance(event, act.AddAnswered | act.SyncAnswered) or event.synced is None:
-                raise
-            log.warning("ledger %d: %s is not believed: %s", self.ledger_id, event.bookie, error)
-            response = Unknown(UnknownReason.BAD_REQUEST, f"it tells what can't be: {error}")
-            self._requests.refused(event.bookie, response)
-            return self.writer.step(replace(event, response=response, synced=None))
+            return self.writer.step(self._requests.not_believed(event, error))
+        except Exception as defective:
+            log.exception("ledger %d: %r failed", self.ledger_id, event)
+            return self.writer.step(Abandon(defect(self.ledger_id, defective)))
 
     def abandon(self, error: BookKeeperError) -> None:
         """End the handle; the ledger stays as it is."""

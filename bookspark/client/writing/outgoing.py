@@ -27,40 +27,41 @@ class Outgoing:
         self._digest = digest
         self._frame_bytes = frame_bytes
         self._striped = striped
-        self._waiting: list[bytes | PayloadRun] = []
-        self._taken: list[bytes | PayloadRun] = []
-        """What came before ``_waiting``, the first one last."""
-        self.put: Callable[[Sequence[bytes | PayloadRun]], None] = self._waiting.extend
+        self.waiting: list[bytes | PayloadRun] = []
+        """Always the same list. Whoever asks often whether anything waits looks at the two lists, which takes no call."""
+        self.taken: list[bytes | PayloadRun] = []
+        """What came before ``waiting``, the first one last."""
+        self.put: Callable[[Sequence[bytes | PayloadRun]], None] = self.waiting.extend
         """Add appends at the end. It runs no Python code, so no signal handler comes in the middle."""
 
     def __len__(self) -> int:
-        return len(self._taken) + len(self._waiting)
+        return len(self.taken) + len(self.waiting)
 
     def clear(self) -> None:
-        self._taken.clear()
-        self._waiting.clear()
+        self.taken.clear()
+        self.waiting.clear()
 
     def _more(self) -> bool:
         """Take what waits, if all that was taken has gone. Returns whether something is left."""
-        if not self._taken and (came := self._waiting[:]):
+        if not self.taken and (came := self.waiting[:]):
             # Other threads add at the end, so those that were copied are still the first ones.
-            del self._waiting[: len(came)]
+            del self.waiting[: len(came)]
             came.reverse()
-            self._taken = came
-        return bool(self._taken)
+            self.taken = came
+        return bool(self.taken)
 
     def take(self) -> PayloadRun:
         """The entries of the next frame: what waits, up to the frame size. The run of an Arrow array goes alone."""
         if not self._more():
             raise IndexError("nothing waits")
-        item = self._taken.pop()
+        item = self.taken.pop()
         run = PayloadRun((item,), len(item)) if isinstance(item, bytes) else item
         if self._striped or not run.is_list or not self._more():
             return run
         pieces, size = list(run.pieces), run.byte_length
         heads = [] if run.heads is None else [run.heads]
-        while self._taken or self._more():
-            item = self._taken[-1]
+        while self.taken or self._more():
+            item = self.taken[-1]
             if isinstance(item, bytes):
                 if heads:
                     break
@@ -75,7 +76,7 @@ class Outgoing:
             if more is not None:
                 heads.append(more)
             size = size_after
-            self._taken.pop()
+            self.taken.pop()
         return PayloadRun(pieces, size, None, joined(heads) if heads else None)
 
     def encode(self, header: Header, run: PayloadRun, length: int) -> Buffer:

@@ -22,21 +22,21 @@ class Retries:
     def __init__(self, again: Callable[[str], None]) -> None:
         self._again = again
         self._waiting = NOBODY
-        self._pauses: dict[str, float] = {}
+        self.pauses: dict[str, float] = {}
         """The next pause, in seconds, of each bookie that refused what it was asked last."""
 
     def refused(self, bookie: str, response: Response) -> None:
         """The bookie answered with ``response``. A positive one changes nothing."""
         if isinstance(response, Unknown) and response.reason not in FINAL_REASONS and bookie not in self._waiting:
             self._waiting |= {bookie}
-            pause = self._pauses.get(bookie, _PAUSE_SECONDS)
-            self._pauses[bookie] = min(2 * pause, _PAUSE_SECONDS_MAX)
+            pause = self.pauses.get(bookie, _PAUSE_SECONDS)
+            self.pauses[bookie] = min(2 * pause, _PAUSE_SECONDS_MAX)
             asyncio.get_running_loop().call_later(pause, self._retry, bookie)
 
     def took(self, bookie: str) -> None:
         """The bookie took something, or has just been connected to."""
-        if self._pauses:
-            self._pauses.pop(bookie, None)
+        if self.pauses:
+            self.pauses.pop(bookie, None)
 
     def _retry(self, bookie: str) -> None:
         self._waiting -= {bookie}

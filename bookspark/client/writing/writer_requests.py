@@ -9,12 +9,15 @@ All of it runs in the I/O loop.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.bookie_connection import ACKNOWLEDGED
 from bookspark.client.network.connections import Answer, Connections, OnBookiesAnswer, Question, Request
 from bookspark.client.network.ledger_requests import sync_report
 from bookspark.client.writing.kept_frames import KeptFrames
@@ -22,10 +25,15 @@ from bookspark.client.writing.retries import Retries
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.transitions import IllegalEventError
+from bookspark.protocol.writing.writer_cursors import Cursors
 from bookspark.protocol.writing.writer_events import BookieBack, ExplicitLacAnswered, PassedOver, WriterEvent
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Header, Kind
 
+log = logging.getLogger(__name__)
+
+_ACKNOWLEDGED = Positive()
 _TELLS_NO_SYNC = Unknown(UnknownReason.BAD_REQUEST, "an answer about a VD ledger that does not tell what is synced")
 
 
@@ -42,12 +50,19 @@ class _SentAdd(Request):
         self.last = action.last
         self.assignment = action.assignment
 
-    def answered(self, bookie_id: str, answer: Answer) -> None:
-        self._requests.add_answered(bookie_id, self, answer)
+    def tell(self, bookie_id: str, answer: Answer) -> None:
+        try:
+            if answer is ACKNOWLEDGED and self.assignment is None:
+                self._requests.add_acknowledged(bookie_id, self.first, self.last)
+            else:
+                self._requests.add_answered(bookie_id, self, answer)
+        except BaseException:
+            log.exception("handling a bookie's answer to an add failed")
 
 
 class WriterRequests:
-    """The requests of one ledger's writer. ``step`` hands an event to the ledger's machine and does what the machine asks for."""
+    """The requests of one ledger's writer. ``step`` hands an event to the ledger's machine and does what the machine asks for;
+    ``cursors`` are the machine's."""
 
     def __init__(
         self,
@@ -56,14 +71,18 @@ class WriterRequests:
         connections: Connections,
         kept: KeptFrames,
         step: Callable[[WriterEvent], object],
+        cursors: Cursors,
     ) -> None:
         self._ledger_id, self._master_key = metadata.ledger_id, metadata.master_key
         self._timeout_seconds = config.answer_timeout_seconds
         self._connections = connections
         self._kept = kept
         self._step = step
+        self._cursors = cursors
+        self.all_well = True
+        """No bookie has failed since the ledger was made, as far as its machine heard."""
         self._retries = Retries(partial(self._send_again, incarnation=0))
-        self._held_back: dict[str, deque[act.SendAdd]] = {}
+        self.held_back: dict[str, deque[act.SendAdd]] = {}
         """The adds that wait for a bookie which is behind, by bookie. No queue is empty."""
 
     # -- bookies
@@ -77,45 +96,52 @@ class WriterRequests:
         """The bookie answered with ``response``: it is asked again later, unless that would be useless."""
         self._retries.refused(bookie, response)
 
+    def not_believed(self, event: WriterEvent, error: Exception) -> WriterEvent:
+        """What is to be stepped in place of ``event``, which the machine refused with ``error``: a bookie that says to have
+        synced what can't be has said nothing, so its answer is Unknown. Raises ``error`` if that is none of a bookie's."""
+        if not isinstance(error, IllegalEventError) or not isinstance(event, act.AddAnswered | act.SyncAnswered):
+            raise error
+        if event.synced is None:
+            raise error
+        log.warning("ledger %d: %s is not believed: %s", self._ledger_id, event.bookie, error)
+        response = Unknown(UnknownReason.BAD_REQUEST, f"it tells what can't be: {error}")
+        self.refused(event.bookie, response)
+        return replace(event, response=response, synced=None)
+
     def _send_again(self, bookie: str, incarnation: int) -> None:
         # The machine sends everything again that the bookie has not acknowledged.
-        self._held_back.pop(bookie, None)
+        self.held_back.pop(bookie, None)
         self._step(BookieBack(bookie, incarnation))
 
     def keep_only(self, ensemble: Iterable[str]) -> None:
         """The ensemble has changed: nothing is held back for bookies outside it."""
-        self._held_back = {b: self._held_back[b] for b in ensemble if b in self._held_back}
+        self.held_back = {b: self.held_back[b] for b in ensemble if b in self.held_back}
 
     def clear(self) -> None:
         """Nothing is sent any more."""
-        self._held_back.clear()
+        self.held_back.clear()
 
     # -- adds
 
-    @property
-    def holds_back(self) -> bool:
-        """Does something wait for a bookie to take it in?"""
-        return bool(self._held_back)
-
     def send_add(self, action: act.SendAdd) -> None:
-        if self._held_back or self._connections.any_is_behind(action.bookies):
+        if self.held_back or self._connections.any_is_behind(action.bookies):
             for bookie in action.bookies:
-                self._held_back.setdefault(bookie, deque()).append(action)
+                self.held_back.setdefault(bookie, deque()).append(action)
             self.send_held_back()
         else:
             self._send_add_to(action.bookies, action)
 
     def send_held_back(self) -> None:
         """Send as much as the bookies can take in, and drop what is released."""
-        for bookie in list(self._held_back):
+        for bookie in list(self.held_back):
             dropped = False
-            while adds := self._held_back.get(bookie):
+            while adds := self.held_back.get(bookie):
                 is_kept = adds[0].first in self._kept
                 if is_kept and self._connections.any_is_behind((bookie,)):
                     break
                 action = adds.popleft()
                 if not adds:
-                    del self._held_back[bookie]
+                    del self.held_back[bookie]
                 if is_kept:
                     self._send_add_to((bookie,), action)
                 dropped |= not is_kept
@@ -131,11 +157,21 @@ class WriterRequests:
             self._connections.try_again(bookie, partial(self._still_away, bookie, add))
         bookies = [bookie for bookie in bookies if bookie not in away] if away else bookies
         if action.assignment is None:
-            self._connections.send_to_all(bookies, kept.header.request_id, kept.frame, add)
+            self._connections.send_to_all(bookies, kept.request_id, kept.frame, add)
         else:
             # The synced id of an answer is about one assignment: an answer to an earlier add must not pass for this add's.
             request_id = self._connections.next_request_id()
             self._connections.send_to_all(bookies, request_id, kept.assigned(action.assignment, request_id), add)
+
+    def add_acknowledged(self, bookie: str, first: int, last: int) -> None:
+        """A bookie acknowledged an add of a PD ledger (persistent durability). There are many, so this does what
+        ``add_answered`` does with fewer calls. A third of them come when the machine is done with the add. Such an ack tells it
+        something only of a bookie that failed: that it takes adds again."""
+        if self._retries.pauses:
+            self._retries.took(bookie)
+        if first > self._cursors.released or not self.all_well:
+            self._kept.heard(first)
+            self._step(act.AddAnswered(bookie, first, last, _ACKNOWLEDGED))
 
     def _still_away(self, bookie: str, add: _SentAdd, why: Unknown) -> None:
         self.add_answered(bookie, add, Answer(why))
@@ -146,6 +182,8 @@ class WriterRequests:
         if add.assignment is not None:
             report = sync_report(answer, add.assignment)
             response = _with_report(response, report)
+        if type(response) is not Positive:
+            self.all_well = False
         if type(response) is Unknown:
             self._retries.refused(bookie, response)
         else:
