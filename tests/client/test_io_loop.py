@@ -54,3 +54,14 @@ def test_after_its_end_it_takes_what_is_submitted_and_does_nothing() -> None:
     io.stop()
     for _ in range(3):
         io.submit(lambda: 1 / 0)
+
+
+def test_what_is_to_run_later_runs_at_once_when_the_loop_has_ended() -> None:
+    """A machine whose metadata could not be read, as the client was being closed, was told so by an error in the log."""
+    io = IoLoop("test")
+    ran, done = [], threading.Event()
+    io.submit_later(0.01, lambda: (ran.append("later"), done.set()))
+    assert done.wait(60)
+    io.stop()
+    io.submit_later(60, ran.append, "ended")
+    assert ran == ["later", "ended"]

@@ -77,6 +77,17 @@ class IoLoop:
         self._submitted.append((function, arguments))
         self._wake()
 
+    def submit_later(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> None:
+        """``submit``, and run ``function`` so many seconds later; at once if the loop has ended."""
+
+        def later() -> None:
+            if self._ended:
+                function(*arguments)
+            else:
+                self.loop.call_later(seconds, function, *arguments)
+
+        self.submit(later)
+
     def submit_once(self, function: Callable[[], Any]) -> None:
         """``submit``, but not again while ``function`` waits for its turn: what is submitted comes before it."""
         self._submitted_once[function] = None

@@ -394,6 +394,6 @@ class LedgerDriver:
             return
         # The machine may ask again at once, and the store may fail at once: a pause keeps that from becoming a busy loop.
         if isinstance(answer, act.MetadataFailed):
-            self._io.submit(self._io.loop.call_later, _RETRY_SECONDS, self._step, answer)
+            self._io.submit_later(_RETRY_SECONDS, self._step, answer)
         else:
             self._io.submit(self._step, answer)
