@@ -296,8 +296,7 @@ class Index:
 
     def get(self, ledger_id: int) -> LedgerRows | None:
         """The rows of a ledger, only to be read; None if it has none."""
-        rows = self._rows.used.get(ledger_id)
-        return self._rows.look(ledger_id) if rows is None else rows
+        return self._rows.look(ledger_id) if (rows := self._rows.used.get(ledger_id)) is None else rows
 
     def holds_any(self, ledger_id: int) -> bool:
         """Has the ledger any row?"""
