@@ -202,6 +202,26 @@ def test_nobody_gets_a_lane_that_is_another_writers_in_a_log_that_was_made_anew(
     assert len(clusters) > 4
 
 
+def test_batch_writes_of_a_log_that_was_made_anew_are_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions of an application are looked up in the lane of batch writes. One that began in the old log, in which a query has
+    lane 0, made them a second lane in the new one: a version could come twice."""
+
+    def anew_without_a_query(bookkeeper: Any) -> None:
+        delete_log(bookkeeper, LOG, b"")
+        LogRegistry(bookkeeper.metadata).ensure(LOG, {}, b"")
+
+    clusters = each_step(
+        lambda bookkeeper: begun_batch_write(bookkeeper, ADDRESS, "run"),
+        anew_without_a_query,
+        monkeypatch,
+        with_lanes(),
+    )
+    for bookkeeper in clusters:
+        record = LogRegistry(bookkeeper.metadata).get(LOG)
+        assert record.lanes == () and (record.batch_write("run") is not None or record.batch_writes == ())
+    assert len(clusters) > 4
+
+
 def test_rows_of_a_log_are_not_committed_to_one_that_was_made_anew_by_a_run_that_owns_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -40,10 +40,13 @@ class LaneIndex:
         self.ctime_ms = 0
         """When the log was made that ``begin`` found a lane of: later that lane may be another writer's, of a later log."""
 
-    def begin(self, new: NewLane) -> int:
-        """Make a lane for the writer, unless it has one. Returns its number. Raises TooManyLanesError."""
+    def begin(self, new: NewLane, ctime_ms: int | None = None) -> int:
+        """Make a lane for the writer, unless it has one. Returns its number. ``ctime_ms``: when the log was made that is meant;
+        None: whichever is there. Raises TooManyLanesError, and LogChangedError if it was made anew."""
         for _ in range(ATTEMPTS_MAX):
             record = self._registry.get(self._name)
+            if ctime_ms not in (None, record.ctime_ms):
+                raise LogChangedError(f"log {self._name!r} was deleted and made anew meanwhile")
             lane, self.ctime_ms = lane_in_index(record, new.writer), record.ctime_ms
             if lane is not None:
                 if not self.finished(lane):
