@@ -153,10 +153,11 @@ class Offloads:
     def _each_lane(self, client: Any, deletes_after: float | None) -> None:
         """Each log of the name has tables of its own."""
         registry = LogRegistry(client.metadata)
-        table = f"{TABLE}-{registry.get(LOG).ctime_ms}"
         for lane in registry.lanes_of(LOG):
-            number = lane_of(lane)[1]
-            run = Offload(self.tables, client, lane, f"{table}{MARK}{number}" if number else table)
+            number, ctime_ms = lane_of(lane)[1], registry.get(lane).ctime_ms
+            run = Offload(self.tables, client, lane, f"{TABLE}-{ctime_ms}{MARK}{number}")
+            if run._ctime_ms != ctime_ms:
+                raise OffloadError("the log was made anew since its table was named")
             offloading._offload_lane(run, deletes_after)
 
     def offloaded(self, client: Any, piece: Piece) -> list[str] | None:
