@@ -9,6 +9,9 @@ the next reader of the group, so each row comes once at least; once exactly, if 
 together elsewhere. One reader of a group at a time: the one that commits last wins. Readers that *share* have a part of the lanes
 each (``logs.readers.lane_share``): a lane goes to another reader when its own has committed, was closed, or its session ended.
 
+A saved place is one in the log that it was saved in. A deletion of the log deletes it, but a reader that lives saves once more:
+for a reader of a log that was made later under the name, it is none. So the group begins there where a new group would.
+
 A reader tells the cluster how far it is, as ``bookspark log readers`` shows, and never waits for that (``logs.readers``).
 
 Source: docs/decisions/logs.md, docs/decisions/lanes.md. Kafka's consumer has ``seek`` and ``commit`` of the same meaning.
@@ -169,7 +172,8 @@ class RowReader:
     def commit(self) -> None:
         """Save the offset in the cluster: the next reader of this group begins there. A reader that shares saves that of its own
         lanes; one that it has lost is not saved, and its rows come again to the reader that has it. Raises ConfigurationError if
-        the reader has no group, and MetadataStoreError."""
+        the reader has no group, DataLossError if the log was made anew and a reader of the group is there already, and
+        MetadataStoreError."""
         if not self._group:
             raise ConfigurationError("a reader without a group has no place to save its offset: make it with one")
         if self._share is not None:
@@ -230,18 +234,26 @@ class RowReader:
         found = self._bookkeeper.metadata.read_record(POSITIONS, self._record) if self._group else None
         return None if found is None else self._place_in(found.value)
 
-    def _place_in(self, document: bytes) -> Offset:
+    def _place_in(self, document: bytes) -> Offset | None:
+        """The place that was saved; None if it is one in an earlier log of the name. Raises DataLossError if it is one in a later
+        log."""
         offset = read_struct(document, dict[str, int], f"position {self._record!r}")
+        made = self._feed.ctime_ms
+        # The log is looked for after the place was read: if this one is still there, no later one was before.
+        if is_offset(offset) and offset["log"] != made and self._registry.get(self._log.name).ctime_ms == made:
+            return None
         self._feed.check(offset)
         return offset
 
     def _save(self) -> Offset:
-        """Save the offset, of a reader that shares that of its lanes; returns what was saved."""
+        """Save the offset, of a reader that shares that of its lanes; returns what was saved. Raises DataLossError if a reader of
+        a later log of the name saved its place."""
         store, name = self._bookkeeper.metadata, self._record
         for left in range(_SAVES_MAX)[::-1]:
             found, offset = store.read_record(POSITIONS, name), self._offset
-            if found is not None and self._share is not None:
-                offset = self._feed.combined(self._share.lanes, offset, self._place_in(found.value))
+            saved = None if found is None else self._place_in(found.value)
+            if saved is not None and self._share is not None:
+                offset = self._feed.combined(self._share.lanes, offset, saved)
             document = proven(offset, msgspec.json.encode, msgspec.json.decode, f"position {name!r}")
             try:
                 store.write_record(POSITIONS, name, document, None if found is None else found.version)

@@ -105,7 +105,9 @@ class MetadataStore(Protocol):
     def list_cookies(self) -> list[str]:
         """The bookie ids that have one."""
 
-    # -- small records of other layers (log records, service records), each an opaque JSON document under a name
+    # -- small records of other layers (log records, service records), each an opaque JSON document under a name. A version never
+    # comes again, also not when a record is deleted and made anew under its name. A compare-and-set may also be refused because
+    # another record of the kind was deleted since the record was read.
     def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
         """The record ``name`` of this kind; None if there is none."""
 

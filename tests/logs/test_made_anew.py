@@ -17,7 +17,7 @@ from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query, note_writer
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.maintenance import collect_orphans, collect_recent_orphans
-from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.chain.registry import POSITIONS, LogRegistry
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.lane_ending import end_lane
 from bookspark.metadata.memory.memory_store import MemoryStore
@@ -88,9 +88,6 @@ def each_step(
 def made_anew(bookkeeper: Any) -> None:
     delete_log(bookkeeper, LOG, b"")
     write_log(bookkeeper, LOG)
-    # The metadata store counts the versions of a record that was made anew from 0, too: let them be others than the old one's.
-    for number in range(10):
-        LogRegistry(bookkeeper.metadata).alter(LOG, ensemble_size=4 + number)
 
 
 def whole_or_gone(bookkeeper: Any) -> bool:
@@ -99,6 +96,7 @@ def whole_or_gone(bookkeeper: Any) -> bool:
         assert LogRegistry(bookkeeper.metadata).lane_names() == []
         return False
     assert rows_of(bookkeeper) == [b"x"] * 12
+    assert bookkeeper.metadata.read_record(POSITIONS, f"group@{LOG}") is not None
     return True
 
 
@@ -150,8 +148,6 @@ def with_lanes_anew(*writers: str) -> Does:
     def made(bookkeeper: Any) -> None:
         delete_log(bookkeeper, LOG, b"")
         with_lanes(*writers)(bookkeeper)
-        for number in range(10):
-            LogRegistry(bookkeeper.metadata).alter(LOG, ensemble_size=4 + number)
 
     return made
 
@@ -201,6 +197,28 @@ def test_nobody_gets_a_lane_that_is_another_writers_in_a_log_that_was_made_anew(
             owner = record.owner_query
             assert not owner or lane.writers[0] in (owner, writer_of(owner)), (lane, owner)
             assert record.owner_query or not record.owner, "somebody ends it"
+        live = [number for number in (1, 2) if registry.get(lane_name(LOG, number)).ended_rows is None]
+        assert set(live) <= {lane.number for lane in index.lanes}
+    assert len(clusters) > 4
+
+
+def test_batch_writes_of_a_log_that_was_made_anew_are_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions of an application are looked up in the lane of batch writes. One that began in the old log, in which a query has
+    lane 0, made them a second lane in the new one: a version could come twice."""
+
+    def anew_without_a_query(bookkeeper: Any) -> None:
+        delete_log(bookkeeper, LOG, b"")
+        LogRegistry(bookkeeper.metadata).ensure(LOG, {}, b"")
+
+    clusters = each_step(
+        lambda bookkeeper: begun_batch_write(bookkeeper, ADDRESS, "run"),
+        anew_without_a_query,
+        monkeypatch,
+        with_lanes(),
+    )
+    for bookkeeper in clusters:
+        record = LogRegistry(bookkeeper.metadata).get(LOG)
+        assert record.lanes == () and (record.batch_write("run") is not None or record.batch_writes == ())
     assert len(clusters) > 4
 
 
@@ -231,8 +249,6 @@ def test_rows_of_a_log_are_not_committed_to_one_that_was_made_anew_by_a_run_that
         if LogRegistry(bookkeeper.metadata).find(LOG) is not None:
             delete_log(bookkeeper, LOG, b"")
         claim(bookkeeper)
-        for number in range(10):
-            LogRegistry(bookkeeper.metadata).alter(LOG, ensemble_size=4 + number)
 
     refused: list[LogRecord] = []
     clusters = each_step(commit, claim_anew, monkeypatch, lambda bookkeeper: None)

@@ -374,6 +374,48 @@ def test_a_log_that_is_deleted_leaves_no_place_of_a_reader(log: Log, bookkeeper:
     assert bookkeeper.metadata.read_record(POSITIONS, f"audit@{other.name}") is not None
 
 
+@pytest.mark.parametrize("share", [False, True], ids=["alone", "sharing"])
+def test_a_saved_place_of_a_deleted_log_is_none_in_a_later_one_of_its_name(
+    log: Log, bookkeeper: BookKeeper, share: bool
+) -> None:
+    """A reader of the old log that saves its place after the deletion made all readers of the group fail in the new one."""
+    with log.producer("service") as producer:
+        producer.append_batch([b"old 0", b"old 1", b"old 2"])
+    with log.reader(group="audit", share=share) as old:
+        assert [row.value for row in old.read(rows_max=2)] == [b"old 0", b"old 1"]
+        old.commit()
+        delete_log(bookkeeper, log.name, b"")
+        old.commit()
+    anew = create_log(bookkeeper, log.name)
+    with anew.producer("service") as producer:
+        producer.append_batch([b"new 0", b"new 1", b"new 2"])
+    with anew.reader("latest", group="audit", share=share) as reader:
+        assert reader.read() == []
+        reader.seek({**reader.offset, "1": 0})
+        assert [row.value for row in reader.read(rows_max=2)] == [b"new 0", b"new 1"]
+        reader.commit()
+    with anew.reader("latest", group="audit", share=share) as reader:
+        assert [row.value for row in reader.read()] == [b"new 2"]
+
+
+def test_a_reader_of_a_deleted_log_saves_no_place_over_that_of_a_later_one(log: Log, bookkeeper: BookKeeper) -> None:
+    with log.producer("service") as producer:
+        producer.append_batch([b"old 0", b"old 1"])
+    with log.reader(group="audit") as old:
+        assert len(old.read()) == 2
+        delete_log(bookkeeper, log.name, b"")
+        anew = create_log(bookkeeper, log.name)
+        with anew.producer("service") as producer:
+            producer.append_batch([b"new 0", b"new 1"])
+        with anew.reader(group="audit") as reader:
+            assert [row.value for row in reader.read(rows_max=1)] == [b"new 0"]
+            reader.commit()
+        with pytest.raises(DataLossError, match="created again"):
+            old.commit()
+    with anew.reader(group="audit") as reader:
+        assert [row.value for row in reader.read()] == [b"new 1"]
+
+
 def test_a_log_is_pickled_and_what_belongs_to_a_process_says_what_to_pickle(log: Log) -> None:
     assert pickle.loads(pickle.dumps(log)).name == log.name
     with log.producer("service") as producer, log.reader() as reader:

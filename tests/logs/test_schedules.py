@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import repeat
 from typing import Any
@@ -17,6 +18,8 @@ from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
 from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import KIND, LogRegistry
 from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
+from bookspark.logs.row_reader import RowReader
+from bookspark.metadata.documents.sharing import Sharing
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.retention import Retention
 from tests.logs.schedules import stand_ins
@@ -30,7 +33,9 @@ SEEDS, SEEDS_PLANTED = 40, 300
 @pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_random_schedules_break_no_law(kind: Kind, first: int) -> None:
-    assert sum(run(seed, kind)["rows"] for seed in range(first, first + 10)) > 50
+    # (Of a log that is deleted again and again less is read.)
+    least = 10 if kind is Kind.OFFLOAD_ANEW else 50
+    assert sum(run(seed, kind)["rows"] for seed in range(first, first + 10)) > least
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -101,6 +106,27 @@ def whatever_is_closed(run: Offload, record: LogRecord, before_ms: float) -> lis
     return [one.ledger_id for one, _ in run._client.metadata.read_ledgers(sorted(named), {}) if one.closed]
 
 
+def saves_the_end(save: Callable[[RowReader], dict[str, int]]) -> Callable[[RowReader], dict[str, int]]:
+    def call(reader: RowReader) -> dict[str, int]:
+        read, reader._offset = reader._offset, reader._not_before(reader._feed.known())
+        try:
+            return save(reader)
+        finally:
+            reader._offset = read
+
+    return call
+
+
+def whoever_has_them(sharing: Sharing, things: Iterable[str]) -> set[str]:
+    return set(things)
+
+
+def of_whichever_log(reader: RowReader, document: bytes) -> dict[str, int]:
+    offset: dict[str, int] = json.loads(document)
+    reader._feed.check(offset)
+    return offset
+
+
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: mock.patch.object(owner, name, fault)
 
@@ -166,11 +192,23 @@ PLANTED_OFFLOAD = {
 }
 """The same for one that is offloaded."""
 
+PLANTED_GROUPS = {
+    "a reader saves the end of the log, wherever it is": (
+        7,
+        planted(RowReader, "_save", saves_the_end(RowReader._save)),
+    ),
+    "a reader does not begin where its group was": (0, silent(RowReader, "_saved", None)),
+    "a lane is taken that another reader of the group has": (53, planted(Sharing, "take", whoever_has_them)),
+    "a place in a log that was deleted is one in the next log": (17, planted(RowReader, "_place_in", of_whichever_log)),
+}
+"""The same for readers of groups."""
+
 EVERY = [
     *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
     *((Kind.ANEW, what, *fault) for what, fault in PLANTED_ANEW.items()),
     *((Kind.RETENTION, what, *fault) for what, fault in PLANTED_RETENTION.items()),
     *((Kind.OFFLOAD, what, *fault) for what, fault in PLANTED_OFFLOAD.items()),
+    *((Kind.GROUPS, what, *fault) for what, fault in PLANTED_GROUPS.items()),
 ]
 
 

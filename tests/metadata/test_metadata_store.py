@@ -421,6 +421,32 @@ def test_a_record_of_any_name_is_changed_by_compare_and_set(store: MetadataStore
         store.write_record("logs", name, b"3", 1)
 
 
+def test_a_compare_and_set_does_not_take_a_record_that_was_made_anew_for_the_one_it_read(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    """Versions began anew with the record: who had paused over its deletion wrote over the new one, or deleted it."""
+    store.write_record("logs", "orders", b"old", None)
+    found = store.read_record("logs", "orders")
+    (together,) = store.read_records("logs", ["orders"])
+    assert found is not None and together == found
+    other.delete_record("logs", "orders")
+    assert other.write_record("logs", "orders", b"new", None) != found.version
+    for late in (
+        lambda: store.write_record("logs", "orders", b"late", found.version),
+        lambda: store.delete_record("logs", "orders", found.version),
+    ):
+        with pytest.raises(MetadataVersionError):
+            late()
+    kept = other.read_record("logs", "orders")
+    assert kept is not None and kept.value == b"new"
+    # Who made it, or reads it now, changes it.
+    assert store.write_record("logs", "orders", b"newer", kept.version) == kept.version + 1
+    other.delete_record("logs", "orders", kept.version + 1)
+    made = store.write_record("logs", "orders", b"third", None)
+    assert other.write_record("logs", "orders", b"third again", made) == made + 1
+    assert made not in (found.version, kept.version)
+
+
 def test_all_awkward_names_stand_side_by_side(store: MetadataStore, other: MetadataStore) -> None:
     for name in AWKWARD_NAMES:
         store.write_record("logs", name, name.encode(), None)

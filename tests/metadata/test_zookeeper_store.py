@@ -28,6 +28,7 @@ from bookspark.errors import (
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.short_waits import waits_at_most
 from bookspark.metadata.zookeeper import zookeeper_store
+from bookspark.metadata.zookeeper.connection import Connection
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import Access, Address, LedgerManager, parse_address
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -385,6 +386,43 @@ def test_write_record(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeper
     proxy.lose_reply(MULTI)
     lossy.delete_record("logs", "b", 1)
     assert proxy.lost == 3 and store.list_records("logs") == ["a"]
+
+
+def test_write_record_that_was_made_anew_meanwhile(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
+    def anew() -> None:
+        store.delete_record("logs", "b")
+        store.write_record("logs", "b", b"new", None)
+
+    version = store.write_record("logs", "b", b"1", None)
+    proxy.lose_reply(MULTI, anew)
+    with pytest.raises(MetadataVersionError):
+        lossy.write_record("logs", "b", b"2", version)
+    version = store.write_record("logs", "b", b"newer", store.read_record("logs", "b").version)  # type: ignore[union-attr]
+    proxy.lose_reply(MULTI, anew)
+    with pytest.raises(MetadataVersionError):
+        lossy.delete_record("logs", "b", version)
+    assert proxy.lost == 2 and store.read_record("logs", "b").value == b"new"  # type: ignore[union-attr]
+
+
+def test_a_record_and_its_guard_are_read_and_written_in_a_round_trip_each(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips: list[str] = []
+    gathered = Connection._gather
+
+    def counted(self: Connection, what: str, *arguments: Any) -> Any:
+        trips.append(what)
+        return gathered(self, what, *arguments)
+
+    store.delete_record("logs", "a")
+    monkeypatch.setattr(Connection, "_gather", counted)
+    version = store.write_record("logs", "a", b"1", None)
+    store.read_record("logs", "a")
+    store.write_record("logs", "a", b"2", version)
+    store.delete_record("logs", "a", version + 1)
+    assert [trip.partition(" ")[0] for trip in trips] == ["creating", "reading", "changing", "deleting"]
 
 
 def test_register_bookie(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 from typer.testing import CliRunner
 
 from bookspark.cli.main import app
 from bookspark.simulation.search.coverage import Pair, all_pairs, met_pairs
-from bookspark.simulation.search.random_schedules import RandomSchedules
+from bookspark.simulation.search.drawn_options import draw_options
+from bookspark.simulation.search.random_schedules import BLOCK, RandomSchedules
+from bookspark.simulation.search.rare_states import RARE
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.world import World
 
@@ -38,6 +41,40 @@ def test_what_other_schedules_met_is_kept():
     first = search.met
     search.run(1, 500)
     assert first < search.met < all_pairs()
+
+
+def test_half_of_the_schedules_aim_at_what_is_rarely_reached():
+    """Recoveries that choose what is lost, healing, and ensemble changes that were overtaken."""
+    rare = {
+        ("LedgerRecovery", "LOOKING"),
+        ("LedgerRecovery", "CHOOSING"),
+        ("LedgerHealing", "CLEARING"),
+        ("LedgerWriter", "CHANGE_READ"),
+    }
+
+    def reached(aims: bool) -> int:
+        found = 0
+        for number in range(100_000, 100_300):
+            world, _, violation = RandomSchedules({}, aims=aims).schedule(number * BLOCK)
+            assert violation is None
+            found += any(pair[:2] in rare for pair in met_pairs(world.met))
+        return found
+
+    assert reached(aims=True) > 1.5 * reached(aims=False) > 15
+
+
+def test_what_is_rarely_reached_is_a_state_of_a_machine_and_its_options_are_options_of_the_simulator():
+    assert RARE.keys() <= {pair[:2] for pair in all_pairs()}
+    for pairs, weights in RARE.values():
+        assert pairs > 0 and weights.keys() <= SimulationOptions.__dataclass_fields__.keys()
+
+
+def test_given_options_are_kept_whatever_is_aimed_at():
+    given = {"accept_loss": False, "heals": False, "entries": 2}
+    for number in range(200):
+        drawn = draw_options(Random(number), given)
+        assert (drawn.accept_loss, drawn.heals, drawn.entries) == (False, False, 2)
+        assert drawn == draw_options(Random(number), given)
 
 
 def test_the_command_names_what_never_came():

@@ -121,7 +121,11 @@ def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogR
     registry = LogRegistry(bookkeeper.metadata)
     now_ms = time.time_ns() // 1_000_000
 
+    ctime_ms = -1
+
     def first(record: LogRecord) -> LogRecord:
+        nonlocal ctime_ms
+        ctime_ms = record.ctime_ms
         if lane_of_batch_write(record, run) != 0:
             raise LogChangedError(f"log {log.name!r}: a query was the first")
         return decided(LogRecord.batch_write_begun, record, run, now_ms)
@@ -130,11 +134,11 @@ def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogR
         try:
             return registry.update(log.name, first)
         except LogChangedError:
-            index = LaneIndex(bookkeeper.metadata, log.name)
-            lane = index.begin(NewLane(BATCH_WRITES))
-            # If the log was made anew since, the lane may be another writer's.
+            # If the log was made anew since, the lane may be another writer's, or batch writes may belong into lane 0 of it:
+            # their versions are looked up in one lane.
             with suppress(LogChangedError):
-                return registry.begin_batch_write(lane_name(log.name, lane), run, index.ctime_ms)
+                lane = LaneIndex(bookkeeper.metadata, log.name).begin(NewLane(BATCH_WRITES), ctime_ms)
+                return registry.begin_batch_write(lane_name(log.name, lane), run, ctime_ms)
 
 
 def newest_version(bookkeeper: BookKeeper, log: LogAddress, application: str) -> int:

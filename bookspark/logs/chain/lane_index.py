@@ -40,10 +40,13 @@ class LaneIndex:
         self.ctime_ms = 0
         """When the log was made that ``begin`` found a lane of: later that lane may be another writer's, of a later log."""
 
-    def begin(self, new: NewLane) -> int:
-        """Make a lane for the writer, unless it has one. Returns its number. Raises TooManyLanesError."""
+    def begin(self, new: NewLane, ctime_ms: int | None = None) -> int:
+        """Make a lane for the writer, unless it has one. Returns its number. ``ctime_ms``: when the log was made that is meant;
+        None: whichever is there. Raises TooManyLanesError, and LogChangedError if it was made anew."""
         for _ in range(ATTEMPTS_MAX):
             record = self._registry.get(self._name)
+            if ctime_ms not in (None, record.ctime_ms):
+                raise LogChangedError(f"log {self._name!r} was deleted and made anew meanwhile")
             lane, self.ctime_ms = lane_in_index(record, new.writer), record.ctime_ms
             if lane is not None:
                 if not self.finished(lane):
@@ -71,20 +74,17 @@ class LaneIndex:
         return kept if kept is not None and (kept.ctime_ms, kept.key) == (record.ctime_ms, key) else None
 
     def finished(self, number: int) -> bool:
-        """Has lane ``number`` ended? What a crash left to do is done."""
+        """Has lane ``number`` ended, or is its log gone? What a crash left to do is done."""
         ended = self._registry.get(lane_name(self._name, number)) if number else None
         if ended is None or ended.ended_rows is None:
             return False
         for _ in range(ATTEMPTS_MAX):
             record = self._registry.get(self._name)
             lane = next((one for one in record.lanes if one.number == number), None)
-            if lane is None:
+            # In a log that was made anew since, the lane of this number is another one.
+            if lane is None or record.ctime_ms != ended.ctime_ms:
                 return True
-            for kept in kept_of(record, lane, ended.owner_query):
-                self._keep(kept)
             block = full_block(record)
-            if block is not None:
-                self._put_block(record, *block)
 
             def take_out(newest: LogRecord) -> LogRecord:
                 if lane not in newest.lanes or full_block(newest) != block:  # noqa: B023
@@ -92,7 +92,11 @@ class LaneIndex:
                 return out_of_index(newest, number)
 
             with suppress(LogChangedError):
-                self._registry.update(self._name, take_out)
+                for kept in kept_of(record, lane, ended.owner_query):
+                    self._keep(kept)
+                if block is not None:
+                    self._put_block(record, *block)
+                self._registry.update(self._name, take_out, record.ctime_ms)
         raise MetadataVersionError(
             f"log {self._name!r}: lane {number} has ended, and its index changed again and again"
         )
@@ -111,6 +115,8 @@ class LaneIndex:
             known = None if found is None else _read_kept(found.value, kept.key)
             if known is not None and known.ctime_ms == kept.ctime_ms and known.lane >= kept.lane:
                 return
+            if known is not None and known.ctime_ms != kept.ctime_ms:
+                self._check_still_of(kept.ctime_ms)
             with suppress(MetadataVersionError):
                 self._store.write_record(ENDED, name, document, None if found is None else found.version)
 
@@ -119,9 +125,18 @@ class LaneIndex:
         found = self._store.read_record(BLOCKS, name)
         if found is not None and ended_block(found.value, name).ctime_ms == record.ctime_ms:
             return
+        if found is not None:
+            self._check_still_of(record.ctime_ms)
         with suppress(MetadataVersionError):
             document = proven_struct(EndedBlock(record.ctime_ms, lanes), f"block {name!r} of lanes that ended")
             self._store.write_record(BLOCKS, name, document, None if found is None else found.version)
+
+    def _check_still_of(self, ctime_ms: int) -> None:
+        """Raise LogChangedError unless the log is that of this time. Asked after a record of another log of the name was read: if
+        the log is still there, that one is of an earlier log, and may go."""
+        log = self._registry.find(self._name)
+        if log is None or log.ctime_ms != ctime_ms:
+            raise LogChangedError(f"log {self._name!r} was deleted, or made anew, meanwhile")
 
     def _put(self, made: LogRecord, log: LogRecord) -> None:
         """Create the record of a lane that the index of ``log`` does not name yet. One that is there was left by a crash, of this

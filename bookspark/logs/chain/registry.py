@@ -285,18 +285,24 @@ class LogRegistry:
         """Delete the log's retention, and what is kept of places of readers of the log and of its lanes, and of ended lanes; but
         not of a later log of its name."""
         for kind in (ENDED, BLOCKS, RETENTION, POSITIONS, STARTS, READERS):
-            found, there = self._store.list_records(kind), self.find(log.name)
-            if there is None or there.ctime_ms != log.ctime_ms:
-                return
-            for record in found:
-                before, _, after = record.partition(MARK)
-                if (before if kind in (ENDED, BLOCKS, RETENTION) else lane_of(after)[0]) == log.name:
-                    self._store.delete_record(kind, record)
+            parted = {one: one.partition(MARK) for one in self._store.list_records(kind)}
+            logs = {
+                one: before if kind in (ENDED, BLOCKS, RETENTION) else after
+                for one, (before, _, after) in parted.items()
+            }
+            names = [one for one, name in logs.items() if lane_of(name)[0] == log.name]
+            # The log is looked for after them: those of a log that is made after this have other versions.
+            for name, found in zip(names, [*self._store.read_records(kind, names)], strict=True):
+                while found is not None and getattr(self.find(log.name), "ctime_ms", None) == log.ctime_ms:
+                    try:
+                        self._store.delete_record(kind, name, found.version)
+                        break
+                    except MetadataVersionError:
+                        found = self._store.read_record(kind, name)
 
     def delete(self, name: LaneName, ctime_ms: int | None = None) -> None:
         """Delete the record. ``ctime_ms``: only that of the log that was made then; a record that can't be read counts as one.
-        (One that was made anew between the look and the deletion, and has the same version, is not told from it.) The ledgers
-        stay; ``delete_log`` deletes them too."""
+        The ledgers stay; ``delete_log`` deletes them too."""
         name = lane_name(*lane_of(name))
         if ctime_ms is None:
             self._store.delete_record(KIND, name)
@@ -314,13 +320,11 @@ class LogRegistry:
         raise MetadataVersionError(f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; stop its writers")
 
     def delete_left(self, name: LogName) -> list[str]:
-        """Delete the records of lanes that a deletion of log ``name`` left. Returns the names of the lanes. Those of a log that
-        is there stay."""
+        """Delete the records of lanes that a deletion of log ``name`` left, but of no log that is there; returns their names."""
         left = []
         for lane in (one for one in self.lane_names() if MARK in one and lane_of(one)[0] == name):
-            found = self._store.read_record(KIND, lane)
-            # Read after the lane's record: the lane of a log that is made after this has another version.
-            if found is not None and self.find(name) is None:
+            # The log is looked for after the lane: the lane of a log that is made after this has another version.
+            while (found := self._store.read_record(KIND, lane)) is not None and self.find(name) is None:
                 with suppress(MetadataVersionError):
                     self._store.delete_record(KIND, lane, found.version)
                     left.append(lane)

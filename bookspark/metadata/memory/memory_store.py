@@ -16,7 +16,7 @@ from bookspark.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 from bookspark.metadata.documents.sharing import Sharing
 from bookspark.metadata.memory.memory_tree import MemoryTree
-from bookspark.metadata.memory.world import Key, World
+from bookspark.metadata.memory.world import RECORD, Key, World
 from bookspark.metadata.notifier import Notifier, Once, Owner
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.records.codec import (
@@ -230,7 +230,7 @@ class MemoryStore:
 
     def list_records(self, kind: str) -> list[str]:
         with self._open() as world:
-            return world.names(f"record:{check_name(kind, 'record kind')}")
+            return world.names(f"{RECORD}{check_name(kind, 'record kind')}")
 
     def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
         with self._open() as world:
@@ -280,4 +280,4 @@ def _ledger_key(ledger_id: int) -> Key:
 
 def _record_key(kind: str, name: str) -> Key:
     check_record(kind, name)
-    return (f"record:{kind}", name)
+    return (f"{RECORD}{kind}", name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import Counter
 from typing import Protocol
 
 from bookspark.metadata.notifier import Once
@@ -14,6 +15,8 @@ from bookspark.metadata.records.versioned import Versioned
 
 Key = tuple[str, str]
 """The key of a document: its kind and its name."""
+RECORD = "record:"
+"""How the kinds begin of documents whose versions never come again when they are made anew."""
 
 
 class Session(Protocol):
@@ -34,6 +37,8 @@ class World:
         self.numbers = 0
         """The number of the last document that was made with one."""
         self.documents: dict[Key, Versioned[bytes]] = {}
+        self.deletions: Counter[Key] = Counter()
+        """How many documents of a key were deleted, where versions never come again."""
         self.watches: dict[Key, list[Once]] = {}
         self.registrations: dict[str, tuple[Session, bytes]] = {}
         self.ephemerals: dict[Key, Session] = {}
@@ -44,13 +49,15 @@ class World:
         found = self.documents.get(key)
         if (None if found is None else found.version) != version:
             return None
-        new = 0 if version is None else version + 1
+        new = self.deletions[key] << 31 if version is None else version + 1
         self.documents[key] = Versioned(document, new)
         self._tell(key)
         return new
 
     def remove(self, key: Key) -> None:
         del self.documents[key]
+        if key[0].startswith(RECORD):
+            self.deletions[key] += 1
         self.ephemerals.pop(key, None)
         self._tell(key)
 

@@ -8,6 +8,7 @@
 ``registration``     a bookie's ephemeral node, kept over the loss of sessions
 ``ledger_ids``       the counter of ledger ids
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled
+``record_nodes``     the nodes of small records, whose versions never come again
 ``connection``       a session in which every call has a deadline
 ``session_figures``  what a session tells for metrics
 ``layout``           which path holds what

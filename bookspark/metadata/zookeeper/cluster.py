@@ -70,7 +70,8 @@ def _refuse_records_left(nodes: Nodes, layout: Layout) -> None:
     """A MetadataStoreError if records stand at a place without a LAYOUT. BookKeeper's shell (``nukeexistingcluster``) leaves
     them, because it removes only what it knows."""
     what, top = "looking for records of another cluster", layout.all_records
-    kinds = sorted(nodes.children(what, top))
+    # (What counts deletions names nothing.)
+    kinds = sorted(kind for kind in nodes.children(what, top) if f"{top}/{kind}" != layout.deletions)
     named = nodes.children_of_each(what, [f"{top}/{kind}" for kind in kinds])
     left = [kind for kind, names in zip(kinds, named, strict=True) if names]
     # A LAYOUT that is there by now is that of a client that was faster, and so are the records.

@@ -48,9 +48,16 @@ class Nodes:
             return None
         return Versioned(value, stat.version)
 
-    def create(self, what: str, path: str, value: bytes, ephemeral: bool = False) -> int:
+    def create(
+        self,
+        what: str,
+        path: str,
+        value: bytes,
+        ephemeral: bool = False,
+        before: Callable[[], object] = lambda: None,
+    ) -> int:
         """Make the node, and the ones above it; returns its version. The value of an ephemeral node has to be nobody else's,
-        so that its maker knows it again. Raises NodeExistsError."""
+        so that its maker knows it again. ``before``: sends what is to be answered before each attempt. Raises NodeExistsError."""
 
         def settle(error: Exception) -> str:
             found = self.read(what, path)
@@ -58,11 +65,13 @@ class Nodes:
                 return path
             raise error
 
+        def send() -> Any:
+            before()
+            return self._client.create_async(path, value, ephemeral=ephemeral, makepath=True)
+
         for _ in range(_ATTEMPTS):
             try:
-                self._connection.call(
-                    what, lambda: self._client.create_async(path, value, ephemeral=ephemeral, makepath=True), settle
-                )
+                self._connection.call(what, send, settle)
                 return 0
             except NoNodeError:
                 # Somebody removed an empty node above between our making it and using it.
@@ -135,10 +144,7 @@ class Nodes:
             if found == Versioned(value, version + 1):
                 return None
             if found is not None and found.version > version + 1:
-                raise MetadataStoreError(
-                    f"{what}: the answer was lost, and the record was changed again since; whether this change was one of "
-                    "those before is unknown: read the record"
-                )
+                raise unknown(what)
             raise error
 
         self._connection.commit(what, lambda transaction: transaction.set_data(path, value, version), settle)
@@ -146,12 +152,7 @@ class Nodes:
 
     def delete(self, what: str, path: str, version: int = -1) -> None:
         """Raises NoNodeError, or BadVersionError if a version is given and it has another."""
-
-        def settle(error: Exception) -> None:
-            if not isinstance(error, NoNodeError):
-                raise error
-
-        self._connection.commit(what, lambda transaction: transaction.delete(path, version), settle)
+        self._connection.commit(what, lambda transaction: transaction.delete(path, version), gone)
 
     def forget_empty(self, *paths: str) -> None:
         """Remove those of ``paths``, each above the one before it, that have nothing below them. It ends at the first one that
@@ -330,6 +331,20 @@ class Nodes:
     def watch_existence(self, what: str, path: str, changed: Once) -> None:
         """Have ``changed`` called when the node is made, changed or deleted."""
         self._connection.call(what, lambda: self._client.exists_async(path, watch=changed))
+
+
+def gone(error: Exception) -> None:
+    """Settles a deletion whose answer was lost. Raises ``error`` unless it says that the node is gone."""
+    if not isinstance(error, NoNodeError):
+        raise error
+
+
+def unknown(what: str) -> MetadataStoreError:
+    """The error for a change whose answer was lost, and that a later one may have followed."""
+    return MetadataStoreError(
+        f"{what}: the answer was lost, and the record was changed again since; whether this change was one of "
+        "those before is unknown: read the record"
+    )
 
 
 def _damaged(what: str, path: str) -> MetadataStoreError:

@@ -51,6 +51,7 @@ from bookspark.metadata.zookeeper.layout import (
 )
 from bookspark.metadata.zookeeper.ledger_ids import LedgerIds
 from bookspark.metadata.zookeeper.nodes import Marks, Nodes
+from bookspark.metadata.zookeeper.record_nodes import RecordNodes
 from bookspark.metadata.zookeeper.registration import Registrar
 from bookspark.metadata.zookeeper.zookeeper_tree import ZooKeeperTree
 from bookspark.protocol.bookie.cookie import Cookie
@@ -59,7 +60,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 20
-_LEDGERS_AT_ONCE = _RECORDS_AT_ONCE = 500
+_LEDGERS_AT_ONCE = 500
 
 
 class ZooKeeperStore:
@@ -105,6 +106,7 @@ class ZooKeeperStore:
             self.close()
             raise
         self._ids = LedgerIds(self._nodes, self.layout)
+        self._records = RecordNodes(self.connection, self._nodes, self.layout)
         self._registrar = Registrar(self.connection, self.layout, self._ids.check, self._registration_event)
         self._autorecovery = ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
@@ -309,25 +311,16 @@ class ZooKeeperStore:
     # -- records
 
     def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
-        return self._nodes.read(f"reading {kind} record {name!r}", self.layout.record(kind, name))
+        return self._records.read(kind, name)
 
     def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
-        rest = iter(names)
-        while group := list(islice(rest, _RECORDS_AT_ONCE)):
-            paths = [self.layout.record(kind, name) for name in group]
-            yield from self._nodes.read_versions(f"reading {kind} records", paths)
+        return self._records.read_each(kind, names)
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
-        return self._write(f"{kind} record {name!r}", self.layout.record(kind, name), value, version)
+        return self._records.write(kind, name, value, version)
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
-        what = f"{kind} record {name!r}"
-        try:
-            self._nodes.delete(f"deleting {what}", self.layout.record(kind, name), -1 if version is None else version)
-        except NoNodeError:
-            pass
-        except BadVersionError:
-            raise version_changed(what, version) from None
+        self._records.delete(kind, name, version)
 
     def list_records(self, kind: str) -> list[str]:
         return sorted(map(decode_name, self._nodes.children(f"listing {kind} records", self.layout.records(kind))))

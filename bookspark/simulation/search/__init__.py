@@ -6,6 +6,7 @@
 ``reductions``        which states an exhaustive search need not tell apart
 ``random_schedules``  random schedules, longer than an exhaustive search can be
 ``drawn_options``     the options of a random schedule
+``rare_states``       which options reach the states in which events are that rarely come, as it was measured
 ``coverage``          which pairs of a state and an event schedules have met
 ``uncollected``       a search runs without the collector of cyclic garbage
 ``shrinking``         making a schedule that ends in a violation short

@@ -30,7 +30,7 @@ from bookspark.simulation.world import Met, World
 
 _WAYS = (0.003, 0.1, 1.0, 1.0)
 _PLACES = (0.02, 0.3, 1.0, 1.0)
-_BLOCK = 20
+BLOCK = 20
 """How many neighbouring seeds have the same options."""
 _NUMBERS_MAX = 300_000
 """A world whose tables have more numbers than this is made anew, to free memory."""
@@ -62,8 +62,9 @@ class RandomSchedules:
     """Runs schedules, with the options that are ``given`` and others drawn. A world is kept from one schedule to the next,
     which changes nothing but the speed."""
 
-    def __init__(self, given: Mapping[str, Any], steps_max: int = 400) -> None:
-        self._given = dict(given)
+    def __init__(self, given: Mapping[str, Any], steps_max: int = 400, aims: bool = True) -> None:
+        """``aims``: see ``draw_options``."""
+        self._given, self._aims = dict(given), aims
         self._steps_max = steps_max
         self._world: World | None = None
         self._met: set[Met] = set()
@@ -102,7 +103,7 @@ class RandomSchedules:
 
     def schedule(self, seed: int) -> tuple[World, list[Move], Violation | None]:
         """One schedule: its moves up to the first violation, or to its end."""
-        world = self._world_of(draw_options(Random(seed // _BLOCK), self._given))
+        world = self._world_of(draw_options(Random(seed // BLOCK), self._given, self._aims))
         likely = _Likelihoods(Random(seed), world)
         state = world.initial
         moves: list[Move] = []

@@ -5,6 +5,7 @@
 ``cluster``   ledgers and records in memory, with what may go wrong at each call
 ``actors``    queries, batch writes, producers, readers, and what cleans up
 ``offloads``  offloads to tables in memory, by the steps that ship
+``groups``    groups of readers with saved places
 ``history``   what actors were told, and the laws that it must keep
 ``truth``     what the log has in truth, and what may be taken from it
 ``stand_ins`` what takes the place of clocks, threads and bounds

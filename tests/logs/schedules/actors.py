@@ -220,11 +220,10 @@ class Stage:
         written = self._written(client, owner, record, writer, number, values)
         commit = replace(written, query=txn + writer, fingerprint=None)
         committer = Committer(client, owner)
-        if txn:
-            committer.commit_version(commit)
-        else:
-            committer.commit(commit)
-        self.history(owner.ctime_ms).acknowledged.update(values)
+        # (False: the log has this version, or a later one. That one may be the first of a log that was made anew.)
+        done = committer.commit_version(commit) if txn else committer.commit(commit) or True
+        if done or not self.makes_anew:
+            self.history(owner.ctime_ms).acknowledged.update(values)
         committer.close()
         recover_ledgers(client, [item.ledger_id for item in commit.ranges], b"")
         committer.tend(thoroughly=self.random.random() < 0.5)

@@ -17,11 +17,12 @@ from unittest import mock
 import pyarrow
 from pyspark.sql.types import StructType
 
-from bookspark.errors import MetadataStoreError, NoSuchLedgerError, ReadError
+from bookspark.errors import DataLossError, MetadataStoreError, NoSuchLedgerError, ReadError
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.rows.splits import Piece, SizedPiece
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.log_offload import OffloadError
+from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.offload import offloaded, offloading
 from bookspark.spark.offload.offloading import _Run
 from tests.logs.schedules.actors import LOG, Stage, values_in
@@ -46,8 +47,9 @@ class Table:
 class Tables:
     """What ``spark.offload.table`` does, in memory."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, may_be_anothers: bool) -> None:
+        """``may_be_anothers``: a piece of one log of the name may be looked for in the table of the next one."""
+        self._world, self._may_be_anothers = world, may_be_anothers
         self.at: dict[str, Table] = {}
 
     def create(self, place: str, owner: str, columns: object) -> None:
@@ -73,6 +75,8 @@ class Tables:
         there = self.at[place].rows
         wanted = [(piece, row) for piece in pieces for row in range(piece.position, piece.position + piece.rows)]
         for piece, row in wanted:
+            if self._may_be_anothers and (row not in there or there[row][0] != piece.ledger_id):
+                raise ReadError(f"{place} is of another log of the name")
             assert row in there and there[row][0] == piece.ledger_id, f"{place} lacks row {row}, which is offloaded"
         return pyarrow.table({"value": [there[row][1] for _, row in wanted]})
 
@@ -124,7 +128,7 @@ class Offloads:
     """The offloads of a schedule."""
 
     def __init__(self, stage: Stage) -> None:
-        self._stage, self.tables = stage, Tables(stage.world)
+        self._stage, self.tables = stage, Tables(stage.world, stage.makes_anew)
         stage.offloaded = self.offloaded
 
     def offload(self) -> None:
@@ -132,7 +136,7 @@ class Offloads:
         client = self._stage.client(object())
         for _ in range(self._stage.random.randrange(1, 4)):
             # A step that fails is done again by the next offload.
-            with suppress(ReadError, OffloadError, MetadataStoreError):
+            with suppress(ReadError, OffloadError, MetadataStoreError, NoSuchLogError, DataLossError):
                 self._once(client)
             for _ in range(self._stage.random.randrange(60)):
                 self._stage.turns.step("waits")
@@ -140,18 +144,21 @@ class Offloads:
     def _once(self, client: Any) -> None:
         """As ``offload`` does."""
         deletes_after = self._stage.random.choice([None, 0.0, 0.1])
-        for lane in LogRegistry(client.metadata).lanes_of(LOG):
-            number = lane_of(lane)[1]
-            place = f"{TABLE}{MARK}{number}" if number else TABLE
-            offloading._offload_lane(Offload(self.tables, client, lane, place), deletes_after)
+        self._each_lane(client, deletes_after)
 
     def at_the_end(self, client: Any) -> None:
         """All that can be offloaded is, and every ledger that is not needed is deleted."""
-        for lane in LogRegistry(client.metadata).lanes_of(LOG):
-            number = lane_of(lane)[1]
-            offloading._offload_lane(
-                Offload(self.tables, client, lane, f"{TABLE}{MARK}{number}" if number else TABLE), 0.0
-            )
+        self._each_lane(client, 0.0)
+
+    def _each_lane(self, client: Any, deletes_after: float | None) -> None:
+        """Each log of the name has tables of its own."""
+        registry = LogRegistry(client.metadata)
+        for lane in registry.lanes_of(LOG):
+            number, ctime_ms = lane_of(lane)[1], registry.get(lane).ctime_ms
+            run = Offload(self.tables, client, lane, f"{TABLE}-{ctime_ms}{MARK}{number}")
+            if run._ctime_ms != ctime_ms:
+                raise OffloadError("the log was made anew since its table was named")
+            offloading._offload_lane(run, deletes_after)
 
     def offloaded(self, client: Any, piece: Piece) -> list[str] | None:
         """The values of a piece whose ledger is deleted, as a task reads them; None if they were not offloaded."""

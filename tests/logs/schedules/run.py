@@ -17,6 +17,7 @@ from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from tests.logs.schedules.actors import LOG, Stage
 from tests.logs.schedules.cluster import World
+from tests.logs.schedules.groups import Groups, stand_ins
 from tests.logs.schedules.stand_ins import All, notes_for_whom, small, threads_as_actors
 from tests.logs.schedules.turns import Turns
 
@@ -36,6 +37,10 @@ class Kind(Enum):
     """Its rows go by time and by bytes."""
     OFFLOAD = "offload"
     """Its rows are copied to tables, and their ledgers deleted."""
+    GROUPS = "groups"
+    """Groups of readers save their places; the log is deleted and made anew, or its rows expire, or neither."""
+    OFFLOAD_ANEW = "offload-anew"
+    """It is offloaded, and deleted and made anew."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
@@ -52,7 +57,9 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         CALM_FROM,
         partial(vars(world.faults).update, lost_adds=0.0, lost_writes=0.0, refused=0.0),
     )
-    stage.makes_anew, stage.fills_ledgers = kind is Kind.ANEW, kind is not Kind.STEADY
+    beside = random.choice([Kind.STEADY, Kind.ANEW, Kind.ANEW, Kind.RETENTION]) if kind is Kind.GROUPS else kind
+    offloaded = kind in (Kind.OFFLOAD, Kind.OFFLOAD_ANEW)
+    stage.makes_anew, stage.fills_ledgers = beside in (Kind.ANEW, Kind.OFFLOAD_ANEW), kind is not Kind.STEADY
     begun = {
         "queries": random.randrange(3),
         "services": random.randrange(3),
@@ -64,19 +71,25 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "alterations": random.choice([0, 0, 1, 3]),
         "ended lanes": random.choice([0, 0, 1, 2]),
     }
-    if kind is Kind.ANEW:
+    if stage.makes_anew:
         begun["deletions"] = random.randrange(1, 4)
         begun["collections"] += random.choice([0, 3, 6])
         begun["batch writes"] += random.choice([0, 3])
-    if kind is Kind.RETENTION:
+    if beside is Kind.RETENTION:
         begun["expiries"] = random.randrange(1, 3)
     offloads = None
-    if kind is Kind.OFFLOAD:
+    if offloaded:
         # It needs pyspark's types.
         from tests.logs.schedules.offloads import Offloads
 
         offloads = Offloads(stage)
         begun["offloads"] = random.randrange(1, 6)
+        if stage.makes_anew:
+            # Often enough for one to be under way when the log is deleted.
+            begun["offloads"], begun["deletions"] = random.randrange(4, 9), random.randrange(2, 5)
+    groups = Groups(stage)
+    if kind is Kind.GROUPS:
+        begun["groups"], begun["readers of a group"] = random.choice([0, 1, 1]), random.choice([0, 2, 3])
     bounds = random.choice([0, 50, 300]), random.choice([0, 1, 40, 200])
     does: dict[str, Callable[[int], tuple[str, Callable[[], object], bool]]] = {
         "queries": lambda n: (f"query{n}", partial(stage.query, f"query{n}", random.randrange(2, 8)), True),
@@ -89,6 +102,12 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "alterations": lambda n: (f"alteration{n}", stage.alter, False),
         "expiries": lambda n: (f"expiry{n}", partial(stage.expire, *bounds), False),
         "offloads": lambda n: (f"offload{n}", offloads.offload if offloads else stage.collect, False),
+        "groups": lambda n: (f"group{n}", partial(groups.group, f"group{n}", False, random.randrange(10, 60)), True),
+        "readers of a group": lambda n: (
+            f"sharer{n}",
+            partial(groups.group, "sharers", True, random.randrange(10, 60)),
+            True,
+        ),
         "deletions": lambda n: (f"deletion{n}", partial(stage.delete, f"deletion{n}"), True),
         "ended lanes": lambda n: (f"ender{n}", stage.end_some_lane, False),
     }
@@ -99,21 +118,28 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             turns.begin(name, partial(_later, stage, delay, act), lasts=lasts)
     try:
         with (
-            small(random, turns, world.truth, kind in (Kind.RETENTION, Kind.OFFLOAD)),
+            small(random, turns, world.truth, offloaded or beside is Kind.RETENTION),
             All(offloads.stand_ins() if offloads else []),
+            All(stand_ins(stage) if kind is Kind.GROUPS else []),
             threads_as_actors(turns),
             notes_for_whom(world.made_for),
         ):
             LogRegistry(world.records).create(LOG, LogOptions(), b"")
             turns.run()
-            _end(stage, world, offloads)
+            _end(stage, world, offloads, groups)
     except Exception as error:
         last = "\n".join(turns.told[-STEPS_TOLD:])
         raise AssertionError(f"seed {seed}: {error}; the last steps:\n{last}") from error
     finally:
         world.close()
     rows = sum(len(history.rows) for history in stage.histories.values())
-    return {"steps": turns.steps, "rows": rows, "runs": stage.runs, "logs": len(stage.histories)}
+    return {
+        "steps": turns.steps,
+        "rows": rows,
+        "runs": stage.runs,
+        "logs": len(stage.histories),
+        "group reads": groups.reads,
+    }
 
 
 def _later(stage: Stage, delay: int, act: Callable[[], object]) -> None:
@@ -122,7 +148,7 @@ def _later(stage: Stage, delay: int, act: Callable[[], object]) -> None:
     stage.with_errors(act)  # type: ignore[arg-type]
 
 
-def _end(stage: Stage, world: World, offloads: Any) -> None:
+def _end(stage: Stage, world: World, offloads: Any, groups: Groups) -> None:
     """All is over: nobody writes any more."""
     client: Any = world.client(None)
     record = LogRegistry(world.records).find(LOG)
@@ -136,6 +162,7 @@ def _end(stage: Stage, world: World, offloads: Any) -> None:
         if offloads is not None:
             offloads.at_the_end(client)
             assert stage.ends() == ends
+        groups.at_the_end(ends)
         assert stage.newest() == ends
         collect_orphans(client, LOG, b"")
         assert stage.ends() == ends
