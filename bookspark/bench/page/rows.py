@@ -85,7 +85,7 @@ def _side(side: str, label: str) -> tuple[str, tuple[str, ...]]:
         case "best":
             return "BookKeeper's best", (f"bookkeeper L2-{rest}", f"bookkeeper L2-{rest}-deep")
         case "bookspark":
-            return "1,000 ledgers", (side,)
+            return "as many adds to 1,000 ledgers", (side,)
     waits = " without its group wait" if kind.endswith("no-group-wait") else ""
     return f"BookKeeper{waits}", (f"bookkeeper {side}",)
 

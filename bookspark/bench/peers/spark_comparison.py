@@ -30,7 +30,7 @@ from bookspark.bench.kept_results import checkout, keep
 from bookspark.bench.peers.kafka_peer import kafka_jars
 from bookspark.bench.peers.spark_systems import SYSTEMS, System
 from bookspark.bench.processes import family_cpu_seconds
-from bookspark.spark.session import session
+from bookspark.spark.session import SPARK_ERRORS, session
 
 BYTES = {100: 100_000_000, 1024: 400_000_000}
 """Row size in bytes → bytes of a round."""
@@ -43,11 +43,15 @@ _CORES = 2
 Line = dict[str, Any]
 
 
-def compare(cache: Path, directory: Path | None, systems: Sequence[str], rounds: int, scale: float) -> str:
+def compare(
+    cache: Path, directory: Path | None, systems: Sequence[str], rounds: int, scale: float
+) -> tuple[str, list[str]]:
     """Measure ``systems`` (names in ``SYSTEMS``). Each line goes to standard output and to ``spark-results.jsonl`` in ``cache``,
-    where jars are kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table."""
+    where jars are kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table, with
+    what changed since the last run, and the failures: the rest of a turn that failed is not in the table."""
     broker_jars, connector = kafka_jars(cache)
     lines: list[Line] = []
+    failures: list[str] = []
     with (
         open(cache / "spark-results.jsonl", "w") as results,
         tempfile.TemporaryDirectory(prefix="bench-spark-", dir=directory or cache) as place,
@@ -58,17 +62,27 @@ def compare(cache: Path, directory: Path | None, systems: Sequence[str], rounds:
                 make_rows(spark, home, size, int(total * scale) // size)
         for number in range(rounds):
             for name in systems:
-                # Each system has a Spark session of its own: no Python worker keeps a client of a system that has gone. The JVM
-                # stays, and is warm.
-                with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
-                    inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
-                    for line in measure(spark, system, inputs, home / f"{name}{number}", scale):
+                try:
+                    for line in turn(name, home, number, broker_jars, connector, scale):
                         line |= {"system": name, "round": number, "load": os.getloadavg()[0]}
                         print(json.dumps(line), flush=True)
                         print(json.dumps(line), file=results, flush=True)
                         lines.append(line)
+                except (RuntimeError, *SPARK_ERRORS) as error:
+                    failures.append(f"round {number}, {name}: {error}")
     changed = keep(cache, "spark", lines, scale, checkout())
-    return table(lines) + "".join(f"\nchanged: {change}\n" for change in changed)
+    return table(lines) + "".join(f"\nchanged: {change}\n" for change in changed), failures
+
+
+def turn(
+    name: str, home: Path, number: int, broker_jars: Path, connector: Sequence[Path], scale: float
+) -> Iterator[Line]:
+    """The lines of a system in one round."""
+    # Each system has a Spark session of its own: no Python worker keeps a client of a system that has gone. The JVM stays, and is
+    # warm.
+    with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
+        inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
+        yield from measure(spark, system, inputs, home / f"{name}{number}", scale)
 
 
 @contextmanager
@@ -212,15 +226,23 @@ def table(lines: list[Line]) -> str:
     ]
     for case, figure in figures:
         found = {
-            name: median(line[figure] for line in lines if (line["system"], line["case"]) == (name, case))
+            name: median(values)
             for name in names
+            if (values := [line[figure] for line in lines if (line["system"], line["case"]) == (name, case)])
         }
         cells = [
             f"{case}, {figure.replace('_', ' ')}",
-            *(f"{value:,.0f}" if value > 100 else f"{value:.2f}" for value in found.values()),
+            *(_text(found.get(name)) for name in names),
         ]
         for name in others:
-            theirs, ours = found[name], found["bookspark"]
+            theirs, ours = found.get(name), found.get("bookspark")
+            if theirs is None or ours is None:
+                cells.append("")
+                continue
             cells.append(f"{ours / theirs if figure == 'rows_per_second' else theirs / ours:.2f}")
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value > 100 else f"{value:.2f}"

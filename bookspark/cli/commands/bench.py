@@ -108,10 +108,13 @@ def micro_batches(
     _end_by_exception()
     rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
     lines = []
-    for line in measure(rounds, scale, directory):
-        typer.echo(json.dumps(line))
-        lines.append(line)
-    _keep(cache, "micro-batches", lines, scale)
+    try:
+        for line in measure(rounds, scale, directory):
+            typer.echo(json.dumps(line))
+            lines.append(line)
+    finally:
+        if lines:
+            _keep(cache, "micro-batches", lines, scale)
 
 
 @app.command()
@@ -205,8 +208,8 @@ def peers_spark(
     check_names(system or (), SYSTEMS, "system")
     _end_by_exception()
     rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
-    table = compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale)
-    _finish("" if as_json else table, ())
+    table, failures = compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale)
+    _finish("" if as_json else table, failures)
 
 
 @peers.command("logs")
