@@ -264,7 +264,8 @@ def _keep(cache: Path | None, bench: str, lines: list[dict[str, Any]], scale: fl
 
 
 def _existing(cache: Path | None) -> Path:
-    place = cache or cache_folder() / "bench"
+    # Servers that are measured run in folders of their own.
+    place = (cache or cache_folder() / "bench").absolute()
     place.mkdir(parents=True, exist_ok=True)
     return place
 
