@@ -19,8 +19,23 @@ from statistics import median
 from typing import Any
 
 CHANGE = 0.05
-FIGURES = ("adds_per_second", "reads_per_second", "p50_ms", "p99_ms", "written_per_byte", "resident_bytes")
-"""The figures that are kept. Of rates more is better, of the others less."""
+FIGURES = (
+    *("adds_per_second", "reads_per_second", "rows_per_second", "megabytes_per_second", "of_the_bare_loop"),
+    *("p50_ms", "p99_ms", "p50_seconds", "p99_seconds", "seconds", "written_per_byte", "resident_bytes"),
+    *(
+        "cpu_us",
+        "client_cpu_us",
+        "idle_ledger_bytes",
+        "cpu_us_a_frame",
+        "cpu_seconds",
+        "cpu_ms",
+        "cpu_seconds_per_million_rows",
+    ),
+    *("alone_p99_9_ms", "beside_p99_9_ms"),
+)
+"""The figures that are kept. Of rates and of shares of a bare loop more is better, of the others less."""
+NUMBERS = ("entries", "ledgers", "rows", "commits", "triggers", "files")
+"""How much a case did, which is kept beside its figures and never compared."""
 FILE = "history.jsonl"
 
 Line = dict[str, Any]
@@ -30,6 +45,11 @@ def machine() -> str:
     """The machine, in words that stay the same over runs."""
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return f"{platform.node()}, {os.cpu_count()} processors, {gigabytes:.0f} GB, {platform.machine()}"
+
+
+def checkout() -> Path:
+    """The folder that this code is in."""
+    return Path(__file__).parents[2]
 
 
 def commit(tree: Path) -> str:
@@ -48,11 +68,11 @@ def _git(tree: Path, *words: str) -> str:
 
 
 def medians(lines: Iterable[Line]) -> dict[str, dict[str, float]]:
-    """The median of each figure of FIGURES, by ``system label api``."""
+    """The median of each figure of FIGURES and NUMBERS, by ``system label api``; of a bench with cases, ``system case``."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        name = " ".join(str(line[key]) for key in ("system", "label", "api") if key in line)
-        for figure in FIGURES:
+        name = " ".join(str(line[key]) for key in ("system", "label", "case", "api") if key in line)
+        for figure in (*FIGURES, *NUMBERS):
             if figure in line:
                 found[name][figure].append(float(line[figure]))
     return {name: {figure: median(values) for figure, values in of.items()} for name, of in found.items()}
@@ -69,6 +89,7 @@ def keep(cache: Path, bench: str, lines: Sequence[Line], scale: float, tree: Pat
         "scale": scale,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "load": max(loads, default=0.0),
+        "rounds": 1 + max((line["round"] for line in lines if "round" in line), default=0),
         "figures": medians(lines),
     }
     path = cache / FILE
@@ -84,9 +105,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     told = []
     for name, figures in now["figures"].items():
         for figure, value in figures.items():
-            old = before["figures"].get(name, {}).get(figure)
+            old = before["figures"].get(name, {}).get(figure) if figure in FIGURES else None
             if old and abs(value / old - 1) > CHANGE:
-                better = (value > old) == figure.endswith("_per_second")
+                better = (value > old) == (figure.endswith("_per_second") or figure == "of_the_bare_loop")
                 told.append(
                     f"{name}, {figure}: {old:.4g} → {value:.4g} ({value / old - 1:+.0%}, {'better' if better else 'worse'} than "
                     f"{before['commit']} of {before['time']}; load {before['load']:.1f} then, {now['load']:.1f} now)"

@@ -18,6 +18,7 @@ from bookspark.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 from bookspark.metadata.documents.sharing import Sharing
 from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.records.ledger_spans import LedgerSpan
 from bookspark.metadata.records.versioned import Versioned, VersionedLedger
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -70,6 +71,12 @@ class MetadataStore(Protocol):
 
     def list_ledgers(self) -> list[int]:
         """All ledger ids, ascending. The listing is whole or raises."""
+
+    def ledger_spans(self) -> list[LedgerSpan]:
+        """The spans of ids that have ledgers, ascending, with about how many. It holds no ids."""
+
+    def list_ledgers_between(self, first: int, last: int) -> Iterator[int]:
+        """The ledger ids from ``first`` to ``last``, ascending, of which about a span is held at a time. Whole or raises."""
 
     def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
         """Call ``changed`` once, from a thread of the store's own, when the record is changed or deleted."""

@@ -11,7 +11,7 @@ import pytest
 
 from bookspark.bench import kept_results, trees
 from bookspark.bench.kept_results import keep
-from bookspark.bench.ledger.cases import WORKLOADS, Kind, Turn, Workload
+from bookspark.bench.ledger.cases import CASES, WORKLOADS, Kind, Turn, Workload, chosen
 from bookspark.bench.ledger.limits import limits
 from bookspark.bench.peers.ledger_targets import table
 from bookspark.errors import ConfigurationError
@@ -19,14 +19,15 @@ from bookspark.errors import ConfigurationError
 
 def test_each_workload_prints_a_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bookspark", "bench", "ledger", "--scale", "0.0005"]
+    turns = (Turn.SYNCED, Turn.LEDGERS, Turn.DURABILITY, Turn.DISK)
     done = subprocess.run(
-        [*command, "--turn", "synced", "--turn", "durability", "--turn", "disk", "--directory", str(tmp_path)],
+        [*command, *(word for turn in turns for word in ("--turn", turn)), "--directory", str(tmp_path)],
         stdout=subprocess.PIPE,
         check=True,
         timeout=900,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    asked = [w for turn in (Turn.SYNCED, Turn.DURABILITY, Turn.DISK) for w in WORKLOADS[turn]]
+    asked = [w for turn in turns for w in WORKLOADS[turn]]
     assert [line["label"] for line in lines if line.get("api") != "read"] == [workload.label for workload in asked]
     for line in lines:
         assert line["system"] == "bookspark"
@@ -38,6 +39,12 @@ def test_labels_tell_workloads_apart() -> None:
     labels = [workload.label for workloads in WORKLOADS.values() for workload in workloads]
     assert len(labels) == len(set(labels))
     assert not any(" " in label for label in labels)
+
+
+def test_only_the_cases_that_are_named_are_measured() -> None:
+    assert [one.label for one in chosen(Turn.SYNCED, ["L1", "L2"], 1.0)] == ["L1", "L2-100", "L2-1024", "L2-16384"]
+    assert chosen(Turn.COLD, ["L1"], 1.0) == []
+    assert {one.case for turn in Turn for one in chosen(turn, [], 1.0)} == set(CASES)
 
 
 def test_a_small_scale_leaves_a_whole_batch_and_the_length_of_recovered_ledgers() -> None:
@@ -84,11 +91,11 @@ def test_beside_a_ratio_stands_the_limit_of_the_same_run_and_how_far_from_it() -
     assert p99.endswith("| met |  |  |"), "no limit of this figure was measured"
 
 
-@pytest.mark.parametrize("turn", [Turn.SYNCED, Turn.COLD, Turn.UNJOURNALED])
+@pytest.mark.parametrize("turn", [Turn.SYNCED, Turn.LEDGERS, Turn.COLD, Turn.UNJOURNALED])
 def test_a_limit_is_measured_for_each_case_that_has_one(turn: Turn, tmp_path: Path) -> None:
     workloads = [workload.scaled(0.0005) for workload in WORKLOADS[turn]]
     found = {line["label"]: line for line in limits(turn, workloads, tmp_path)}
-    without = (Kind.RECOVER, Kind.CREATE_CLOSE)
+    without = (Kind.RECOVER, Kind.CREATE_CLOSE, Kind.IDLE)
     assert found.keys() == {workload.label for workload in workloads if workload.kind not in without}
     for line in found.values():
         assert line["system"] == "limit"

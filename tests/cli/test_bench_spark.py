@@ -27,6 +27,19 @@ def test_the_table_says_how_many_times_better_bookspark_is() -> None:
     ]
 
 
+def test_a_system_whose_turn_failed_leaves_its_cells_empty() -> None:
+    lines = [
+        {"system": "bookspark", "case": "write", "rows_per_second": 300.0},
+        {"system": "delta", "case": "write", "rows_per_second": 200.0},
+        {"system": "delta", "case": "read", "rows_per_second": 400.0},
+    ]
+    write, read = table(lines).splitlines()[2:]
+    assert (write, read) == (
+        "| write, rows per second | 300 | 200 | 1.50 |",
+        "| read, rows per second |  | 400 |  |",
+    )
+
+
 def test_peers_measured_without_bookspark_are_compared_with_nothing() -> None:
     line = {"system": "kafka", "case": "read 100 B", "rows_per_second": 1234.0}
     heads, _, row = table([line]).splitlines()

@@ -213,6 +213,23 @@ def test_the_list_is_whole_and_ascending(store: MetadataStore, other: MetadataSt
     assert other.list_ledgers() == ids[::2]
 
 
+def test_ledgers_can_be_listed_in_spans_of_ids(store: MetadataStore, other: MetadataStore) -> None:
+    assert store.ledger_spans() == [] and list(store.list_ledgers_between(0, 9_999_999_999)) == []
+    ids = [0, 1, 9_999, 10_000, 10_001, 99_999_999, 100_000_000, 2**31 - 1, 9_999_999_999]
+    for ledger_id in ids:
+        store.create_ledger(ledger(ledger_id))
+    store.register_bookie(BOOKIE)
+    assert other.ledger_spans() == [
+        (0, 3), (10_000, 2), (99_990_000, 1), (100_000_000, 1), (2_147_480_000, 1), (9_999_990_000, 1),
+    ]  # fmt: skip
+    for first, last in ((0, 9_999_999_999), (1, 10_000), (9_999, 9_999), (10_002, 99_999_998), (99_999_999, 10**9)):
+        assert list(other.list_ledgers_between(first, last)) == [one for one in ids if first <= one <= last]
+    for ledger_id in ids[:3]:
+        store.delete_ledger(ledger_id)
+    assert other.ledger_spans()[0] == (10_000, 2), "a span without ledgers is none"
+    assert next(other.list_ledgers_between(0, 10**9)) == 10_000
+
+
 @pytest.mark.parametrize("ledger_id", [-1, 10_000_000_000])
 def test_an_id_without_a_place_is_refused(store: MetadataStore, ledger_id: int) -> None:
     with pytest.raises(ConfigurationError, match=str(ledger_id)):

@@ -63,7 +63,7 @@ def console_scale(thousands: int, requests: int = 0) -> Mapping[str, object]:
             _take(Path(folder), bookkeeper, names, ledgers)
             _tell(f"two snapshots of {ledgers:,} ledgers after {time.monotonic() - began:.0f} s")
             began = time.monotonic()
-            _make_records(cluster.zookeeper, names, ledgers)
+            make_records(cluster.zookeeper, names, ledgers)
         _tell(f"{ledgers:,} records after {time.monotonic() - began:.0f} s")
         command = [sys.executable, "-m", "bookspark", "console", "--zookeeper", cluster.zookeeper, "--port", "0"]
         command += ["--show-rows", "--snapshots", folder]
@@ -113,14 +113,15 @@ def _metadata(names: list[str], ledger_id: int) -> LedgerMetadata:
     )
 
 
-def _make_records(zookeeper: str, names: list[str], ledgers: int) -> None:
+def make_records(zookeeper: str, names: list[str], ledgers: int, first: int = _FIRST) -> None:
+    """Make the records of so many closed ledgers, from the id ``first`` on, on the bookies ``names``."""
     address = parse_address(zookeeper)
     layout = Layout(address.chroot)
     client = KazooClient(address.servers, timeout=60.0)
     client.start(60)
     try:
         under_way: deque[IAsyncResult] = deque()
-        ids = iter(range(_FIRST, _FIRST + ledgers))
+        ids = iter(range(first, first + ledgers))
         parents: set[str] = set()
         while some := list(islice(ids, _BATCH)):
             transaction = client.transaction()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -15,11 +16,13 @@ from bookspark.client import BookKeeper
 from bookspark.errors import BookieError, UnauthorizedAccessError
 from bookspark.logs import LogAddress, LogRegistry, LogRun, delete_log
 from bookspark.logs.chain.committer import Committer
+from bookspark.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan
 from bookspark.metadata.zookeeper.nodes import Nodes
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGERS
+from bookspark.spark.snapshots.snapshot import ROWS_PER_FILE, rows_in_file
+from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGERS, Ids
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.table import LONG, ROWS_PER_BATCH, Rows, SystemTable, once
 from tests.metadata.kit import begun
@@ -41,7 +44,7 @@ def test_a_lac_that_nobody_tells_is_null_and_not_none_confirmed(error: Exception
         return tell(ledger_id, password)
 
     bookkeeper.open_ledger_no_recovery = refuse  # type: ignore[method-assign]
-    [rows] = LEDGERS.read(cast(BookKeeper, bookkeeper), [0, 1], b"")
+    [rows] = LEDGERS.read(cast(BookKeeper, bookkeeper), Ids(0, 1), b"")
     assert rows.column("last_add_confirmed").to_pylist() == [0, None]
 
 
@@ -120,7 +123,7 @@ def test_bookies_are_asked_about_several_open_ledgers_at_once(monkeypatch: pytes
         return tell(ledger_id, password)
 
     monkeypatch.setattr(bookkeeper, "open_ledger_no_recovery", all_at_once)
-    [rows] = LEDGERS.read(cast(BookKeeper, bookkeeper), list(range(8)), b"")
+    [rows] = LEDGERS.read(cast(BookKeeper, bookkeeper), Ids(0, 7), b"")
     assert rows.column("ledger_id").to_pylist() == list(range(8))
     assert rows.column("last_add_confirmed").to_pylist() == [0] * 8
 
@@ -135,19 +138,47 @@ def test_records_of_many_ledgers_are_read_many_at_a_time(
         metadata, version = store.read_ledger(7)
         closed = replace(metadata, state=LedgerState.CLOSED, last_entry_id=4, length=9)
         assert store.write_ledger(closed, version) == 1
-        store.delete_ledger(8)
         gathered: list[int] = []
         gather = Nodes.read_versions
 
         def counted(self: Nodes, what: str, paths: list[str]) -> Any:
+            if not gathered:
+                # Between the listing and the reading.
+                store.delete_ledger(8)
             gathered.append(len(paths))
             return gather(self, what, paths)
 
         monkeypatch.setattr(Nodes, "read_versions", counted)
         monkeypatch.setattr(ZooKeeperStore, "read_ledger", None)
         client = cast(BookKeeper, SimpleNamespace(metadata=store))
-        rows = [row for part in FRAGMENTS.read(client, list(range(1200)), b"") for row in part.to_pylist()]
+        rows = [row for part in FRAGMENTS.read(client, Ids(0, 1199), b"") for row in part.to_pylist()]
         assert len(rows) == 1199 and gathered == [500, 500, 200]
         versions = {row["ledger_id"]: row["metadata_version"] for row in rows}
         assert (versions[6], versions[7]) == (0, 1) and 8 not in versions
-        assert list(ACCEPTED_LOSSES.read(client, [6, 7], b"")) == []
+        assert list(ACCEPTED_LOSSES.read(client, Ids(6, 7), b"")) == []
+
+
+@pytest.mark.parametrize("table", [LEDGERS, FRAGMENTS, ACCEPTED_LOSSES], ids=lambda table: table.name)
+def test_the_drivers_side_never_holds_the_ids_of_ledgers(
+    table: SystemTable, new_chroot: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of 10⁷ ledgers was a list of them all, and each task was sent its own 2,000."""
+    with closing(begun(new_chroot())) as store:
+        for ledger_id in (3, 7, 20_000, 20_001):
+            store.create_ledger(LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
+        monkeypatch.setattr(ZooKeeperStore, "list_ledgers", None)
+        client = cast(BookKeeper, SimpleNamespace(metadata=store))
+        (ids,) = table.plan(client)
+        assert (ids.first, ids.last) == (0, 29_999)
+        if table is FRAGMENTS:
+            rows = [row["ledger_id"] for part in table.read(client, ids, b"") for row in part.to_pylist()]
+            assert rows == [3, 7, 20_000, 20_001]
+
+
+def test_ten_million_ledgers_are_read_by_fewer_than_fifty_tasks() -> None:
+    """They were 5,000 tasks, and a snapshot had a file of each in each table."""
+    spans = [LedgerSpan(number * IDS_PER_SPAN, IDS_PER_SPAN) for number in range(1000)]
+    client = cast(BookKeeper, SimpleNamespace(metadata=SimpleNamespace(ledger_spans=lambda: spans)))
+    plan = LEDGERS.plan(client)
+    assert len(plan) <= 50 and len(pickle.dumps(plan)) < 10_000
+    assert rows_in_file(10_000_000) * 48 >= 30_000_000 and rows_in_file(1000) == ROWS_PER_FILE

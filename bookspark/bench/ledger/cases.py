@@ -1,4 +1,4 @@
-"""What ``bookspark bench ledger`` measures: the cases L1 to L12, as workloads that a peer can be given too.
+"""What ``bookspark bench ledger`` measures: the cases L1 to L14, as workloads that a peer can be given too.
 
 Law: a workload holds every number that matters: sizes, counts, entries in flight. A label belongs to one workload for ever, since
 results are compared by label. A *turn* is a group of workloads that share a fresh cluster of three bookies, with ensemble size
@@ -7,6 +7,7 @@ results are compared by label. A *turn* is a group of workloads that share a fre
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -36,12 +37,17 @@ class Kind(StrEnum):
     """Bytes that the bookies wrote to disk from start to stop, for each byte of payload and copy."""
     RESIDENT = "resident"
     """Resident memory of the bookies, idle and after appends."""
+    IDLE = "idle"
+    """Resident memory of a client for each ledger that it has open, with one entry each, and that nobody writes."""
+    RANDOM = "random"
+    """Reads of single entries at random places of a closed ledger, one after the other."""
 
 
 class Turn(StrEnum):
     """A group of workloads that run on one cluster."""
 
     SYNCED = "synced"
+    LEDGERS = "ledgers"
     DURABILITY = "durability"
     COLD = "cold"
     UNJOURNALED = "unjournaled"
@@ -67,6 +73,8 @@ class Workload:
     """Entries of each call."""
     ledgers: int = 1
     """Number of ledgers."""
+    reads: int = 0
+    """Number of reads of RANDOM."""
     sync_every: int = 0
     """0: the ledgers are PD_JOURNAL, each entry is synced before it is acknowledged. Otherwise they are VD_JOURNAL, and the
     writer asks for a sync after this many entries and at the end. The time of the syncs counts."""
@@ -79,6 +87,11 @@ class Workload:
         return LedgerType.VD_JOURNAL if self.sync_every else LedgerType.PD_JOURNAL
 
     @property
+    def case(self) -> str:
+        """The case that it belongs to, such as L2."""
+        return self.label.partition("-")[0]
+
+    @property
     def warm_up(self) -> int:
         """Number of entries to append before the timed ones, so that a peer's JIT compiler has seen the code."""
         return self.entries // 3
@@ -86,7 +99,8 @@ class Workload:
     def scaled(self, scale: float) -> Workload:
         """The same workload with ``scale`` times the entries and ledgers. Recovered ledgers keep their length."""
         entries = self.entries if self.kind is Kind.RECOVER else max(self.batch, 10, round(self.entries * scale))
-        return replace(self, entries=entries, ledgers=max(1, round(self.ledgers * scale)))
+        reads = self.reads and max(10, round(self.reads * scale))
+        return replace(self, entries=entries, ledgers=max(1, round(self.ledgers * scale)), reads=reads)
 
     def numbers(self) -> dict[str, Any]:
         """Its numbers, as its JSON line shows them."""
@@ -109,7 +123,13 @@ WORKLOADS: dict[Turn, tuple[Workload, ...]] = {
         *(Workload(f"L4-{size}-warm", Kind.READ, size, n, in_flight=1000) for size, n in _LENGTHS.items()),
         Workload("L5", Kind.RECOVER, entries=2_000, in_flight=1000, ledgers=9),
         Workload("L6", Kind.CREATE_CLOSE, ledgers=100),
+        Workload("L14", Kind.RANDOM, entries=50_000, in_flight=1000, reads=2000),
+    ),
+    Turn.LEDGERS: (
+        # The memory is that of a process that has done nothing else yet.
+        Workload("L13", Kind.IDLE, size=100, ledgers=1500, in_flight=1000),
         Workload("L7", Kind.MANY, entries=100_000, in_flight=1000, ledgers=1000),
+        Workload("L7-10000", Kind.MANY, entries=100_000, in_flight=1000, ledgers=10_000),
     ),
     Turn.DURABILITY: tuple(
         Workload(f"L12-{name}", Kind.ADD, entries=200_000, in_flight=1000, sync_every=entries, replication=replication)
@@ -128,3 +148,12 @@ WORKLOADS: dict[Turn, tuple[Workload, ...]] = {
     Turn.MEMORY: (Workload("L11", Kind.RESIDENT, size=100, entries=10_000_000, in_flight=16, batch=1000),),
 }
 """L10 is processor time, which the line of ``L2-1024`` has."""
+
+
+def chosen(turn: Turn, cases: Sequence[str], scale: float) -> list[Workload]:
+    """The workloads of ``turn`` that belong to ``cases``, such as L2, or all if there are none, ``scaled``."""
+    return [one.scaled(scale) for one in WORKLOADS[turn] if not cases or one.case in cases]
+
+
+CASES = sorted({one.case for workloads in WORKLOADS.values() for one in workloads}, key=lambda case: int(case[1:]))
+"""The names of all cases that have a workload of their own."""

@@ -11,6 +11,7 @@ another machine, or another durability, could do.
 ``L3``    frame counts when an ack quorum of two has synced it. L7's are the same: many ledgers share the disks' syncs
 ``L7``
 ``L8``    the same without a sync
+``L14``   an echo over loopback that answers with a pread of one entry, at a random place of a file in the page cache
 ``L4``    the file with the bytes of all entries, read in pieces of 1 MiB: from the page cache, or after it was dropped
 ========  ==================================================================================================================
 """
@@ -18,6 +19,7 @@ another machine, or another durability, could do.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -58,7 +60,9 @@ def limits(turn: Turn, workloads: list[Workload], directory: Path) -> Iterator[L
 def _limit(turn: Turn, workload: Workload, place: Path) -> dict[str, float]:
     if workload.kind is Kind.ADD and workload.in_flight == 1:
         return one_in_flight(place, workload.size, min(workload.entries, 2000))
-    if workload.kind in (Kind.ADD, Kind.BATCH, Kind.MANY) and turn in (Turn.SYNCED, Turn.UNJOURNALED):
+    if workload.kind is Kind.RANDOM:
+        return random_preads(place, workload.size, workload.entries, workload.reads)
+    if workload.kind in (Kind.ADD, Kind.BATCH, Kind.MANY) and turn in (Turn.SYNCED, Turn.LEDGERS, Turn.UNJOURNALED):
         return {"adds_per_second": fed_loops(place, workload.size, workload.entries, syncs=turn is Turn.SYNCED)}
     if workload.kind in (Kind.READ, Kind.READ_COLD):
         cold = workload.kind is Kind.READ_COLD
@@ -101,6 +105,45 @@ def one_in_flight(place: Path, size: int, rounds: int) -> dict[str, float]:
         thread.join(_SECONDS_MAX)
         accepted.close()
         server.close()
+    took.sort()
+    return {"p50_ms": 1e3 * median(took), "p99_ms": 1e3 * took[len(took) * 99 // 100]}
+
+
+def random_preads(place: Path, size: int, entries: int, reads: int) -> dict[str, float]:
+    """The median and the 99th percentile, in ms, of a question over loopback whose answer is read from a file."""
+    path = place / "random"
+    with open(path, "wb") as file:
+        file.write(os.urandom(size) * entries)
+    descriptor = os.open(path, os.O_RDONLY)
+    server = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(server.getsockname()[:2], timeout=_SECONDS_MAX)
+    accepted, _ = server.accept()
+    accepted.settimeout(_SECONDS_MAX)
+    for each in (client, accepted):
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def answer() -> None:
+        while question := accepted.recv(8):
+            accepted.sendall(os.pread(descriptor, size, int.from_bytes(question) * size))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    chance, took = random.Random(0), []
+    try:
+        for _ in range(reads):
+            begun = time.perf_counter()
+            client.sendall(chance.randrange(entries).to_bytes(8))
+            left = size
+            while left:
+                left -= len(client.recv(left))
+            took.append(time.perf_counter() - begun)
+    finally:
+        client.close()
+        thread.join(_SECONDS_MAX)
+        accepted.close()
+        server.close()
+        os.close(descriptor)
+        path.unlink()
     took.sort()
     return {"p50_ms": 1e3 * median(took), "p99_ms": 1e3 * took[len(took) * 99 // 100]}
 

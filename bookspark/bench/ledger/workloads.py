@@ -6,7 +6,9 @@ before the clock starts.
 
 from __future__ import annotations
 
+import gc
 import os
+import random
 import tempfile
 import time
 from collections import deque
@@ -25,6 +27,7 @@ from bookspark.bench.processes import (
     resident_bytes,
 )
 from bookspark.client import BookKeeper, LedgerHandle
+from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.writing.futures import AppendFuture
 from bookspark.errors import BookKeeperError
 from bookspark.local import LocalCluster
@@ -36,6 +39,8 @@ _SAMPLED = 16
 
 _PAYLOADS_MAX = 500_000
 """Payloads that are held in memory at once."""
+_IDLE_BEFORE, _RANDOM_BEFORE = 100, 50
+"""Ledgers that are open before memory is measured, and reads before they are timed."""
 
 Figures = dict[str, Any]
 
@@ -83,6 +88,10 @@ class Bench:
                 return [self._written(workload)]
             case Kind.RESIDENT:
                 return [self._resident(workload)]
+            case Kind.IDLE:
+                return [self._idle(workload)]
+            case Kind.RANDOM:
+                return [self._random(workload)]
 
     def _pids(self) -> list[int]:
         return [bookie.pid for bookie in self.cluster.bookies if bookie.pid is not None]
@@ -96,6 +105,7 @@ class Bench:
         return {
             "seconds": seconds,
             f"{what}_per_second": count / seconds,
+            "client_cpu_us": client / count * 1e6,
             "client_cpu_seconds": client,
             "bookies_cpu_seconds": bookies,
         }
@@ -165,6 +175,36 @@ class Bench:
         for start in range(0, workload.entries, _PAYLOADS_MAX):
             self._append(self.bookkeeper, workload, min(_PAYLOADS_MAX, workload.entries - start))
         return {"idle_bytes": idle, "resident_bytes": max(resident_bytes(self._pids()))}
+
+    def _idle(self, workload: Workload) -> Figures:
+        # What the first ledgers cost once for all is there before.
+        kept = [self._with_an_entry(workload) for _ in range(_IDLE_BEFORE)]
+        gc.collect()
+        before = resident_bytes([os.getpid()])[0]
+        kept += [self._with_an_entry(workload) for _ in range(workload.ledgers)]
+        gc.collect()
+        each = (resident_bytes([os.getpid()])[0] - before) / workload.ledgers
+        for ledger in kept:
+            ledger.close()
+        return {"idle_ledger_bytes": max(0.0, each)}
+
+    def _with_an_entry(self, workload: Workload) -> LedgerHandle:
+        ledger = create(self.bookkeeper, workload)
+        ledger.append(bytes(workload.size))
+        return ledger
+
+    def _random(self, workload: Workload) -> Figures:
+        ledger_id = self._append(self.bookkeeper, workload, workload.entries)
+        chance = random.Random(workload.reads)
+        places = [chance.randrange(workload.entries) for _ in range(workload.reads + _RANDOM_BEFORE)]
+        with self.bookkeeper.open_ledger(ledger_id) as reader:
+            took = [timed(partial(_read_one, reader, place, workload.size)) for place in places]
+        return latencies(took[_RANDOM_BEFORE:])
+
+
+def _read_one(reader: ReadHandle, place: int, size: int) -> None:
+    (entry,) = reader.read(place, place)
+    _check_entry(entry.entry_id, entry.payload, place, size)
 
 
 def create(bookkeeper: BookKeeper, workload: Workload) -> LedgerHandle:

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bookspark.bench.kept_results import keep
-from bookspark.bench.ledger.cases import WORKLOADS, Kind, Turn, Workload
+from bookspark.bench.kept_results import checkout, keep
+from bookspark.bench.ledger.cases import Kind, Turn, Workload, chosen
 from bookspark.bench.ledger.limits import limits
 from bookspark.bench.peers.bookkeeper_peer import Peer, build
 from bookspark.bench.peers.ledger_targets import table
@@ -28,17 +28,15 @@ from bookspark.protocol.ledger.ledger_metadata import Replication
 _DEEP = 10_000
 """Adds in flight for the peer's best throughput, and entries that it reads by one call. It is measured with 1,000 too."""
 
-_HERE = Path(__file__).parents[3]
-
 Line = dict[str, Any]
 
 
 def compare(
-    cache: Path, directory: Path | None, turns: Sequence[Turn], rounds: int, scale: float
+    cache: Path, directory: Path | None, turns: Sequence[Turn], rounds: int, scale: float, cases: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
     """Measure both systems. Each line goes to standard output and to ``results.jsonl`` in ``cache``, where the peer's jars are
-    kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table, with what changed since the
-    last run, and the failures."""
+    kept too. ``directory``: a folder on the disk to measure (default: ``cache``). ``cases``: only these, such as
+    L2. Returns the table, with what changed since the last run, and the failures."""
     class_path = build(cache)
     lines: list[Line] = []
     failures: list[str] = []
@@ -48,9 +46,12 @@ def compare(
     ):
         for number in range(rounds):
             for turn in turns:
-                workloads = [workload.scaled(scale) for workload in WORKLOADS[turn]]
+                workloads = chosen(turn, cases, scale)
+                if not workloads:
+                    continue
                 limit = limits(turn, workloads, Path(place))
-                for system in (limit, ours(turn, scale, place), theirs(turn, scale, class_path, Path(place))):
+                own = ours(turn, scale, place, cases)
+                for system in (limit, own, theirs(turn, workloads, class_path, Path(place))):
                     try:
                         for line in system:
                             line |= {"turn": turn, "round": number, "load": os.getloadavg()[0]}
@@ -59,14 +60,15 @@ def compare(
                             lines.append(line)
                     except RuntimeError as error:
                         failures.append(f"round {number}, {turn}: {error}")
-    changed = keep(cache, "ledger", lines, scale, _HERE)
+    changed = keep(cache, "ledger", lines, scale, checkout())
     told = "".join(f"\nchanged: {change}" for change in changed)
     return f"{table(lines)}{told}\n" if told else table(lines), failures
 
 
-def ours(turn: Turn, scale: float, directory: str) -> Iterator[Line]:
+def ours(turn: Turn, scale: float, directory: str, cases: Sequence[str] = ()) -> Iterator[Line]:
     """Lines of Bookspark, measured in a process of its own. Raises RuntimeError if that fails."""
     command = [sys.executable, "-m", "bookspark", "bench", "ledger", "--turn", turn, "--scale", str(scale)]
+    command += [word for case in cases for word in ("--case", case)]
     process = subprocess.Popen([*command, "--directory", directory], stdout=subprocess.PIPE)
     assert process.stdout is not None
     for line in process.stdout:
@@ -75,9 +77,8 @@ def ours(turn: Turn, scale: float, directory: str) -> Iterator[Line]:
         raise RuntimeError(f"{' '.join(command)} failed")
 
 
-def theirs(turn: Turn, scale: float, class_path: list[str], directory: Path) -> Iterator[Line]:
+def theirs(turn: Turn, workloads: list[Workload], class_path: list[str], directory: Path) -> Iterator[Line]:
     """Lines of Apache BookKeeper. Raises RuntimeError if it can't be started or its client fails."""
-    workloads = [workload.scaled(scale) for workload in WORKLOADS[turn]]
     settings = {"journalWriteData": "false"} if turn is Turn.UNJOURNALED else {}
     before = bytes_written_by_ended_children()
     with Peer(class_path, directory / "peer", settings) as peer:
@@ -94,16 +95,18 @@ def theirs(turn: Turn, scale: float, class_path: list[str], directory: Path) -> 
             yield line | {"written_per_byte": written / (3 * line["entries"] * line["size"])}
         else:
             yield from reads_and_adds(peer, workloads)
-    if turn is Turn.SYNCED:
+    first = [workload for workload in workloads if workload.label == "L1"]
+    if first:
         with Peer(class_path, directory / "peer", {"journalFlushWhenQueueEmpty": "true"}) as peer:
-            first = [workload for workload in workloads if workload.label == "L1"]
             yield from peer.run([_as_argument(workload, f"{workload.label}-no-group-wait") for workload in first])
 
 
 def reads_and_adds(peer: Peer, workloads: list[Workload]) -> Iterator[Line]:
     """Workloads that need nothing done between them. One client runs them all, so that its JIT compiler has seen the code."""
-    asked = [w for w in workloads if w.kind not in (Kind.READ, Kind.BATCH) and w.replication is Replication.BEST_EFFORT]
-    yield from peer.run([_as_argument(workload) for workload in asked])
+    others = (Kind.READ, Kind.BATCH, Kind.IDLE)
+    asked = [w for w in workloads if w.kind not in others and w.replication is Replication.BEST_EFFORT]
+    if asked:
+        yield from peer.run([_as_argument(workload) for workload in asked])
     batched = {workload.size for workload in workloads if workload.kind is Kind.BATCH}
     deep = [w for w in workloads if w.kind is Kind.ADD and w.in_flight > 1 and w.size in batched]
     if deep:

@@ -94,12 +94,14 @@ TARGETS: Sequence[Target] = (
     ),
     Target("L5", "recovery of 2,000 entries, p50 ms", "L5", P50, -1 / 3),
     Target("L6", "create and close, p50 ms", "L6", P50, -1),
-    Target("L7", "{ledgers:,} ledgers at once, 1 KiB, adds/s", "L7", ADDS, 1.5),
+    *(Target("L7", "{ledgers:,} ledgers at once, 1 KiB, adds/s", label, ADDS, 1.5) for label in ("L7", "L7-10000")),
     Target("L8", "without journal, 1 KiB, adds/s", "L8", ADDS, 2.0),
     Target("L9", "bytes written per byte and copy", "L9", _named("written_per_byte"), -1.1, absolute=True),
     Target("L10", "CPU seconds per million adds, 1 KiB", "L2-1024", _cpu, -1 / 2),
     Target("L11", "memory of an idle bookie, MB", "L11", lambda line: line["idle_bytes"] / 1e6, -1 / 5),
     Target("L11", "… that took {entries:,} entries, MB", "L11", lambda line: line["resident_bytes"] / 1e6, -1 / 5),
+    Target("L14", "one entry at a random place, 1 KiB, p50 ms", "L14", P50, None),
+    Target("L14", "… p99 ms", "L14", P99, None),
     *(
         target
         for label, what in (("L12-pd", "PD"), ("L12-vd", "VD, a sync each {sync_every:,} entries"))

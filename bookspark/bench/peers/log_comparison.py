@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
+from bookspark.bench.kept_results import checkout, keep
 from bookspark.bench.peers.kafka_peer import Kafka, kafka_jars
 from bookspark.bench.peers.log_systems import BATCH, Appends, KafkaTail, make_topic, of_kafka, of_ledger
 from bookspark.bench.processes import family_cpu_seconds
@@ -89,7 +90,8 @@ def compare(cache: Path, directory: Path | None, rounds: int, scale: float, kafk
                     print(json.dumps(line), flush=True)
                     print(json.dumps(line), file=results, flush=True)
                     lines.append(line)
-    return table(lines)
+    changed = keep(cache, "logs", lines, scale, checkout())
+    return table(lines) + "".join(f"\nchanged: {change}\n" for change in changed)
 
 
 def ours(home: Path, scale: float, number: int) -> Iterator[Line]:

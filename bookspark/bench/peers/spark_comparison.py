@@ -4,10 +4,10 @@ Law: two systems never run at once, but for the Spark that drives each. A figure
 its system up with few rows first. Rows come from a Parquet file that was read once before. All lines are kept in
 ``spark-results.jsonl``.
 
-Cases: rows a second of a batch write and of a batch read (it sums their bytes up), at 100 B and 1 KiB a row, with the processor
-time of Spark and servers together, which says more than rows a second on a machine with other work. Latency from the moment when
-a row's file is there to the moment when a second query has the row. A first query is in between, and both have a trigger of one
-second.
+Cases: rows a second of a batch write, of a batch read (it sums their bytes up) and of a query that copies all rows from one log,
+table or topic to another (``availableNow``), at 100 B and 1 KiB a row, with the processor time of Spark and servers together,
+which says more than rows a second on a machine with other work. Latency from the moment when a row's file is there to the moment
+when a second query has the row. A first query is in between, and both begin a micro-batch as soon as there is something.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from bookspark.bench.kept_results import checkout, keep
 from bookspark.bench.peers.kafka_peer import kafka_jars
 from bookspark.bench.peers.spark_systems import SYSTEMS, System
 from bookspark.bench.processes import family_cpu_seconds
-from bookspark.spark.session import session
+from bookspark.spark.session import SPARK_ERRORS, session
 
 BYTES = {100: 100_000_000, 1024: 400_000_000}
 """Row size in bytes → bytes of a round."""
-LATENCY_FILES = 100
+LATENCY_FILES = 40
 _BETWEEN_FILES_SECONDS = 0.35
 _WAIT_SECONDS_MAX = 600.0
 _WARM_UP_ROWS = 1000
@@ -42,11 +43,15 @@ _CORES = 2
 Line = dict[str, Any]
 
 
-def compare(cache: Path, directory: Path | None, systems: Sequence[str], rounds: int, scale: float) -> str:
+def compare(
+    cache: Path, directory: Path | None, systems: Sequence[str], rounds: int, scale: float
+) -> tuple[str, list[str]]:
     """Measure ``systems`` (names in ``SYSTEMS``). Each line goes to standard output and to ``spark-results.jsonl`` in ``cache``,
-    where jars are kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table."""
+    where jars are kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table, with
+    what changed since the last run, and the failures: the rest of a turn that failed is not in the table."""
     broker_jars, connector = kafka_jars(cache)
     lines: list[Line] = []
+    failures: list[str] = []
     with (
         open(cache / "spark-results.jsonl", "w") as results,
         tempfile.TemporaryDirectory(prefix="bench-spark-", dir=directory or cache) as place,
@@ -57,16 +62,27 @@ def compare(cache: Path, directory: Path | None, systems: Sequence[str], rounds:
                 make_rows(spark, home, size, int(total * scale) // size)
         for number in range(rounds):
             for name in systems:
-                # Each system has a Spark session of its own: no Python worker keeps a client of a system that has gone. The JVM
-                # stays, and is warm.
-                with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
-                    inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
-                    for line in measure(spark, system, inputs, home / f"{name}{number}", scale):
+                try:
+                    for line in turn(name, home, number, broker_jars, connector, scale):
                         line |= {"system": name, "round": number, "load": os.getloadavg()[0]}
                         print(json.dumps(line), flush=True)
                         print(json.dumps(line), file=results, flush=True)
                         lines.append(line)
-    return table(lines)
+                except (RuntimeError, *SPARK_ERRORS) as error:
+                    failures.append(f"round {number}, {name}: {error}")
+    changed = keep(cache, "spark", lines, scale, checkout())
+    return table(lines) + "".join(f"\nchanged: {change}\n" for change in changed), failures
+
+
+def turn(
+    name: str, home: Path, number: int, broker_jars: Path, connector: Sequence[Path], scale: float
+) -> Iterator[Line]:
+    """The lines of a system in one round."""
+    # Each system has a Spark session of its own: no Python worker keeps a client of a system that has gone. The JVM stays, and is
+    # warm.
+    with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
+        inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
+        yield from measure(spark, system, inputs, home / f"{name}{number}", scale)
 
 
 @contextmanager
@@ -102,6 +118,7 @@ def measure(
     few = next(iter(inputs.values())).limit(_WARM_UP_ROWS).repartition(_CORES)
     system.write(few, "warm-up")
     _sum_of(system.read(spark, "warm-up"))
+    copy(spark, system, "warm-up", folder / "warm-up")
     for size, rows in inputs.items():
         name, count = f"rows-{size}", rows.count()
         clock = Clock(count)
@@ -111,9 +128,23 @@ def measure(
         found = _sum_of(system.read(spark, name))
         yield {"case": f"read {size} B", **clock.figures()}
         assert found == count * size, f"{found} bytes came back, not {count * size}"
+        clock = Clock(count)
+        copy(spark, system, name, folder / name)
+        yield {"case": f"copy {size} B", **clock.figures()}
+        found = _sum_of(system.read(spark, f"{name}-copy"))
+        assert found == count * size, f"{found} bytes were copied, not {count * size}"
     latencies = latency(spark, system, folder, max(10, int(LATENCY_FILES * min(scale, 1))))
     percentiles = quantiles(latencies, n=100)
     yield {"case": "latency", "p50_seconds": median(latencies), "p99_seconds": percentiles[98], "files": len(latencies)}
+
+
+def copy(spark: SparkSession, system: System, name: str, checkpoint: Path) -> None:
+    """Copy all rows to ``NAME-copy``, each once, by a query that ends."""
+    query = system.writer(system.stream(spark, name), f"{name}-copy").trigger(availableNow=True)
+    started = query.option("checkpointLocation", str(checkpoint)).start()
+    if not started.awaitTermination(int(_WAIT_SECONDS_MAX)):
+        started.stop()
+        raise RuntimeError(f"the copy of {name} takes too long")
 
 
 class Clock:
@@ -125,7 +156,11 @@ class Clock:
     def figures(self) -> dict[str, float]:
         """Rows a second, and processor seconds of Spark and servers for a million rows."""
         seconds, used = time.monotonic() - self._began, family_cpu_seconds() - self._used
-        return {"rows_per_second": self._rows / seconds, "cpu_seconds_per_million_rows": used / self._rows * 1e6}
+        return {
+            "rows": self._rows,
+            "rows_per_second": self._rows / seconds,
+            "cpu_seconds_per_million_rows": used / self._rows * 1e6,
+        }
 
 
 def _sum_of(rows: DataFrame) -> int:
@@ -147,7 +182,7 @@ def latency(spark: SparkSession, system: System, folder: Path, files: int) -> li
         arrived.update((sent, now) for sent in found)
 
     first = system.writer(spark.readStream.text(str(source)), "latency")
-    first = first.option("checkpointLocation", str(folder / "first")).trigger(processingTime="1 second")
+    first = first.option("checkpointLocation", str(folder / "first"))
     queries = [first.start()]
     try:
         for number in range(files + warm_up):
@@ -155,7 +190,7 @@ def latency(spark: SparkSession, system: System, folder: Path, files: int) -> li
                 # The second query starts once there is a row: some systems can't read a stream before that.
                 _wait(lambda: any(progress.numInputRows for progress in queries[0].recentProgress), queries)
                 second = system.stream(spark, "latency").writeStream.foreachBatch(take)
-                second = second.option("checkpointLocation", str(folder / "second")).trigger(processingTime="1 second")
+                second = second.option("checkpointLocation", str(folder / "second"))
                 queries.append(second.start())
             hidden = source / f".{number}"
             hidden.write_text(f"{time.time_ns()}\n")
@@ -191,15 +226,23 @@ def table(lines: list[Line]) -> str:
     ]
     for case, figure in figures:
         found = {
-            name: median(line[figure] for line in lines if (line["system"], line["case"]) == (name, case))
+            name: median(values)
             for name in names
+            if (values := [line[figure] for line in lines if (line["system"], line["case"]) == (name, case)])
         }
         cells = [
             f"{case}, {figure.replace('_', ' ')}",
-            *(f"{value:,.0f}" if value > 100 else f"{value:.2f}" for value in found.values()),
+            *(_text(found.get(name)) for name in names),
         ]
         for name in others:
-            theirs, ours = found[name], found["bookspark"]
+            theirs, ours = found.get(name), found.get("bookspark")
+            if theirs is None or ours is None:
+                cells.append("")
+                continue
             cells.append(f"{ours / theirs if figure == 'rows_per_second' else theirs / ours:.2f}")
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value > 100 else f"{value:.2f}"

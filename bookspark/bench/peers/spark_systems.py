@@ -98,16 +98,21 @@ class _Kafka:
 @contextmanager
 def bookspark(home: Path, jars: Path) -> Iterator[System]:
     """Three bookies; ensemble size 3, write quorum 3, ack quorum 2. Each acknowledgement comes after the sync."""
-    with LocalCluster(bookies=COPIES, directory=home / "bookspark") as cluster:
-        yield _Bookspark(cluster.zookeeper)
-    shutil.rmtree(home / "bookspark")
+    try:
+        with LocalCluster(bookies=COPIES, directory=home / "bookspark") as cluster:
+            yield _Bookspark(cluster.zookeeper)
+    finally:
+        # The next round begins with nothing, also after a turn that failed.
+        shutil.rmtree(home / "bookspark", ignore_errors=True)
 
 
 @contextmanager
 def delta(home: Path, jars: Path) -> Iterator[System]:
     """Files: one copy, no sync."""
-    yield _Delta(home / "delta")
-    shutil.rmtree(home / "delta", ignore_errors=True)
+    try:
+        yield _Delta(home / "delta")
+    finally:
+        shutil.rmtree(home / "delta", ignore_errors=True)
 
 
 @contextmanager

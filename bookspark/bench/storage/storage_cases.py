@@ -23,9 +23,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-_SIZES, _BATCHES = (100, 1024, 16384), (1, 100, 1000)
+_SIZES, _BATCHES = (100, 1024, 16384), (1, 10, 100, 1000)
 _ROUND_BYTES = 64 << 20
 _LEDGERS, _ENTRIES = 1_000_000, 10
+_REPLAYED_FRAMES = 100_000
 _LETTERS = bytes(random.Random(0).choices(b"abcdefghijklmnopqrstuvwxyz", k=3000))
 _WORDS = [_LETTERS[start : start + 6] for start in range(0, len(_LETTERS), 6)]
 
@@ -37,6 +38,7 @@ class Part(StrEnum):
 
     ADDS = "adds"
     REWRITING = "rewriting"
+    REPLAY = "replay"
     STATE = "state"
 
 
@@ -119,6 +121,37 @@ def _rewriting(place: Path, scale: float) -> Iterator[Case]:
         rewriter.close()
 
 
+def _replay(place: Path, scale: float) -> Iterator[Case]:
+    """A boot that reads a log of small frames again, beside a loop that reads the same file."""
+    from bookspark.bench.storage.storage_runs import StorageRun, adds, read_loop
+
+    count = max(1000, int(_REPLAYED_FRAMES * scale))
+    for entries in (1, 10):
+        there, copy = place / f"run{entries}", place / f"copy{entries}"
+        there.mkdir(parents=True)
+        run = StorageRun(there)
+        run.add_all(adds(1, count, entries, partial(_same, os.urandom(100))))
+        # What a crash would leave: no checkpoint has these frames.
+        shutil.copytree(there, copy)
+        run.close()
+        bare = read_loop(copy)
+        begun, used = time.perf_counter(), time.process_time()
+        again = StorageRun(copy)
+        used, took = time.process_time() - used, time.perf_counter() - begun
+        found = again.storage.status().ledgers
+        again.close()
+        assert found == 1, f"{found} ledgers were found again"
+        shutil.rmtree(there)
+        shutil.rmtree(copy)
+        yield {
+            "entries_a_frame": entries,
+            "frames": count,
+            "us_a_frame": round(took / count * 1e6, 3),
+            "cpu_us_a_frame": round(used / count * 1e6, 3),
+            "bare_cpu_us_a_frame": round(bare / count * 1e6, 3),
+        }
+
+
 def _state(place: Path, scale: float) -> Iterator[Case]:
     """A boot from a checkpoint of many ledgers, and the memory of the index of one long ledger."""
     from bookspark.bench.storage.boot_probe import index_bytes, make
@@ -156,9 +189,30 @@ def _text_payload(entry_id: int) -> bytes:
     return b" ".join(random.Random(entry_id).choices(_WORDS, k=147))[:1024].ljust(1024)
 
 
+def kept_lines(cases: Iterable[Case]) -> list[Case]:
+    """The cases as the lines that ``kept_results`` keeps: with a label, and the bare loop as a system of its own."""
+    lines = []
+    for case in cases:
+        match case:
+            case {"part": "adds", "payload_bytes": size, "batch": batch, "synced": synced, "ratio": ratio}:
+                label = {"label": f"{size}x{batch}{' synced' if synced else ''}"}
+                for system, prefix in (("bookspark", ""), ("limit", "bare_")):
+                    figures = {"megabytes_per_second": case[f"{prefix}megabytes_per_second"]}
+                    lines.append({"system": system, **label, **figures})
+                lines[-2] |= {"of_the_bare_loop": ratio, "adds_per_second": case["adds_per_second"]}
+            case {"part": "rewriting", "payload": payload}:
+                lines.append({"system": "bookspark", "label": f"rewriting {payload}", **case})
+            case {"part": "replay", "entries_a_frame": entries}:
+                for system, prefix in (("bookspark", ""), ("limit", "bare_")):
+                    figures = {"cpu_us_a_frame": case[f"{prefix}cpu_us_a_frame"]}
+                    lines.append({"system": system, "label": f"replay x{entries}", **figures})
+    return [line | {"load": os.getloadavg()[0]} for line in lines]
+
+
 CASES: dict[Part, Callable[[Path, float], Iterator[Case]]] = {
     Part.ADDS: _adds,
     Part.REWRITING: _rewriting,
+    Part.REPLAY: _replay,
     Part.STATE: _state,
 }
 """What measures each part: a function of a folder and a scale."""

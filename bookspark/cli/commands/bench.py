@@ -16,10 +16,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bookspark.bench.ledger.cases import WORKLOADS, Turn
-from bookspark.bench.storage.storage_cases import Part, measure_storage
+from bookspark.arguments import check_names
+from bookspark.bench.kept_results import checkout, keep
+from bookspark.bench.ledger.cases import CASES, Turn, chosen
+from bookspark.bench.storage.storage_cases import Part, kept_lines, measure_storage
 from bookspark.cache_folder import cache_folder
 from bookspark.command_line import COULD_NOT
+from bookspark.errors import ConfigurationError
 
 app = typer.Typer(
     help="Measure. Each case prints one JSON line on standard output.", no_args_is_help=True, rich_markup_mode=None
@@ -39,12 +42,16 @@ Scale = Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number
 Directory = Annotated[
     Path | None, typer.Option(help="A folder on the disk to measure. Default: the folder for temporary files.")
 ]
+Case = Annotated[
+    list[str] | None, typer.Option(metavar="L1|L2|…", help="Only the workloads of this case. May be repeated.")
+]
 Quick = Annotated[bool, typer.Option("--quick", help="One round with few entries, to see that everything works.")]
 Rounds = Annotated[int, typer.Option(min=1, help="How often each system is measured. The figures are medians.")]
 Cache = Annotated[
     Path | None,
     typer.Option(help="Where the other systems' jars and all results are kept. Default: ~/.cache/bookspark/bench."),
 ]
+Kept = Annotated[Path | None, typer.Option(help="Append the medians to history.jsonl in this folder.")]
 LinesAlone = Annotated[bool, typer.Option("--json", help="Print the JSON lines alone, without the table.")]
 PeersDirectory = Annotated[Path | None, typer.Option(help="A folder on the disk to measure. Default: the cache.")]
 
@@ -55,6 +62,7 @@ def ledger(
         list[Turn] | None,
         typer.Option(help="Only these workloads; each turn has a fresh cluster. May be repeated."),
     ] = None,
+    case: Case = None,
     scale: Scale = 1.0,
     directory: Directory = None,
 ) -> None:
@@ -62,8 +70,10 @@ def ledger(
     # Imported here: it loads the client, which takes a while.
     from bookspark.bench.ledger.workloads import measure
 
+    check_names(case or (), CASES, "case")
     for each in turn or Turn:
-        for workload, figures in measure(each, [workload.scaled(scale) for workload in WORKLOADS[each]], directory):
+        workloads = chosen(each, case or (), scale)
+        for workload, figures in measure(each, workloads, directory) if workloads else ():
             line: dict[str, Any] = {"label": workload.label, "system": SYSTEM, **workload.numbers(), **figures}
             typer.echo(json.dumps(line))
 
@@ -73,10 +83,38 @@ def storage(
     part: Annotated[list[Part] | None, typer.Option(help="Only this part. May be repeated.")] = None,
     scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual bytes, ledgers and rounds.")] = 1.0,
     directory: Directory = None,
+    cache: Kept = None,
 ) -> None:
     """Time a bookie's storage alone, beside a bare loop that writes and syncs the same bytes on the same disk."""
+    cases = []
     for case in measure_storage(part or Part, scale, directory):
         typer.echo(json.dumps(case))
+        cases.append(case)
+    _keep(cache, "storage", kept_lines(cases), scale)
+
+
+@app.command("micro-batches")
+def micro_batches(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of commits and triggers.")] = 1.0,
+    directory: Directory = None,
+    cache: Kept = None,
+) -> None:
+    """Time Spark's reads of 1,500 small commits beside one of the same rows, and triggers of one row beside those of the sink
+    noop."""
+    from bookspark.bench.micro_batches import measure
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
+    lines = []
+    try:
+        for line in measure(rounds, scale, directory):
+            typer.echo(json.dumps(line))
+            lines.append(line)
+    finally:
+        if lines:
+            _keep(cache, "micro-batches", lines, scale)
 
 
 @app.command()
@@ -115,12 +153,27 @@ def against(
     _finish("" if as_json else table, ())
 
 
+@app.command()
+def page(
+    file: Annotated[Path, typer.Argument(metavar="PAGE", help="The page, such as docs/performance.md.")],
+    cache: Cache = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Take the results of short runs too.")] = False,
+) -> None:
+    """Write the tables of a page from the newest results that the other commands kept."""
+    from bookspark.bench.page.tables import kept_runs, with_tables
+
+    if not file.is_file():
+        raise ConfigurationError(f"there is no page {file}")
+    file.write_text(with_tables(file.read_text("utf-8"), kept_runs(_existing(cache), quick)), "utf-8")
+
+
 @peers.command("ledger")
 def peers_ledger(
     quick: Quick = False,
     rounds: Rounds = 3,
     scale: Scale = 1.0,
     turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
+    case: Case = None,
     directory: PeersDirectory = None,
     cache: Cache = None,
     as_json: LinesAlone = False,
@@ -128,9 +181,10 @@ def peers_ledger(
     """Time ledgers beside Apache BookKeeper, which Maven brings."""
     from bookspark.bench.peers.ledger_comparison import compare
 
+    check_names(case or (), CASES, "case")
     _end_by_exception()
     rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
-    table, failures = compare(_existing(cache), directory, turn or list(Turn), rounds, scale)
+    table, failures = compare(_existing(cache), directory, turn or list(Turn), rounds, scale, case or ())
     _finish("" if as_json else table, failures)
 
 
@@ -148,15 +202,14 @@ def peers_spark(
     as_json: LinesAlone = False,
 ) -> None:
     """Time the sink and the source beside Delta and Kafka, which Maven brings."""
-    from bookspark.arguments import check_names
     from bookspark.bench.peers.spark_comparison import compare
     from bookspark.bench.peers.spark_systems import SYSTEMS
 
     check_names(system or (), SYSTEMS, "system")
     _end_by_exception()
     rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
-    table = compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale)
-    _finish("" if as_json else table, ())
+    table, failures = compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale)
+    _finish("" if as_json else table, failures)
 
 
 @peers.command("logs")
@@ -203,8 +256,16 @@ def peers_client(
     _finish("" if as_json else table, failures)
 
 
+def _keep(cache: Path | None, bench: str, lines: list[dict[str, Any]], scale: float) -> None:
+    """Keep the medians, if there is a folder for them, and tell what changed since the last run."""
+    if cache is not None:
+        for change in keep(_existing(cache), bench, lines, scale, checkout()):
+            typer.echo(f"changed: {change}", err=True)
+
+
 def _existing(cache: Path | None) -> Path:
-    place = cache or cache_folder() / "bench"
+    # Servers that are measured run in folders of their own.
+    place = (cache or cache_folder() / "bench").absolute()
     place.mkdir(parents=True, exist_ok=True)
     return place
 

@@ -28,6 +28,7 @@ from bookspark.metadata.records.codec import (
     readable_ledger,
     readable_registration,
 )
+from bookspark.metadata.records.ledger_spans import LedgerSpan, spans_of
 from bookspark.metadata.records.names import check_ledger_id, check_name, check_record
 from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.metadata.records.versioned import Versioned, VersionedLedger
@@ -146,6 +147,12 @@ class MemoryStore:
     def list_ledgers(self) -> list[int]:
         with self._open() as world:
             return sorted(int(name) for name in world.names("ledger"))
+
+    def ledger_spans(self) -> list[LedgerSpan]:
+        return spans_of(self.list_ledgers())
+
+    def list_ledgers_between(self, first: int, last: int) -> Iterator[int]:
+        return (ledger_id for ledger_id in self.list_ledgers() if first <= ledger_id <= last)
 
     def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
         with self._open() as world:

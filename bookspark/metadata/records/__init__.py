@@ -8,6 +8,7 @@
 ``documents``              how every record becomes a document, and a document a record again
 ``bookkeeper_format``      the same for ledgers and bookies that BookKeeper's own clients use, in their formats
 ``bookkeeper_texts``       cookies, tasks, locks and votes as BookKeeper's auditor and workers read them
+``ledger_spans``           how many ledgers there are where, and ranges of ids for tasks
 ``names``                  which names and ids can be used
 ``refusals``               the errors that all stores raise in the same words
 =========================  ==================================================================================

@@ -7,6 +7,7 @@
 ``zookeeper_tree``   its documents for autorecovery
 ``registration``     a bookie's ephemeral node, kept over the loss of sessions
 ``ledger_ids``       the counter of ledger ids
+``ledger_listing``   which ledgers there are, all at once or in spans of ids
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled
 ``record_nodes``     the nodes of small records, whose versions never come again
 ``connection``       a session in which every call has a deadline

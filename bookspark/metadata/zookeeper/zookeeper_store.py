@@ -36,6 +36,7 @@ from bookspark.metadata.records.codec import (
     readable_ledger,
     readable_registration,
 )
+from bookspark.metadata.records.ledger_spans import LedgerSpan
 from bookspark.metadata.records.names import decode_name
 from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.metadata.records.versioned import Versioned, VersionedLedger
@@ -44,12 +45,10 @@ from bookspark.metadata.zookeeper.connection import Connection
 from bookspark.metadata.zookeeper.conversion import convert
 from bookspark.metadata.zookeeper.layout import (
     LedgerManager,
-    four_digits,
-    ledger_ids,
     parse_address,
-    two_digits,
 )
 from bookspark.metadata.zookeeper.ledger_ids import LedgerIds
+from bookspark.metadata.zookeeper.ledger_listing import LedgerListing
 from bookspark.metadata.zookeeper.nodes import Marks, Nodes
 from bookspark.metadata.zookeeper.record_nodes import RecordNodes
 from bookspark.metadata.zookeeper.registration import Registrar
@@ -107,6 +106,7 @@ class ZooKeeperStore:
             raise
         self._ids = LedgerIds(self._nodes, self.layout)
         self._records = RecordNodes(self.connection, self._nodes, self.layout)
+        self._listing = LedgerListing(self._nodes, self.layout, self._still_there)
         self._registrar = Registrar(self.connection, self.layout, self._ids.check, self._registration_event)
         self._autorecovery = ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
@@ -200,23 +200,13 @@ class ZooKeeperStore:
             self._nodes.forget_empty(second, second.rpartition("/")[0])
 
     def list_ledgers(self) -> list[int]:
-        what, nodes = "listing the ledgers", self._nodes
-        top = nodes.children(what, self.layout.ledgers)
-        if self.layout.manager is LedgerManager.FLAT:
-            self._still_there(what)
-            return sorted(ledger_ids(top))
-        firsts = [name for name in top if two_digits(name)]
-        prefixes = [
-            (first, second)
-            for first, seconds in zip(
-                firsts, nodes.children_of_each(what, [f"{self.layout.ledgers}/{f}" for f in firsts]), strict=True
-            )
-            for second in seconds
-            if four_digits(second)
-        ]
-        leaves = nodes.children_of_each(what, [f"{self.layout.ledgers}/{f}/{s}" for f, s in prefixes])
-        self._still_there(what)
-        return sorted(i for (f, s), names in zip(prefixes, leaves, strict=True) for i in ledger_ids(names, f + s))
+        return self._listing.all()
+
+    def ledger_spans(self) -> list[LedgerSpan]:
+        return self._listing.spans()
+
+    def list_ledgers_between(self, first: int, last: int) -> Iterator[int]:
+        return self._listing.between(first, last)
 
     def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
         once = Once(self._notifier, changed)

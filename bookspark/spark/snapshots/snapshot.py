@@ -23,6 +23,7 @@ read between these two tables, so that the entries that they name lie where the 
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -68,7 +69,7 @@ NEWER = frozenset({"accepted_losses", "autorecovery", "disks"})
 LIVE_ONLY = frozenset({"gaps"})
 """Tables that no snapshot has: what can't be read is asked of the bookies that are up."""
 assert set(ORDER) == set(TABLES) - LIVE_ONLY
-ROWS_PER_FILE = 50_000
+ROWS_PER_FILE, _FILES_PER_RUN = 50_000, 12
 """So who looks for one ledger reads a small part of a large table: Delta's log tells which ids each file has. The largest tables
 are in the order of ledgers."""
 LISTED = "last_ledger_id BIGINT"
@@ -82,6 +83,12 @@ _TABLE_PROPERTIES = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.setTransactionRetentionDuration": "interval 1 days",
 }
+
+
+def rows_in_file(ledgers: int) -> int:
+    """The most rows of a file of a snapshot of so many ledgers. With very many, files are longer instead of more: the index of
+    three copies of 10⁷ ledgers, a run each, is 36 files and the rest of each bookie's."""
+    return max(ROWS_PER_FILE, math.ceil(ledgers / _FILES_PER_RUN))
 
 
 @checked
@@ -109,6 +116,7 @@ def write(
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         # If ZooKeeper does not answer, this is an error of one line here, and not one of a task.
         last_ledger_id = bookkeeper.metadata.last_ledger_id()
+        rows_per_file = rows_in_file(sum(span.ledgers for span in bookkeeper.metadata.ledger_spans()))
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
     label = Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id, zookeeper)
     options = {"zookeeper": zookeeper, **({"password": password} if password else {})}
@@ -122,7 +130,7 @@ def write(
         writer = stamped.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         # To replace an empty table with an empty one makes a version only in a transaction with an id.
         writer = writer.option("userMetadata", label.encode()).option("txnAppId", snapshot_id).option("txnVersion", 0)
-        writer = writer.option("maxRecordsPerFile", ROWS_PER_FILE)
+        writer = writer.option("maxRecordsPerFile", rows_per_file)
         writer.options(**_TABLE_PROPERTIES).save(location(path, table))
     return next(snapshot for snapshot in history(spark, path) if snapshot.snapshot_id == snapshot_id)
 

@@ -1,19 +1,22 @@
 """System tables of ledgers: their metadata, and where the metadata says that their entries are.
 
 Law: ``metadata_version`` tells which state of a ledger a row is about. Rows of two tables with the same version are about the
-same state. A ledger whose record can't be decoded is named in ``ledgers`` and has no rows in the others.
+same state. A ledger whose record can't be decoded is named in ``ledgers`` and has no rows in the others. The plan holds ranges of
+ids and no ids, so neither it nor what Spark sends to tasks grows with the ledgers.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import BookKeeperError
+from bookspark.metadata.records.ledger_spans import ranges_of
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, ROLE_LABEL
 from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, text, time
@@ -26,23 +29,36 @@ log = logging.getLogger(__name__)
 UNREADABLE = "UNREADABLE"
 """The state of a ledger whose record can't be decoded."""
 LEDGERS_PER_PARTITION = 2000
-"""How many ledgers one task reads."""
+"""About how many ledgers one task reads at least."""
+PARTITIONS_MAX = 48
+"""How many tasks read all ledgers at most, about: a snapshot has a file of each."""
 _OPEN_AT_ONCE, _GROUP = 16, 500
 """Of how many open ledgers the bookies are asked at once, and among how many ledgers these are looked for."""
 
 
-def _plan_ledgers(bookkeeper: BookKeeper) -> list[list[int]]:
-    ids = bookkeeper.list_ledgers()
-    return [ids[at : at + LEDGERS_PER_PARTITION] for at in range(0, len(ids), LEDGERS_PER_PARTITION)]
+class Ids(NamedTuple):
+    """The ledgers that a task reads. It lists them itself: the driver's side never holds them."""
+
+    first: int
+    last: int
+
+    def listed(self, bookkeeper: BookKeeper) -> Iterator[int]:
+        return bookkeeper.metadata.list_ledgers_between(self.first, self.last)
+
+
+def _plan_ledgers(bookkeeper: BookKeeper) -> list[Ids]:
+    spans = bookkeeper.metadata.ledger_spans()
+    each = max(LEDGERS_PER_PARTITION, math.ceil(sum(span.ledgers for span in spans) / PARTITIONS_MAX))
+    return [Ids(*ids) for ids in ranges_of(spans, each)]
 
 
 def _metadata(
-    bookkeeper: BookKeeper, ids: Iterable[int], unreadable: list[int] | None = None
+    bookkeeper: BookKeeper, ids: Ids, unreadable: list[int] | None = None
 ) -> Iterator[tuple[LedgerMetadata, int]]:
     """Each ledger's metadata and its version, without those that were deleted since the listing. A ledger whose record can't be
     decoded is put into ``unreadable``."""
     found: dict[int, str] = {}
-    yield from bookkeeper.metadata.read_ledgers(ids, found)
+    yield from bookkeeper.metadata.read_ledgers(ids.listed(bookkeeper), found)
     for ledger_id, why in found.items():
         log.warning("ledger %d: %s", ledger_id, why)
     if unreadable is not None:
@@ -62,7 +78,7 @@ def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, passwo
 
 
 def _with_last_add_confirmed(
-    bookkeeper: BookKeeper, ids: list[int], password: bytes, unreadable: list[int]
+    bookkeeper: BookKeeper, ids: Ids, password: bytes, unreadable: list[int]
 ) -> Iterator[tuple[LedgerMetadata, int, int | None]]:
     """As ``_metadata``, with the LAC. Bookies are asked about several open ledgers at a time."""
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as pool:
@@ -74,7 +90,7 @@ def _with_last_add_confirmed(
                 yield metadata, version, metadata.last_entry_id if metadata.closed else next(told)
 
 
-def _ledger_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
+def _ledger_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
     unreadable: list[int] = []
     for metadata, version, confirmed in _with_last_add_confirmed(bookkeeper, ids, password, unreadable):
         labels = metadata.custom_metadata
@@ -103,13 +119,13 @@ def _ledger_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Row
         yield ledger_id, None, UNREADABLE, *[None] * (len(LEDGERS.columns) - 3)
 
 
-def _fragment_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
+def _fragment_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
     for metadata, version in _metadata(bookkeeper, ids):
         for number, (fragment, last) in enumerate(metadata.fragment_ranges()):
             yield metadata.ledger_id, version, number, fragment.first_entry_id, last, list(fragment.ensemble)
 
 
-def _loss_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
+def _loss_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
     for metadata, version in _metadata(bookkeeper, ids):
         accepted = metadata.accepted_loss
         if accepted is None:

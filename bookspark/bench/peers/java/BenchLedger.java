@@ -103,6 +103,9 @@ public class BenchLedger {
             case "read":
                 read(client, options.get("ledger"), size, options.get("per_call"), wire == 2, line);
                 break;
+            case "random":
+                random(client, entries, size, inFlight, options.get("reads"), line);
+                break;
             case "recover":
                 recover(client, wire, ledgers, entries, size, inFlight, line);
                 break;
@@ -225,6 +228,34 @@ public class BenchLedger {
             line.put("client_cpu_seconds", cpu("self") - clientCpu);
             line.put("bookies_cpu_seconds", cpu(bookies) - bookiesCpu);
         }
+    }
+
+    /** Single entries at random places of a closed ledger, one after the other; the first thousand are not timed. */
+    static void random(BookKeeper client, int entries, int size, int inFlight, int reads, Map<String, Object> line)
+            throws Exception {
+        long ledger;
+        try (WriteHandle writer = create(client, 0)) {
+            add(List.of(writer), size, entries, inFlight, 0);
+            ledger = writer.getId();
+        }
+        Random chance = new Random(reads);
+        long[] latencies = new long[reads];
+        try (ReadHandle reader = open(client, ledger, false)) {
+            for (int i = -1000; i < reads; i++) {
+                long place = chance.nextInt(entries);
+                long start = System.nanoTime();
+                try (LedgerEntries found = reader.read(place, place)) {
+                    ByteBuf buffer = found.getEntry(place).getEntryBuffer();
+                    if (buffer.readableBytes() != size || buffer.getLong(buffer.readerIndex()) != place) {
+                        throw new IllegalStateException("wrong entry at " + place);
+                    }
+                }
+                if (i >= 0) {
+                    latencies[i] = System.nanoTime() - start;
+                }
+            }
+        }
+        percentiles(latencies, line);
     }
 
     /** Ledgers whose writer went away without closing them, all adds acknowledged: time to open with recovery. */
