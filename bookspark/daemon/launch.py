@@ -194,8 +194,8 @@ def _running(config: BookieConfig) -> Process | None:
 
 
 def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
-    """Start a bookie and claim its lease. A bookie that ends cleanly before the claim is started again: its lease time was over,
-    because this process got too little processor time."""
+    """Start a bookie and claim its lease. A bookie that ends cleanly before the claim, or while it is made, is started again: its
+    lease time was over, because this process got too little processor time."""
     while True:
         child = _spawn(config)
         process = Process.of(child.pid)
@@ -204,7 +204,11 @@ def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
             raise BookieError(last_words(config.directories))
         try:
             return _claim(config, process, holder, deadline, child)
-        except LeaseLostError as error:
+        except (LeaseLostError, LeaseRefusedError) as error:
+            if isinstance(error, LeaseRefusedError):
+                if error.holder:
+                    raise
+                wait_for_end(process, deadline - time.monotonic())
             signal_process(process, signal.SIGKILL)
             if child.wait() != 0 or time.monotonic() > deadline:
                 raise BookieError(last_words(config.directories)) from error

@@ -144,6 +144,25 @@ def test_a_new_bookie_whose_lease_lapsed_before_its_slow_launcher_claimed_it_is_
     assert bookie.process.pid == children[-1].pid
 
 
+def test_a_new_bookie_that_is_stopping_when_its_slow_launcher_claims_it_is_started_again(
+    config: Any, start: Launcher, monkeypatch: Any
+) -> None:
+    """Its lease time was over at that moment: it was told as one that somebody else looks after, and the start failed."""
+    refused: list[str] = []
+    claim = LeaseConnection.claim
+
+    def late(lease: LeaseConnection, holder: str, timeout: float = 10.0) -> Any:
+        if not refused:
+            refused.append(holder)
+            lease.ask_stop()
+            raise LeaseRefusedError("the bookie is stopping", "")
+        return claim(lease, holder, timeout)
+
+    monkeypatch.setattr(LeaseConnection, "claim", late)
+    bookie = start(config())
+    assert bookie.alive and refused == ["test"]
+
+
 def test_status_tells_who_it_is_to_anybody(config: Any, start: Launcher) -> None:
     bookie = start(config(), "task 0")
     other = LeaseConnection(bookie.config.directories)
