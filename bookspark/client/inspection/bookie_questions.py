@@ -5,6 +5,8 @@ Law: a bookie that does not answer in time raises ReadError; silence is never an
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +25,10 @@ from bookspark.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limb
 if TYPE_CHECKING:
     import pyarrow
 
+RANGE_COLUMNS = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
+"""Of a row of a bookie's index: int64 each."""
 _RANGES_PER_REQUEST = 100_000
+_ROWS_PER_BATCH = 1 << 16
 _LARGE_BATCH_BYTES = 16 << 10
 _SPARE_SECONDS = 1.0
 """A request ends by itself within its time limit. A longer wait than that only guards against a defect."""
@@ -83,17 +88,30 @@ def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pya
     with extra_needed("list_ranges"):
         import pyarrow
 
-    names = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
-    schema = pyarrow.schema([(name, pyarrow.int64()) for name in names])
-    tables = [schema.empty_table()]
-    cursor, first_entry_id = 0 if ledger_id is None else check_ledger_id(ledger_id), 0
-    while cursor >= 0:
-        found, cursor, first_entry_id = _some_ranges(
-            context, bookie_id, cursor, first_entry_id, only=ledger_id is not None
-        )
-        columns = [pyarrow.array(column, pyarrow.int64()) for column in found]
-        tables.append(pyarrow.Table.from_arrays(columns, schema=schema))
-    return pyarrow.concat_tables(tables)
+    first, last = (0, None) if ledger_id is None else (check_ledger_id(ledger_id), ledger_id)
+    batches = range_batches(context, bookie_id, first, last)
+    return pyarrow.Table.from_batches(batches, pyarrow.schema([(name, pyarrow.int64()) for name in RANGE_COLUMNS]))
+
+
+def range_batches(
+    context: ClientContext, bookie_id: str, first: int = 0, last: int | None = None
+) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of the bookie's index, of the ledgers ``first`` to ``last`` (None: all that follow), by ledger and entry id, in
+    batches of some ten thousand rows. One is in memory. Raises ReadError."""
+    import pyarrow
+
+    gathered = Ranges.empty()
+    cursor, first_entry_id = first, 0
+    while cursor >= 0 and (last is None or cursor <= last):
+        found, cursor, first_entry_id = _some_ranges(context, bookie_id, cursor, first_entry_id, only=first == last)
+        count = len(found.ledger_ids) if last is None else bisect_right(found.ledger_ids, last)
+        for column, more in zip(gathered, found, strict=True):
+            column.extend(more[:count])
+        ended = cursor < 0 or (last is not None and cursor > last)
+        if gathered.ledger_ids and (ended or len(gathered.ledger_ids) >= _ROWS_PER_BATCH):
+            arrays = [pyarrow.array(column, pyarrow.int64()) for column in gathered]
+            yield pyarrow.RecordBatch.from_arrays(arrays, list(RANGE_COLUMNS))
+            gathered = Ranges.empty()
 
 
 def large_batch_ends(context: ClientContext, bookie_id: str, ledger_id: int) -> list[int]:

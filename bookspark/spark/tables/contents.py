@@ -1,7 +1,9 @@
-"""System tables of what bookies hold: indexes, entry logs, limbo, checksums. Each bookie is asked in a task of its own.
+"""System tables of what bookies hold: indexes, entry logs, limbo, checksums. Each bookie is asked in tasks of its own.
 
 Law: a bookie that is registered and does not answer fails the read: silence is not an empty index. What a bookie holds tells
 nothing of what it should hold; the audits compare the two.
+
+An index is read in batches, so no task ever has one whole in memory, however many ledgers there are.
 
 ``entry_checksums`` reads every copy of every entry. Only it shows that two copies differ, and its cost grows with the data. The
 bytes go through the network, so that the bookies' own time is left to their writers.
@@ -11,12 +13,13 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from bookspark.client.inspection.bookie_questions import RANGE_COLUMNS, range_batches
 from bookspark.client.inspection.copies import Unreadable, copies_on
 from bookspark.spark.tables.table import FLAG, LONG, LONGS, TEXT, Rows, SystemTable, each_bookie
 
@@ -30,19 +33,58 @@ CHECKSUMS_PER_ROW = 1024
 PARTS_PER_BOOKIE = 4
 """How many tasks read the copies of one bookie."""
 _LENGTH = struct.Struct("<q")
-_INDEX_COLUMNS = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
-"""The columns of the client's table, in the order of ours."""
+_SLICES_MAX = 16
+_LEDGERS_PER_SLICE = 100_000
 
 
-def _index_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Iterator[pyarrow.RecordBatch]:
+class _Slice(NamedTuple):
+    """The ledgers ``first`` to ``last`` (None: all that follow) in a bookie's index."""
+
+    bookie_id: str
+    first: int
+    last: int | None
+
+
+def _plan_slices(bookkeeper: BookKeeper) -> list[_Slice]:
+    """Each bookie's index, in slices that are read by tasks of their own: one for each hundred thousand ids that were given out,
+    and a bounded number. Each is read batch by batch, so none is ever whole in memory."""
+    ids = bookkeeper.metadata.highest_ledger_id() + 1
+    count = min(_SLICES_MAX, 1 + ids // _LEDGERS_PER_SLICE)
+    starts = [n * ids // count for n in range(count)]
+    ends = [start - 1 for start in starts[1:]]
+    return [
+        _Slice(bookie_id, start, end)
+        for bookie_id in each_bookie(bookkeeper)
+        for start, end in zip(starts, [*ends, None], strict=True)
+    ]
+
+
+def _index_rows(bookkeeper: BookKeeper, part: _Slice, password: bytes) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow
 
     schema = to_arrow_schema(INDEX_RANGES.schema, timezone="UTC")
-    for batch in bookkeeper.list_ranges(bookie_id).to_batches():
-        own = pyarrow.repeat(bookie_id, batch.num_rows)
-        columns = [own, *(batch.column(name) for name in _INDEX_COLUMNS)]
+    for batch in range_batches(bookkeeper.context, part.bookie_id, part.first, part.last):
+        columns = [pyarrow.repeat(part.bookie_id, batch.num_rows), *batch.columns]
         arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
         yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _whole_ledgers(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Table]:
+    """The same rows in tables that have all rows of each of their ledgers."""
+    import pyarrow
+
+    left: pyarrow.Table | None = None
+    for batch in batches:
+        table = pyarrow.Table.from_batches([batch])
+        if left is not None:
+            table = pyarrow.concat_tables([left, table])
+        ids = table["ledger_id"]
+        cut = ids.index(ids[-1]).as_py()
+        if cut:
+            yield table.slice(0, cut)
+        left = table.slice(cut)
+    if left is not None:
+        yield left
 
 
 INDEX_RANGES = SystemTable(
@@ -57,7 +99,7 @@ INDEX_RANGES = SystemTable(
         ("position", LONG, "Byte position of the run's batch in the entry log; runs may share a batch"),
         ("bytes", LONG, "Bytes of that batch in the entry log, with all runs in it; a sum has to count a batch once"),
     ),
-    each_bookie,
+    _plan_slices,
     _index_rows,
 )
 
@@ -65,7 +107,7 @@ INDEX_RANGES = SystemTable(
 def _entry_log_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows:
     # The logs are listed first. A log that is rewritten in between is listed with nothing in it that lives, which is true.
     logs = bookkeeper.list_entry_logs(bookie_id)
-    uses = _uses(bookkeeper.list_ranges(bookie_id))
+    uses = _uses(range_batches(bookkeeper.context, bookie_id))
     for log in logs:
         directory, _, name = log.path.rpartition("/")
         live, ledgers, entries = uses.get(log.number, (0, 0, 0))
@@ -75,8 +117,16 @@ def _entry_log_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> 
         )  # fmt: skip
 
 
-def _uses(ranges: pyarrow.Table) -> dict[int, tuple[int, int, int]]:
+def _uses(batches: Iterable[pyarrow.RecordBatch]) -> dict[int, tuple[int, ...]]:
     """For each log: bytes of the batches that the index names, ledgers, entries."""
+    found: dict[int, tuple[int, ...]] = {}
+    for ranges in _whole_ledgers(batches):
+        for log, uses in _uses_of(ranges).items():
+            found[log] = tuple(map(sum, zip(found.get(log, (0, 0, 0)), uses, strict=True)))
+    return found
+
+
+def _uses_of(ranges: pyarrow.Table) -> dict[int, tuple[int, ...]]:
     import pyarrow.compute as pc
 
     entries = pc.add(pc.subtract(ranges["last_entry_id"], ranges["first_entry_id"]), 1)
@@ -152,12 +202,7 @@ def _plan_checksums(bookkeeper: BookKeeper) -> list[_Part]:
 
 
 def _checksum_rows(bookkeeper: BookKeeper, part: _Part, password: bytes) -> Rows:
-    rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    ranges = bookkeeper.list_ranges(part.bookie_id)
-    for ledger_id, first, last in zip(*(ranges[name].to_pylist() for name in _INDEX_COLUMNS[:3]), strict=True):
-        if ledger_id % PARTS_PER_BOOKIE == part.remainder:
-            rows[ledger_id].append((first, last))
-    for ledger_id, held in rows.items():
+    for ledger_id, held in _held(range_batches(bookkeeper.context, part.bookie_id), part.remainder):
         sums: list[int | None] = []
         start, unreadable = 0, 0
         for entry_id, checksum in _checksums(bookkeeper, part.bookie_id, ledger_id, held):
@@ -170,6 +215,16 @@ def _checksum_rows(bookkeeper: BookKeeper, part: _Part, password: bytes) -> Rows
             unreadable += checksum is None
         if sums:
             yield part.bookie_id, ledger_id, start, sums, unreadable
+
+
+def _held(batches: Iterable[pyarrow.RecordBatch], remainder: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Of each ledger that is the part's: its id, and the first and the last entry of each range."""
+    for ranges in _whole_ledgers(batches):
+        rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for ledger_id, first, last in zip(*(ranges[name].to_pylist() for name in RANGE_COLUMNS[:3]), strict=True):
+            if ledger_id % PARTS_PER_BOOKIE == remainder:
+                rows[ledger_id].append((first, last))
+        yield from rows.items()
 
 
 def _checksums(
