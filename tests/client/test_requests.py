@@ -207,7 +207,7 @@ class TestStoreAnswers:
     def test_a_store_that_fails_at_once_is_not_asked_again_at_once(self):
         later = []
         io = OneAnswer(None)
-        io.loop = SimpleNamespace(call_later=lambda seconds, *call: later.append(seconds))
+        io.submit_later = lambda seconds, *call: later.append(seconds)
         context = SimpleNamespace(
             config=ClientConfig(),
             runtime=SimpleNamespace(
