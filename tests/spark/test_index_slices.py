@@ -73,9 +73,18 @@ def test_slices_have_each_ledger_once(monkeypatch: pytest.MonkeyPatch, ids: int)
     bookkeeper: Any = Bookkeeper(monkeypatch, 5)
     bookkeeper.metadata.highest_ledger_id = lambda: ids - 1
     slices = INDEX_RANGES.plan(bookkeeper)
-    assert len(slices) == min(16, 1 + ids // 100_000)
+    assert len(slices) == min(48, 1 + ids // 100_000)
     assert slices[0].first == 0 and slices[-1].last is None
     assert [one.last + 1 for one in slices[:-1]] == [one.first for one in slices[1:]]
+
+
+def test_the_slices_of_all_bookies_are_few_and_each_bookie_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    bookkeeper: Any = Bookkeeper(monkeypatch, 5)
+    bookkeeper.metadata.highest_ledger_id = lambda: 10_000_000
+    for bookies, slices in ((0, 0), (3, 48), (5, 45), (100, 100)):
+        bookkeeper.metadata.bookies = lambda bookies=bookies: [f"b{n:03}" for n in range(bookies)]
+        found = INDEX_RANGES.plan(bookkeeper)
+        assert len(found) == slices and len({one.bookie_id for one in found}) == bookies
 
 
 def test_the_tables_are_the_same_however_small_the_answers_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,8 @@ _TABLE_PROPERTIES = {
 
 
 def rows_in_file(ledgers: int) -> int:
-    """The most rows of a file of a snapshot of so many ledgers. With very many, files are longer instead of more: the index of
-    three copies of 10⁷ ledgers, a run each, is 36 files and the rest of each bookie's."""
+    """The most rows of a file of a snapshot of so many ledgers. With very many, files are longer instead of more: the slices
+    of an index of 10⁷ ledgers in three copies, a run each, are a file each."""
     return max(ROWS_PER_FILE, math.ceil(ledgers / _FILES_PER_RUN))
 
 

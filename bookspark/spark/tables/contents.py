@@ -33,7 +33,8 @@ CHECKSUMS_PER_ROW = 1024
 PARTS_PER_BOOKIE = 4
 """How many tasks read the copies of one bookie."""
 _LENGTH = struct.Struct("<q")
-_SLICES_MAX = 16
+_SLICES_MAX = 48
+"""Of all bookies together: a snapshot has a file of each slice. A bookie has one at least."""
 _LEDGERS_PER_SLICE = 100_000
 
 
@@ -48,14 +49,12 @@ class _Slice(NamedTuple):
 def _plan_slices(bookkeeper: BookKeeper) -> list[_Slice]:
     """Each bookie's index, in slices that are read by tasks of their own: one for each hundred thousand ids that were given out,
     and a bounded number. Each is read batch by batch, so none is ever whole in memory."""
-    ids = bookkeeper.metadata.highest_ledger_id() + 1
-    count = min(_SLICES_MAX, 1 + ids // _LEDGERS_PER_SLICE)
+    bookies, ids = each_bookie(bookkeeper), bookkeeper.metadata.highest_ledger_id() + 1
+    count = max(1, min(_SLICES_MAX // max(1, len(bookies)), 1 + ids // _LEDGERS_PER_SLICE))
     starts = [n * ids // count for n in range(count)]
     ends = [start - 1 for start in starts[1:]]
     return [
-        _Slice(bookie_id, start, end)
-        for bookie_id in each_bookie(bookkeeper)
-        for start, end in zip(starts, [*ends, None], strict=True)
+        _Slice(bookie_id, start, end) for bookie_id in bookies for start, end in zip(starts, [*ends, None], strict=True)
     ]
 
 
