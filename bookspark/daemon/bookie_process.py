@@ -58,6 +58,7 @@ from bookspark.decisions.seam import is_bookie
 from bookspark.errors import BookieError, ConfigurationError, StorageError
 from bookspark.extras import extra_needed
 from bookspark.metadata.bookie_homes import BookieHome, note_home
+from bookspark.metadata.bookie_reach import ReachNotes
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.layout import LedgerManager
@@ -269,13 +270,16 @@ def _open_storage(
     fence what may be lost; at the first boot, note which ledgers are older than this bookie. The cookie is stamped after that, in
     the directories and then in the metadata store: a boot that is cut short before is made again from its beginning."""
     bookie_id = identity.cookie.bookie_id
+    notes = ReachNotes(store, bookie_id)
+    # After the storage is closed.
+    stack.callback(notes.end)
     storage = Storage(
         config,
         boot_id=Path(_BOOT_ID).read_text().strip() if config.trust_boot_id else "",
         check_fence=fence_check(store, bookie_id),
         check_first=first_request_check(store, bookie_id),
         without=identity.unreadable,
-    ).open()
+    ).open(notes.noted)
     stack.callback(storage.close)
     # Before a mark is made, which is the highest id that was given out.
     keep_lost_records(storage, store)
@@ -287,6 +291,7 @@ def _open_storage(
     else:
         storage.lossy_boots.note_first_mark(store.highest_ledger_id())
         identity.stamp()
+    notes.follow(lambda: {directory.path: directory.reach() for directory in storage.live})
     storage.kept_files.others += identity.kept_cookies(storage.directories)
     return storage
 

@@ -5,14 +5,15 @@ all. All of it is durable before anything rests on it. A copy that was lost befo
 checkpoint or a log knows of it; what the checkpoint names and no log has is lost now. A damaged control log may have held a
 fence: it is replaced by other directories' copies if these have all that it had; if they may not, the boot is lossy and every
 fence unsure; and without any whole copy the bookie stays down (``protocol.bookie.control_copies``). A directory that can't be
-read is given up if another one is left; its entries are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``).
+read is given up if another one is left; its entries are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``), as
+with a directory that goes less far than it went once (``protocol.bookie.reach``).
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -37,6 +38,7 @@ from bookspark.protocol.bookie.bookie_boot import (
 )
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, LimboNoted, MasterKeyNoted
 from bookspark.protocol.bookie.control_copies import NUMBERS_LEFT_OUT, ControlCopy, CopiesTell, judge_copies, used_apart
+from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
 
 _LOST_LOGS_MAX = 1 << 16
 """A directory that can't be read may have logs of higher numbers than the others, which earlier versions gave without shares
@@ -54,8 +56,9 @@ Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 
 
-def read_directories(holdings: Holdings) -> None:
-    """Read everything that lies in the directories of ``holdings``, which are empty so far. Raises StorageError."""
+def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
+    """Read everything that lies in the directories of ``holdings``, which are empty so far. ``noted``: how far each of them went,
+    by its path. Raises StorageError."""
     live = holdings.live
     in_each(live, LogDirectory.prepare)
     with _collector_paused():
@@ -70,12 +73,19 @@ def read_directories(holdings: Holdings) -> None:
         filling = _Filling(holdings.control, holdings.index)
         in_each(live, lambda directory: filling.recover(directory, scanned[directory].logs))
         holdings.next_log = 1 + _highest_log(holdings)
+    older = _older_copies(live, scanned, noted)
+    in_each(live, lambda directory: directory.lose(older[directory], Lost.FENCES) if directory in older else None)
+    if older:
+        holdings.control.lose_fences()
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
     without = [directory.number for directory in holdings.directories if directory not in live]
     if without:
         holdings.directories[:] = live
         holdings.next_log += _LOST_LOGS_MAX
+    if without or older:
         holdings.control.write_number += NUMBERS_LEFT_OUT
+    for directory in older:
+        holdings.next_log = max(holdings.next_log, 1 + log_of(noted[directory.path].location))
     for directory in live:
         for stored in directory.stored:
             other, _ = holdings.logs.setdefault(stored.number, (directory, stored))
@@ -88,6 +98,20 @@ def read_directories(holdings: Holdings) -> None:
     for directory in live:
         directory.note_without(without)
     _note_lost_places(holdings)
+
+
+def _older_copies(
+    live: Sequence[LogDirectory], scans: Mapping[LogDirectory, ControlScan], noted: Mapping[str, Reach]
+) -> dict[LogDirectory, str]:
+    """The directories that go less far than was noted of them, and why their content is lost, for people."""
+    older: dict[LogDirectory, str] = {}
+    for directory in live:
+        before, scan = noted.get(directory.path, NOWHERE), scans[directory]
+        # What a damaged control log means is told already.
+        writes = before.writes if scan.damaged else scan.copy.reaches or 0
+        if scan.present and went_back(Reach(writes, directory.reach().location), before):
+            older[directory] = f"{directory.path} is an older copy of itself, and lacks what came since"
+    return older
 
 
 def _highest_log(holdings: Holdings) -> int:
