@@ -94,14 +94,14 @@ class PossibleMoves:
                     group = tuple(self._client_moves(index, number, state[LOSSES] > 0, named))
                 else:
                     may_heal = heals and self._may_heal(state, index)
-                    group = tuple(self._slot_moves(index, number, budgets, may_heal, deleted, done_with))
+                    group = self._slot_moves(index, number, budgets, may_heal, deleted, done_with)
                     number = (number, may_heal) if heals else number
                 found[at] = tables[at][number] = group
 
     def _named(self, state: State) -> tuple[str, ...]:
         """The bookies that an operator declares lost."""
         slots = zip(self._bookies, state[len(state) - len(self._bookies) :], strict=True)
-        return tuple(name for name, slot in slots if not self._options.named_losses or self._slots.moves(slot).gone)
+        return tuple(name for name, slot in slots if not self._options.named_losses or self._slots.traits(slot).gone)
 
     def _client_moves(self, index: int, client: int, losses: bool, named: tuple[str, ...] | None) -> Iterator[Move]:
         for kind, what in self.choices(client):
@@ -119,30 +119,43 @@ class PossibleMoves:
 
     def _slot_moves(
         self, index: int, slot: int, budgets: _Budgets, heals: bool, deleted: bool, done_with: int
-    ) -> Iterator[Move]:
+    ) -> tuple[Move, ...]:
+        """Equal messages under way are named once. They are neighbours."""
         crashes, losses, duplicates, departures = budgets
-        found = self._slots.moves(slot)
-        for message in found.requests:
-            yield _move(("request", index, message))
-            if done_with > NO_ENTRY and self._slots.messages[message].is_add_of_writer_up_to(done_with):
-                yield _move(("forget", index, message))
-        for message in found.answers:
-            yield _move(("answer", index, message))
-        for kind in found.others:
-            yield _move((kind, index, 0))
-        if crashes and "boot" not in found.others and not found.gone:
-            yield _move(("crash", index, 0))
-        if departures and not found.gone:
-            yield _move(("depart", index, 0))
-        for message in found.fallible:
-            if losses or (found.gone and message not in found.answers):
-                yield _move(("timeout", index, message))
-            if duplicates and message in found.requests:
-                yield _move(("duplicate", index, message))
-        if heals and found.limbo_boot:
-            yield _move(("heal", index, 0))
-        if deleted and found.collectable:
-            yield _move(("collect", index, 0))
+        bookie, all_traits = self._slots.traits(slot), self._slots.message_traits
+        moves: list[Move] = []
+        answers: list[Move] = []
+        troubles: list[Move] = []
+        last = -1
+        for message in self._slots.table.values[slot][1]:
+            if message == last:
+                continue
+            last = message
+            request, fallible, reachable = all_traits[message]
+            if request and bookie.serves:
+                moves.append(_move(("request", index, message)))
+                if done_with > NO_ENTRY and self._slots.messages[message].is_add_of_writer_up_to(done_with):
+                    moves.append(_move(("forget", index, message)))
+            is_answer = not request and (bookie.serves or not reachable)
+            if is_answer:
+                answers.append(_move(("answer", index, message)))
+            if fallible:
+                if losses or (bookie.gone and not is_answer):
+                    troubles.append(_move(("timeout", index, message)))
+                if duplicates and request and bookie.serves:
+                    troubles.append(_move(("duplicate", index, message)))
+        moves += answers
+        moves += [_move((kind, index, 0)) for kind in bookie.moves]
+        if crashes and not bookie.gone and "boot" not in bookie.moves:
+            moves.append(_move(("crash", index, 0)))
+        if departures and not bookie.gone:
+            moves.append(_move(("depart", index, 0)))
+        moves += troubles
+        if heals and bookie.limbo_boot:
+            moves.append(_move(("heal", index, 0)))
+        if deleted and bookie.collectable:
+            moves.append(_move(("collect", index, 0)))
+        return tuple(moves)
 
     def choices(self, client: int) -> tuple[tuple[str, int], ...]:
         """(kind, argument) of what a client's user and the metadata store may do."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, is_request, matters
 from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.values import Table, clone
+from bookspark.simulation.values import Table, clone, itself
 
 
 class Slot(NamedTuple):
@@ -30,23 +31,31 @@ SAME = -1
 for any slot with that done to it (``Slots.resolved``). Symbolic slots are numbers below zero."""
 
 
-class SlotMoves(NamedTuple):
-    """What may happen next in a slot. Equal messages under way are named once."""
+class BookieTraits(NamedTuple):
+    """Properties of a bookie's state on which it depends what may happen next in its slot."""
 
-    requests: tuple[int, ...]
-    answers: tuple[int, ...]
-    others: tuple[str, ...]
+    serves: bool
+    moves: tuple[str, ...]
     """Some of "boot", "sync", "ask" and "told" (``Slots.change``, ``Slots.with_metadata``)."""
     gone: bool
     """Is the bookie gone for good?"""
-    fallible: tuple[int, ...]
-    """Messages that the network may lose or bring twice."""
     limbo_boot: int
     collectable: bool
     """Does the bookie have anything of the ledger, to be collected if that is deleted?"""
 
 
+class MessageTraits(NamedTuple):
+    """Properties of a message that are needed often."""
+
+    request: bool
+    fallible: bool
+    """May the network lose it or bring it twice?"""
+    reachable: bool
+
+
 _Done = tuple[tuple[str, int], ...]
+_slot: Callable[[tuple[int, tuple[int, ...]]], Slot] = partial(tuple.__new__, Slot)
+"""Schedules make some ten thousand slots a second, and a named tuple's own way takes twice as long."""
 
 
 class Slots:
@@ -56,10 +65,10 @@ class Slots:
         self._options = options
         self.bookies: Table[SimulatedBookie] = Table()
         self.messages: Table[Message] = Table()
-        self.table: Table[Slot] = Table(tuple)
+        self.table: Table[Slot] = Table(itself)
+        self.message_traits: list[MessageTraits] = []
         self._order: list[str] = []
-        self._traits: list[_Traits] = []
-        self._moves: dict[int, SlotMoves] = {}
+        self._bookie_traits: list[BookieTraits] = []
         self._changes: dict[tuple[object, ...], int] = {}
         self._steps: dict[tuple[int, tuple[object, ...]], tuple[int, list[int]]] = {}
         """By the number of a bookie and what it does: the bookie after that, and its answers."""
@@ -68,7 +77,7 @@ class Slots:
         self._put: dict[tuple[int, int], int] = {}
         self._taken: dict[tuple[int, int], int] = {}
         self._purged: dict[tuple[int, int], int] = {}
-        self.empty = self.table.number(Slot(self.bookies.number(SimulatedBookie()), ()))
+        self.empty = self.table.number(Slot(self._numbered(SimulatedBookie()), ()))
 
     def bookie(self, slot: int) -> SimulatedBookie:
         """The bookie's state, not to be changed."""
@@ -80,51 +89,24 @@ class Slots:
         if number == len(self._order):
             self._order.append(repr(message))
             reachable = isinstance(message.body, Reachable)
-            self._traits.append(_Traits(is_request(message.body), _fallible(message), reachable))
+            self.message_traits.append(MessageTraits(is_request(message.body), _fallible(message), reachable))
         return number
 
-    def moves(self, slot: int) -> SlotMoves:
-        """What may happen next."""
-        found = self._moves.get(slot)
-        if found is None:
-            found = self._moves[slot] = self._find_moves(slot)
-        return found
+    def traits(self, slot: int) -> BookieTraits:
+        """Those of the bookie."""
+        return self._bookie_traits[self.table.values[slot][0]]
 
-    def _find_moves(self, slot: int) -> SlotMoves:
-        bookie = self.bookie(slot)
-        serves = bookie.booting is None and not bookie.gone
-        requests: list[int] = []
-        answers: list[int] = []
-        fallible: list[int] = []
-        last = -1
-        for number in self.table[slot].messages:
-            if number == last:
-                # Equal messages are neighbours, and one of them is enough.
-                continue
-            last = number
-            traits = self._traits[number]
-            if traits.request:
-                requests.append(number)
-            elif serves or not traits.reachable:
-                answers.append(number)
-            if traits.fallible:
-                fallible.append(number)
-        ledger = bookie.ledger
-        return SlotMoves(
-            tuple(requests) if serves else (),
-            tuple(answers),
-            tuple(_own_moves(bookie)),
-            bookie.gone,
-            tuple(fallible),
-            ledger.limbo_boot if serves and ledger is not None and ledger.limbo else 0,
-            serves and ledger is not None,
-        )
+    def _numbered(self, bookie: SimulatedBookie) -> int:
+        number = self.bookies.number(bookie)
+        if number == len(self._bookie_traits):
+            self._bookie_traits.append(_traits(bookie))
+        return number
 
     # -- messages
 
     def _number(self, bookie: int, messages: list[int]) -> int:
         messages.sort(key=self._order.__getitem__)
-        return self.table.number(Slot(bookie, tuple(messages)))
+        return self.table.number(_slot((bookie, tuple(messages))))
 
     def put(self, slot: int, message: int) -> int:
         """A message is sent."""
@@ -137,7 +119,7 @@ class Slots:
                 bookie, messages = self.table[slot]
                 more = list(messages)
                 insort(more, message, key=self._order.__getitem__)
-                found = self.table.number(Slot(bookie, tuple(more)))
+                found = self.table.number(_slot((bookie, tuple(more))))
             self._put[key] = found
         return found
 
@@ -148,7 +130,7 @@ class Slots:
         if found is None:
             bookie, messages = self.table[slot]
             at = messages.index(message)
-            found = self._taken[key] = self.table.number(Slot(bookie, messages[:at] + messages[at + 1 :]))
+            found = self._taken[key] = self.table.number(_slot((bookie, messages[:at] + messages[at + 1 :])))
         return found
 
     def arrive(self, slot: int, message: int) -> int:
@@ -278,17 +260,15 @@ class Slots:
             except Exception as error:
                 copy, answers = clone(self.bookies[bookie]), []
                 copy.defect = f"{type(error).__name__}: {error}"
-            found = self._steps[key] = self.bookies.number(copy), [self.message(answer) for answer in answers]
+            found = self._steps[key] = self._numbered(copy), [self.message(answer) for answer in answers]
         after, sent = found
         return self._number(after, messages + sent)
 
 
-class _Traits(NamedTuple):
-    """Properties of a message that are needed often."""
-
-    request: bool
-    fallible: bool
-    reachable: bool
+def _traits(bookie: SimulatedBookie) -> BookieTraits:
+    serves, ledger = bookie.booting is None and not bookie.gone, bookie.ledger
+    limbo_boot = ledger.limbo_boot if serves and ledger is not None and ledger.limbo else 0
+    return BookieTraits(serves, tuple(_own_moves(bookie)), bookie.gone, limbo_boot, serves and ledger is not None)
 
 
 def _own_moves(bookie: SimulatedBookie) -> Iterator[str]:

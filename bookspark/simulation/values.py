@@ -56,7 +56,7 @@ def freeze(value: Any) -> Hashable:
 def _freezer(kind: type) -> Function:
     if issubclass(kind, _ATOMS):
         _PLAIN.add(kind)
-        return _itself
+        return itself
     if issubclass(kind, BaseException):
         return lambda value: kind.__name__
     if _immutable(kind):
@@ -114,7 +114,7 @@ def clone(value: T) -> T:
 def _cloner(kind: type) -> Function:
     if issubclass(kind, (*_ATOMS, BaseException, tuple, frozenset)) or _immutable(kind):
         _SHARED.add(kind)
-        return _itself
+        return itself
     shared, cloners = _SHARED, _CLONERS
     if issubclass(kind, dict):
         return lambda value: kind(
@@ -182,7 +182,8 @@ def _written(kind: type, write: Callable[[Sequence[str]], str], plain: set[type]
     return by_names
 
 
-def _itself(value: Any) -> Any:
+def itself(value: Any) -> Any:
+    """``value``, where it stands for itself."""
     return value
 
 

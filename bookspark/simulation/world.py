@@ -171,10 +171,10 @@ class World:
                     self.step(after, index - len(self.bookies), self.events.number(Crashed()))
             case "heal":
                 healing = index - len(self.bookies)
-                self.step(after, healing, self.events.number(Heal(self.slots.moves(slot).limbo_boot)))
+                self.step(after, healing, self.events.number(Heal(self.slots.traits(slot).limbo_boot)))
                 self._serve(after, healing)
             case "timeout":
-                if not self.slots.moves(slot).gone:
+                if not self.slots.traits(slot).gone:
                     after[LOSSES] -= 1
                 self._time_out(after, index, self.slots.messages[argument], argument)
             case "store_lost" | "deadline":
@@ -201,7 +201,7 @@ class World:
     def _reconnect(self, after: list[int], index: int) -> None:
         """The writer's connection to the bookie is to be made anew."""
         again = self.slots.message(Message(0, Reachable()))
-        if self.slots.moves(after[index]).gone:
+        if self.slots.traits(after[index]).gone:
             return
         if again not in self.slots.table[after[index]].messages and self.clients[after[CLIENTS]].machine is not None:
             after[index] = self.slots.put(after[index], again)

@@ -67,6 +67,8 @@ class RandomSchedules:
         self._given, self._aims = dict(given), aims
         self._steps_max = steps_max
         self._world: World | None = None
+        self._drawn: dict[int, SimulationOptions] = {}
+        """The options of the last block of seeds, by its number."""
         self._met: set[Met] = set()
 
     @property
@@ -103,7 +105,7 @@ class RandomSchedules:
 
     def schedule(self, seed: int) -> tuple[World, list[Move], Violation | None]:
         """One schedule: its moves up to the first violation, or to its end."""
-        world = self._world_of(draw_options(Random(seed // BLOCK), self._given, self._aims))
+        world = self._world_of(self._options_of(seed // BLOCK))
         likely = _Likelihoods(Random(seed), world)
         state = world.initial
         moves: list[Move] = []
@@ -114,6 +116,13 @@ class RandomSchedules:
             if violation is not None:
                 return world, moves, violation
         return world, moves, None
+
+    def _options_of(self, block: int) -> SimulationOptions:
+        found = self._drawn.get(block)
+        if found is None:
+            found = draw_options(Random(block), self._given, self._aims)
+            self._drawn = {block: found}
+        return found
 
     def _world_of(self, options: SimulationOptions) -> World:
         if self._world is None or self._world.options != options or self._world.size > _NUMBERS_MAX:
