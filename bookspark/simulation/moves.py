@@ -6,9 +6,9 @@ production may be so here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.simulation.clients.client import BEGIN, Client
@@ -18,10 +18,21 @@ from bookspark.simulation.slots import Slots
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, DUPLICATES, LOSSES, METADATA, Move, Record, State
 from bookspark.simulation.values import Table
 
-_Budgets = tuple[bool, bool, bool, bool]
-"""Whether crashes, losses, duplicates and departures are left."""
-_Named = tuple[str, ...] | None
-_Slots = dict[int, tuple[Move, ...]]
+Group = tuple[Move, ...]
+_Groups = dict[int, Group]
+
+
+class _Terms(NamedTuple):
+    """What has a say in the moves of more than one place: whether budgets are left, and what is deleted, sent and named."""
+
+    crashes: bool
+    losses: bool
+    duplicates: bool
+    departures: bool
+    deleted: bool
+    done_with: int
+    named: tuple[str, ...] | None
+
 
 _DELETE = (Move("delete", METADATA),)
 _move: Callable[[tuple[str, int, int]], Move] = partial(tuple.__new__, Move)
@@ -39,77 +50,94 @@ class PossibleMoves:
         clients: Table[Client],
         events: Table[Any],
         slots: Slots,
+        slots_from: int,
     ) -> None:
         self._options = options
+        self._slots_from = slots_from
         self._bookies = bookies
         self._records = records
         self._clients = clients
         self._events = events
         self._slots = slots
         self._choices: dict[int, tuple[tuple[str, int], ...]] = {}
-        self._client_groups: dict[tuple[object, ...], _Slots] = {}
-        self._slot_groups: dict[tuple[object, ...], _Slots] = {}
-        self._tables: dict[tuple[object, ...], list[_Slots]] = {}
+        self._client_groups: dict[tuple[object, ...], _Groups] = {}
+        self._slot_groups: dict[tuple[object, ...], _Groups] = {}
+        self._tables: dict[_Terms, list[_Groups]] = {}
 
-    def groups(self, state: State) -> list[tuple[Move, ...]]:
+    def groups(self, state: State) -> list[Group]:
         """What may happen to the metadata, to each client and in each slot."""
+        return MovesAhead(self, state).groups
+
+    def terms(self, state: State) -> _Terms:
+        """Those of a state."""
         o = self._options
-        deleted = o.deletes and self._records[state[METADATA]].deleted
-        done_with = self._clients[state[CLIENTS]].done_with if o.holds_back else NO_ENTRY
-        named = self._named(state) if o.accept_loss else None
-        key = (state[CRASHES:CLIENTS], deleted, done_with, named)
-        tables = self._tables.get(key)
-        if tables is None:
-            tables = self._tables[key] = self._tables_of(state, deleted, done_with, named)
-        numbers: Iterable[Any] = state[CLIENTS:] if not o.heals else self._numbers_with_heals(state)
-        found: list[Any] = [table.get(number) for table, number in zip(tables, numbers, strict=True)]
-        if None in found:
-            self._fill(found, state, tables, deleted, done_with, named)
-        return [_DELETE, *found] if o.deletes and not deleted else found
+        return _Terms(
+            state[CRASHES] > 0,
+            state[LOSSES] > 0,
+            state[DUPLICATES] > 0,
+            state[DEPARTURES] > 0,
+            o.deletes and self._records[state[METADATA]].deleted,
+            self._clients[state[CLIENTS]].done_with if o.holds_back else NO_ENTRY,
+            self._named(state) if o.accept_loss else None,
+        )
 
-    def _tables_of(self, state: State, deleted: bool, done_with: int, named: _Named) -> list[_Slots]:
-        """The groups of each place by the number that is there, as far as the rest of the state has a say in them."""
-        slots_from, budgets = len(state) - len(self._bookies), _budgets(state)
-        losses = state[LOSSES] > 0
-        tables = [self._client_groups.setdefault((index, losses, named), {}) for index in range(CLIENTS, slots_from)]
-        for index in range(slots_from, len(state)):
-            tables.append(self._slot_groups.setdefault((index, budgets, deleted, done_with), {}))
-        return tables
+    def same_terms(self, before: State, after: State) -> bool:
+        """Are the terms those of ``before``, for sure? Who is named changes when a bookie departs."""
+        o = self._options
+        return (
+            before[CRASHES:CLIENTS] == after[CRASHES:CLIENTS]
+            and (before[METADATA] == after[METADATA] or not o.deletes)
+            and (before[CLIENTS] == after[CLIENTS] or not o.holds_back)
+        )
 
-    def _numbers_with_heals(self, state: State) -> list[Any]:
-        """A bookie may heal only if its healing is not under way."""
-        slots_from = len(state) - len(self._bookies)
-        slots = [(state[index], self._may_heal(state, index)) for index in range(slots_from, len(state))]
-        return [*state[CLIENTS:slots_from], *slots]
+    def tables(self, terms: _Terms) -> list[_Groups]:
+        """The groups of each place by the number that is there (``numbers``)."""
+        found = self._tables.get(terms)
+        if found is None:
+            clients, slots = (terms.losses, terms.named), terms[:-1]
+            found = [
+                self._client_groups.setdefault((index, *clients), {}) for index in range(CLIENTS, self._slots_from)
+            ]
+            for index in range(self._slots_from, self._slots_from + len(self._bookies)):
+                found.append(self._slot_groups.setdefault((index, *slots), {}))
+            self._tables[terms] = found
+        return found
 
-    def _fill(
-        self, found: list[Any], state: State, tables: list[_Slots], deleted: bool, done_with: int, named: _Named
-    ) -> None:
-        slots_from, budgets, heals = len(state) - len(self._bookies), _budgets(state), self._options.heals
-        for at, group in enumerate(found):
-            if group is None:
-                index = CLIENTS + at
-                number: Any = state[index]
-                if index < slots_from:
-                    group = tuple(self._client_moves(index, number, state[LOSSES] > 0, named))
-                else:
-                    may_heal = heals and self._may_heal(state, index)
-                    group = self._slot_moves(index, number, budgets, may_heal, deleted, done_with)
-                    number = (number, may_heal) if heals else number
-                found[at] = tables[at][number] = group
+    def numbers(self, state: State) -> Sequence[int]:
+        """What the groups depend on beside the terms. A bookie may heal only if its healing is not under way."""
+        if not self._options.heals:
+            return state[CLIENTS:]
+        numbers, healing = list(state[CLIENTS:]), self._slots_from - len(self._bookies)
+        for at in range(self._slots_from, len(state)):
+            client = state[healing]
+            healing += 1
+            if self._clients.values[client].machine is None:
+                numbers[at - CLIENTS] = ~state[at]
+        return numbers
+
+    def group(self, index: int, number: int, terms: _Terms) -> Group:
+        """The moves at a place."""
+        if index < self._slots_from:
+            return tuple(self._client_moves(index, number, terms))
+        return self._slot_moves(index, number if number >= 0 else ~number, terms, heals=number < 0)
+
+    @property
+    def may_delete(self) -> bool:
+        return self._options.deletes
 
     def _named(self, state: State) -> tuple[str, ...]:
         """The bookies that an operator declares lost."""
-        slots = zip(self._bookies, state[len(state) - len(self._bookies) :], strict=True)
+        slots = zip(self._bookies, state[self._slots_from :], strict=True)
         return tuple(name for name, slot in slots if not self._options.named_losses or self._slots.traits(slot).gone)
 
-    def _client_moves(self, index: int, client: int, losses: bool, named: tuple[str, ...] | None) -> Iterator[Move]:
+    def _client_moves(self, index: int, client: int, terms: _Terms) -> Iterator[Move]:
+        named = terms.named
         for kind, what in self.choices(client):
             if named is not None and self._clients[client].kind == "recoverer" and self._events[what] is BEGIN:
                 yield Move(kind, index, self._events.number(BeginAccepting(named)))
             else:
                 yield Move(kind, index, what)
-        if losses:
+        if terms.losses:
             # What a client may give up: a request to the metadata store, or, except for the writer, the whole thing.
             told = self._clients[client]
             if told.store is not None or told.choosing is not None:
@@ -117,11 +145,9 @@ class PossibleMoves:
             if told.machine is not None and index > CLIENTS:
                 yield Move("deadline", index)
 
-    def _slot_moves(
-        self, index: int, slot: int, budgets: _Budgets, heals: bool, deleted: bool, done_with: int
-    ) -> tuple[Move, ...]:
+    def _slot_moves(self, index: int, slot: int, terms: _Terms, heals: bool) -> Group:
         """Equal messages under way are named once. They are neighbours."""
-        crashes, losses, duplicates, departures = budgets
+        crashes, losses, duplicates, departures, deleted, done_with, _ = terms
         bookie, all_traits = self._slots.traits(slot), self._slots.message_traits
         moves: list[Move] = []
         answers: list[Move] = []
@@ -169,9 +195,43 @@ class PossibleMoves:
             found = self._choices[client] = tuple(choices)
         return found
 
-    def _may_heal(self, state: State, index: int) -> bool:
-        return self._clients[state[index - len(self._bookies)]].machine is None
 
+class MovesAhead:
+    """The moves of a state. As that goes from move to move, they are looked up only where something changed."""
 
-def _budgets(state: State) -> _Budgets:
-    return state[CRASHES] > 0, state[LOSSES] > 0, state[DUPLICATES] > 0, state[DEPARTURES] > 0
+    def __init__(self, possible: PossibleMoves, state: State) -> None:
+        self.groups: list[Group] = []
+        self._possible = possible
+        self._find(state)
+
+    def _find(self, state: State) -> None:
+        possible = self._possible
+        self._state = state
+        self._terms = possible.terms(state)
+        self._tables = possible.tables(self._terms)
+        self._numbers = possible.numbers(state)
+        self._first = 1 if possible.may_delete and not self._terms.deleted else 0
+        self.groups[:] = [_DELETE] * self._first
+        for at in range(len(self._numbers)):
+            self.groups.append(self._group(at))
+
+    def _group(self, at: int) -> Group:
+        number, table = self._numbers[at], self._tables[at]
+        found = table.get(number)
+        if found is None:
+            found = table[number] = self._possible.group(CLIENTS + at, number, self._terms)
+        return found
+
+    def go_on(self, state: State) -> Sequence[int]:
+        """The moves of ``state``, which follows on the one before. Returns the indices of the groups that were looked up."""
+        if not self._possible.same_terms(self._state, state):
+            self._find(state)
+            return range(len(self.groups))
+        before, numbers = self._numbers, self._possible.numbers(state)
+        self._state, self._numbers = state, numbers
+        changed: list[int] = []
+        for at in range(len(numbers)):
+            if numbers[at] != before[at]:
+                self.groups[self._first + at] = self._group(at)
+                changed.append(self._first + at)
+        return changed

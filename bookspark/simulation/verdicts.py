@@ -80,6 +80,22 @@ class Verdicts:
         """What the first checker that is not satisfied says of ``state``."""
         return self.of_slots(self.alike(state), state[self._slots_from :])
 
+    def after(self, before: State, state: State) -> Violation | None:
+        """The verdict of ``state``, which follows on ``before``, of which there was nothing to say."""
+        if len(self._by_client) != len(self._clients.values):
+            self._look()
+        by_client, slots, start = self._by_client, self._slots.table.values, self._slots_from
+        seen = before[METADATA] == state[METADATA]
+        for place in range(CLIENTS, start):
+            was, now = before[place], state[place]
+            if was != now and by_client[was] != by_client[now]:
+                seen = False
+        for place in range(start, len(state)):
+            was, now = before[place], state[place]
+            if was != now and slots[was][0] != slots[now][0]:
+                seen = False
+        return None if seen else self.of(state)
+
     def alike(self, state: State) -> Alike:
         """Those states whose ledger and clients look the same as those of ``state``."""
         if len(self._by_client) != len(self._clients.values) or len(self._by_record) != len(self._records.values):

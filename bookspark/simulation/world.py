@@ -32,7 +32,7 @@ from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.clients.all_clients import make_clients, names_of
 from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, WriteTaken
 from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
-from bookspark.simulation.moves import PossibleMoves
+from bookspark.simulation.moves import MovesAhead, PossibleMoves
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.slots import Slots
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, DUPLICATES, LOSSES, METADATA, Move, Record, State
@@ -89,7 +89,9 @@ class World:
         self.met: set[Met] = set()
         """What came to machines in which states (``search.coverage``)."""
         self._steps: dict[tuple[int, int, int], ClientStep] = {}
-        self._possible = PossibleMoves(options, self.bookies, self.records, self.clients, self.events, self.slots)
+        self._possible = PossibleMoves(
+            options, self.bookies, self.records, self.clients, self.events, self.slots, self.slots_from
+        )
         self._answered: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._unanswered: dict[tuple[int, int], tuple[int, int]] = {}
         self._served: dict[tuple[int, int], tuple[int, int]] = {}
@@ -120,6 +122,10 @@ class World:
     def groups(self, state: State) -> list[tuple[Move, ...]]:
         """``moves``, of each place by themselves. A group is made once and lives as long as the world."""
         return self._possible.groups(state)
+
+    def ahead(self, state: State) -> MovesAhead:
+        """``groups``, to go on from ``state`` move by move."""
+        return MovesAhead(self._possible, state)
 
     def choices(self, client: int) -> tuple[tuple[str, int], ...]:
         """(kind, argument) of what a client's user and the metadata store may do."""

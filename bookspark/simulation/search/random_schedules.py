@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from bookspark.simulation.moves import Group
 from bookspark.simulation.search.coverage import Pair, met_pairs
 from bookspark.simulation.search.drawn_options import draw_options
 from bookspark.simulation.search.shortest import shortest
@@ -106,15 +107,17 @@ class RandomSchedules:
     def schedule(self, seed: int) -> tuple[World, list[Move], Violation | None]:
         """One schedule: its moves up to the first violation, or to its end."""
         world = self._world_of(self._options_of(seed // BLOCK))
-        likely = _Likelihoods(Random(seed), world)
         state = world.initial
-        moves: list[Move] = []
-        while len(moves) < self._steps_max and (move := likely.choose(world.groups(state))) is not None:
-            state = world.apply(state, move)
+        ahead, moves = world.ahead(state), list[Move]()
+        changed: Sequence[int] = range(len(ahead.groups))
+        likely = _Likelihoods(Random(seed), world)
+        while len(moves) < self._steps_max and (move := likely.choose(ahead.groups, changed)) is not None:
+            before, state = state, world.apply(state, move)
             moves.append(move)
-            violation = world.violation(state)
+            violation = world.verdicts.after(before, state)
             if violation is not None:
                 return world, moves, violation
+            changed = ahead.go_on(state)
         return world, moves, None
 
     def _options_of(self, block: int) -> SimulationOptions:
@@ -143,6 +146,9 @@ class _Likelihoods:
         self._world = world
         self._messages = world.slots.messages.values
         self._change = random.choice((0.0, 0.04, 0.15))
+        self._limits: list[tuple[float, ...]] = []
+        self._totals: list[float] = []
+        """The likelihoods of each group of moves: their sums, and of all of them."""
         self._draw()
 
     def _draw(self) -> None:
@@ -155,19 +161,18 @@ class _Likelihoods:
         self._places = {place: random.choice(_PLACES) for place in places}
         self._by_message = random.random() < 0.5
         self._ways: dict[tuple[int, int], float] = {}
-        self._known: dict[int, tuple[float, ...]] = {}
-        """By the identity of a group of moves, which lives as long as the world."""
 
-    def choose(self, groups: Sequence[tuple[Move, ...]]) -> Move | None:
-        """One of the moves, or None if there is none."""
+    def choose(self, groups: Sequence[Group], changed: Sequence[int]) -> Move | None:
+        """One of the moves, or None if there is none. ``changed``: the indices of groups that are others than before."""
         if self._random.random() < self._change:
             self._draw()
-        limits: list[Any] = list(map(self._known.get, map(id, groups)))
-        if None in limits:
-            for at, group in enumerate(groups):
-                if limits[at] is None:
-                    limits[at] = self._known[id(group)] = self._sums(group)
-        totals = [sums[-1] for sums in limits]
+            changed = range(len(groups))
+        limits, totals = self._limits, self._totals
+        if len(limits) != len(groups):
+            limits[:], totals[:] = [()] * len(groups), [0.0] * len(groups)
+        for at in changed:
+            limits[at] = sums = self._sums(groups[at])
+            totals[at] = sums[-1]
         # Not by sum(), which rounds in another way in later versions of Python.
         total = 0.0
         for likely in totals:
