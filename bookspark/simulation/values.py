@@ -62,19 +62,43 @@ def _freezer(kind: type) -> Function:
     if _immutable(kind):
         return _immutable_freezer(kind)
     plain, freezers = _PLAIN, _FREEZERS
-    if issubclass(kind, tuple | list):
-        return lambda value: (kind, *[x if type(x) in plain else freezers[type(x)](x) for x in value])
+
+    def freeze_tuple(value: Any) -> Hashable:
+        for x in value:
+            if type(x) not in plain:
+                return (kind, *[x if type(x) in plain else freezers[type(x)](x) for x in value])
+        # Nothing else begins with a plain tuple.
+        return value, kind
+
+    def freeze_frozenset(value: Any) -> Hashable:
+        for x in value:
+            if type(x) not in plain:
+                return kind, frozenset([x if type(x) in plain else freezers[type(x)](x) for x in value])
+        # It keeps its hash, and nothing else is its own form.
+        return value  # type: ignore[no-any-return]
+
+    def freeze_mapping(value: Any) -> Hashable:
+        if not value:
+            return kind
+        return kind, frozenset(
+            [
+                (
+                    x if type(x) in plain else freezers[type(x)](x),
+                    y if type(y) in plain else freezers[type(y)](y),
+                )
+                for x, y in value.items()
+            ]
+        )
+
+    if issubclass(kind, tuple):
+        return freeze_tuple
+    if issubclass(kind, frozenset):
+        return freeze_frozenset
     if issubclass(kind, Mapping):
-
-        def freeze_mapping(value: Any) -> Hashable:
-            if not value:
-                return kind
-            keys = [x if type(x) in plain else freezers[type(x)](x) for x in value]
-            values = [x if type(x) in plain else freezers[type(x)](x) for x in value.values()]
-            return kind, frozenset(zip(keys, values, strict=True))
-
         return freeze_mapping
-    if issubclass(kind, set | frozenset):
+    if issubclass(kind, list):
+        return lambda value: (kind, *[x if type(x) in plain else freezers[type(x)](x) for x in value])
+    if issubclass(kind, set):
         return lambda value: (
             (kind, frozenset([x if type(x) in plain else freezers[type(x)](x) for x in value])) if value else kind
         )
@@ -116,12 +140,19 @@ def _cloner(kind: type) -> Function:
         _SHARED.add(kind)
         return itself
     shared, cloners = _SHARED, _CLONERS
-    if issubclass(kind, dict):
-        return lambda value: kind(
-            {name: x if type(x) in shared else cloners[type(x)](x) for name, x in value.items()} if value else ()
+    if kind is dict:
+        return lambda value: (
+            {name: x if type(x) in shared else cloners[type(x)](x) for name, x in value.items()} if value else {}
         )
+    if kind is set:
+        # What can be in a set can't change.
+        return set.copy
+    if kind is list:
+        return lambda value: [x if type(x) in shared else cloners[type(x)](x) for x in value] if value else []
+    if issubclass(kind, dict):
+        return lambda value: kind({name: clone(x) for name, x in value.items()})
     if issubclass(kind, list | set):
-        return lambda value: kind([x if type(x) in shared else cloners[type(x)](x) for x in value] if value else ())
+        return lambda value: kind([clone(x) for x in value])
     return _written(kind, _copying, _SHARED, _CLONERS)
 
 
@@ -136,7 +167,7 @@ def _freezing(names: Sequence[str]) -> str:
     fields = [
         f"x{i} if type(x{i} := value.{name}) in plain else others[type(x{i})](x{i})" for i, name in enumerate(names)
     ]
-    return f"return kind, names, {', '.join(fields)}"
+    return f"return ({', '.join(['shape', *fields])},)"
 
 
 def _copying(names: Sequence[str]) -> str:
@@ -156,7 +187,7 @@ def _written(kind: type, write: Callable[[Sequence[str]], str], plain: set[type]
 
         scope: dict[str, Any] = {
             "kind": kind,
-            "names": names,
+            "shape": token_of((kind, names)),
             "plain": plain,
             "others": others,
             "new": object.__new__,
@@ -203,20 +234,22 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 class Table(Generic[T]):
-    """Numbers for values: equal values have one number. What is put in is not changed any more."""
+    """Numbers for values: equal values have one number. What is put in is not changed any more. ``key``: what is equal for equal
+    values. ``kept``: what is kept of one, if not all of it."""
 
-    def __init__(self, key: Callable[[T], Hashable] = freeze) -> None:
+    def __init__(self, key: Callable[[Any], Hashable] = freeze, kept: Callable[[Any], T] | None = None) -> None:
         self.values: list[T] = []
         self._numbers: dict[Hashable, int] = {}
         self._key = key
+        self._kept = kept
 
-    def number(self, value: T) -> int:
+    def number(self, value: Any) -> int:
         """The number of ``value``, which is kept."""
         key = self._key(value)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.values)
-            self.values.append(value)
+            self.values.append(value if self._kept is None else self._kept(value))
         return number
 
     def __getitem__(self, number: int) -> T:

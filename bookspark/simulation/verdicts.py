@@ -6,7 +6,7 @@ raises. So states that look the same to it share one verdict, and most states of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -16,7 +16,7 @@ from bookspark.simulation.clients.client import Client
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.slots import Slots
 from bookspark.simulation.state import CLIENTS, METADATA, Record, State
-from bookspark.simulation.values import Table
+from bookspark.simulation.values import Table, freeze
 from bookspark.simulation.view import Violation, WorldView
 
 
@@ -63,8 +63,8 @@ class Verdicts:
         self._clients = clients
         self._slots = slots
         self._seen_ledgers: Table[tuple[LedgerMetadata, bool]] = Table(tuple)
-        self._seen_clients: Table[Client] = Table()
-        self._seen_bookies: Table[SeenBookie] = Table()
+        self._seen_clients: Table[Client] = Table(_looks_of_client, _seen)
+        self._seen_bookies: Table[SeenBookie] = Table(_looks_of_bookie, _seen_bookie)
         # The number of what is seen, by the number of a record, of a client, of a bookie and of a slot.
         self._by_record: list[int] = []
         self._by_client: list[int] = []
@@ -126,10 +126,10 @@ class Verdicts:
         slots, records, clients = self._slots, self._records.values, self._clients.values
         if len(self._by_slot) < len(slots.table.values):
             bookies, by_bookie = slots.bookies.values, self._by_bookie
-            by_bookie += [self._seen_bookies.number(_seen_bookie(one)) for one in bookies[len(by_bookie) :]]
+            by_bookie += [self._seen_bookies.number(one) for one in bookies[len(by_bookie) :]]
             self._by_slot += [by_bookie[slot[0]] for slot in slots.table.values[len(self._by_slot) :]]
         if len(self._by_client) < len(clients):
-            self._by_client += [self._seen_clients.number(_seen(one)) for one in clients[len(self._by_client) :]]
+            self._by_client += [self._seen_clients.number(one) for one in clients[len(self._by_client) :]]
         if len(self._by_record) < len(records):
             new = records[len(self._by_record) :]
             self._by_record += [self._seen_ledgers.number((one.metadata, one.deleted)) for one in new]
@@ -147,6 +147,17 @@ class Verdicts:
         )
         found = ((name, check(view)) for name, check in CHECKERS.items())
         return next((Violation(name, what) for name, what in found if what is not None), None)
+
+
+def _looks_of_client(client: Client) -> Hashable:
+    """It is equal for clients of which the same is seen."""
+    return (type(client), *[freeze(getattr(client, name)) for name in client.seen])
+
+
+def _looks_of_bookie(bookie: SimulatedBookie) -> Hashable:
+    rows = frozenset([(entry_id, row.content) for entry_id, row in bookie.rows.items()])
+    last_add_confirmed = None if bookie.ledger is None else bookie.ledger.last_add_confirmed
+    return rows, last_add_confirmed, bookie.lost_boots, bookie.gone, bookie.defect
 
 
 def _seen(client: Client) -> Client:

@@ -266,12 +266,15 @@ class World:
             sends, _ = copy.stepped(self.events[event], self.options)
             after = self.clients.number(copy)
             self.origins.setdefault(after, key)
-            messages = tuple(
-                (self.slots_from + self.bookies.index(bookie), self.slots.message(Message(index - CLIENTS, request)))
-                for bookie, request in sends
-            )
+            messages: list[tuple[int, int]] = []
+            last: Any = None
+            for bookie, request in sends:
+                # Mostly it is one request to several bookies.
+                if request is not last:
+                    last, number = request, self.slots.message(Message(index - CLIENTS, request))
+                messages.append((self.slots_from + self.bookies.index(bookie), number))
             idle = copy.machine is None and self.clients[client].machine is not None
-            found = self._steps[key] = ClientStep(after, messages, idle)
+            found = self._steps[key] = ClientStep(after, tuple(messages), idle)
         return found
 
     def _serve(self, after: list[int], index: int) -> None:
