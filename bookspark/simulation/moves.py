@@ -22,7 +22,7 @@ Group = tuple[Move, ...]
 _Groups = dict[int, Group]
 
 
-class _Terms(NamedTuple):
+class Terms(NamedTuple):
     """What has a say in the moves of more than one place: whether budgets are left, and what is deleted, sent and named."""
 
     crashes: bool
@@ -62,16 +62,16 @@ class PossibleMoves:
         self._choices: dict[int, tuple[tuple[str, int], ...]] = {}
         self._client_groups: dict[tuple[object, ...], _Groups] = {}
         self._slot_groups: dict[tuple[object, ...], _Groups] = {}
-        self._tables: dict[_Terms, list[_Groups]] = {}
+        self._tables: dict[Terms, list[_Groups]] = {}
 
     def groups(self, state: State) -> list[Group]:
         """What may happen to the metadata, to each client and in each slot."""
         return MovesAhead(self, state).groups
 
-    def terms(self, state: State) -> _Terms:
+    def terms(self, state: State) -> Terms:
         """Those of a state."""
         o = self._options
-        return _Terms(
+        return Terms(
             state[CRASHES] > 0,
             state[LOSSES] > 0,
             state[DUPLICATES] > 0,
@@ -90,7 +90,7 @@ class PossibleMoves:
             and (before[CLIENTS] == after[CLIENTS] or not o.holds_back)
         )
 
-    def tables(self, terms: _Terms) -> list[_Groups]:
+    def tables(self, terms: Terms) -> list[_Groups]:
         """The groups of each place by the number that is there (``numbers``)."""
         found = self._tables.get(terms)
         if found is None:
@@ -115,8 +115,23 @@ class PossibleMoves:
                 numbers[at - CLIENTS] = ~state[at]
         return numbers
 
-    def group(self, index: int, number: int, terms: _Terms) -> Group:
+    def moves_of_clients(self, state: State, terms: Terms) -> list[Move]:
+        """What may happen to the metadata and to clients."""
+        moves = list(_DELETE) if self._options.deletes and not terms.deleted else []
+        for index in range(CLIENTS, self._slots_from):
+            moves += self.group_of(index, state[index], terms)
+        return moves
+
+    def group_of(self, index: int, number: int, terms: Terms) -> Group:
         """The moves at a place."""
+        table = self.tables(terms)[index - CLIENTS]
+        found = table.get(number)
+        if found is None:
+            found = table[number] = self.group(index, number, terms)
+        return found
+
+    def group(self, index: int, number: int, terms: Terms) -> Group:
+        """The moves at a place, to be made once."""
         if index < self._slots_from:
             return tuple(self._client_moves(index, number, terms))
         return self._slot_moves(index, number if number >= 0 else ~number, terms, heals=number < 0)
@@ -130,7 +145,7 @@ class PossibleMoves:
         slots = zip(self._bookies, state[self._slots_from :], strict=True)
         return tuple(name for name, slot in slots if not self._options.named_losses or self._slots.traits(slot).gone)
 
-    def _client_moves(self, index: int, client: int, terms: _Terms) -> Iterator[Move]:
+    def _client_moves(self, index: int, client: int, terms: Terms) -> Iterator[Move]:
         named = terms.named
         for kind, what in self.choices(client):
             if named is not None and self._clients[client].kind == "recoverer" and self._events[what] is BEGIN:
@@ -145,7 +160,7 @@ class PossibleMoves:
             if told.machine is not None and index > CLIENTS:
                 yield Move("deadline", index)
 
-    def _slot_moves(self, index: int, slot: int, terms: _Terms, heals: bool) -> Group:
+    def _slot_moves(self, index: int, slot: int, terms: Terms, heals: bool) -> Group:
         """Equal messages under way are named once. They are neighbours."""
         crashes, losses, duplicates, departures, deleted, done_with, _ = terms
         bookie, all_traits = self._slots.traits(slot), self._slots.message_traits

@@ -27,8 +27,8 @@ class Slot(NamedTuple):
 
 
 SAME = -1
-"""The symbolic slot that stands for any slot, as it is. What is put there or purged leads to another symbolic slot, which stands
-for any slot with that done to it (``Slots.resolved``). Symbolic slots are numbers below zero."""
+"""The symbolic slot that stands for any slot, as it is. What is put there, taken or purged leads to another symbolic slot, which
+stands for any slot with that done to it (``Slots.resolved``). Symbolic slots are numbers below zero."""
 
 
 class BookieTraits(NamedTuple):
@@ -128,9 +128,13 @@ class Slots:
         key = (slot, message)
         found = self._taken.get(key)
         if found is None:
-            bookie, messages = self.table[slot]
-            at = messages.index(message)
-            found = self._taken[key] = self.table.number(_slot((bookie, messages[:at] + messages[at + 1 :])))
+            if slot < 0:
+                found = self._symbol((*self._symbols[slot], ("take", message)))
+            else:
+                bookie, messages = self.table[slot]
+                at = messages.index(message)
+                found = self.table.number(_slot((bookie, messages[:at] + messages[at + 1 :])))
+            self._taken[key] = found
         return found
 
     def arrive(self, slot: int, message: int) -> int:
@@ -174,7 +178,13 @@ class Slots:
     def resolved(self, symbolic: int, slot: int) -> int:
         """``slot``, with that done to it for which the symbolic slot stands."""
         for what, argument in self._symbols[symbolic]:
-            slot = self.put(slot, argument) if what == "put" else self.purge(slot, argument)
+            match what:
+                case "put":
+                    slot = self.put(slot, argument)
+                case "take":
+                    slot = self.take(slot, argument)
+                case _:
+                    slot = self.purge(slot, argument)
         return slot
 
     # -- the bookie

@@ -101,7 +101,12 @@ def sentence(world: World, state: State, move: Move, after: State) -> str:
             return f"{what}: {_outcome(world, state[place], after[place])}"
         case "answer":
             message = slots.messages[argument]
-            told = _told(world, state, CLIENTS + message.client, world.event(place, message, state[place])[1])
+            told = _told(
+                world,
+                state,
+                CLIENTS + message.client,
+                world.event(place, message, world.slots.bookie(state[place]).incarnation)[1],
+            )
             return f"the {_name(world, message.client)} hears from {bookie}: {say_answer(message.body)}{told}"  # type: ignore[arg-type]
         case "forget":
             message = slots.messages[argument]

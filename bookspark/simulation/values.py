@@ -77,9 +77,11 @@ def _freezer(kind: type) -> Function:
         # It keeps its hash, and nothing else is its own form.
         return value  # type: ignore[no-any-return]
 
+    empty: Any = kind
+
     def freeze_mapping(value: Any) -> Hashable:
         if not value:
-            return kind
+            return empty
         return kind, frozenset(
             [
                 (

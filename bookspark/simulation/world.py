@@ -89,7 +89,7 @@ class World:
         self.met: set[Met] = set()
         """What came to machines in which states (``search.coverage``)."""
         self._steps: dict[tuple[int, int, int], ClientStep] = {}
-        self._possible = PossibleMoves(
+        self.possible = PossibleMoves(
             options, self.bookies, self.records, self.clients, self.events, self.slots, self.slots_from
         )
         self._answered: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -121,15 +121,15 @@ class World:
 
     def groups(self, state: State) -> list[tuple[Move, ...]]:
         """``moves``, of each place by themselves. A group is made once and lives as long as the world."""
-        return self._possible.groups(state)
+        return self.possible.groups(state)
 
     def ahead(self, state: State) -> MovesAhead:
         """``groups``, to go on from ``state`` move by move."""
-        return MovesAhead(self._possible, state)
+        return MovesAhead(self.possible, state)
 
     def choices(self, client: int) -> tuple[tuple[str, int], ...]:
         """(kind, argument) of what a client's user and the metadata store may do."""
-        return self._possible.choices(client)
+        return self.possible.choices(client)
 
     # -- what happens
 
@@ -145,7 +145,7 @@ class World:
                 if isinstance(self.slots.messages[argument].body, Reachable):
                     self._cut_off(after, index)
                 after[index] = self.slots.arrive(after[index], argument)
-                client, event = self.answered(index, argument, slot)
+                client, event = self.answered(index, argument, self.slots.bookie(slot).incarnation)
                 self.step(after, client, event)
             case "forget":
                 after[index] = self.slots.take(slot, argument)
@@ -194,6 +194,14 @@ class World:
                 raise AssertionError(f"unknown move {kind}")
         return tuple(after)
 
+    def heard(self, state: State, index: int, message: int, incarnation: int) -> State:
+        """The state after an answer that is no new connection, from a bookie of that incarnation. ``state`` may have symbols of
+        slots."""
+        after = list(state)
+        after[index] = self.slots.take(after[index], message)
+        self.step(after, *self.answered(index, message, incarnation))
+        return tuple(after)
+
     def sync_at_once(self, state: State) -> bool:
         """Where no crash can tell the difference, everything is synced at once."""
         return not self._is_volatile and (self._instant or not state[CRASHES])
@@ -226,23 +234,24 @@ class World:
         found = self._unanswered.get((index, number))
         if found is None:
             told = Message(message.client, unanswered(message.body, _TIMEOUT))
-            found = self._unanswered[index, number] = self.event(index, told, after[index])
+            found = self._unanswered[index, number] = self.event(
+                index, told, self.slots.bookie(after[index]).incarnation
+            )
         self.step(after, *found)
 
     # -- clients
 
-    def event(self, index: int, message: Message, slot: int) -> tuple[int, int]:
-        """The place of the client that ``message`` from ``slot``, at ``index``, is for, and what it is told."""
-        name = self.bookies[index - self.slots_from]
-        event = event_of(name, message.body, self.slots.bookie(slot).incarnation)  # type: ignore[arg-type]
+    def event(self, index: int, message: Message, incarnation: int) -> tuple[int, int]:
+        """The place of the client that ``message`` of a bookie at ``index`` is for, and what it is told."""
+        event = event_of(self.bookies[index - self.slots_from], message.body, incarnation)  # type: ignore[arg-type]
         return CLIENTS + message.client, self.events.number(event)
 
-    def answered(self, index: int, message: int, slot: int) -> tuple[int, int]:
+    def answered(self, index: int, message: int, incarnation: int) -> tuple[int, int]:
         """``event`` for the message of a number."""
-        key = (index, message, self.slots.bookie(slot).incarnation)
+        key = (index, message, incarnation)
         found = self._answered.get(key)
         if found is None:
-            found = self._answered[key] = self.event(index, self.slots.messages[message], slot)
+            found = self._answered[key] = self.event(index, self.slots.messages[message], incarnation)
         return found
 
     def step(self, after: list[int], index: int, event: int) -> None:

@@ -75,6 +75,8 @@ class Reductions:
         self._last = CLIENTS + len(self._one_way)
         self._ignored: dict[tuple[int, int, int], bool] = {}
         self._pruned: dict[tuple[object, ...], int] = {}
+        self._without: dict[int, int] = {}
+        """Slots without requests that have no effect."""
         self._renamed: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def visited(self, state: State) -> State:
@@ -103,25 +105,26 @@ class Reductions:
 
     def _prune(self, slot: int, place: int, clients: tuple[int, ...], settled: bool) -> int:
         slots = self._world.slots
-        for number in slots.table[slot].messages:
-            message = slots.messages[number]
-            if message.client in self._one_way:
-                client = clients[message.client]
-                if self._all_ignored(number, client, place):
-                    slot = slots.take(slot, number)
-                    if matters(message.body):
-                        slot = slots.put(slot, slots.message(Message(NOBODY, message.body)))
+        messages, one_way, ignored = slots.messages.values, self._one_way, self._ignored
+        for number in slots.table.values[slot].messages:
+            of = messages[number].client
+            if of not in one_way:
+                continue
+            found = ignored.get((number, clients[of], place))
+            if found is None:
+                found = self._all_ignored(number, clients[of], place)
+            if found:
+                slot = slots.take(slot, number)
+                if matters(messages[number].body):
+                    slot = slots.put(slot, slots.message(Message(NOBODY, messages[number].body)))
         return self._without_inert(slot) if settled else slot
 
     def _all_ignored(self, number: int, client: int, place: int) -> bool:
         """Does the client, in this state, ignore whatever may come back from the bookie at this place?"""
-        key = (number, client, place)
-        found = self._ignored.get(key)
-        if found is None:
-            message = self._world.slots.messages[number]
-            answers = self._answers(message)
-            found = all(self._ignores(message.client, client, place, answer) for answer in answers)
-            self._ignored[key] = found
+        answers = self._answers(self._world.slots.messages[number])
+        of = self._world.slots.messages[number].client
+        found = all(self._ignores(of, client, place, answer) for answer in answers)
+        self._ignored[number, client, place] = found
         return found
 
     def _answers(self, message: Message) -> Iterator[Answer]:
@@ -133,23 +136,26 @@ class Reductions:
 
     def _ignores(self, index: int, client: int, place: int, answer: Answer) -> bool:
         world = self._world
-        _, event = world.event(world.slots_from + place, Message(index, answer), world.slots.empty)
+        _, event = world.event(
+            world.slots_from + place, Message(index, answer), world.slots.bookie(world.slots.empty).incarnation
+        )
         step = world.client_step(CLIENTS + index, client, event)
         return step.after == client and not step.sends
 
     def _without_inert(self, slot: int) -> int:
-        slots = self._world.slots
+        found = self._without.get(slot)
+        if found is not None:
+            return found
+        slots, after = self._world.slots, slot
+        bookie = slots.bookie(slot)
         for number in slots.table[slot].messages:
-            bookie = slots.bookie(slot)
-            if (
-                slots.messages[number].client == NOBODY
-                and bookie.booting is None
-                and not _in_doubt(bookie, slots.messages[number])
-            ):
-                after = slots.deliver(slot, number, sync_at_once=True)
-                if slots.table[after].bookie == slots.table[slot].bookie:
-                    slot = after
-        return slot
+            message = slots.messages[number]
+            if message.client == NOBODY and bookie.booting is None and not _in_doubt(bookie, message):
+                delivered = slots.deliver(after, number, sync_at_once=True)
+                if slots.table[delivered].bookie == slots.table[slot].bookie:
+                    after = delivered
+        self._without[slot] = after
+        return after
 
     # -- exchanging bookies
 
