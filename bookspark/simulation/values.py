@@ -77,20 +77,14 @@ def _freezer(kind: type) -> Function:
         # It keeps its hash, and nothing else is its own form.
         return value  # type: ignore[no-any-return]
 
-    empty: Any = kind
-
     def freeze_mapping(value: Any) -> Hashable:
         if not value:
-            return empty
-        return kind, frozenset(
-            [
-                (
-                    x if type(x) in plain else freezers[type(x)](x),
-                    y if type(y) in plain else freezers[type(y)](y),
-                )
-                for x, y in value.items()
-            ]
-        )
+            return (kind,)
+        items = [
+            (x if type(x) in plain else freezers[type(x)](x), y if type(y) in plain else freezers[type(y)](y))
+            for x, y in value.items()
+        ]
+        return kind, frozenset(items)
 
     if issubclass(kind, tuple):
         return freeze_tuple
@@ -248,9 +242,9 @@ class Table(Generic[T]):
     def number(self, value: Any) -> int:
         """The number of ``value``, which is kept."""
         key = self._key(value)
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.values)
+        new = len(self.values)
+        number = self._numbers.setdefault(key, new)
+        if number == new:
             self.values.append(value if self._kept is None else self._kept(value))
         return number
 

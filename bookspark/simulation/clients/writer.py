@@ -43,6 +43,7 @@ _LAC_INTERVAL_SECONDS = 1.0
 _LAC_STEP_SECONDS = 100.0
 """The step of the clock between two explicit LACs, in seconds. After it, an explicit LAC that a bookie did not take is due
 again."""
+_APPEND, _SYNC, _CLOSE, _BOOKIES_CHANGED, _TELL_LAC = Append(1, 1), Sync(), Close(), BookiesChanged(), TellLac()
 _ABANDON = Abandon(BookKeeperError("the simulation has the client end"))
 
 
@@ -81,18 +82,27 @@ class WriterClient(Client):
         return self.last_add_fully_replicated if guaranteed else self.last_add_confirmed
 
     def choices(self) -> list[Any]:
-        possible = {
-            Append(1, 1): self.appends_left > 0,
-            Sync(): self.may_sync and self.machine is not None and self.machine.cursors.last_add_pushed > NO_ENTRY,
-            Close(): self.may_close,
-            BookiesChanged(): self.may_retry,
-            TellLac(): self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY,
-            self._idle(): self.tells_left > 0 and self.machine is not None and self.machine.owes_explicit_lac,
-            _ABANDON: self.may_abandon,
-        }
-        if self.hold_ups_left and self.machine is not None and self.machine.cursors.pending:
-            possible |= {HeldUp((bookie,)): True for bookie in self.machine.metadata.last_fragment.ensemble}
-        return [event for event, may in possible.items() if may and not self.outcome]
+        if self.outcome:
+            return []
+        machine = self.machine
+        possible: list[Any] = []
+        if self.appends_left > 0:
+            possible.append(_APPEND)
+        if self.may_sync and machine is not None and machine.cursors.last_add_pushed > NO_ENTRY:
+            possible.append(_SYNC)
+        if self.may_close:
+            possible.append(_CLOSE)
+        if self.may_retry:
+            possible.append(_BOOKIES_CHANGED)
+        if self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY:
+            possible.append(_TELL_LAC)
+        if self.tells_left > 0 and machine is not None and machine.owes_explicit_lac:
+            possible.append(self._idle())
+        if self.may_abandon:
+            possible.append(_ABANDON)
+        if self.hold_ups_left and machine is not None and machine.cursors.pending:
+            possible += [HeldUp((bookie,)) for bookie in machine.metadata.last_fragment.ensemble]
+        return possible
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
         match event:
