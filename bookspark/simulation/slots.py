@@ -8,7 +8,7 @@ number.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, is_request, matters
 from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.values import Table, clone, itself
+from bookspark.simulation.values import Table, clone, freeze_fields, itself
 
 
 class Slot(NamedTuple):
@@ -64,7 +64,7 @@ class Slots:
     def __init__(self, options: SimulationOptions) -> None:
         self._options = options
         self.bookies: Table[SimulatedBookie] = Table()
-        self.messages: Table[Message] = Table()
+        self.messages: Table[Message] = Table(_message_key)
         self.table: Table[Slot] = Table(itself)
         self.message_traits: list[MessageTraits] = []
         self._order: list[str] = []
@@ -273,6 +273,10 @@ class Slots:
             found = self._steps[key] = self._numbered(copy), [self.message(answer) for answer in answers]
         after, sent = found
         return self._number(after, messages + sent)
+
+
+def _message_key(message: Message) -> Hashable:
+    return message.client, freeze_fields(message.body)
 
 
 def _traits(bookie: SimulatedBookie) -> BookieTraits:

@@ -152,7 +152,13 @@ def _cloner(kind: type) -> Function:
     return _written(kind, _copying, _SHARED, _CLONERS)
 
 
+def freeze_fields(value: Any) -> Hashable:
+    """``freeze`` of an object, without a token: quicker for one that is frozen once."""
+    return _STRUCTURES[type(value)](value)  # type: ignore[no-any-return]
+
+
 _FREEZERS = _Functions(_freezer)
+_STRUCTURES = _Functions(_structure_freezer)
 _CLONERS = _Functions(_cloner)
 
 

@@ -11,6 +11,7 @@ two moves: the compare-and-set, and its answer.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from bookspark.protocol.ledger.actions import (
     MetadataFailed,
     MetadataRead,
     MetadataWritten,
+    NoBookies,
     ReadMetadata,
     WriteMetadata,
 )
@@ -36,7 +38,7 @@ from bookspark.simulation.moves import MovesAhead, PossibleMoves
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.slots import Slots
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, DUPLICATES, LOSSES, METADATA, Move, Record, State
-from bookspark.simulation.values import Table, clone
+from bookspark.simulation.values import Table, clone, freeze_fields
 from bookspark.simulation.verdicts import Verdicts
 from bookspark.simulation.view import Violation, WorldView
 
@@ -82,7 +84,7 @@ class World:
         self.slots_from = CLIENTS + len(clients)
         self.records: Table[Record] = Table()
         self.clients: Table[Client] = Table()
-        self.events: Table[Any] = Table()
+        self.events: Table[Any] = Table(_event_key)
         self.slots = Slots(options)
         self.origins: dict[int, tuple[int, int, int]] = {}
         """Of a client's state: the place, the state and the event that first led to it."""
@@ -324,6 +326,11 @@ class World:
             dict(zip(self.bookies, bookies, strict=True)),
             record.deleted,
         )
+
+
+def _event_key(event: Any) -> Hashable:
+    """An error stands for itself by its words, which stories tell."""
+    return (NoBookies, str(event.error)) if isinstance(event, NoBookies) else freeze_fields(event)
 
 
 def _states(machine: Any) -> tuple[Enum, ...]:
