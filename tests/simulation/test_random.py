@@ -10,6 +10,8 @@ import pytest
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.durability import Volatile
+from bookspark.simulation.bookie import SimulatedBookie
+from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.search.shrinking import shrink
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
@@ -48,6 +50,61 @@ def test_what_is_left_of_a_story_is_needed():
     assert len(failure.moves) < failure.moves_before
     assert len(tell(failure.world, failure.moves)) == len(failure.moves) + 1
     assert shrink(failure.world, failure.moves, failure.violation) == list(failure.moves)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"heals": True, "crashes": 2},
+        {"deletes": True},
+        {"holds_back": True, "entries": 3},
+        {"accept_loss": True},
+        NO_LIMBO,
+    ],
+    ids=["drawn", "heals", "deletes", "holds back", "accepts loss", "no limbo"],
+)
+def test_moves_and_verdicts_are_those_of_the_whole_state_though_only_what_changed_is_looked_at(given):
+    schedules = RandomSchedules(given)
+    for seed in range(100):
+        world, moves, violation = schedules.schedule(seed)
+        state = world.initial
+        ahead = world.ahead(state)
+        for move in moves:
+            assert ahead.groups == world.groups(state)
+            assert world.violation(state) is None
+            state = world.apply(state, move)
+            ahead.go_on(state)
+        assert ahead.groups == world.groups(state)
+        assert world.violation(state) == violation
+
+
+PLANTED = [
+    SimulationOptions(3, 3, 2).without("fence_on_recovery_read"),
+    SimulationOptions(2, 2, 2, crashes=1, journal_write_data=False, closes=False).without("sync_on_recovery_add"),
+    SimulationOptions(2, 2, 1, crashes=1, crash_loses=CrashLoses.EVERYTHING, journal_write_data=False).without("limbo"),
+]
+
+
+def seen_at(search: Exhaustive) -> list[bool]:
+    """At which moves of the shortest story the verdict of what changed is a violation."""
+    world, moves = search.world, search.run().moves
+    states = [world.initial]
+    for move in moves:
+        states.append(world.apply(states[-1], move))
+    return [world.verdicts.after(before, state) is not None for before, state in zip(states, states[1:], strict=False)]
+
+
+@pytest.mark.parametrize("options", PLANTED, ids=SimulationOptions.arguments)
+def test_a_violation_is_seen_at_the_move_that_makes_it_whatever_that_changed(options):
+    *before, last = seen_at(Exhaustive(options))
+    assert last and not any(before)
+
+
+def test_a_bookie_that_fails_is_seen_at_the_request_that_it_fails_at(monkeypatch):
+    monkeypatch.setattr(SimulatedBookie, "deliver", lambda *_: 1 / 0)
+    *before, last = seen_at(Exhaustive(SimulationOptions(1, 1, 1)))
+    assert last and not any(before)
 
 
 def test_options_that_are_given_are_kept():
