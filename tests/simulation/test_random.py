@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -92,7 +93,7 @@ def seen_at(search: Exhaustive) -> list[bool]:
     states = [world.initial]
     for move in moves:
         states.append(world.apply(states[-1], move))
-    return [world.verdicts.after(before, state) is not None for before, state in zip(states, states[1:], strict=False)]
+    return [world.verdicts.after(before, state) is not None for before, state in pairwise(states)]
 
 
 @pytest.mark.parametrize("options", PLANTED, ids=SimulationOptions.arguments)
