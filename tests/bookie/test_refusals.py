@@ -1,0 +1,198 @@
+"""What a bookie can't do is refused, with the status that says why, and nobody is left without an answer."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from bookspark.bookie.disk.control_log import decode_records
+from bookspark.bookie.disk.control_state import ControlState
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.ledgers.control_records import ControlRecords
+from bookspark.bookie.ledgers.statuses import status_of
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, FenceNoted
+from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import Assignment
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.wire.header import Header, Kind, Status
+from tests.bookie.kit import KEY, Pumped, add_frame, config
+
+NO_ROOM = "write */control.log 1.. no-space"
+
+
+@pytest.fixture
+def files():
+    return FaultyFileSystem(RealFileSystem())
+
+
+@pytest.fixture
+def bookie(tmp_path, files):
+    """It holds entries 0..3 of ledger 5, not in memory, and has a loop that compares elsewhere."""
+    before = Pumped(config(tmp_path))
+    before.add(5, 0, 3)
+    before.storage.close()
+    pumped = Pumped(config(tmp_path), files, soon=lambda function: pumped._posted.put((function, ())))
+    yield pumped
+    files.clear()
+    pumped.storage.close()
+
+
+def test_each_negative_has_a_status_of_its_own_and_nothing_else_is_told_as_one():
+    def told(response):
+        return Header(Kind.READ, 0, status=status_of(response)).response()
+
+    assert all(told(Negative(reason)) == Negative(reason) for reason in NegativeReason)
+    assert isinstance(told(Positive()), Positive)
+    for reason in UnknownReason:
+        assert isinstance(told(Unknown(reason)), Unknown)
+
+
+# -- adds of entries that are held already
+
+
+def hold(files):
+    for kind in ("open", "read", "read_cached"):
+        files.add(f"{kind} */logs/*.arrows 1.. hold")
+
+
+def test_what_waits_for_a_comparison_when_the_bookie_stops_is_answered_once(bookie, files):
+    hold(files)
+    compared = bookie.submit(add_frame(5, 0, 3))
+    behind = bookie.submit(add_frame(5, 4))
+    synced, settled = [], []
+    bookie.storage.sync(5, KEY, Assignment(0), synced.append)
+    bookie.storage.settle(settled.append)
+    files.wait_held()
+    assert compared == behind == synced == settled == []
+    bookie.storage.close()
+    assert compared == behind == [Status.IO_ERROR]
+    assert len(synced) == 1 and settled == [Status.IO_ERROR]
+    assert bookie.storage.bytes_in_flight == 0
+    files.clear()
+    while len(bookie.storage._adds.comparisons.waiting) or bookie.unheard == 0:
+        bookie.pump()
+    bookie.pump()
+    assert compared == behind == [Status.IO_ERROR] and len(synced) == 1
+
+
+def test_a_comparison_that_trips_is_an_error_of_that_add_and_is_logged(bookie, monkeypatch, caplog):
+    def trips(*arguments, **options):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bookie.storage.files, "fetch", trips)
+        assert bookie.add(5, 0, 3) is Status.IO_ERROR
+    assert "entries of ledger 5 could not be compared" in caplog.text
+    assert bookie.add(5, 0, 3) is Status.OK
+
+
+def test_an_add_that_no_thread_can_compare_is_to_come_again(bookie, monkeypatch):
+    def no_thread(*arguments):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bookie.storage.disk_threads, "run", no_thread)
+        assert bookie.add(5, 0, 3) is Status.TOO_MANY_REQUESTS
+    assert bookie.add(5, 0, 3) is Status.OK
+
+
+def test_a_copy_that_can_not_be_read_now_is_neither_lost_nor_replaced(bookie, files):
+    files.add("open */logs/*.arrows 1.. too-many-files")
+    assert bookie.add(5, 0, 3, payload=b"another") is Status.IO_ERROR
+    files.clear()
+    assert bookie.storage.status().lost_copies == 0
+    assert bookie.add(5, 0, 3, payload=b"another") is Status.CONFLICT
+    assert bookie.add(5, 0, 3) is Status.OK
+
+
+# -- records
+
+
+def requests(storage):
+    yield lambda done: storage.write_last_add_confirmed(5, KEY, 3, done)
+    yield lambda done: storage.fence(5, KEY, done)
+    yield lambda done: storage.switch_read_only(True, done)
+    yield storage.settle
+
+
+def test_a_bookie_that_has_stopped_notes_nothing(tmp_path):
+    bookie = Pumped(config(tmp_path))
+    bookie.storage.close()
+    for request in requests(bookie.storage):
+        assert bookie.run(request) is Status.IO_ERROR
+
+
+def test_a_bookie_whose_last_directory_failed_notes_nothing(tmp_path, files):
+    bookie = Pumped(config(tmp_path), files)
+    files.add("write */logs/*.arrows 1.. io-error")
+    assert bookie.add(5, 0) is Status.IO_ERROR
+    assert bookie.storage.live == []
+    for request in requests(bookie.storage):
+        assert bookie.run(request) is Status.IO_ERROR
+    assert bookie.add(6, 0) is Status.READ_ONLY
+
+
+def test_the_limbo_of_a_ledger_that_is_not_known_is_over(tmp_path):
+    bookie = Pumped(config(tmp_path))
+    assert bookie.run(bookie.storage.lossy_boots.clear_limbo, 5, 1) is Status.OK
+    bookie.storage.close()
+
+
+def test_a_loss_that_found_no_room_is_noted_at_the_stop_by_the_directory_that_has_some(tmp_path, files):
+    """The one that has none is asked first, and keeps the other from nothing."""
+    settings = config(tmp_path / "a", tmp_path / "b")
+    before = Pumped(settings)
+    for ledger_id in (4, 5):
+        before.add(ledger_id, 0)
+    before.storage.close()
+    bookie = Pumped(settings, files)
+    files.add(NO_ROOM)
+    files.add("read */b/logs/*.arrows 1.. io-error")
+    assert bookie.read(5, 0, 0)[1] == "bad frame"
+    plan = bookie.storage.plan_read(5, 0, 0, 0, sparse=False)
+    bookie.storage.holdings.lose_unreadable(
+        plan.pieces, bookie.storage.files.fetch(plan.pieces, cached_only=False).stop
+    )
+    assert bookie.read(5, 0, 0) == ([], ENTRY_LOST)
+    bookie.run(bookie.storage.settle)
+    files.clear()
+    files.add(f"write {tmp_path}/a/control.log 1.. no-space")
+    bookie.storage.close()
+    again = Pumped(settings)
+    assert again.read(5, 0, 0) == ([], ENTRY_LOST)
+    assert again.read(5, 1, 1) == ([], NO_SUCH_ENTRY)
+    again.storage.close()
+
+
+class Queue:
+    """A directory that writes nothing."""
+
+    def __init__(self):
+        self.commit = self
+        self.items = []
+
+    def submit(self, item):
+        self.items.append(item)
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["carried through", "given up"])
+def test_a_control_log_that_is_written_anew_keeps_nothing_that_is_noted_after_it(ended):
+    """Each record of the bookie's life would stay in memory."""
+    directory, state = Queue(), ControlState()
+    records = ControlRecords(state, [directory])
+    records.is_open = True
+    state.of(5).fence(KEY)
+    steps = records.rewrite()
+    next(steps)
+    records.note(state.of(6), state.of(6).fence(KEY).records, lambda status: None)
+    if ended:
+        for _ in steps:
+            pass
+        content = b"".join(directory.items[-1].content)
+        assert FenceNoted(6) in decode_records(content, len(content)), "noted meanwhile"
+    else:
+        steps.close()
+    records.note(state.of(7), state.of(7).fence(KEY).records, lambda status: None)
+    content = directory.items[-1].content
+    assert [kept for kept in gc.get_referrers(content) if isinstance(kept, list)] == []
