@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 
 from bookspark.bookie.disk.control_log import decode_records
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.ledgers import held_copies
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.ledgers.statuses import status_of
-from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, FenceNoted
+from bookspark.bookie.ledgers.volatile_syncs import VolatileSyncs
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, BookieLedger, FenceNoted
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.wire.entry_batch import encode_entries
 from bookspark.wire.header import Header, Kind, Status
-from tests.bookie.kit import KEY, Pumped, add_frame, config
+from bookspark.wire.messages import FetchFrom
+from tests.bookie.kit import KEY, Client, Pumped, add_frame, config, entries, serving
 
 NO_ROOM = "write */control.log 1.. no-space"
 
@@ -196,3 +201,152 @@ def test_a_control_log_that_is_written_anew_keeps_nothing_that_is_noted_after_it
     records.note(state.of(7), state.of(7).fence(KEY).records, lambda status: None)
     content = directory.items[-1].content
     assert [kept for kept in gc.get_referrers(content) if isinstance(kept, list)] == []
+
+
+def test_what_no_bookie_gives_is_unknown_from_then_on_and_nothing_else(tmp_path):
+    bookie = Pumped(config(tmp_path))
+    bookie.add(5, 0, 1)
+    assert bookie.run(bookie.storage.lossy_boots.note_lost, 5, [(3, 4), (7, 7)]) is Status.OK
+
+    def refusals(one):
+        return [one.read(5, entry_id, entry_id)[1] for entry_id in range(2, 9)]
+
+    expected = [NO_SUCH_ENTRY, ENTRY_LOST, ENTRY_LOST, NO_SUCH_ENTRY, NO_SUCH_ENTRY, ENTRY_LOST, NO_SUCH_ENTRY]
+    assert refusals(bookie) == expected
+    assert bookie.run(bookie.storage.lossy_boots.note_lost, 6, [(0, 0)]) is Status.OK
+    assert bookie.read(6, 0, 0)[1] == ENTRY_LOST, "a ledger of which nothing was known"
+    bookie.storage.close()
+    assert bookie.run(bookie.storage.lossy_boots.note_lost, 5, [(8, 8)]) is Status.IO_ERROR
+    again = Pumped(config(tmp_path))
+    assert refusals(again) == expected and again.read(6, 0, 0)[1] == ENTRY_LOST
+    again.storage.close()
+
+
+def test_the_ranges_of_a_long_ledger_are_told_whole_where_there_is_no_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(held_copies, "_ROWS_A_TURN", 3)
+    bookie = Pumped(config(tmp_path))
+    for entry_id in (*range(8), *range(10, 14)):
+        bookie.add(5, entry_id)
+    told: list[object] = []
+    bookie.storage.held_ranges(5, told.append)
+    assert told == [[(0, 7), (10, 13)]]
+    bookie.storage.close()
+
+
+def test_a_sync_whose_ledger_is_fenced_before_it_began_is_refused_and_syncs_nothing():
+    ledger, begun, told, submitted = BookieLedger(5), [], [], []
+    holdings = SimpleNamespace(
+        when_left=lambda ledger_id, then: then(),
+        lacking=lambda ledger_id: False,
+        control=SimpleNamespace(known=lambda ledger_id: ledger),
+        volatile=SimpleNamespace(
+            when_begun=lambda ledger_id, assignment, then: begun.append(then),
+            asked=lambda *asked: submitted.append(asked),
+        ),
+    )
+    VolatileSyncs(holdings, SimpleNamespace()).sync(5, KEY, Assignment(0), told.append)
+    for record in ledger.fence(KEY).records:
+        ledger.replay(record)
+    begun[0]()
+    assert told == [Status.FENCED] and submitted == []
+
+
+# -- requests over the wire
+
+
+@pytest.fixture
+def served(tmp_path, files):
+    with serving(config(tmp_path / "served", requests_in_flight_max=2), files) as (server, address):
+        client = Client(address)
+        yield server, client
+        files.clear()
+        client.close()
+
+
+def test_a_request_that_trips_is_an_error_of_that_request_and_is_logged(served, monkeypatch, caplog):
+    server, client = served
+
+    def trips(*arguments):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server.storage, "sync", trips)
+        assert (
+            client.call(Header(Kind.SYNC, 0, 5, master_key=KEY, limit=1 << 20 | 1 << 10)).header.status
+            == Status.IO_ERROR
+        )
+    assert "failed" in caplog.text
+    assert client.add(5, 0).status == Status.OK
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        Header(200, 0, 5),
+        Header(Kind.WRITE_LAC, 0, 5, last_add_confirmed=-2, master_key=KEY),
+        Header(Kind.FETCH, 0, 5, 0, 3),
+    ],
+    ids=["unknown kind", "LAC", "fetch"],
+)
+def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answered(served, header):
+    _, client = served
+    assert client.call(header).header.status == Status.BAD_REQUEST
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+
+
+def test_a_batch_that_is_no_add_is_refused(served):
+    _, client = served
+    client.send(encode_entries(Header(Kind.SYNC, 3, 5, 0, 0, master_key=KEY), entries(5, 0, 0)))
+    assert client.receive().header.status == Status.BAD_REQUEST
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+
+
+def test_more_requests_than_a_connection_may_have_under_way_are_to_come_again(served, files):
+    _, client = served
+    files.add("sync */logs/*.arrows 1.. hold")
+    client.send(add_frame(5, 0, request_id=1), add_frame(5, 1, request_id=2))
+    files.wait_held()
+    client.send(add_frame(5, 2, request_id=3))
+    refused = client.receive().header
+    assert (refused.request_id, refused.status) == (3, Status.TOO_MANY_REQUESTS)
+    files.clear()
+    assert sorted((client.receive().header for _ in range(2)), key=lambda one: one.request_id)[1].status == Status.OK
+    assert client.add(5, 2).status == Status.OK
+
+
+def test_copies_that_can_not_be_made_durable_are_not_listed(served, monkeypatch):
+    server, client = served
+    client.add(5, 0)
+    monkeypatch.setattr(server.storage, "when_durable", lambda rows, done: done(Status.IO_ERROR))
+    answer = client.call(Header(Kind.RANGES, 0, 5, limit=10))
+    assert answer.header.status == Status.IO_ERROR and not answer.body
+
+
+def test_a_fetch_is_passed_on_and_its_end_told(served):
+    server, client = served
+    asked = []
+
+    def fetch(header, source, fetched):
+        asked.append((header.first_entry_id, header.last_entry_id, source))
+        fetched(Status.LIMBO, 7, 700, "it is in limbo")
+
+    server.fetch = fetch
+    source = FetchFrom("b2", "crc32c")
+    for first, last in ((0, 0), (3, 9)):
+        answer = client.call(Header(Kind.FETCH, 0, 5, first, last), source.encode())
+        header = answer.header
+        assert (header.status, header.last_entry_id, header.value) == (Status.LIMBO, 7, 700)
+        assert bytes(answer.body) == b"it is in limbo"
+    for first, last in ((-1, 0), (4, 3)):
+        assert client.call(Header(Kind.FETCH, 0, 5, first, last), source.encode()).header.status == Status.BAD_REQUEST
+    assert client.call(Header(Kind.FETCH, 0, 5, 0, 0), b"{").header.status == Status.BAD_REQUEST
+    assert asked == [(0, 0, source), (3, 9, source)]
+
+
+def test_a_bookie_that_stops_ends_its_connections(tmp_path):
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        client.add(5, 0)
+    with pytest.raises(EOFError):
+        client.receive()
+    client.close()
