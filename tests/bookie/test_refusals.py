@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +13,10 @@ from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.ledgers import held_copies
 from bookspark.bookie.ledgers.control_records import ControlRecords
+from bookspark.bookie.ledgers.losses import Losses
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.ledgers.volatile_syncs import VolatileSyncs
-from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, BookieLedger, FenceNoted
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, BookieLedger, EntriesLost, FenceNoted
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -249,6 +251,21 @@ def test_a_sync_whose_ledger_is_fenced_before_it_began_is_refused_and_syncs_noth
         ledger.replay(record)
     begun[0]()
     assert told == [Status.FENCED] and submitted == []
+
+
+def test_losses_that_are_found_while_others_are_written_are_written_after_them_and_once():
+    written = []
+    holdings = SimpleNamespace(losses_durable=threading.Event())
+    records = SimpleNamespace(write=lambda records, done: written.append((list(records), done)))
+    losses = Losses(holdings, records, SimpleNamespace(outdated=lambda: None))
+    first, second = EntriesLost(5, 0, 0), EntriesLost(5, 1, 1)
+    losses._lost([first])
+    losses._lost([second])
+    assert [lost for lost, _ in written] == [[first]]
+    written[0][1](Status.OK)
+    assert [lost for lost, _ in written] == [[first], [second]] and not holdings.losses_durable.is_set()
+    written[1][1](Status.OK)
+    assert len(written) == 2 and holdings.losses_durable.is_set()
 
 
 # -- requests over the wire
