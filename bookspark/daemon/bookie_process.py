@@ -38,6 +38,7 @@ from bookspark.autorecovery.fetching import Fetching
 from bookspark.autorecovery.healing import Healing
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
+from bookspark.bookie.collector import collect_seldom
 from bookspark.bookie.commit.commit_thread import Post
 from bookspark.bookie.serving.served_bookie import Fetch
 from bookspark.bookie.serving.server import BookieServer
@@ -68,8 +69,6 @@ from bookspark.wire.messages import HealingStatus
 
 STOP_SECONDS_MAX = 50.0
 """A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
-_GARBAGE_OBJECTS = 50_000
-"""The garbage collector looks once so many more objects were made than freed. A group of a thousand adds has some thousand."""
 _SIGNALS_SEEN_SECONDS = 1.0
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -172,12 +171,8 @@ def _boot_and_serve(
     storage.broken = lambda why: ends.put(
         BookieError(f"{why}; start the bookie again, and report this with the lines above, since it is a defect")
     )
-    # The garbage collector need not walk a million ledgers each time, which takes a second of the loop. What is in a cycle at
-    # this moment is never freed.
-    gc.freeze()
+    collect_seldom()
     storage.holdings.made_objects = gc.freeze
-    # Nor need it look at a thousand adds under way again and again. What is in cycles is freed later: some megabytes.
-    gc.set_threshold(_GARBAGE_OBJECTS, *gc.get_threshold()[1:])
     phase("listening")
     if why := open_to_strangers(config):
         log.warning("%s", why)

@@ -21,7 +21,7 @@ from bookspark.bookie.disk.checkpoint import Checkpoint
 from bookspark.bookie.disk.control_log import ControlScan, encode_records, live_bytes
 from bookspark.bookie.disk.control_state import ControlState, LogsNoted, Record, WriteNumbered
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
-from bookspark.bookie.disk.log_scan import FILLER_LEDGER, LoggedFrame
+from bookspark.bookie.disk.log_scan import FILLER_LEDGER
 from bookspark.bookie.disk.rewritten_block import Block, runs
 from bookspark.bookie.disk.rewritten_log import BadPart, scan_rewritten
 from bookspark.bookie.disk.unclean_marker import Lost
@@ -39,6 +39,7 @@ from bookspark.protocol.bookie.bookie_boot import (
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, LimboNoted, MasterKeyNoted
 from bookspark.protocol.bookie.control_copies import NUMBERS_LEFT_OUT, ControlCopy, CopiesTell, judge_copies, used_apart
 from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
+from bookspark.wire.logged_frames import LoggedFrame, LoggedFrames
 
 _LOST_LOGS_MAX = 1 << 16
 """A directory that can't be read may have logs of higher numbers than the others, which earlier versions gave without shares
@@ -48,6 +49,8 @@ _MANY_OBJECTS = 100_000
 """The collector walks fewer in about a millisecond."""
 
 _LEDGERS_SEEN_MAX = 1 << 14
+_RUN_MIN = 4
+"""So many frames of one ledger, one behind the other, are taken together."""
 _LOST_A_WRITE = 1 << 14
 """What is lost is noted in writes of so many records: each ledger is an object until then."""
 
@@ -315,12 +318,24 @@ class _Filling:
                     for first, last in runs(memoryview(content), block):
                         rows.insert(first, last, where, block.size)
 
-    def taking(self, log: int) -> Callable[[LoggedFrame], None]:
+    def taking(self, log: int) -> Callable[[LoggedFrames], None]:
         """What takes the frames of an entry log."""
         self._logs.add(log)
         start, seen, lost_copies = location(log, 0), self._seen, self._state.lost_copies
 
-        def take(frame: LoggedFrame) -> None:
+        def take(frames: LoggedFrames) -> None:
+            for run in frames.by_ledger():
+                ledger_id = run.ledger_id[0]
+                if len(run.size) < _RUN_MIN or ledger_id == FILLER_LEDGER or ledger_id in lost_copies:
+                    for frame in run.each():
+                        take_one(frame)
+                    continue
+                ledger, rows = seen.get(ledger_id) or self._of(next(run.each()))
+                ledger.note(max(run.last_add_confirmed), max(run.last_add_fully_replicated))
+                wheres = [start | position for position in run.position]
+                rows.extend(run.first_entry_id, run.last_entry_id, wheres, run.size)
+
+        def take_one(frame: LoggedFrame) -> None:
             position, size, ledger_id, first, last, confirmed, replicated, _ = frame
             known = seen.get(ledger_id)
             if known is not None:

@@ -22,11 +22,12 @@ from bookspark.bookie.disk.control_state import LogsNoted
 from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem, NoSpaceError
 from bookspark.bookie.disk.index import location, log_of, position_of
-from bookspark.bookie.disk.log_scan import SCHEMA, LoggedFrame
+from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, adopt, rewritten_numbers, rewritten_path
 from bookspark.bookie.disk.unclean_marker import Lost, UncleanMarker
 from bookspark.bookie.holdings.disk_marks import Takes
 from bookspark.protocol.bookie.reach import Reach
+from bookspark.wire.logged_frames import LoggedFrames
 
 
 class Filling(Protocol):
@@ -38,7 +39,7 @@ class Filling(Protocol):
     def take_rewritten(self, directory: LogDirectory) -> None:
         """There is no checkpoint. Raises OSError."""
 
-    def taking(self, log: int) -> Callable[[LoggedFrame], object]:
+    def taking(self, log: int) -> Callable[[LoggedFrames], object]:
         """What takes the frames of an entry log."""
 
 
