@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,12 @@ def test_what_is_not_there_is_absent(tmp_path: Path) -> None:
     assert files.exists(str(tmp_path / "file"))
     assert not files.exists(str(tmp_path / "none"))
     assert not files.exists(str(tmp_path / "file" / "below"))
+
+
+def test_a_sync_of_names_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        RealFileSystem().sync_directory(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        RealFileSystem().sync_directory(str(tmp_path / "none"))
+    assert len(os.listdir("/proc/self/fd")) == before

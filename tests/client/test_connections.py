@@ -353,6 +353,28 @@ def test_one_that_could_not_be_reached_at_first_is_back_when_it_can(bench):
     assert backs.get(timeout=SECONDS) == ("b1", 0)
 
 
+def test_of_a_bookie_that_is_wanted_one_at_a_time_tries_to_get_it_back_until_the_client_is_closed(bench, monkeypatch):
+    bench.open()
+    begun = []
+
+    def spawn(trying):
+        begun.append(trying)
+        trying.close()
+
+    monkeypatch.setattr(bench.connections, "_spawn", spawn)
+    try_again = partial(bench.in_loop, bench.connections._keep_trying, "b1")
+    try_again()
+    assert begun == [], "nobody wants it"
+    bench.in_loop(bench.connections.want, "b1", lambda *back: None)
+    try_again()
+    try_again()
+    assert len(begun) == 1
+    bench.connections._reconnecting.clear()
+    monkeypatch.setattr(bench.connections, "_closed", True)
+    try_again()
+    assert len(begun) == 1
+
+
 def test_a_client_that_is_closed_while_it_connects_again_logs_no_trace(bench, monkeypatch, caplog):
     """The attempt told its outcome to somebody who had been cancelled."""
     bench.open()

@@ -48,8 +48,8 @@ _CLIENTS = (
 )  # fmt: skip
 """Modules of tests/cluster that are about clients: each of their tests takes about a second."""
 
-_MINUTES = re.compile(r"test_(?:every_|fuzzed_|histories|kill|storage_model)")
-"""Modules of which a test tries everything or much at random. They would judge each mutant for minutes."""
+_MINUTES = re.compile(r"test_(?:every_|fuzzed_|kill|storage_model)")
+"""Modules that try everything or much at random, and nothing else. They would judge each mutant for minutes."""
 
 
 def _modules(folder: str, without: re.Pattern[str]) -> list[str]:
@@ -72,7 +72,13 @@ PARTS = {
         "bookspark.bookie",
         "bookspark.bookie.",
         DRIVER_OPERATORS,
-        (*_modules("tests/bookie", _MINUTES), "tests/befell_bookkeeper", "tests/bookkeeper", "tests/compatibility"),
+        (
+            *_modules("tests/bookie", _MINUTES),
+            "tests/autorecovery/test_unreadable_records.py",
+            "tests/befell_bookkeeper/test_bookies.py",
+            "tests/bookkeeper",
+            "tests/compatibility",
+        ),
     ),
     "client": Part(
         "bookspark.client",

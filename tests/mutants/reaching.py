@@ -91,33 +91,53 @@ def _module(run: Run) -> str:
     return run.test.partition("::")[0]
 
 
-def traced(part: Part, test: str, run: Callable[[], str], clock: Callable[[], float]) -> Run:
-    """Run it and note the lines. A function of which all lines were seen is not looked at again."""
-    folder = str(part.folder)
-    left: dict[CodeType, set[int]] = {}
-    seen: set[tuple[str, int]] = set()
+class _Tracer:
+    """Notes the lines of one folder for whoever runs now. A thread that an earlier test started, as the server of a module's
+    fixture is, counts for the present one: a thread keeps its trace function, so there is one for all tests."""
 
-    def enter(frame: FrameType, event: str, argument: object) -> Any:
+    def __init__(self) -> None:
+        self.begin("\0")
+
+    def begin(self, folder: str) -> None:
+        """Forget what was noted, and note the lines below ``folder``."""
+        self._folder = folder
+        self._left: dict[CodeType, set[int]] = {}
+        self.seen: set[tuple[str, int]] = set()
+
+    def enter(self, frame: FrameType, event: str, argument: object) -> Any:
+        """The trace function. A function of which all lines were seen is not looked at again."""
         code = frame.f_code
-        if not code.co_filename.startswith(folder):
+        if not code.co_filename.startswith(self._folder):
             return None
-        if code not in left:
-            left[code] = {line for _, _, line in code.co_lines() if line is not None} - {code.co_firstlineno}
-        return line if left[code] else None
+        left = self._left.get(code)
+        if left is None:
+            left = {line for _, _, line in code.co_lines() if line is not None} - {code.co_firstlineno}
+            self._left[code] = left
+        return self._line if left else None
 
-    def line(frame: FrameType, event: str, argument: object) -> Any:
-        left[frame.f_code].discard(frame.f_lineno)
-        seen.add((frame.f_code.co_filename, frame.f_lineno))
-        return line
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename.startswith(self._folder):
+            self._left.setdefault(frame.f_code, set()).discard(frame.f_lineno)
+            self.seen.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
 
+
+_tracer = _Tracer()
+
+
+def traced(part: Part, test: str, run: Callable[[], str], clock: Callable[[], float]) -> Run:
+    """Run it and note the lines."""
+    _tracer.begin(str(part.folder))
     began = clock()
-    threading.settrace(enter)
-    sys.settrace(enter)
+    threading.settrace(_tracer.enter)
+    sys.settrace(_tracer.enter)
     try:
         failed = run()
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
+        seen = sorted(_tracer.seen)
+        _tracer.begin("\0")
     seconds = clock() - began
-    reached = [(str(Path(path).relative_to(ROOT)), *place_of(path, at)) for path, at in sorted(seen)]
+    reached = [(str(Path(path).relative_to(ROOT)), *place_of(path, at)) for path, at in seen]
     return Run(test, round(seconds, 3), failed, reached)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import pytest
@@ -254,6 +255,17 @@ def test_a_test_that_does_not_reach_a_mutants_lines_does_not_judge_it(tmp_path):
     reached = Reached(runs, last=lambda test: False)
     assert {run.test for run in reached.by(spend)} == {"spends", "spends in a thread"}
     assert [run.test for run in reached.by(looked)] == ["looks"]
+
+
+def test_a_thread_that_an_earlier_test_started_counts_for_the_test_that_runs():
+    """The server of a module's fixture: what it did for any test but the first was reached by no test, and judged by none."""
+    part, patience = PARTS["client"], Patience(1.0)
+    with ThreadPoolExecutor(1) as server:
+        runs = [
+            traced(part, "starts it", lambda: server.submit(str).result(60.0), time.monotonic),
+            traced(part, "asks it", lambda: server.submit(patience.is_spent, "b1").result(60.0) or "", time.monotonic),
+        ]
+    assert [bool(run.reached) for run in runs] == [False, True]
 
 
 def in_a_thread(call, *arguments):

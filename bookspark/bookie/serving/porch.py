@@ -222,7 +222,10 @@ class Caller:
             self._socket.close()
             return
         self._porch.admission.lost(self)
-        if self._connection is not None:
+        if self._connection is None:
+            # Its task has not begun, and begins no more.
+            self._task.cancel()
+        else:
             self._connection.abort()
         if self._porch.handshakes.pop(self, self) is None:
             with suppress(OSError):

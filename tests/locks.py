@@ -1,0 +1,62 @@
+"""Does a call hold its lock? Seen from another thread that holds it, without a look at the clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+_SECONDS_MAX = 60.0
+
+
+class _Asked:
+    """A lock, or a condition, that tells when somebody is about to take it."""
+
+    def __init__(self, lock: Any, tell: Callable[[], None]) -> None:
+        self._lock = lock
+        self._tell = tell
+
+    def __enter__(self) -> Any:
+        self._tell()
+        return self._lock.__enter__()
+
+    def __exit__(self, *error: object) -> Any:
+        return self._lock.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+
+@contextmanager
+def meanwhile(owner: Any, name: str, call: Callable[[], object]) -> Iterator[bool]:
+    """``call()`` in another thread, which has got as far as it can when the block begins: it waits for ``owner``'s lock ``name``
+    (True), or is over (False). Whoever holds the lock has to release it within the block; the call has ended after it."""
+    told: SimpleQueue[bool] = SimpleQueue()
+    lock = getattr(owner, name)
+    setattr(owner, name, _Asked(lock, lambda: told.put(True)))
+
+    def run() -> None:
+        try:
+            call()
+        finally:
+            told.put(False)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield told.get(timeout=_SECONDS_MAX)
+    finally:
+        setattr(owner, name, lock)
+        thread.join(_SECONDS_MAX)
+        assert not thread.is_alive()
+
+
+def waits_for(owner: Any, name: str, call: Callable[[], object]) -> bool:
+    """Does the call wait while another thread holds the lock ``name`` of ``owner``?"""
+    lock = getattr(owner, name)
+    lock.acquire()
+    with meanwhile(owner, name, call) as waited:
+        lock.release()
+    return waited
