@@ -138,7 +138,7 @@ def test_a_bookie_that_is_away_when_an_entry_is_sent_is_replaced(bench):
     bench.append(driver, b"0")
     assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
     b3.end()
-    await_that(lambda: bench.in_loop(bench.connections.is_away, "b3"), SECONDS)
+    await_that(lambda: bench.in_loop(bench.connections.away, ["b3"]), SECONDS)
     assert not asked
     bench.append(driver, b"1")
     assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)

@@ -143,7 +143,9 @@ class LedgerDriver:
         writer, cursors, shared, kept = self.writer, self.cursors, self.shared, self.kept
         outgoing, connections, traffic = shared.outgoing, self._connections, self._connections.traffic
         while (outgoing.waiting or outgoing.taken) and writer.state is State.OPEN and kept.under_way < self._frames_max:
-            if self._hold_ups.waits_for(connections.behind(self._ensemble)):
+            if connections.any_is_behind(self._ensemble) and self._hold_ups.waits_for(
+                connections.behind(self._ensemble)
+            ):
                 self._wake()
                 # ``tick`` goes on with the rest.
                 break
