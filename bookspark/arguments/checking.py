@@ -87,6 +87,8 @@ class _Plan:
         self._what = f"{owner if name == '__init__' else name}:"
         self._by_name: dict[str, Taken | None] = {}
         self._positions: list[str] = []
+        self._converts: list[Callable[[Any], Any] | None] = []
+        """What converts the value at each position."""
         self._rest = ""
         self._others: str = ""
         scope = _Names({**vars(builtins), **getattr(inspect.unwrap(function), "__globals__", {})})
@@ -98,10 +100,19 @@ class _Plan:
                 self._others = name
             elif one.kind is not one.KEYWORD_ONLY:
                 self._positions.append(name)
+                taken = self._by_name[name]
+                self._converts.append(None if taken is None else taken.convert)
 
     def judge(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as the function takes them. Raises InvalidArgumentError. Too many, or too few, are Python's own error."""
         names = self._positions
+        if not kwargs and len(args) <= len(names):
+            # Nearly every call. What is not taken is told below.
+            try:
+                converts = zip(self._converts, args, strict=False)
+                return tuple([value if convert is None else convert(value) for convert, value in converts]), kwargs
+            except Misfit:
+                pass
         if len(args) > len(names):
             names = [*names, *[self._rest] * (len(args) - len(names))]
         if not self._others and not kwargs.keys() <= self._by_name.keys():

@@ -238,6 +238,8 @@ def _whole(meta: Meta) -> Taken:
     words = f"{_bounds(meta)} (a whole number)"
 
     def convert(value: Any) -> int:
+        if type(value) is int and low <= value <= high:
+            return value
         try:
             number = int(operator.index(value))
         except TypeError:

@@ -54,14 +54,14 @@ def test_a_tick_of_a_busy_writer_does_what_can_not_wait_for_a_pause(bench, monke
             monkeypatch.setattr(bench.connections, "any_is_behind", lambda bookies: True)
         elif what == "pumps":
             driver.shared.outgoing.put([b"1"])
-        told = driver.tick(driver._progress_at, may_tell=False)
+        goes_on = driver.tick(driver._progress_at)
         driver.cursors.last_add_pushed = -1
         driver.shared.outgoing.clear()
         driver._requests.held_back.clear()
-        return told, set(done)
+        return goes_on, set(done)
 
-    told, done_then = bench.in_loop(tick)
-    assert DUE[what] <= done_then and (told is None) is (what == "waits")
+    goes_on, done_then = bench.in_loop(tick)
+    assert goes_on and DUE[what] <= done_then and bool(done_then) is (what != "waits")
 
 
 @pytest.mark.parametrize("trouble", ["no answer", "held up"])

@@ -99,7 +99,7 @@ def test_who_was_told_that_bookies_changed_chooses_from_what_there_is_by_then(ch
     assert chosen.choose() == BookiesChosen(("b4",))
     told = queue.SimpleQueue()
     writer = Idle(told)
-    writer.at_rest = True
+    writer.owes_lac = False
     chosen.context.runtime.add_writer(writer)
     chosen.store.add("b5")
     while told.get(timeout=SECONDS) != "bookies changed":

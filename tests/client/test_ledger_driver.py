@@ -138,7 +138,7 @@ def test_a_bookie_that_is_away_when_an_entry_is_sent_is_replaced(bench):
     bench.append(driver, b"0")
     assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
     b3.end()
-    await_that(lambda: bench.in_loop(bench.connections.is_away, "b3"), SECONDS)
+    await_that(lambda: bench.in_loop(bench.connections.away, ["b3"]), SECONDS)
     assert not asked
     bench.append(driver, b"1")
     assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
@@ -326,7 +326,7 @@ def test_an_idle_writer_rests_once_all_bookies_know_its_lac(bench):
     for entry_id, payload in enumerate((b"0", b"1")):
         bench.append(driver, payload)
         assert [told_lac(bookie) for bookie in bookies] == [entry_id] * 3
-        await_that(lambda: driver not in bench.runtime._awake)
+        await_that(lambda: driver not in bench.runtime._awake and driver not in bench.runtime._owing)
 
 
 def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_once_it_is_not(bench):

@@ -18,17 +18,24 @@ SECONDS = 60.0
 
 
 class Idle:
-    """A writer that would tell its LAC at each tick."""
+    """A writer that tells its LAC whenever it may. ``owes_lac``: or rests, until it is woken."""
 
-    at_rest = False
+    owes_lac = True
 
     def __init__(self, told: queue.SimpleQueue[Any]) -> None:
         self._told = told
 
-    def tick(self, now: float, *, may_tell: bool) -> bool:
-        if may_tell:
+    def tick(self, now: float) -> bool:
+        if not self.owes_lac:
             self._told.put((now, self))
-        return may_tell
+        return False
+
+    def is_quiet(self, now: float) -> bool:
+        return True
+
+    def tell_idle_lac(self, now: float) -> bool:
+        self._told.put((now, self))
+        return True
 
     def bookies_changed(self) -> None:
         self._told.put("bookies changed")
@@ -43,8 +50,11 @@ class Broken(Idle):
         super().__init__(told)
         self._call = call
 
-    def tick(self, now: float, *, may_tell: bool) -> bool:
+    def tick(self, now: float) -> bool:
         return self._called("tick")
+
+    def tell_idle_lac(self, now: float) -> bool:
+        return self._called("tell_idle_lac")
 
     def bookies_changed(self) -> None:
         self._called("bookies_changed")
@@ -80,7 +90,7 @@ def test_many_idle_writers_tell_their_lac_in_turn_and_a_few_at_a_time(runtime):
 def test_a_writer_at_rest_is_not_looked_at_until_it_is_woken(runtime):
     told, others = queue.SimpleQueue(), queue.SimpleQueue()
     writer, other = Idle(told), Idle(others)
-    writer.at_rest = True
+    writer.owes_lac = False
     runtime.add_writer(writer)
     runtime.add_writer(other)
     first = told.get(timeout=SECONDS)
@@ -95,9 +105,43 @@ def test_a_writer_at_rest_is_not_looked_at_until_it_is_woken(runtime):
     assert told.empty()
 
 
-def test_a_writer_whose_tick_fails_is_ended_and_does_not_end_the_deadlines_of_the_others(runtime, caplog):
+def test_writers_that_only_owe_their_lac_are_not_looked_at_in_each_tick(runtime):
+    """Of ten thousand ledgers that are written in turn nearly all do. To look at them was most of what the I/O thread did."""
+    looks, told = [], queue.SimpleQueue()
+
+    class Counted(Idle):
+        def tick(self, now):
+            looks.append(self)
+            return super().tick(now)
+
+        def is_quiet(self, now):
+            looks.append(self)
+            return super().is_quiet(now)
+
+    writers = [Counted(told) for _ in range(1000)]
+    runtime.io.submit(lambda: [runtime._add(writer) for writer in writers])
+    heard = [told.get(timeout=SECONDS) for _ in range(160)]
+    runtime.io.submit(lambda: [runtime._forget(writer) for writer in writers])
+    ticks = len({now for now, _ in heard})
+    assert len(looks) <= len(writers) + 48 * (ticks + 1)
+
+
+def test_a_writer_that_is_not_quiet_yet_tells_its_lac_once_it_is(runtime):
+    told, busy = queue.SimpleQueue(), queue.SimpleQueue()
+    writers = [Idle(told) for _ in range(3)]
+    writers[1].is_quiet = lambda now: not busy.empty()
+    runtime.io.submit(lambda: [runtime._add(writer) for writer in writers])
+    assert told.get(timeout=SECONDS)[1] is writers[0]
+    busy.put("quiet")
+    assert {told.get(timeout=SECONDS)[1] for _ in range(6)} == {*writers}
+    for writer in writers:
+        runtime.remove_writer(writer)
+
+
+@pytest.mark.parametrize("call", ["tick", "tell_idle_lac"])
+def test_a_writer_whose_tick_fails_is_ended_and_does_not_end_the_deadlines_of_the_others(runtime, caplog, call):
     errors, told = queue.SimpleQueue(), queue.SimpleQueue()
-    runtime.add_writer(Broken(errors, "tick"))
+    runtime.add_writer(Broken(errors, call))
     error = errors.get(timeout=SECONDS)
     assert "ledger 7: the client ran into a defect (ZeroDivisionError('a defect'))" in str(error)
     assert "ledger 7: its writer failed" in caplog.text

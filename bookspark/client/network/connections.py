@@ -174,10 +174,13 @@ class Connections:
             return ()
         return [bookie_id for bookie_id in bookie_ids if self.any_is_behind((bookie_id,))]
 
-    def is_away(self, bookie_id: str) -> bool:
-        """Whether the connection was lost and is being made again. A writer sends such a bookie nothing: whoever wants it is
-        called back."""
-        return bookie_id in self._missed and bookie_id in self._reconnecting
+    def away(self, bookie_ids: Iterable[str]) -> list[str]:
+        """Those of these bookies to which the connection was lost and is being made again. A writer sends such a bookie nothing:
+        whoever wants it is called back."""
+        # This too is asked for every frame.
+        if not self._reconnecting:
+            return []
+        return [each for each in bookie_ids if each in self._missed and each in self._reconnecting]
 
     def try_again(self, bookie_id: str, failed: Callable[[Unknown], None]) -> None:
         """Connect to a bookie that is away. ``failed`` is called if that fails, perhaps before this returns."""

@@ -30,6 +30,7 @@ READ_BYTES = 2 << 20
 """About how many bytes one answer to a read carries."""
 _ASK_AGAIN_SECONDS, _ASK_AGAIN_SECONDS_MAX = 0.1, 1.0
 """A bookie that holds as many long polls as it may is asked again after this time; twice as long each time, up to the second."""
+_FENCE, _SPARSE, _ENTRY = int(Flag.FENCE), int(Flag.SPARSE), int(Flag.ENTRY)
 _ROWS, _ONLY_THIS_LEDGER = 1, 1
 """How many rows are wanted of RANGES, and of which ledgers."""
 _TOO_MANY = UnknownReason.TOO_MANY_REQUESTS
@@ -91,7 +92,7 @@ class LedgerRequests:
             Kind.READ,
             first_entry_id=action.first,
             last_entry_id=action.last,
-            flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.SPARSE if action.sparse else Flag.NONE),
+            flags=(_FENCE if action.fence else 0) | (_SPARSE if action.sparse else 0),
             limit=limit,
         )
         self._send(action.bookie, header, control_frame(header), answered, on_batch=self._check)
@@ -124,7 +125,7 @@ class LedgerRequests:
         header = self._header(
             Kind.READ_LAC,
             first_entry_id=action.wait_for,
-            flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.ENTRY if wait_seconds else Flag.NONE),
+            flags=(_FENCE if action.fence else 0) | (_ENTRY if wait_seconds else 0),
             limit=math.ceil(wait_seconds * 1000),
         )
         self._send(action.bookie, header, control_frame(header), answered, wait_seconds, self._check)

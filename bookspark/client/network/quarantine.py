@@ -30,6 +30,9 @@ class Quarantine:
 
     def now(self) -> dict[str, str]:
         """The bookies in quarantine by id, each with the text for an error: for how long still, and why."""
+        if not self._failures:
+            # Each read asks.
+            return {}
         now = time.monotonic()
         return {
             bookie_id: f"in quarantine for {until - now:.1f} s more: {why}"

@@ -43,6 +43,8 @@ from bookspark.wire.entry_batch import Entry, EntryBatch, arrow_schema
 if TYPE_CHECKING:
     import pyarrow
 
+    from bookspark.client.runtime.runtime import Runtime
+
 
 HOLD_SECONDS_MAX = 30.0
 """A long poll asks again after this time, so that bookies that failed meanwhile are asked again."""
@@ -84,6 +86,8 @@ class ReadHandle(AnyHandle):
         self._polls: dict[Mailbox, None] = {}
         """The long polls under way; each is told of changed metadata at once."""
         self._delivered_by: str | None = None
+        self._asks: tuple[Runtime, LedgerRequests] | None = None
+        """What asks the bookies, and in which runtime: a forked process has another one."""
         self._last_add_confirmed = metadata.last_entry_id if metadata.closed else NO_ENTRY
 
     @property
@@ -277,7 +281,11 @@ class ReadHandle(AnyHandle):
         return first, last
 
     def _requests(self) -> LedgerRequests:
-        return self._context.requests(self.metadata, self._password)
+        """They are made once in each process: a read of one entry would take a tenth longer."""
+        runtime = self._context.runtime
+        if self._asks is None or self._asks[0] is not runtime:
+            self._asks = runtime, self._context.requests(self.metadata, self._password)
+        return self._asks[1]
 
     def _entries(self, first: int, last: int) -> Iterator[Entry]:
         for batch in self._batches(first, last):

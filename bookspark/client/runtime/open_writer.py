@@ -17,16 +17,19 @@ class OpenWriter(Protocol):
     def ledger_id(self) -> int:
         """The ledger's id."""
 
+    def tick(self, now: float) -> bool:
+        """Look at deadlines and syncs by time. ``now`` is ``time.monotonic()``, in seconds, here and below. False if there is
+        nothing more to look at until the writer asks for it with ``Runtime.wake``."""
+
     @property
-    def at_rest(self) -> bool:
-        """True if ``tick`` has nothing to do until the writer asks for it with ``Runtime.wake``."""
+    def owes_lac(self) -> bool:
+        """May a bookie not know the LAC (last add confirmed)?"""
 
-    def tick(self, now: float, *, may_tell: bool) -> bool | None:
-        """Look at deadlines, syncs by time and, if ``may_tell``, at the explicit LAC (last add confirmed).
+    def is_quiet(self, now: float) -> bool:
+        """Has the writer made no progress for so long that it tells its LAC without an entry?"""
 
-        ``now`` is ``time.monotonic()``, in seconds. Returns True if the writer told the bookies its LAC, and None if it is not to
-        be asked whether it is at rest.
-        """
+    def tell_idle_lac(self, now: float) -> bool:
+        """Tell the bookies the LAC without an entry, if they are to be told now. True if something was sent."""
 
     def bookies_changed(self) -> None:
         """The set of registered bookies has changed."""

@@ -143,7 +143,9 @@ class LedgerDriver:
         writer, cursors, shared, kept = self.writer, self.cursors, self.shared, self.kept
         outgoing, connections, traffic = shared.outgoing, self._connections, self._connections.traffic
         while (outgoing.waiting or outgoing.taken) and writer.state is State.OPEN and kept.under_way < self._frames_max:
-            if self._hold_ups.waits_for(connections.behind(self._ensemble)):
+            if connections.any_is_behind(self._ensemble) and self._hold_ups.waits_for(
+                connections.behind(self._ensemble)
+            ):
                 self._wake()
                 # ``tick`` goes on with the rest.
                 break
@@ -222,19 +224,19 @@ class LedgerDriver:
         if not actions:
             ended()
 
-    def tick(self, now: float, *, may_tell: bool) -> bool | None:
-        """Called now and then by the client unless ``at_rest``: deadlines, syncs by time, and (``may_tell``) the explicit LAC of
-        an idle writer. True if that was told; None: not at rest."""
-        config, told = self._config, False
-        quiet = now - self._progress_at
-        if quiet < self._just_now_seconds and self._only_waits():
-            return None
+    def tick(self, now: float) -> bool:
+        """Called now and then by the client: deadlines, and syncs by time. False if there is no more to do until it is woken."""
+        if not (now - self._progress_at < self._just_now_seconds and self._only_waits()):
+            self._look(now)
+        waits = self._is_awaited() or self._is_synced_by_time() or self.shared.missing is not None
+        return waits or self._dropped or bool(self.shared.outgoing) or bool(self._requests.held_back)
+
+    def _look(self, now: float) -> None:
+        config, quiet = self._config, now - self._progress_at
         if self._is_awaited():
             if quiet > config.add_timeout_seconds:
                 self.end()
             self._hold_ups.look(now, self._connections.behind(self._ensemble))
-        elif may_tell and self.writer.owes_explicit_lac:
-            told = self._step(Idle(now, quiet))
         if self.shared.missing is not None and quiet > config.add_timeout_seconds:
             self.abandon(missing_for_long(self.ledger_id, self.shared.missing, config.add_timeout_seconds))
         if self._requests.held_back:
@@ -245,20 +247,17 @@ class LedgerDriver:
             self._sync()
         if self._dropped and not self._is_awaited() and not self.shared.outgoing:
             self._leave_dropped()
-        return told
 
     @property
-    def at_rest(self) -> bool:
-        """There is nothing for ``tick`` to do until the writer is woken."""
-        return not (
-            self._is_awaited()
-            or self._dropped
-            or self.shared.outgoing
-            or self.shared.missing is not None
-            or self._requests.held_back
-            or self._is_synced_by_time()
-            or self.writer.owes_explicit_lac
-        )
+    def owes_lac(self) -> bool:
+        return self.writer.owes_explicit_lac
+
+    def is_quiet(self, now: float) -> bool:
+        return now - self._progress_at > self._config.explicit_lac_interval_seconds
+
+    def tell_idle_lac(self, now: float) -> bool:
+        """Tell the bookies the LAC of an idle writer (explicit LAC), if they are to be told now; True if something was sent."""
+        return self._step(Idle(now, now - self._progress_at))
 
     def _only_waits(self) -> bool:
         """Has ``tick`` nothing to do but to see whether answers are late? Most of many busy ledgers do only that."""

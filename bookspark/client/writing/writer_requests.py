@@ -151,7 +151,7 @@ class WriterRequests:
     def _send_add_to(self, bookies: Iterable[str], action: act.SendAdd) -> None:
         kept = self._kept[action.first]
         add = _SentAdd(self, action, self._timeout_seconds)
-        away = [bookie for bookie in bookies if self._connections.is_away(bookie)]
+        away = self._connections.away(bookies)
         for bookie in away:
             # It gets all that it missed once it is back, so nothing is kept for it until then.
             self._connections.try_again(bookie, partial(self._still_away, bookie, add))
