@@ -36,15 +36,15 @@ def client(zookeeper: str) -> BookKeeper:
     Raises MetadataStoreError if ZooKeeper does not answer, ConfigurationError if the settings file is wrong.
     """
     made = kept_client(zookeeper)
-    if _REUSED in os.environ:
-        _spare_the_collector()
+    spare_the_collector()
     return made
 
 
-def _spare_the_collector() -> None:
-    """Freeze all objects, if modules were loaded since the last time: pyarrow loads pandas with a task's first array."""
+def spare_the_collector() -> None:
+    """In a worker that Spark will use again: freeze all objects, if modules were loaded since the last time, as pyarrow loads
+    pandas with a task's first array."""
     global _frozen_modules
-    if len(sys.modules) > _frozen_modules:
+    if _REUSED in os.environ and len(sys.modules) > _frozen_modules:
         _frozen_modules = len(sys.modules)
         gc.collect()
         gc.freeze()
