@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.bookie.disk.entry_log import EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.log_scan import SCHEMA, LoggedFrame, scan_log
+from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
 from bookspark.local import LocalBookie
+from bookspark.wire.logged_frames import LoggedFrames
 
 
 def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -> int:
@@ -25,8 +26,9 @@ def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -
             log = EntryLog(files, directory, number)
             with open(log.path, "rb") as file:
                 content = file.read()
-            frames: list[LoggedFrame] = []
-            scan_log(files.open(log.path), len(content), 0, len(content), frames.append)
+            found: list[LoggedFrames] = []
+            scan_log(files.open(log.path), len(content), 0, len(content), found.append)
+            frames = [frame for together in found for frame in together.each()]
             kept = [
                 frame
                 for frame in frames

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,17 @@ def written_bytes(*pids: int) -> int:
 def bytes_written_by_ended_children() -> int:
     """Bytes that children of this process wrote to disks. A child counts once it ended and was waited for."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_oublock * _BLOCK_BYTES
+
+
+def use_memory_once(directory: Path, byte_count: int) -> None:
+    """Have the page cache take so many bytes, a quarter of the free memory at most, and give them back: write a file, and remove
+    it. The host of a virtual machine gives a page at the first touch, which costs up to ten times the write into it. Without this
+    who writes first pays for all that write later."""
+    left = min(byte_count, psutil.virtual_memory().available // 4, psutil.disk_usage(str(directory)).free // 4)
+    piece = os.urandom(1 << 20)
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        for _ in range(left // len(piece)):
+            file.write(piece)
 
 
 def drop_cached(directories: Iterable[str | Path]) -> None:

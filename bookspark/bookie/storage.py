@@ -14,7 +14,7 @@ Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from bookspark.bookie.bookie_config import BookieConfig
@@ -52,6 +52,7 @@ from bookspark.bookie.storage_status import StorageStatus
 from bookspark.bookie.traffic import Traffic
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Negative, Unknown
@@ -66,8 +67,7 @@ _STOP_SECONDS_MAX = 60.0
 class Storage:
     """``Storage(config).open()``, then ``start(post)``, then the requests, then ``close()``.
 
-    Ids are those of ledgers and entries, sizes are bytes. A ``done`` is called once, with the ``wire.header.Status`` of the
-    answer.
+    Ids are those of ledgers and entries, sizes are bytes. A ``done`` is called once, with a ``wire.header.Status``.
     """
 
     def __init__(
@@ -147,10 +147,10 @@ class Storage:
 
     # -- life
 
-    def open(self) -> Storage:
-        """Read everything; nothing is served before this returns. Raises StorageError if no directory can be read, or if a fence
-        may be lost with a damaged control log."""
-        read_directories(self.holdings)
+    def open(self, noted: Mapping[str, Reach] = NOTHING_NOTED) -> Storage:
+        """Read everything; nothing is served before this returns. ``noted``: how far each directory went, by its path. Raises
+        StorageError if no directory can be read, or if a fence may be lost with a damaged control log."""
+        read_directories(self.holdings, noted)
         self._read_only_switch.opened()
         self.disks.look_at_all()
         self._records.is_open = True

@@ -38,6 +38,7 @@ from bookspark.autorecovery.fetching import Fetching
 from bookspark.autorecovery.healing import Healing
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
+from bookspark.bookie.collector import collect_seldom
 from bookspark.bookie.commit.commit_thread import Post
 from bookspark.bookie.serving.served_bookie import Fetch
 from bookspark.bookie.serving.server import BookieServer
@@ -58,6 +59,7 @@ from bookspark.decisions.seam import is_bookie
 from bookspark.errors import BookieError, ConfigurationError, StorageError
 from bookspark.extras import extra_needed
 from bookspark.metadata.bookie_homes import BookieHome, note_home
+from bookspark.metadata.bookie_reach import ReachNotes
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.layout import LedgerManager
@@ -67,8 +69,6 @@ from bookspark.wire.messages import HealingStatus
 
 STOP_SECONDS_MAX = 50.0
 """A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
-_GARBAGE_OBJECTS = 50_000
-"""The garbage collector looks once so many more objects were made than freed. A group of a thousand adds has some thousand."""
 _SIGNALS_SEEN_SECONDS = 1.0
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -171,12 +171,8 @@ def _boot_and_serve(
     storage.broken = lambda why: ends.put(
         BookieError(f"{why}; start the bookie again, and report this with the lines above, since it is a defect")
     )
-    # The garbage collector need not walk a million ledgers each time, which takes a second of the loop. What is in a cycle at
-    # this moment is never freed.
-    gc.freeze()
+    collect_seldom()
     storage.holdings.made_objects = gc.freeze
-    # Nor need it look at a thousand adds under way again and again. What is in cycles is freed later: some megabytes.
-    gc.set_threshold(_GARBAGE_OBJECTS, *gc.get_threshold()[1:])
     phase("listening")
     if why := open_to_strangers(config):
         log.warning("%s", why)
@@ -269,13 +265,16 @@ def _open_storage(
     fence what may be lost; at the first boot, note which ledgers are older than this bookie. The cookie is stamped after that, in
     the directories and then in the metadata store: a boot that is cut short before is made again from its beginning."""
     bookie_id = identity.cookie.bookie_id
+    notes = ReachNotes(store, bookie_id)
+    # After the storage is closed.
+    stack.callback(notes.end)
     storage = Storage(
         config,
         boot_id=Path(_BOOT_ID).read_text().strip() if config.trust_boot_id else "",
         check_fence=fence_check(store, bookie_id),
         check_first=first_request_check(store, bookie_id),
         without=identity.unreadable,
-    ).open()
+    ).open(notes.noted)
     stack.callback(storage.close)
     # Before a mark is made, which is the highest id that was given out.
     keep_lost_records(storage, store)
@@ -287,6 +286,7 @@ def _open_storage(
     else:
         storage.lossy_boots.note_first_mark(store.highest_ledger_id())
         identity.stamp()
+    notes.follow(lambda: {directory.path: directory.reach() for directory in storage.live})
     storage.kept_files.others += identity.kept_cookies(storage.directories)
     return storage
 

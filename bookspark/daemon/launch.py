@@ -51,6 +51,7 @@ _RETRY_SECONDS = 0.02
 _UNANSWERED_SECONDS = 10.0
 """A bookie that holds its locks counts as hung if nobody answers at its lease socket for this time."""
 _LAST_WORDS = "bookspark bookie: "
+_UNKNOWN = "ended without saying why (killed?)"
 
 log = logging.getLogger(__name__)
 
@@ -209,9 +210,11 @@ def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
                 if error.holder:
                     raise
                 wait_for_end(process, deadline - time.monotonic())
+            slow = child.poll() is None
             signal_process(process, signal.SIGKILL)
             if child.wait() != 0 or time.monotonic() > deadline:
-                raise BookieError(last_words(config.directories)) from error
+                how = "did not answer in time, and was killed" if slow else _UNKNOWN
+                raise BookieError(last_words(config.directories, how)) from error
             log.warning("starting the bookie in %s again: %s", config.directories[0], last_words(config.directories))
 
 
@@ -278,9 +281,9 @@ def _claim(
             time.sleep(_RETRY_SECONDS)
 
 
-def last_words(directories: Sequence[str]) -> str:
-    """The error line at the end of the log of the bookie's last start. Without one: a sentence that the bookie ended, with the
-    last line of the log."""
+def last_words(directories: Sequence[str], how: str = _UNKNOWN) -> str:
+    """The error line at the end of the log of the bookie's last start. Without one: a sentence that says how the bookie ended,
+    with the last line of the log."""
     try:
         newest = max((Path(directory, LOG) for directory in directories), key=_written_at)
         lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()
@@ -290,7 +293,7 @@ def last_words(directories: Sequence[str]) -> str:
         if line.startswith(_LAST_WORDS):
             return line.removeprefix(_LAST_WORDS)
     said = f"; it last said: {lines[-1]}" if lines else ""
-    return f"the bookie in {directories[0]} ended without saying why (killed?){said}"
+    return f"the bookie in {directories[0]} {how}{said}"
 
 
 def _written_at(path: Path) -> int:

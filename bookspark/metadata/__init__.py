@@ -8,6 +8,7 @@
 ``documents``       small documents at paths, and locks made of them
 ``records``         values, their JSON documents, and the names and refusals that all stores share
 ``bookie_homes``    where each bookie served last
+``bookie_reach``    how far each bookie's directories went
 ``lost_records``    which ledgers have lost their records
 ``notifier``        the threads on which watchers are called
 ``short_waits``     how long one caller waits, where he can do without an answer

@@ -5,6 +5,7 @@
 ``header``          the header of every message, and what each kind of request means
 ``messages``        the bodies of messages without entries
 ``entry_batch``     entries of a ledger as one Arrow message
+``logged_frames``   batch frames as they lie in a log, many checked together
 ``joined_batches``  short batches that follow one another, made one
 ``batch_prefix``    what comes before the columns of a batch
 ``columns``         columns as bytes: made, compared, shifted

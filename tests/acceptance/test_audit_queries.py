@@ -239,6 +239,15 @@ def test_divergence_is_found_to_the_entry_and_what_is_missing_or_unreadable_is_n
     ]
 
 
+def test_equal_checksums_of_other_entries_are_divergence(spark: SparkSession) -> None:
+    cluster = Cluster()
+    cluster.ledger(1, 9, {0: [A, B, C]})
+    cluster.checksums(A, 1, 5, 6, None)
+    cluster.checksums(B, 1, None, 5, 6)
+    (found,) = cluster.audit(spark, "divergence").values()
+    assert select(found, "entry_id", "bookies_by_content") == [(1, [[A], [B]])]
+
+
 def test_a_commit_is_proof_for_divergence_too(spark: SparkSession) -> None:
     cluster = Cluster()
     cluster.ledger(1, -1, {0: [A, B, C]}, state="OPEN")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bookspark.spark.audit.runner import _views, question
+from bookspark.spark.audit.runner import _views, question, run_over
 from bookspark.spark.snapshots.snapshot import LISTED
 from tests.spark.made_up_cluster import A, B, C, Cluster, D, select
 
@@ -197,3 +197,31 @@ def test_a_striped_ledger_of_any_size_is_a_few_rows(spark: SparkSession) -> None
     assert select(found["replication_factor_histogram"], "replication_factor", "entries") == [(2, 8), (3, 10**8 - 8)]
     shown = select(found["under_replicated_ranges"], "first_entry_id", "last_entry_id", "step", "entries", "missing_on")
     assert [row[:4] for row in shown] == [(10, 18, 4, 3), (11, 19, 4, 3), (13, 17, 4, 2)]
+
+
+def test_what_one_bookie_alone_has_of_many_ledgers_and_of_a_long_one_is_counted(spark: SparkSession) -> None:
+    """The ids of all ledgers that a bookie alone has were one list, in one task."""
+    cluster, last = Cluster(), 10**8 - 1
+    cluster.ledger(7, last, {0: [A, B, C]}, write_quorum=2)
+    cluster.holds(A, 7, (0, last))
+    tables = cluster.tables(spark)
+    many = spark.range(100, 5100).withColumnRenamed("id", "ledger_id")
+    made_up = {
+        "ledgers": {"metadata_version": 1, "state": "'CLOSED'", "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2},
+        "fragments": {
+            "metadata_version": 1,
+            "fragment": 0,
+            "first_entry_id": 0,
+            "last_entry_id": 9,
+            "ensemble": "ARRAY('a', 'b', 'c')",
+        },
+        "index_ranges": {"bookie_id": "'a'", "first_entry_id": 0, "last_entry_id": 9},
+    }
+    for name, columns in made_up.items():
+        rows = many.selectExpr("ledger_id", *(f"{value} AS {column}" for column, value in columns.items()))
+        tables[name] = tables[name].unionByName(rows, allowMissingColumns=True)
+    (found,) = run_over(spark, tables, ["one_loss_from_unreadable"])
+    # Of each three entries of the striped ledger two are on a.
+    entries = 2 * 10**8 // 3 + 1 + 50_000
+    ids = [7, *range(100, 119)]
+    assert select(found, "bookie_id", "ledgers", "entries", "first_ledgers") == [(A, 5001, entries, ids)]

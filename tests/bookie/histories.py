@@ -11,7 +11,7 @@ import re
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.errors import BookieError, StorageError
 from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
 from bookspark.protocol.ledger.responses import Negative
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -261,10 +262,13 @@ class History(Stepped):
     def boot(self, fault: str) -> None:
         """A boot that fails because of ``fault``, of a full disk, or of an error that nobody was told yet, is tried again."""
         self.hurt |= bool(fault)
+        # A note may be behind. Without one nothing but what lies there tells of a loss.
+        noted = self.boots % 2 == 0
+        reached = {directory.path: directory.reach() for directory in self.storage.live if noted}
         for left in range(_BOOTS_MAX)[::-1]:
             self.files = FaultyFileSystem(self.disk, *filter(None, [fault]))
             try:
-                self.open()
+                self.open(reached)
                 return
             except (StorageError, BookieError, OSError) as error:
                 if not left and self.lied:
@@ -273,7 +277,7 @@ class History(Stepped):
                     raise
                 self.killed, fault, self.disk.capacity_bytes = True, "", 1 << 50
 
-    def open(self) -> None:
+    def open(self, reached: Mapping[str, Reach] = NOTHING_NOTED) -> None:
         self.boots += 1
         self.storage = Storage(
             self._settings,
@@ -281,7 +285,7 @@ class History(Stepped):
             # As the kernel's: no flipped bit makes another one of it.
             boot_id=str(uuid.uuid5(uuid.NAMESPACE_OID, str(self.power_cuts))) if self.story.trusts_boot_id else "",
             check_fence=fence_check(self.metadata, ME),
-        ).open()
+        ).open(reached)
         why = why_lossy(self.storage.lossy_boots, ())
         if why:
             assert self.hurt or (self.killed and not self.story.journal), f"lossy boot without a cause: {why}"

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
+from bookspark.bookie.disk.log_scan import SCHEMA, filler, scan_log
 from bookspark.bookie.offline.power_loss import lose_unsynced
 from bookspark.bookie.offline.scrub import scrub
 from bookspark.bookie.steps import run_steps
@@ -52,6 +52,15 @@ def test_all_that_was_acked_is_served_after_a_kill(written):
     assert again.storage.ledger(5).master_key == KEY
     assert again.add(5, 11) is Status.OK
     assert len(logs_of(written)) == 2, "no log is appended to that another process wrote"
+
+
+def test_fillers_one_behind_the_other_are_of_no_ledger(written):
+    """What takes the place of a long torn write is many of them."""
+    [log] = logs_of(written)
+    size = len(add_frame(5, 10))
+    log.write_bytes(log.read_bytes() + b"".join(next(filler(size)) for _ in range(600)))
+    again = reopened(written)
+    assert again.storage.status().ledgers == 2 and again.storage.last_entry_id(5) == 10
 
 
 def test_every_log_is_a_plain_arrow_stream(written):

@@ -36,6 +36,19 @@ def test_the_first_copy_counts_and_rows_never_overlap(spans):
     assert rows.last_entry_id == max(model, default=-1)
 
 
+@given(ranges, ranges.filter(bool), st.booleans())
+def test_ranges_added_together_are_as_ranges_added_one_by_one(before, spans, ascending):
+    rows, _ = built(before)
+    one_by_one, _ = built(before)
+    if ascending:
+        spans = [(13 * number + first % 7, more % 6) for number, (first, more) in enumerate(sorted(spans), 8)]
+    added = [(first, first + more, location(9, 408 + 8 * n), 100 + n) for n, (first, more) in enumerate(spans)]
+    rows.extend(*zip(*added, strict=True))
+    for row in added:
+        one_by_one.insert(*row)
+    assert rows.to_bytes() == one_by_one.to_bytes() and rows.clean == one_by_one.clean
+
+
 @given(ranges, st.integers(0, 80), st.integers(0, 30))
 def test_covering_finds_what_is_in_a_range(spans, first, more):
     rows, model = built(spans)

@@ -12,8 +12,9 @@ import pytest
 from bookspark.bench import kept_results, trees
 from bookspark.bench.kept_results import keep
 from bookspark.bench.ledger.cases import CASES, WORKLOADS, Kind, Turn, Workload, chosen
-from bookspark.bench.ledger.limits import limits
+from bookspark.bench.ledger.limits import fed_loops, limits
 from bookspark.bench.peers.ledger_targets import table
+from bookspark.bench.processes import use_memory_once
 from bookspark.errors import ConfigurationError
 
 
@@ -32,6 +33,12 @@ def test_each_workload_prints_a_line(tmp_path: Path) -> None:
     for line in lines:
         assert line["system"] == "bookspark"
         assert all(value > 0 for name, value in line.items() if name.endswith(("_per_second", "_ms", "_per_byte")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_writes_new_files_and_not_over_those_of_the_one_before(tmp_path: Path) -> None:
+    assert fed_loops(tmp_path, 1024, 20, syncs=False) > 0
+    use_memory_once(tmp_path, 3 << 20)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -252,6 +252,12 @@ def test_a_bookie_that_holds_its_locks_and_answers_nobody_is_ended(
     assert bookie.status.bookie_id == hung.status.bookie_id and bookie.process != hung.process
 
 
+def test_a_bookie_that_the_launcher_kills_because_it_is_slow_did_not_end_by_itself(config: Any) -> None:
+    """On a busy machine a bookie was not there after a minute, and the launcher said that it had ended, and nobody knew why."""
+    with pytest.raises(BookieError, match="did not answer in time, and was killed"):
+        adopt_or_start(config(), "launcher", timeout=0.01)
+
+
 def test_a_bookie_of_another_zookeeper_is_started_anew(config: Any, start: Launcher, chroot: str) -> None:
     first = start(config())
     first.lease.close()

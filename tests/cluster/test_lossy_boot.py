@@ -6,6 +6,7 @@ Each scenario is tried with the protection that it is about left out as well (``
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 
 import pytest
@@ -17,7 +18,7 @@ from bookspark.wire.header import Flag, Header, Kind, Status
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.bookie.kit import Client
 from tests.cluster.copies import held_by
-from tests.cluster.unprotected_daemon import WITHOUT
+from tests.cluster.unprotected_daemon import REACH, WITHOUT
 
 NEVER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
 """So that a power cut loses all that was not asked to be synced."""
@@ -89,6 +90,23 @@ def replace_disk(bookie, start, without=""):
     assert bookie.bookie_id == identity
 
 
+@contextlib.contextmanager
+def put_back(cluster, start, folder, without=""):
+    """Copies all directories now. At the end the bookie that the test names gets its older copy back."""
+    copies = {bookie: folder / str(number) for number, bookie in enumerate(cluster.bookies)}
+    for bookie, copy in copies.items():
+        bookie.stop()
+        shutil.copytree(bookie.directories[0], copy)
+        bookie.start()
+    chosen = []
+    yield chosen.append
+    for bookie in chosen:
+        bookie.stop()
+        shutil.rmtree(bookie.directories[0])
+        shutil.copytree(copies[bookie], bookie.directories[0])
+        start(bookie, without)
+
+
 # -- scenario 2: recovery truncates
 
 
@@ -128,6 +146,27 @@ def test_scenario_2_truncates_without_limbo(cluster, clients, start):
     b3.suspend()
     reader = clients().open_ledger(ledger_id)
     assert reader.last_add_confirmed == -1, "an acknowledged entry is gone"
+
+
+def test_scenario_2_recovery_does_not_truncate_what_an_older_copy_of_a_directory_lacks(
+    cluster, clients, start, tmp_path
+):
+    """The bookie took the older copy for all that it had ever held, and denied what came since."""
+    with put_back(cluster, start, tmp_path) as older:
+        ledger_id, b1, _, b3 = acknowledged_by_two(cluster, clients)
+        older(b1)
+    assert asked(b1, Header(Kind.READ, 0, ledger_id, 0, 0)) is Status.LIMBO
+    b3.suspend()
+    with pytest.raises(errors.LedgerRecoveryError):
+        clients(recovery_timeout_seconds=8.0).open_ledger(ledger_id)
+
+
+def test_scenario_2_truncates_with_an_older_copy_that_nobody_knows_for_one(cluster, clients, start, tmp_path):
+    with put_back(cluster, start, tmp_path, without=REACH) as older:
+        ledger_id, b1, _, b3 = acknowledged_by_two(cluster, clients)
+        older(b1)
+    b3.suspend()
+    assert clients().open_ledger(ledger_id).last_add_confirmed == -1, "an acknowledged entry is gone"
 
 
 # -- scenario 1: writes after the close
@@ -170,6 +209,17 @@ def test_scenario_1_writes_after_the_fence_without_the_protection(cluster, clien
     ensemble_of(cluster, ledger)[0].suspend()  # its refusal might come first, and the writer stop before it asked B2
     ledger.append(b"E1")
     assert ledger.last_add_confirmed == 1, "an entry is confirmed behind the end"
+
+
+def test_scenario_1_a_fence_that_an_older_copy_of_a_directory_lacks_lets_no_write_through(
+    cluster, clients, start, tmp_path
+):
+    with put_back(cluster, start, tmp_path) as older:
+        ledger, b2, b3 = fenced_but_for_one(cluster, clients, closed=False)
+        older(b2)
+    b3.start()
+    with pytest.raises(errors.LedgerFencedError):
+        ledger.append(b"E1")
 
 
 # -- what goes on

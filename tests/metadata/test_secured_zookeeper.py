@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import socket
+import threading
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.states import KeeperState
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.local import LocalCluster
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.zookeeper.layout import Access, parse_address
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.threads import Latch
 from tests.authority import Authority
-from tests.metadata.kit import begun
+from tests.awaiting import await_that
+from tests.metadata.kit import EVENT_SECONDS, begun
 from tests.metadata.secured_zookeeper import secured_zookeeper
 
 # Kazoo leaves a socket to the garbage collector when TLS fails on it.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 SASL = importlib.util.find_spec("puresasl") is not None
+needs_sasl = pytest.mark.skipif(not SASL, reason="pure-sasl is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +48,20 @@ def server(files, authority):
         yield where
 
 
+@pytest.fixture(scope="module")
+def options(files, authority):
+    tls = f"?tls_ca={authority.file}&tls_certificate={authority.certificate('us')}"
+    return tls + (f"&sasl_file={secret(files, 'us', 'us:our password')}" if SASL else "")
+
+
 def secret(files, name, content):
     path = files / name
     path.write_text(content + "\n")
     return str(path)
 
 
-def test_a_cluster_runs_over_tls_and_sasl_and_nobody_else_gets_in(files, authority, server):
-    tls = f"tls_ca={authority.file}&tls_certificate={authority.certificate('us')}"
-    sasl = f"&sasl_file={secret(files, 'us', 'us:our password')}" if SASL else ""
-    connect = f"{server}/secured?{tls}{sasl}"
+def test_a_cluster_runs_over_tls_and_sasl_and_nobody_else_gets_in(files, authority, options, server):
+    connect = f"{server}/secured{options}"
     begun(connect, start_timeout_seconds=60.0).close()
     with LocalCluster(bookies=1, zookeeper=connect) as cluster, cluster.bookkeeper() as client:
         ledger = client.create_ledger(1, 1, 1)
@@ -60,16 +74,68 @@ def test_a_cluster_runs_over_tls_and_sasl_and_nobody_else_gets_in(files, authori
         refused[other] = "NoAuthError.*sasl_file"
         refused[f"{other}&sasl_file={secret(files, 'guessed', 'us:guessed')}"] = "AuthFailedError"
 
-    def ask(options, seconds):
-        with contextlib.closing(
-            ZooKeeperStore(f"{server}/secured{options}", start_timeout_seconds=seconds)
-        ) as stranger:
+    def ask(others, seconds):
+        with contextlib.closing(ZooKeeperStore(f"{server}/secured{others}", start_timeout_seconds=seconds)) as stranger:
             stranger.new_ledger_id()
 
-    for options, told in refused.items():
+    for others, told in refused.items():
         with pytest.raises(MetadataStoreError, match=told):
             # Whom the server answers has time to hear it; whom it never answers waits in vain.
-            ask(options, 60.0 if "Error" in told else 1.0)
+            ask(others, 60.0 if "Error" in told else 1.0)
+
+
+@pytest.fixture
+def turned_away(monkeypatch):
+    """Each session that is made while it holds something takes one, and is taken for turned away within SASL's exchange."""
+    left = []
+    authenticate = ConnectionHandler._authenticate_with_sasl
+
+    def turns_away(self, host, timeout):
+        if left:
+            left.pop()
+            raise AuthFailedError("Connection dropped in SASL")
+        authenticate(self, host, timeout)
+
+    monkeypatch.setattr(ConnectionHandler, "_authenticate_with_sasl", turns_away)
+    return left
+
+
+@needs_sasl
+def test_who_is_turned_away_before_anyone_looked_is_told(options, server, turned_away, monkeypatch):
+    """The session and its end came before the start looked, which then waited in vain and told of no refusal."""
+    turned_away += [None] * 100
+    seen = threading.Event()
+    told, wait = KazooClient._session_callback, Latch.wait
+
+    def tells(self, state):
+        told(self, state)
+        if state == KeeperState.AUTH_FAILED:
+            seen.set()
+
+    def waits_late(self, timeout_seconds=None):
+        seen.wait(EVENT_SECONDS)
+        return wait(self, timeout_seconds)
+
+    monkeypatch.setattr(KazooClient, "_session_callback", tells)
+    monkeypatch.setattr(Latch, "wait", waits_late)
+    with pytest.raises(MetadataStoreError, match=r"connect: .*AuthFailedError.*sasl_file"):
+        ZooKeeperStore(f"{server}/secured{options}", start_timeout_seconds=EVENT_SECONDS)
+
+
+@needs_sasl
+def test_a_server_that_ends_within_sasls_exchange_is_asked_again(options, server, turned_away):
+    """Kazoo takes that for a refusal and tries no more: a bookie stayed without its registration for good."""
+    bookie = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
+    with contextlib.closing(begun(f"{server}/exchange{options}", start_timeout_seconds=EVENT_SECONDS)) as store:
+        store.register_bookie(bookie)
+        turned_away.append(None)
+        store.client._connection._socket.shutdown(socket.SHUT_RDWR)
+        await_that(lambda: not turned_away, what="a session that is turned away")
+        await_that(
+            lambda: store.bookies() == {"bookie-1": bookie},
+            what="the bookie's registration",
+            despite=MetadataStoreError,
+        )
 
 
 def test_a_server_that_a_stranger_vouches_for_is_not_trusted(files, server):

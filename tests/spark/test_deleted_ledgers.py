@@ -111,3 +111,38 @@ def test_ledgers_that_are_made_and_deleted_while_a_snapshot_is_taken_are_no_find
         (4, "entries of a deleted ledger"),
         (7, "ledger of a deleted log"),
     ]
+
+
+def test_what_comes_and_goes_between_the_list_of_ids_and_the_records_is_no_finding(spark: SparkSession) -> None:
+    """A snapshot may take an hour between these two, and retention deletes ledgers all the time."""
+    snapshot = Cluster()
+    snapshot.last_ledger_id = 9
+    for first, last in ((2, 2), (6, 7), (9, 9)):
+        snapshot.rows["ledger_ids"].append({"first_ledger_id": first, "last_ledger_id": last})
+    snapshot.rows["logs"].append(
+        {
+            "log": "orders",
+            "epoch": 1,
+            "committed_epoch": 1,
+            "readable": True,
+            "first_position": 0,
+            "commit_ledgers": [2],
+        }
+    )
+    for ledger_id in (4, 5, 6, 10):
+        entries = {"first_entry_id": 0, "last_entry_id": 9, "position": 0, "rows": 10}
+        snapshot.rows["log_commits"].append({"log": "orders", "ledger_id": ledger_id, **entries})
+        snapshot.holds(A, ledger_id, (0, 9))
+    snapshot.holds(A, 9, (0, 9))
+    # 4: deleted by hand; 5: made after the list; 2, 6 and 9: deleted after it; 7: of a log whose deletion broke off;
+    # 8: of a log that was made after the list; 10: made and deleted after it, as its id tells; 11: younger than 10
+    snapshot.ledger(5, 9, {0: [A, B, C]})
+    snapshot.ledger(7, -1, {0: [A, B, C]}, log="left@1", log_epoch=1, log_role="data")
+    snapshot.ledger(8, -1, {0: [A, B, C]}, log="new@1", log_epoch=1, log_role="data")
+    snapshot.ledger(11, -1, {0: [A, B, C]})
+    found = snapshot.audit(spark, *QUERIES)
+    assert select(found["deleted_ledgers"], "ledger_id", "rows") == [(4, 10)]
+    assert select(found["orphans"], "ledger_id", "kind") == [
+        (4, "entries of a deleted ledger"),
+        (7, "ledger of a deleted log"),
+    ]

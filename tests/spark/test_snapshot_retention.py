@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.snapshot_commits import LAST, Commit, kept
 from bookspark.spark import snapshots
-from bookspark.spark.snapshots.retention import _replaced_before, write_every
+from bookspark.spark.snapshots.retention import _dispensable, _older_than, write_every
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -28,16 +28,43 @@ def test_the_newest_snapshot_says_which_ones_are_given_up() -> None:
     assert [snapshot.snapshot_id for snapshot in kept([commit(n, 0) for n in range(3)])] == ["s2", "s1", "s0"]
 
 
-def test_files_go_that_were_replaced_before_the_oldest_kept_snapshot_was_there() -> None:
+def test_no_file_of_the_oldest_kept_snapshot_is_older_than_the_moment_before_which_files_go() -> None:
+    """The moment was the commit of that snapshot, and its files are written before it. Once Delta's log had forgotten when they
+    were replaced, after a week, nothing kept them but the rounding to whole hours."""
     found = [commit(n, 0) for n in range(6)]
-    assert _replaced_before(found[::-1], {"s3", "s4", "s5"}) == START + timedelta(minutes=3)
-    assert _replaced_before(found, {"s0"}) is None, "nothing came before it"
+    assert _older_than(found[::-1], {"s3", "s4", "s5"}) == START + timedelta(minutes=2)
+    assert _older_than(found, {"s0"}) is None, "nothing came before it"
 
 
 def test_of_a_table_that_some_snapshots_lack_the_first_kept_one_counts() -> None:
     found = [commit(n, 0, "entry_checksums", version) for version, n in enumerate((0, 2, 5))]
-    assert _replaced_before(found, {"s3", "s4", "s5"}) == START + timedelta(minutes=5)
-    assert _replaced_before(found, {"s6"}) == START + timedelta(minutes=5), "the last one stands until it is replaced"
+    assert _older_than(found, {"s3", "s4", "s5"}) == START + timedelta(minutes=2)
+    assert _older_than(found, {"s6"}) == START + timedelta(minutes=2), "the last one stands until it is replaced"
+
+
+def delta_log(versions: int, *checkpoints: str) -> list[str]:
+    names = [f"{version:020}.{kind}" for version in range(versions) for kind in ("json", "crc")]
+    return [
+        "_last_checkpoint",
+        "_sidecars",
+        *names,
+        *(f"{name.partition('.')[0]:0>20}.{name.partition('.')[2]}" for name in checkpoints),
+    ]
+
+
+def test_a_log_goes_up_to_the_last_checkpoint_that_the_oldest_kept_version_needs() -> None:
+    names = delta_log(35, "10.checkpoint.parquet", "20.checkpoint.parquet", "30.checkpoint.parquet")
+    gone = _dispensable(names, 29)
+    assert gone[:2] == [f"{0:020}.crc", f"{0:020}.json"], "the oldest first"
+    assert {*names} - {*gone} == {name for name in names if name[0] == "_" or int(name.split(".")[0]) >= 20}
+    assert len(_dispensable(names, 30)) == 62 and _dispensable(names, 9) == []
+
+
+def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there() -> None:
+    parts = [f"20.checkpoint.{part:010}.{3:010}.parquet" for part in (1, 2, 3)]
+    assert len(_dispensable(delta_log(25, "10.checkpoint.parquet", *parts), 24)) == 41
+    assert len(_dispensable(delta_log(25, "10.checkpoint.parquet", *parts[:2]), 24)) == 20
+    assert len(_dispensable(delta_log(25, "10.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"), 24)) == 20
 
 
 def test_a_first_snapshot_that_was_broken_off_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from bookspark.client import BookKeeper
 from bookspark.client.inspection.copies import Unreadable, copies_on
+from bookspark.console.past.deltas import Deltas
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalCluster
 from bookspark.spark import audit, snapshots
@@ -17,6 +18,7 @@ from bookspark.spark.audit.runner import run_over
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.snapshots.retention import remove_files
 from bookspark.spark.snapshots.snapshot import GLOB_LOGGER
+from bookspark.spark.tables.system_tables import TABLES
 from tests.spark.audited import bad, only, write_label
 from tests.surgery import turn_a_bit
 
@@ -39,6 +41,57 @@ def test_removing_files_leaves_what_is_kept(spark: SparkSession, tmp_path: Path)
     reader = spark.read.format("delta")
     rows = [reader.option("versionAsOf", s.version).load(str(tmp_path / snapshots.LAST)).first().id for s in kept]
     assert rows == [2, 1]
+
+
+def test_old_versions_leave_the_logs_of_the_tables_and_kept_ones_can_be_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nothing ever cut them: a snapshot every hour left 9,000 files a year in each, and each snapshot read all of them."""
+    interval = "spark.databricks.delta.properties.defaults.checkpointInterval"
+    log = tmp_path / snapshots.LAST / "_delta_log"
+    spark.conf.set(interval, "2")
+    try:
+        for n in range(7):
+            write_label(spark.range(n, n + 1).coalesce(1), str(tmp_path), f"s{n}", oldest=f"s{max(0, n - 1)}")
+            remove_files(spark, str(tmp_path))
+            versions = {int(path.name.split(".")[0]) for path in log.glob("[0-9]*")}
+            assert len(versions) <= 4
+            assert versions == set(range(min(versions), n + 1))
+            kept = snapshots.history(spark, str(tmp_path))
+            assert [s.version for s in kept] == [n, n - 1][: n + 1]
+            reader = spark.read.format("delta")
+            rows = [reader.option("versionAsOf", s.version).load(str(log.parent)).first().id for s in kept]
+            assert rows == [s.version for s in kept]
+    finally:
+        spark.conf.unset(interval)
+    assert [s.version for s in Deltas(str(tmp_path)).snapshots()] == [5, 6]
+
+
+def test_the_tables_of_a_snapshot_are_of_one_reading_of_the_records(
+    spark: SparkSession, bookkeeper: BookKeeper, tmp_path: Path
+) -> None:
+    """Each table read them again: a ledger that changed in between was left to the next snapshot by all audits."""
+    ledger = bookkeeper.create_ledger(ack_quorum=3)
+    ledger.append_batch([b"entry"] * 10)
+
+    def begins(table: str, number: int, count: int) -> None:
+        if table == "fragments":
+            ledger.close()
+
+    snapshots.write(spark, bookkeeper.zookeeper, str(tmp_path), begins=begins)
+    tables = snapshots.tables(spark, str(tmp_path))
+    ours = f"ledger_id = {ledger.ledger_id}"
+    (row,) = tables["ledgers"].where(ours).collect()
+    (fragment,) = tables["fragments"].where(ours).collect()
+    assert (row.state, row.metadata_version, row.last_entry_id) == ("OPEN", fragment.metadata_version, None)
+    assert (fragment.first_entry_id, fragment.last_entry_id) == (0, None)
+    assert tables["accepted_losses"].columns[:-2] == TABLES["accepted_losses"].schema.names
+    comments = {field.name: field.metadata.get("comment") for field in tables["fragments"].schema}
+    assert comments["ensemble"] == TABLES["fragments"].schema["ensemble"].metadata["comment"]
+    ids = tables["ledger_ids"].where(f"{ledger.ledger_id} BETWEEN first_ledger_id AND last_ledger_id")
+    assert ids.count() == 1
+    (not_judged,) = audit.run(spark, str(tmp_path), queries=["not_judged_ledgers"])
+    assert not_judged.rows == ()
 
 
 def test_a_path_without_snapshots_is_said_to_be_one(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.spark.snapshots.snapshot import ROWS_PER_FILE, rows_in_file
-from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGERS, Ids
+from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGER_IDS, LEDGER_RECORDS, LEDGERS, Ids
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.table import LONG, ROWS_PER_BATCH, Rows, SystemTable, once
 from tests.metadata.kit import begun
@@ -128,6 +128,46 @@ def test_bookies_are_asked_about_several_open_ledgers_at_once(monkeypatch: pytes
     assert rows.column("last_add_confirmed").to_pylist() == [0] * 8
 
 
+def test_the_record_of_an_open_ledger_is_as_new_as_what_bookies_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ensemble may have changed since the record was read first: entries that the LAC confirms lie on the new one."""
+    bookkeeper = MemoryBookKeeper()
+    for _ in range(3):
+        bookkeeper.create_ledger(**LEDGER, password=b"").append(b"entry")
+    tell, store = bookkeeper.open_ledger_no_recovery, bookkeeper.metadata
+    new = ("d", "e", "f")
+
+    def tell_after_changes(ledger_id: int, password: bytes = b"") -> MemoryReader:
+        told = tell(ledger_id, password)
+        metadata, version = store.read_ledger(ledger_id)
+        if ledger_id == 0:
+            store.write_ledger(replace(metadata, fragments=(*metadata.fragments, Fragment(1, new))), version)
+        elif ledger_id == 1:
+            store.delete_ledger(1)
+        else:
+            closed = replace(metadata, state=LedgerState.CLOSED, last_entry_id=4, length=9)
+            store.write_ledger(closed, version)
+        return told
+
+    monkeypatch.setattr(bookkeeper, "open_ledger_no_recovery", tell_after_changes)
+    [rows] = LEDGER_RECORDS.read(cast(BookKeeper, bookkeeper), Ids(0, 2), b"")
+    opened, closed = rows.to_pylist()
+    assert (opened["metadata_version"], opened["last_add_confirmed"], opened["fragments"]) == (1, 0, 2)
+    assert [(one["last_entry_id"], one["ensemble"]) for one in opened["fragment_rows"]][1:] == [(None, [*new])]
+    assert (closed["ledger_id"], closed["state"], closed["last_add_confirmed"]) == (2, "CLOSED", 4)
+
+
+def test_runs_of_ids_end_at_holes_and_at_each_span(new_chroot: Callable[[], str]) -> None:
+    with closing(begun(new_chroot())) as store:
+        for ledger_id in (0, 1, 3, *range(9_998, 10_002), 20_000):
+            store.create_ledger(LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
+        client = cast(BookKeeper, SimpleNamespace(metadata=store))
+        (ids,) = LEDGER_IDS.plan(client)
+        (rows,) = LEDGER_IDS.read(client, ids, b"")
+        runs = [(0, 1), (3, 3), (9_998, 9_999), (10_000, 10_001), (20_000, 20_000)]
+        assert [tuple(row.values()) for row in rows.to_pylist()] == runs
+        assert list(LEDGER_IDS.read(client, Ids(30_000, 39_999), b"")) == []
+
+
 def test_records_of_many_ledgers_are_read_many_at_a_time(
     new_chroot: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +198,9 @@ def test_records_of_many_ledgers_are_read_many_at_a_time(
         assert list(ACCEPTED_LOSSES.read(client, Ids(6, 7), b"")) == []
 
 
-@pytest.mark.parametrize("table", [LEDGERS, FRAGMENTS, ACCEPTED_LOSSES], ids=lambda table: table.name)
+@pytest.mark.parametrize(
+    "table", [LEDGERS, FRAGMENTS, ACCEPTED_LOSSES, LEDGER_RECORDS, LEDGER_IDS], ids=lambda table: table.name
+)
 def test_the_drivers_side_never_holds_the_ids_of_ledgers(
     table: SystemTable, new_chroot: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,10 +178,8 @@ def fed_loops(place: Path, size: int, entries: int, *, syncs: bool) -> float:
         server.settimeout(_SECONDS_MAX)
         port = str(server.getsockname()[1])
         command = [sys.executable, "-c", _LOOP, port]
-        loops = [
-            subprocess.Popen([*command, str(place / f"loop-{n}"), str(frame), "1" if syncs else "0"])
-            for n in range(_COPIES)
-        ]
+        paths = [place / f"loop-{n}" for n in range(_COPIES)]
+        loops = [subprocess.Popen([*command, str(path), str(frame), "1" if syncs else "0"]) for path in paths]
         connections = []
         try:
             for _ in loops:
@@ -202,6 +200,9 @@ def fed_loops(place: Path, size: int, entries: int, *, syncs: bool) -> float:
                 connection.close()
             for loop in loops:
                 loop.wait(_SECONDS_MAX)
+            # The next limit is of appends too, and not of writes over blocks and pages that are there.
+            for path in paths:
+                path.unlink(missing_ok=True)
     ends = [sorted(at)[_ACK_QUORUM - 1] for at in zip(*done, strict=True)]
     if len(ends) < frames:
         raise RuntimeError(f"a bare loop took {len(ends)} of {frames} frames in {_SECONDS_MAX:g} s")

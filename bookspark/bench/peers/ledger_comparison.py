@@ -20,9 +20,15 @@ from typing import Any
 from bookspark.bench.kept_results import checkout, keep
 from bookspark.bench.ledger.cases import Kind, Turn, Workload, chosen
 from bookspark.bench.ledger.limits import limits
+from bookspark.bench.ledger.workloads import BOOKIES
 from bookspark.bench.peers.bookkeeper_peer import Peer, build
 from bookspark.bench.peers.ledger_targets import table
-from bookspark.bench.processes import bytes_written_by_ended_children, drop_cached, resident_bytes
+from bookspark.bench.processes import (
+    bytes_written_by_ended_children,
+    drop_cached,
+    resident_bytes,
+    use_memory_once,
+)
 from bookspark.protocol.ledger.ledger_metadata import Replication
 
 _DEEP = 10_000
@@ -51,7 +57,9 @@ def compare(
                     continue
                 limit = limits(turn, workloads, Path(place))
                 own = ours(turn, scale, place, cases)
+                copied = 2 * BOOKIES * sum(workload.size * workload.entries for workload in workloads)
                 for system in (limit, own, theirs(turn, workloads, class_path, Path(place))):
+                    use_memory_once(Path(place), copied)
                     try:
                         for line in system:
                             line |= {"turn": turn, "round": number, "load": os.getloadavg()[0]}

@@ -51,9 +51,11 @@ def measure_storage(parts: Iterable[Part], scale: float, directory: Path | None)
 
 
 def _adds(place: Path, scale: float) -> Iterator[Case]:
+    from bookspark.bench.processes import use_memory_once
     from bookspark.bench.storage.storage_runs import StorageRun, adds, bare_loop
 
     rounds = 3 if scale >= 1 else 1
+    use_memory_once(place.parent, int(4 * _ROUND_BYTES * scale))
     for size, batch, synced in product(_SIZES, _BATCHES, (True, False)):
         count = max(2, int(_ROUND_BYTES * scale) // (batch * size + 700))
         ours, bare = [], []

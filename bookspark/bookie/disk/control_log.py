@@ -179,7 +179,9 @@ class ControlLog:
         self._file_system = file_system
         self.path, self._note = control_note(file_system, directory)
         self._file: File | None = None
-        self._end = self._noted = self._rewritten_bytes = self._write_number = 0
+        self._end = self._noted = self._rewritten_bytes = 0
+        self.write_number = 0
+        """The number of the last write that is durable here."""
         self._logs: set[int] = set()
         self._rewritten: frozenset[int] = frozenset()
         self._without: frozenset[int] = frozenset()
@@ -251,7 +253,7 @@ class ControlLog:
         if scan.logs is not None:
             self._logs, self._rewritten = set(scan.logs.entry_logs), frozenset(scan.logs.rewritten)
         if content is None:
-            self._write_number = write_number
+            self.write_number = write_number
             self._file = self._file_system.open(self.path)
             # The process that wrote the note may have died before it was durable.
             self._settle_note()
@@ -261,7 +263,7 @@ class ControlLog:
         except NoSpaceError:
             if scan.damaged or not scan.present:
                 raise
-            self._write_number = scan.copy.complete_to
+            self.write_number = scan.copy.complete_to
             self._file = self._file_system.open(self.path)
             if behind := self._file.read(self._end - self._noted, self._noted):
                 # After a sync that failed, the page cache has it, the disk need not, and the next sync says nothing of it.
@@ -290,19 +292,19 @@ class ControlLog:
     def _replace(self, content: Sequence[bytes], last: bytes, write_number: int) -> None:
         size = sum(map(len, content))
         # It holds of both logs, and is below the new one's end: a boot that finds the new log does not take its name for durable.
-        self._note.write(min(self._noted, size), self._write_number)
+        self._note.write(min(self._noted, size), self.write_number)
         self._note.sync()
         size += len(last)
         try:
             replace_file(self._file_system, self.path, [*content, last])
         except NoSpaceError:
-            self._note.write(self._noted, self._write_number)
+            self._note.write(self._noted, self.write_number)
             raise
         if self._file is not None:
             self._file.close()
         self._file = with_descriptor(lambda: self._file_system.open(self.path))
         self._end = self._rewritten_bytes = size
-        self._write_number = max(self._write_number, write_number)
+        self.write_number = max(self.write_number, write_number)
         self._settle_note()
 
     def append(self, content: bytes, write_number: int = 0) -> None:
@@ -316,7 +318,7 @@ class ControlLog:
             raise
         self._file.sync()
         self._end = end
-        self._write_number = max(self._write_number, write_number)
+        self.write_number = max(self.write_number, write_number)
         self._note_end()
 
     def _cut_off(self) -> None:
@@ -326,7 +328,7 @@ class ControlLog:
 
     def _note_end(self) -> None:
         self._noted = self._end
-        self._note.write(self._end, self._write_number)
+        self._note.write(self._end, self.write_number)
 
     def _settle_note(self) -> None:
         self._note_end()

@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from bookspark.bookie.disk.file_system import File, FileSystem, NoSpaceError, needing_space, write_all
-from bookspark.bookie.disk.log_scan import SCHEMA, LoggedFrame, LogScan, filler, scan_log
+from bookspark.bookie.disk.log_scan import SCHEMA, LogScan, filler, scan_log
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.logged_frames import LoggedFrames
 
 LOGS = "logs"
 LOG_SUFFIX = ".arrows"
@@ -170,7 +171,7 @@ class EntryLog:
         self,
         covered: int,
         lose: Callable[[str], None],
-        take: Callable[[LoggedFrame], object],
+        take: Callable[[LoggedFrames], object],
         *,
         begun: bool = False,
         cached: bool = False,
@@ -179,7 +180,7 @@ class EntryLog:
         Nothing is cut below the note, and nothing at all without a note or in a damaged log. ``lose(why)`` is called before
         anything is changed in a log that has lost what may have been acknowledged. ``begun``: the log was there once, and was not
         removed on purpose. ``cached``: only the process died, so nothing is cut either that the note says to be written.
-        ``take`` is called with each good frame, before it is known whether the tail can be settled. Raises OSError."""
+        ``take`` is called with all good frames, before it is known whether the tail can be settled. Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
             damaged = (noted != 0 and not self.note.is_blank()) or covered > 0 or begun

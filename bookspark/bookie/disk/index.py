@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
+from operator import lt, sub
 from typing import NamedTuple
 
 from bookspark.bookie.disk.packed_dict import PackedDict
@@ -76,15 +78,11 @@ class LedgerRows:
 
     def part(self, start: int, stop: int) -> LedgerRows:
         """A copy of the rows number ``start`` to ``stop`` (exclusive)."""
-        return LedgerRows(self.first[start:stop], self.where[start:stop], self.extent[start:stop])
+        return LedgerRows(*[column[start:stop] for column in (self.first, self.where, self.extent)])
 
     def to_bytes(self) -> bytes:
         """The three arrays, one after the other."""
         return self.first.tobytes() + self.where.tobytes() + self.extent.tobytes()
-
-    def ends(self) -> list[int]:
-        """The location behind the frame of each row."""
-        return [where + (extent & _LOW) for where, extent in zip(self.where, self.extent, strict=True)]
 
     def row(self, index: int) -> Row:
         first, extent = self.first[index], self.extent[index]
@@ -108,7 +106,7 @@ class LedgerRows:
     def numbers_in(self, gone: Mapping[int, int]) -> list[int]:
         """The numbers of the rows whose frames reach behind the positions that ``gone`` names of logs, ascending."""
         places, never = enumerate(zip(self.where, self.extent, strict=True)), 2 * _LOW
-        return [i for i, (where, size) in places if (where & _LOW) + (size & _LOW) > gone.get(where >> 32, never)]
+        return [i for i, (at, size) in places if (at & _LOW) + (size & _LOW) > gone.get(at >> 32, never)]
 
     def covering(self, first: int, last: int) -> Iterator[Row]:
         """The rows that hold any of ``first..last``, ascending, whole. Not to be held over a change."""
@@ -149,7 +147,7 @@ class ChangingRows(LedgerRows):
     @property
     def is_clean(self) -> bool:
         """Has the last checkpoint these very rows?"""
-        return self.clean == len(self.first) and not self.lost_some
+        return self.clean == len(self) and not self.lost_some
 
     def insert(self, first: int, last: int, where: int, size: int) -> None:
         """Add the ids of ``first..last`` that are not there yet."""
@@ -166,17 +164,20 @@ class ChangingRows(LedgerRows):
         if gap <= last:
             self._insert_at(bisect_right(self.first, gap), gap, last, where, size)
 
+    def extend(self, firsts: Sequence[int], lasts: Sequence[int], wheres: Sequence[int], sizes: Sequence[int]) -> None:
+        """``insert`` some ranges, in their order."""
+        if firsts[0] <= self.last_entry_id or not all(map(lt, lasts, firsts[1:])):
+            deque(map(self.insert, firsts, lasts, wheres, sizes), maxlen=0)
+            return
+        self.first.extend(firsts)
+        self.where.extend(wheres)
+        self.extent.extend([n + 1 << 32 | size for n, size in zip(map(sub, lasts, firsts), sizes, strict=True)])
+
     def _insert_at(self, index: int, first: int, last: int, where: int, size: int) -> None:
-        extent = (last - first + 1) << 32 | size
         self.clean = min(self.clean, index)
-        if index == len(self.first):
-            self.first.append(first)
-            self.where.append(where)
-            self.extent.append(extent)
-        else:
-            self.first.insert(index, first)
-            self.where.insert(index, where)
-            self.extent.insert(index, extent)
+        self.first.insert(index, first)
+        self.where.insert(index, where)
+        self.extent.insert(index, (last - first + 1) << 32 | size)
 
     def move(self, logs: frozenset[int], moved: Sequence[Row]) -> None:
         """Entries were copied out of ``logs``: point the rows of those that are still held there to ``moved`` (ascending)."""
@@ -208,19 +209,19 @@ class ChangingRows(LedgerRows):
     def drop(self, first: int, last: int, where: int) -> None:
         """Remove what of ``first..last`` lies in the frame at ``where``. It takes the time of those rows only."""
         start = max(0, bisect_right(self.first, first) - 1)
-        stop = bisect_right(self.first, last)
-        for index in range(stop - 1, start - 1, -1):
+        for index in range(bisect_right(self.first, last) - 1, start - 1, -1):
             if self.where[index] == where:
                 del self.first[index], self.where[index], self.extent[index]
                 self.clean, self.lost_some = min(self.clean, index), True
 
     def remove(self, first_where: int, last_where: int) -> list[Row]:
         """Remove the rows whose frames reach into ``first_where..last_where``; returns them, ascending by entry id."""
-        places = enumerate(zip(self.where, self.ends(), strict=True))
-        return self.remove_numbered([i for i, (where, end) in places if first_where < end and where <= last_where])
+        places = enumerate(zip(self.where, self.extent, strict=True))
+        reach = [i for i, (at, size) in places if first_where < at + (size & _LOW) and at <= last_where]
+        return self.remove_numbered(reach)
 
     def remove_numbered(self, numbers: Sequence[int]) -> list[Row]:
-        """Remove the rows of these numbers (ascending); returns them."""
+        """``drop_numbered``; returns the rows."""
         rows = [self.row(i) for i in numbers]
         self.drop_numbered(numbers)
         return rows
@@ -267,10 +268,6 @@ def _joined(rows: Sequence[Row]) -> Iterator[Row]:
         yield pending
 
 
-def _packed(rows: ChangingRows) -> bytes | None:
-    return rows.to_bytes() if len(rows) <= _PACKED_ROWS_MAX else None
-
-
 class Change(NamedTuple):
     """A change of a ledger's rows: those from entry id ``since`` on are ``rows`` now. ``clean`` is the number of rows before
     them. ``lost_some``: rows are not there any more, or lie elsewhere."""
@@ -285,7 +282,10 @@ class Index:
     """The rows of every ledger of a bookie, over all of its directories. A ledger without entries has none."""
 
     def __init__(self) -> None:
-        self._rows: PackedDict[ChangingRows] = PackedDict(_packed, lambda _, content: ChangingRows.of_bytes(content))
+        self._rows: PackedDict[ChangingRows] = PackedDict(
+            lambda rows: rows.to_bytes() if len(rows) <= _PACKED_ROWS_MAX else None,
+            lambda _, content: ChangingRows.of_bytes(content),
+        )
         self._changed = SortedIds()
         """Ledgers that may have changed since the last checkpoint was taken, forgotten ones too, and those that may be packed."""
         self._forgotten: set[int] = set()

@@ -19,16 +19,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from bookspark.bookie.disk.file_system import File
 from bookspark.bookie.disk.torn import is_frame_but_for_one_bit, lacks_sector
-from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
+from bookspark.wire.batch_prefix import PREFIX_BYTES
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer, encode_one
-from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Header, Kind
+from bookspark.wire.header import Header, Kind
+from bookspark.wire.logged_frames import LoggedFrame, LoggedFrames, parse_logged_frame, parse_logged_frames
 
 SCHEMA = bytes.fromhex(
     "ffffffff880100001000000000000a000c000600050008000a000000000104000c0000000800080000000400080000000400"
@@ -43,38 +41,14 @@ SCHEMA = bytes.fromhex(
 """The first message of the Arrow stream: ``entry_batch.arrow_schema()``. It stands here as bytes, so that a bookie does not load
 pyarrow."""
 
-# The fields that a scan needs, from the prefix of a batch frame: the body's length; of the header the version, ledger, first,
-# last, LAC, LAFR, master key, the body's checksum and its own; of the message the bytes of the two binary columns.
-_SCAN = struct.Struct("<48xq32xH14xqqqqq16x16s4xI12xI224xq40xq")
-_HEADER = slice(HEADER_OFFSET, HEADER_OFFSET + HEADER_BYTES - 4)
-_BEFORE_HEADER = slice(HEADER_OFFSET)
-_AFTER_HEADER = slice(HEADER_OFFSET + HEADER_BYTES, PREFIX_BYTES)
 _LAST_BUFFER = struct.Struct("<qq")
 _LAST_BUFFER_OFFSET = 256 + 13 * 16
-_LAST_ROW_LAC = struct.Struct("<q")
 _READ_BYTES, _PAGE_BYTES = 4 << 20, 4096
 _UNREADABLE = b"\xee"
 _FRAME_START = re.compile(re.escape(bytes.fromhex("ffffffff40020000")))
 _BODY_BYTES_MIN = 56
 FILLER_LEDGER = -1
 _FILLER_BYTES_MAX = 1 << 20
-
-
-class LoggedFrame(NamedTuple):
-    """A good frame of a log, and what its header says. Position and size in bytes."""
-
-    position: int
-    size: int
-    ledger_id: int
-    first_entry_id: int
-    last_entry_id: int
-    last_add_confirmed: int
-    last_add_fully_replicated: int
-    master_key: bytes
-
-
-# Does the same as ``LoggedFrame._make``, in C.
-_logged_frame: Callable[[tuple[int | bytes, ...]], LoggedFrame] = partial(tuple.__new__, LoggedFrame)
 
 
 class LogScan(NamedTuple):
@@ -98,21 +72,21 @@ class BadBytes(NamedTuple):
     torn: bool
 
 
-def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[LoggedFrame], object]) -> LogScan:
+def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[LoggedFrames], object]) -> LogScan:
     """Read a log of ``size`` bytes from position ``covered`` on. Below position ``noted`` every byte has to be good. Bytes that
-    the disk can't read are bad. ``take`` is called with each good frame, ascending; nothing is kept of it here."""
+    the disk can't read are bad. ``take`` is called with all good frames, ascending; nothing is kept of them here."""
     start = max(covered, len(SCHEMA))
     headless = covered < len(SCHEMA) and read_tolerant(file, 0, len(SCHEMA)) != SCHEMA
     below = max(noted, covered)
     torn: list[tuple[int, int]] = []
     good: list[tuple[int, int]] = []
     count, begin, end, damaged = 0, start, start, size < below
-    for found in read_frames(file, start, size, below):
+    for found in _read(file, start, size, below):
         if not isinstance(found, BadBytes):
-            frame = found[0]
-            take(frame)
-            count += 1
-            end = frame.position + frame.size
+            frames = found[0]
+            take(frames)
+            count += len(frames.position)
+            end = frames.end
             continue
         damaged |= not found.torn
         if begin < found.start:
@@ -133,23 +107,35 @@ def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[Lo
 def read_frames(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrame, memoryview] | BadBytes]:
     """The good frames of the bytes ``start..end`` of a log with their bytes, and what is bad between them. All of it is to be
     good up to the position ``below``. It is read in parts of some MiB; behind bad bytes all that follows is read at once."""
+    for found in _read(file, start, end, below):
+        if isinstance(found, BadBytes):
+            yield found
+            continue
+        frames, content = found
+        begin = frames.position[0]
+        for frame in frames.each():
+            yield frame, content[frame.position - begin : frame.position - begin + frame.size]
+
+
+def _read(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrames, memoryview] | BadBytes]:
+    """As ``read_frames``, with some hundred good frames at a time and the bytes from the first of them on."""
     at = start
     while at < end:
         base, stop = at, min(end, at + _READ_BYTES)
         content = memoryview(read_tolerant(file, base, stop))
-        while (frame := parse_logged_frame(content, at - base, at)) is not None:
-            yield frame, content[at - base : at - base + frame.size]
-            at += frame.size
+        while (frames := parse_logged_frames(rest := content[at - base :], at)) is not None:
+            yield frames, rest
+            at = frames.end
         if at == stop or (at > base and stop < end):
             # The last frame may only be cut off by the end of the part.
             continue
-        content = content[at - base :] if stop == end else memoryview(read_tolerant(file, at, end))
+        content = rest if stop == end else memoryview(read_tolerant(file, at, end))
         base = at
         for found in _frames(content, base, below):
             if isinstance(found, BadBytes):
                 yield found
             else:
-                yield found, content[found.position - base : found.position - base + found.size]
+                yield LoggedFrames.of([found]), content[found.position - base :]
         return
 
 
@@ -169,42 +155,6 @@ def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame 
             following = None
         yield BadBytes(base + at, None if following is None else base + following, torn)
         at = following
-
-
-def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFrame | None:
-    """The frame at ``content[at:]``, which lies at ``position`` of its log; None unless it passes every check. (A boot calls this
-    for each frame of a log's tail, and a read for each frame that it serves, so it is one straight line.)"""
-    body = at + PREFIX_BYTES
-    if body > len(content):
-        return None
-    # fmt: off
-    (
-        body_bytes, version, ledger_id, first, last, confirmed, replicated, master_key, body_crc, header_crc,
-        payload_bytes, digest_bytes,
-    ) = _SCAN.unpack_from(content, at)
-    # fmt: on
-    count = last - first + 1
-    end = body + body_bytes
-    if (
-        version != PROTOCOL_VERSION
-        or not 0 < body_bytes <= FRAME_BYTES_MAX
-        or end > len(content)
-        or not (0 < count <= FRAME_BYTES_MAX and 0 <= payload_bytes <= FRAME_BYTES_MAX >= digest_bytes >= 0)
-    ):
-        return None
-    prefix = content[at:body].tobytes()
-    before, after = around_header(count, payload_bytes, digest_bytes)
-    if (
-        crc32c(prefix[_HEADER]) != header_crc
-        or prefix[_BEFORE_HEADER] != before
-        or prefix[_AFTER_HEADER] != after
-        or crc32c(content[body:end]) != body_crc
-    ):
-        return None
-    (row_confirmed,) = _LAST_ROW_LAC.unpack_from(content, body + 24 * count - 8)
-    if row_confirmed > confirmed:
-        confirmed = row_confirmed
-    return _logged_frame((position, end - at, ledger_id, first, last, confirmed, replicated, master_key))
 
 
 def filler(size: int) -> Iterator[bytes]:

@@ -5,14 +5,15 @@ all. All of it is durable before anything rests on it. A copy that was lost befo
 checkpoint or a log knows of it; what the checkpoint names and no log has is lost now. A damaged control log may have held a
 fence: it is replaced by other directories' copies if these have all that it had; if they may not, the boot is lossy and every
 fence unsure; and without any whole copy the bookie stays down (``protocol.bookie.control_copies``). A directory that can't be
-read is given up if another one is left; its entries are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``).
+read is given up if another one is left; its entries are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``), as
+with a directory that goes less far than it went once (``protocol.bookie.reach``).
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from bookspark.bookie.disk.checkpoint import Checkpoint
 from bookspark.bookie.disk.control_log import ControlScan, encode_records, live_bytes
 from bookspark.bookie.disk.control_state import ControlState, LogsNoted, Record, WriteNumbered
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
-from bookspark.bookie.disk.log_scan import FILLER_LEDGER, LoggedFrame
+from bookspark.bookie.disk.log_scan import FILLER_LEDGER
 from bookspark.bookie.disk.rewritten_block import Block, runs
 from bookspark.bookie.disk.rewritten_log import BadPart, scan_rewritten
 from bookspark.bookie.disk.unclean_marker import Lost
@@ -37,6 +38,8 @@ from bookspark.protocol.bookie.bookie_boot import (
 )
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, LimboNoted, MasterKeyNoted
 from bookspark.protocol.bookie.control_copies import NUMBERS_LEFT_OUT, ControlCopy, CopiesTell, judge_copies, used_apart
+from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
+from bookspark.wire.logged_frames import LoggedFrame, LoggedFrames
 
 _LOST_LOGS_MAX = 1 << 16
 """A directory that can't be read may have logs of higher numbers than the others, which earlier versions gave without shares
@@ -46,6 +49,8 @@ _MANY_OBJECTS = 100_000
 """The collector walks fewer in about a millisecond."""
 
 _LEDGERS_SEEN_MAX = 1 << 14
+_RUN_MIN = 4
+"""So many frames of one ledger, one behind the other, are taken together."""
 _LOST_A_WRITE = 1 << 14
 """What is lost is noted in writes of so many records: each ledger is an object until then."""
 
@@ -54,8 +59,9 @@ Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 
 
-def read_directories(holdings: Holdings) -> None:
-    """Read everything that lies in the directories of ``holdings``, which are empty so far. Raises StorageError."""
+def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
+    """Read everything that lies in the directories of ``holdings``, which are empty so far. ``noted``: how far each of them went,
+    by its path. Raises StorageError."""
     live = holdings.live
     in_each(live, LogDirectory.prepare)
     with _collector_paused():
@@ -70,12 +76,19 @@ def read_directories(holdings: Holdings) -> None:
         filling = _Filling(holdings.control, holdings.index)
         in_each(live, lambda directory: filling.recover(directory, scanned[directory].logs))
         holdings.next_log = 1 + _highest_log(holdings)
+    older = _older_copies(live, scanned, noted)
+    in_each(live, lambda directory: directory.lose(older[directory], Lost.FENCES) if directory in older else None)
+    if older:
+        holdings.control.lose_fences()
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
     without = [directory.number for directory in holdings.directories if directory not in live]
     if without:
         holdings.directories[:] = live
         holdings.next_log += _LOST_LOGS_MAX
+    if without or older:
         holdings.control.write_number += NUMBERS_LEFT_OUT
+    for directory in older:
+        holdings.next_log = max(holdings.next_log, 1 + log_of(noted[directory.path].location))
     for directory in live:
         for stored in directory.stored:
             other, _ = holdings.logs.setdefault(stored.number, (directory, stored))
@@ -88,6 +101,20 @@ def read_directories(holdings: Holdings) -> None:
     for directory in live:
         directory.note_without(without)
     _note_lost_places(holdings)
+
+
+def _older_copies(
+    live: Sequence[LogDirectory], scans: Mapping[LogDirectory, ControlScan], noted: Mapping[str, Reach]
+) -> dict[LogDirectory, str]:
+    """The directories that go less far than was noted of them, and why their content is lost, for people."""
+    older: dict[LogDirectory, str] = {}
+    for directory in live:
+        before, scan = noted.get(directory.path, NOWHERE), scans[directory]
+        # What a damaged control log means is told already.
+        writes = before.writes if scan.damaged else scan.copy.reaches or 0
+        if scan.present and went_back(Reach(writes, directory.reach().location), before):
+            older[directory] = f"{directory.path} is an older copy of itself, and lacks what came since"
+    return older
 
 
 def _highest_log(holdings: Holdings) -> int:
@@ -291,12 +318,24 @@ class _Filling:
                     for first, last in runs(memoryview(content), block):
                         rows.insert(first, last, where, block.size)
 
-    def taking(self, log: int) -> Callable[[LoggedFrame], None]:
+    def taking(self, log: int) -> Callable[[LoggedFrames], None]:
         """What takes the frames of an entry log."""
         self._logs.add(log)
         start, seen, lost_copies = location(log, 0), self._seen, self._state.lost_copies
 
-        def take(frame: LoggedFrame) -> None:
+        def take(frames: LoggedFrames) -> None:
+            for run in frames.by_ledger():
+                ledger_id = run.ledger_id[0]
+                if len(run.size) < _RUN_MIN or ledger_id == FILLER_LEDGER or ledger_id in lost_copies:
+                    for frame in run.each():
+                        take_one(frame)
+                    continue
+                ledger, rows = seen.get(ledger_id) or self._of(next(run.each()))
+                ledger.note(max(run.last_add_confirmed), max(run.last_add_fully_replicated))
+                wheres = [start | position for position in run.position]
+                rows.extend(run.first_entry_id, run.last_entry_id, wheres, run.size)
+
+        def take_one(frame: LoggedFrame) -> None:
             position, size, ledger_id, first, last, confirmed, replicated, _ = frame
             known = seen.get(ledger_id)
             if known is not None:

@@ -22,10 +22,12 @@ from bookspark.bookie.disk.control_state import LogsNoted
 from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem, NoSpaceError
 from bookspark.bookie.disk.index import location, log_of, position_of
-from bookspark.bookie.disk.log_scan import SCHEMA, LoggedFrame
+from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, adopt, rewritten_numbers, rewritten_path
 from bookspark.bookie.disk.unclean_marker import Lost, UncleanMarker
 from bookspark.bookie.holdings.disk_marks import Takes
+from bookspark.protocol.bookie.reach import Reach
+from bookspark.wire.logged_frames import LoggedFrames
 
 
 class Filling(Protocol):
@@ -37,7 +39,7 @@ class Filling(Protocol):
     def take_rewritten(self, directory: LogDirectory) -> None:
         """There is no checkpoint. Raises OSError."""
 
-    def taking(self, log: int) -> Callable[[LoggedFrame], object]:
+    def taking(self, log: int) -> Callable[[LoggedFrames], object]:
         """What takes the frames of an entry log."""
 
 
@@ -67,6 +69,8 @@ class LogDirectory:
         self.highest_log = 0
         """At the boot: the highest number that any file here has, in use or not. A file that could not be removed keeps its
         number: a boot after that would take it for the log that has the number by then."""
+        self._reached = 0
+        """The highest location below which everything here was synced, as far as the logs that are left do not tell."""
         self._removed_below = 0
         """The location behind the last log that was removed."""
         self.gone: dict[int, int] = {}
@@ -159,7 +163,7 @@ class LogDirectory:
         None if it never said. ``filling`` takes over what is read. Raises OSError, after which nothing of it counts."""
         checkpoint = read_checkpoint(self.file_system, self.path)
         covered = checkpoint.covered if checkpoint is not None else 0
-        self._removed_below = location(log_of(covered), 0)
+        self._removed_below, self._reached = location(log_of(covered), 0), covered
         self.parts = checkpoint.parts if checkpoint is not None else None
         remove_parts(self.file_system, self.path, self.parts or ())
         if checkpoint is not None and checkpoint.damaged:
@@ -269,8 +273,14 @@ class LogDirectory:
                 return max(location(entry_log.number, entry_log.synced), self._removed_below)
         return self._removed_below
 
+    def reach(self) -> Reach:
+        """How far the directory goes durably. Any thread may ask."""
+        synced = [location(one.number, one.synced) for one in list(self.logs) if one.synced > len(SCHEMA)]
+        return Reach(self.control.write_number, max(self._reached, *synced) if synced else self._reached)
+
     def forget(self, entry_log: EntryLog) -> None:
         """A sealed log is about to be removed. A checkpoint that covers it says so: a full disk has no room for another note."""
+        self._reached = self.reach().location
         self.logs.remove(entry_log)
         self._removed_below = max(self._removed_below, location(entry_log.number + 1, 0))
 

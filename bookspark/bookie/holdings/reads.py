@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 from bookspark.bookie.disk.file_system import File
 from bookspark.bookie.disk.index import LedgerRows, log_of, position_of
-from bookspark.bookie.disk.log_scan import parse_logged_frame
 from bookspark.bookie.disk.rewritten_block import BLOCK_START, parse_block, plain_frame
 from bookspark.bookie.holdings.read_memory import ReadMemory
 from bookspark.decisions.seam import decided
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, absence_proven, answer_absent
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.logged_frames import parse_logged_frame
 
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20

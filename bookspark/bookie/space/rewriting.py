@@ -25,11 +25,11 @@ from typing import NamedTuple
 import msgspec
 
 from bookspark.bookie.disk.file_system import File, FileSystem, write_all
-from bookspark.bookie.disk.log_scan import parse_logged_frame
 from bookspark.bookie.disk.rewritten_block import BLOCK_START, encode_block, parse_block, plain_frame
 from bookspark.bookie.disk.rewritten_log import HEAD, footer, temporary_path
 from bookspark.wire.entry_batch import Buffer, EntryBatch
 from bookspark.wire.header import Header, Kind
+from bookspark.wire.logged_frames import parse_logged_frame
 from bookspark.wire.messages import Ranges
 
 BLOCK_ENTRIES_MAX = 256

@@ -34,7 +34,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -123,6 +123,7 @@ class Connection:
         self._on_connected = connected
         self._connected = Latch()
         self._closed = Latch()
+        self._begins_or_ends = threading.Lock()
         self.figures = SessionFigures(self._connected.is_set)
         access = address.access
         credentials, sasl = _credentials("auth_file", access.auth_file), _credentials("sasl_file", access.sasl_file)
@@ -229,6 +230,14 @@ class Connection:
                 f"ZooKeeper at {self.address.servers} could not be reached in {seconds:g} s; "
                 f"check the address{secured}, and that it is running"
             )
+        if self._turned_away:
+            self._give_up()
+            raise self._refused("connect", AuthFailedError())
+
+    @property
+    def _turned_away(self) -> bool:
+        """Whether the server refused who we are: kazoo ends each request at once with AuthFailedError."""
+        return bool(self.client.client_state == KeeperState.AUTH_FAILED)
 
     def _give_up(self) -> None:
         self._closed.set()
@@ -247,8 +256,9 @@ class Connection:
 
     def _stop_kazoo(self) -> None:
         try:
-            self.client.stop()
-            self.client.close()
+            with self._begins_or_ends:
+                self.client.stop()
+                self.client.close()
         except Exception as error:
             log.info("ending the ZooKeeper session: %s", error)
 
@@ -259,7 +269,21 @@ class Connection:
         elif not self._closed.is_set():
             if self._connected.is_set():
                 self.figures.disconnected()
-            self._connected.clear()
+            if self._turned_away:
+                # Nobody need wait: each request is answered.
+                self._connected.set()
+                threading.Thread(target=self._ask_again, name="bookspark-metadata-again", daemon=True).start()
+            else:
+                self._connected.clear()
+
+    def _ask_again(self) -> None:
+        """Kazoo takes a server that ends within the exchange of SASL for one that refuses, and would never connect again."""
+        if self._closed.wait(_START_STEP_SECONDS):
+            return
+        with self._begins_or_ends:
+            if not self._closed.is_set():
+                self._connected.clear()
+                self.client.start_async()
 
     def _check_usable(self, what: str) -> None:
         check_may_ask_store()

@@ -5,6 +5,7 @@
 ``first_request``       whether a request without an entry may make a ledger known
 ``bookie_boot``         what a lossy boot forbids before the bookie serves again (phase one)
 ``control_copies``      what the copies of a control log tell together, when some are damaged
+``reach``               whether a directory is an older copy of itself
 ``cookie``              who the bookie is, and whether its directories are its own
 ``read_only_switch``    whether an operator made the bookie read-only
 ``lost_records``        which ledger ids the metadata has forgotten that it gave out

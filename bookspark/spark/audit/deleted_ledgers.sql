@@ -1,7 +1,8 @@
 -- Deleted ledgers: ledgers of a log that are not there, so somebody deleted them by hand. Those that hold rows are left out where
--- the rows were truncated, or are in the log's table. rows is 0 where nobody knows how many there were: those of the ledger that a
--- producer had open. Readers tell these rows as lost; bookspark log truncate LOG ROW gives up all rows before ROW. Without a ledger
--- that holds commits the log can't be read on: put its record back from a backup of ZooKeeper before the bookies collect its entries.
+-- the rows were truncated, or are in the log's table. rows is 0 where nobody knows how many there were: those of the ledger that
+-- a producer had open. Readers tell these rows as lost; bookspark log truncate LOG ROW gives up all rows before ROW. Without a
+-- ledger that holds commits the log can't be read on: put its record back from a backup of ZooKeeper before the bookies collect
+-- its entries.
 WITH needed AS (
   SELECT c.log, c.ledger_id, 'rows' AS holds, MIN(c.position) AS first_position, MAX(c.position + c.rows) - 1 AS last_position,
          SUM(c.rows) AS rows
@@ -13,10 +14,13 @@ WITH needed AS (
 )
 SELECT n.*
 FROM needed n LEFT ANTI JOIN ledgers l ON l.ledger_id = n.ledger_id
--- The ledgers are listed again for fragments, after the logs: one that was made since the first list is there.
+-- A ledger that was there before the logs were read was deleted since, and perhaps not by hand.
+LEFT ANTI JOIN ledger_ids i ON i.first_ledger_id DIV 10000 = n.ledger_id DIV 10000
+ AND n.ledger_id BETWEEN i.first_ledger_id AND i.last_ledger_id
+-- Earlier versions listed the ledgers again for fragments, after the logs.
 LEFT ANTI JOIN fragments f ON f.ledger_id = n.ledger_id
 -- A ledger with a higher id is younger than the list of ledgers.
 WHERE n.ledger_id <= (
-  SELECT MAX(ledger_id) FROM (SELECT ledger_id FROM ledgers UNION ALL SELECT last_ledger_id FROM listed)
+  SELECT MAX(last_ledger_id) FROM (SELECT last_ledger_id FROM ledger_ids UNION ALL SELECT last_ledger_id FROM listed)
 )
 ORDER BY n.log, n.holds, n.first_position

@@ -6,10 +6,13 @@ WITH committed AS (
   FROM (SELECT ledger_id, last_entry_id FROM log_commits UNION ALL SELECT ledger_id, last_entry_id FROM fragments)
   GROUP BY ledger_id
 ),
--- Most rows are equal on all bookies that have them. These are not looked into.
+-- Most rows are equal on all bookies that have them. These are not looked into: a hash of each is compared. (By itself, a hash
+-- passes over nulls.)
+hashed AS (
+  SELECT ledger_id, first_entry_id, XXHASH64(TRANSFORM(checksums, one -> COALESCE(one, -1L))) AS hash FROM entry_checksums
+),
 unequal AS (
-  SELECT ledger_id, first_entry_id FROM entry_checksums
-  GROUP BY ledger_id, first_entry_id HAVING COUNT(DISTINCT checksums) > 1
+  SELECT ledger_id, first_entry_id FROM hashed GROUP BY ledger_id, first_entry_id HAVING MIN(hash) <> MAX(hash)
 ),
 contents AS (
   SELECT ledger_id, first_entry_id + place AS entry_id, checksum, SORT_ARRAY(COLLECT_SET(bookie_id)) AS bookies

@@ -3,7 +3,8 @@
 -- and rewriting give them back. A batch of which one entry lives counts whole.
 WITH newest AS (
   -- A ledger that is younger than the list of ledgers lives.
-  SELECT MAX(ledger_id) AS ledger_id FROM (SELECT ledger_id FROM ledgers UNION ALL SELECT last_ledger_id FROM listed)
+  SELECT MAX(last_ledger_id) AS ledger_id
+  FROM (SELECT last_ledger_id FROM ledger_ids UNION ALL SELECT last_ledger_id FROM listed)
 ),
 batches AS (
   SELECT r.bookie_id, r.entry_log, r.position, MAX(r.bytes) AS bytes,

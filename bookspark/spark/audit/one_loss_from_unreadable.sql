@@ -1,15 +1,25 @@
 -- One loss from unreadable: confirmed entries whose only copy on a bookie that is up is on this bookie. Copies that are known to be
 -- unreadable do not count. readability: when all copies of the bookie were last read. Ledgers with a write quorum of 1 are left
 -- out.
-SELECT up[0] AS bookie_id, COUNT(DISTINCT ledger_id) AS ledgers, SUM(entries) AS entries,
-       SLICE(SORT_ARRAY(COLLECT_SET(ledger_id)), 1, 20) AS first_ledgers,
-       COALESCE(CONCAT('checked at ', FIRST(r.read_at)), 'not checked') AS readability
-FROM (
-  SELECT ledger_id, entries, write_quorum, FILTER(held_by, bookie -> NOT ARRAY_CONTAINS(d.bookies, bookie)) AS up
-  FROM entry_ranges
-  CROSS JOIN (SELECT COLLECT_LIST(bookie_id) AS bookies FROM bookies WHERE state = 'down') d
-)
-LEFT JOIN readability r ON r.bookie_id = up[0]
-WHERE SIZE(up) = 1 AND write_quorum > 1
-GROUP BY up[0]
-ORDER BY entries DESC, up[0]
+WITH lone AS (
+  SELECT GET(up, 0) AS bookie_id, ledger_id, SUM(entries) AS entries
+  FROM (
+    SELECT ledger_id, entries, write_quorum, FILTER(held_by, bookie -> NOT ARRAY_CONTAINS(d.bookies, bookie)) AS up
+    FROM entry_ranges
+    CROSS JOIN (SELECT COLLECT_LIST(bookie_id) AS bookies FROM bookies WHERE state = 'down') d
+  )
+  WHERE SIZE(up) = 1 AND write_quorum > 1
+  GROUP BY GET(up, 0), ledger_id
+),
+-- Of a bookie with very many such ledgers no task holds more ids than these.
+firsts AS (
+  SELECT bookie_id, SORT_ARRAY(COLLECT_LIST(ledger_id)) AS first_ledgers
+  FROM (SELECT bookie_id, ledger_id, ROW_NUMBER() OVER (PARTITION BY bookie_id ORDER BY ledger_id) AS number FROM lone)
+  WHERE number <= 20
+  GROUP BY bookie_id
+),
+sums AS (SELECT bookie_id, COUNT(*) AS ledgers, SUM(entries) AS entries FROM lone GROUP BY bookie_id)
+SELECT s.bookie_id, s.ledgers, s.entries, f.first_ledgers,
+       COALESCE(CONCAT('checked at ', r.read_at), 'not checked') AS readability
+FROM sums s JOIN firsts f ON f.bookie_id = s.bookie_id LEFT JOIN readability r ON r.bookie_id = s.bookie_id
+ORDER BY s.entries DESC, s.bookie_id

@@ -3,19 +3,29 @@
 Law: a snapshot is given up by the commit of a later one (see ``snapshot``), and only then are its files removed. A crash in
 between leaves files that the next call removes. No snapshot that is offered lacks a file.
 
-How Delta's VACUUM is used: it removes files that were replaced before a given moment. The files of a snapshot are replaced by the
-next one, so the moment is the commit of the oldest snapshot that is kept. VACUUM takes whole hours, so files may stay up to an
-hour longer. By default it refuses a moment of less than a week ago, which protects writers that take that long. That check is
-turned off: there is one writer here, and its files are younger than the moment.
+How Delta's VACUUM is used: it removes files that are older than a given moment and were not replaced since. (Files that were
+replaced since stay only as long as Delta's log tells when, a week by default.) The files of the oldest snapshot that is kept are
+younger than the commit before it, which is the moment: so the files of one more snapshot stay. VACUUM takes whole hours, so files
+may stay up to an hour longer. By default it refuses a moment of less than a week ago, which protects writers that take that long.
+That check is turned off: there is one writer here, and its files are younger than the moment.
+
+Delta has a log file for each version, and one for each tenth that has all that the versions up to it say (a *Delta checkpoint*).
+By itself Delta cuts it by age and looks at no version, so here it never does (``snapshot``). It is cut here, before the last such
+checkpoint that is not younger than the oldest version that is kept: a log has some ten versions more than are kept.
+
+Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Metadata Cleanup".
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import time
+from collections import defaultdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 from bookspark.arguments import Name, checked
 from bookspark.errors import BookKeeperError
@@ -23,14 +33,18 @@ from bookspark.spark import snapshots
 from bookspark.spark.session import SPARK_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
+_LOG_FILE = re.compile(r"(\d{20})\.(?:json|crc|\d{20}\.compacted\.json|(checkpoint\..*))")
+_PART = re.compile(r"checkpoint\.\d{10}\.(\d{10})\.parquet")
 _VACUUM = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # A version for its beginning and one for its end, of every table after every snapshot: a version is a snapshot.
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
     # The number of tasks in which VACUUM lists a table's files. Spark's default is ten thousand.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
@@ -38,7 +52,7 @@ _VACUUM = {
 
 @checked
 def remove_files(spark: SparkSession, path: Name) -> None:
-    """Remove the files of the snapshots under ``path`` that were given up.
+    """Remove the files of the snapshots under ``path`` that were given up, and what Delta's logs have of them.
 
     ``spark``: a session with Delta. ``path``: as for ``snapshots.write``. Raises ConfigurationError if there is no snapshot under
     ``path``, and Spark's errors.
@@ -52,10 +66,13 @@ def remove_files(spark: SparkSession, path: Name) -> None:
         spark.conf.set(name, value)
     try:
         for table in sorted({commit.table for commit in found}):
-            moment = _replaced_before([commit for commit in found if commit.table == table], kept)
+            own = [commit for commit in found if commit.table == table]
+            place = snapshots.location(path, table)
+            moment = _older_than(own, kept)
             if moment is not None:
                 hours = math.ceil((datetime.now(UTC) - moment).total_seconds() / 3600)
-                DeltaTable.forPath(spark, snapshots.location(path, table)).vacuum(hours)
+                DeltaTable.forPath(spark, place).vacuum(hours)
+            _cut_log(spark, place, _first_kept(own, kept).version)
     finally:
         for name, old in before.items():
             if old is None:
@@ -64,14 +81,43 @@ def remove_files(spark: SparkSession, path: Name) -> None:
                 spark.conf.set(name, old)
 
 
-def _replaced_before(commits: Sequence[snapshots.Commit], kept: Collection[str]) -> datetime | None:
-    """The moment before which files of a table must have been replaced to be of no snapshot that is ``kept``.
-
-    ``commits``: those to the table; ``kept``: ids of snapshots. None if there are no such files.
-    """
+def _first_kept(commits: Iterable[snapshots.Commit], kept: Collection[str]) -> snapshots.Commit:
+    """Of the commits to a table the first one that is of a snapshot that is ``kept`` (ids); the last one if there is none."""
     own = sorted(commits, key=lambda commit: commit.version)
-    first = next((n for n, commit in enumerate(own) if commit.snapshot_id in kept), len(own) - 1)
-    return own[first].time if first else None
+    return next((commit for commit in own if commit.snapshot_id in kept), own[-1])
+
+
+def _older_than(commits: Sequence[snapshots.Commit], kept: Collection[str]) -> datetime | None:
+    """The moment than which all files of a table are older that are of no snapshot that is ``kept`` (ids), and none of theirs is.
+
+    ``commits``: those to the table. None if there are no such files.
+    """
+    first = _first_kept(commits, kept).version
+    return max((commit.time for commit in commits if commit.version < first), default=None)
+
+
+def _cut_log(spark: SparkSession, table: str, version: int) -> None:
+    """Remove from the log of the Delta table at ``table`` what no version from ``version`` on needs."""
+    jvm: Any = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path
+    log_folder = path(table, "_delta_log")
+    file_system = log_folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    names = [status.getPath().getName() for status in file_system.listStatus(log_folder)]
+    for name in _dispensable(names, version):
+        file_system.delete(path(log_folder, name), False)
+
+
+def _dispensable(names: Iterable[str], version: int) -> list[str]:
+    """Which of these files of a Delta log no version from ``version`` on needs, the oldest first: a crash between two removals
+    leaves a log without a hole."""
+    found = sorted((int(match[1]), match[0], match[2]) for name in names if (match := _LOG_FILE.fullmatch(name)))
+    checkpoints: dict[int, Fraction] = defaultdict(Fraction)
+    for at, _, checkpoint in found:
+        if checkpoint is not None:
+            part = _PART.fullmatch(checkpoint)
+            checkpoints[at] += Fraction(1, int(part[1])) if part else 1
+    start = max((at for at, whole in checkpoints.items() if at <= version and whole >= 1), default=0)
+    return [name for at, name, _ in found if at < start]
 
 
 @checked

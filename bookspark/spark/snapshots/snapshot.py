@@ -13,11 +13,13 @@ were listed: a ledger up to it that is not in ``ledgers`` was deleted; a higher 
 
 ``entry_checksums`` reads every copy of every entry, so a snapshot has it only if asked.
 
-The tables are read one after the other while writes go on, in the order of ``ORDER``. Ledgers, with their confirmed entries, come
-first, and indexes last. So a confirmed entry that an index lacks is really missing there, with two exceptions. The last copies of
-the newest entries of an open ledger may still be on their way. And a ledger whose metadata changed between the reading of
-``ledgers`` and ``fragments`` has two values of ``metadata_version``; the audits leave it to the next snapshot. The commits are
-read between these two tables, so that the entries that they name lie where the fragments say. ``disks`` follows
+The tables are read one after the other while writes go on, in the order of ``ORDER``. The records of ledgers are read once, and
+``ledgers``, ``fragments`` and ``accepted_losses`` are parts of that reading, which lies on the executors' disks until they are
+written. It comes after the commits, so that the entries that they name lie where the fragments say, and indexes come last. So a
+confirmed entry that an index lacks is really missing there, with two exceptions. The last copies of the newest entries of an open
+ledger may still be on their way. And if an executor is lost in between, its part of the records is read again: a ledger whose
+record changed has then two values of ``metadata_version``, and the audits leave it to the next snapshot. ``ledger_ids`` comes
+first: a ledger that the commits name was deleted if neither that list nor the records have it. ``disks`` follows
 ``entry_checksums``, because reading every copy finds damage.
 """
 
@@ -26,9 +28,11 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
@@ -39,15 +43,17 @@ from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.snapshot_commits import LAST, Commit, Label, Snapshot, commit_of, kept, location
 from bookspark.spark.connector.data_source import log_errors_only
+from bookspark.spark.tables.ledgers import LEDGER_RECORDS, LEDGERS, parts_of
 from bookspark.spark.tables.system_tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ORDER = (
-    "ledgers",
+    "ledger_ids",
     "logs",
     "log_commits",
+    "ledgers",
     "fragments",
     "accepted_losses",
     "bookies",
@@ -64,10 +70,11 @@ ORDER = (
 assert ORDER[-1] == LAST
 ON_REQUEST = frozenset({"entry_checksums"})
 """Tables that a snapshot has only if asked."""
-NEWER = frozenset({"accepted_losses", "autorecovery", "disks"})
+NEWER = frozenset({"accepted_losses", "autorecovery", "disks", "ledger_ids"})
 """Tables that snapshots of earlier versions lack."""
-LIVE_ONLY = frozenset({"gaps"})
-"""Tables that no snapshot has: what can't be read is asked of the bookies that are up."""
+LIVE_ONLY = frozenset({"gaps", LEDGER_RECORDS.name})
+"""Tables that no snapshot has: what can't be read is asked of the bookies that are up, and records are in the tables of their
+parts."""
 assert set(ORDER) == set(TABLES) - LIVE_ONLY
 ROWS_PER_FILE, _FILES_PER_RUN = 50_000, 12
 """So who looks for one ledger reads a small part of a large table: Delta's log tells which ids each file has. The largest tables
@@ -120,18 +127,30 @@ def write(
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
     label = Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id, zookeeper)
     options = {"zookeeper": zookeeper, **({"password": password} if password else {})}
+
+    def read(table: str) -> DataFrame:
+        return spark.read.format("bookspark").options(**options).option("table", table).load()
+
     names = written(checksums)
-    for number, table in enumerate(names):
-        begins(table, number, len(names))
-        rows = spark.read.format("bookspark").options(**options).option("table", table).load()
-        stamped = rows.withColumn("snapshot_id", F.lit(snapshot_id)).withColumn("snapshot_time", F.lit(now))
-        stamped = stamped.withMetadata("snapshot_id", {"comment": "The snapshot that the row belongs to"})
-        stamped = stamped.withMetadata("snapshot_time", {"comment": "When the snapshot began"})
-        writer = stamped.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        # To replace an empty table with an empty one makes a version only in a transaction with an id.
-        writer = writer.option("userMetadata", label.encode()).option("txnAppId", snapshot_id).option("txnVersion", 0)
-        writer = writer.option("maxRecordsPerFile", rows_per_file)
-        writer.options(**_TABLE_PROPERTIES).save(location(path, table))
+    parts: dict[str, DataFrame] = {}
+    with ExitStack() as used:
+        for number, table in enumerate(names):
+            begins(table, number, len(names))
+            if table == LEDGERS.name:
+                records = read(LEDGER_RECORDS.name).persist(StorageLevel.DISK_ONLY)
+                used.callback(records.unpersist)
+                parts = parts_of(records)
+            rows = parts[table] if table in parts else read(table)
+            stamped = rows.withColumn("snapshot_id", F.lit(snapshot_id)).withColumn("snapshot_time", F.lit(now))
+            stamped = stamped.withMetadata("snapshot_id", {"comment": "The snapshot that the row belongs to"})
+            stamped = stamped.withMetadata("snapshot_time", {"comment": "When the snapshot began"})
+            writer = stamped.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            # To replace an empty table with an empty one makes a version only in a transaction with an id.
+            writer = (
+                writer.option("userMetadata", label.encode()).option("txnAppId", snapshot_id).option("txnVersion", 0)
+            )
+            writer = writer.option("maxRecordsPerFile", rows_per_file)
+            writer.options(**_TABLE_PROPERTIES).save(location(path, table))
     return next(snapshot for snapshot in history(spark, path) if snapshot.snapshot_id == snapshot_id)
 
 
@@ -202,7 +221,9 @@ def commits(spark: SparkSession, path: Name) -> list[Commit]:
     schema = "commitInfo struct<timestamp: bigint, userMetadata: string>"
     log_errors_only(spark, GLOB_LOGGER)
     try:
-        logged = spark.read.schema(schema).json(f"{location(path, '*')}/_delta_log/*.json")
+        # The versions of snapshots that were given up may be removed meanwhile.
+        reader = spark.read.schema(schema).option("ignoreMissingFiles", "true")
+        logged = reader.json(f"{location(path, '*')}/_delta_log/*.json")
         rows = (
             logged.where("commitInfo.userMetadata IS NOT NULL").select("commitInfo.*", "_metadata.file_path").collect()
         )

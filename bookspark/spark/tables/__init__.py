@@ -3,7 +3,7 @@
 =====================  ===================================================================
 ``system_tables``      all tables by name, each with one line
 ``table``              what a system table is
-``ledgers``            ``ledgers``, ``fragments`` and ``accepted_losses``, from the metadata
+``ledgers``            ``ledgers``, ``fragments``, ``accepted_losses``, ``ledger_records`` and ``ledger_ids``, from the metadata
 ``bookies``            ``bookies`` and ``cookies``
 ``contents``           ``index_ranges``, ``entry_logs``, ``limbo`` and ``entry_checksums``, from each bookie
 ``condition``          ``disks``, from each bookie, and ``autorecovery``

@@ -1,8 +1,11 @@
 """System tables of ledgers: their metadata, and where the metadata says that their entries are.
 
 Law: ``metadata_version`` tells which state of a ledger a row is about. Rows of two tables with the same version are about the
-same state. A ledger whose record can't be decoded is named in ``ledgers`` and has no rows in the others. The plan holds ranges of
-ids and no ids, so neither it nor what Spark sends to tasks grows with the ledgers.
+same state. A ledger whose record can't be decoded is named in ``ledgers`` and has no rows in the others. Of a ledger that is not
+closed, bookies are asked for the last add confirmed first and the record is read afterwards, so confirmed entries lie where the
+record says. The plan holds ranges of ids and no ids, so neither it nor what Spark sends to tasks grows with the ledgers.
+
+``ledger_records`` has all of it in one reading, for snapshots: each of the three tables is a part of its columns (``parts_of``).
 """
 
 from __future__ import annotations
@@ -10,18 +13,24 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark.sql.types import ArrayType, StructType
+
 from bookspark.errors import BookKeeperError
-from bookspark.metadata.records.ledger_spans import ranges_of
+from bookspark.metadata.records.ledger_spans import IDS_PER_SPAN, ranges_of
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, ROLE_LABEL
 from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, text, time
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from pyspark.sql import DataFrame
+
     from bookspark.client import BookKeeper
 
 log = logging.getLogger(__name__)
@@ -52,13 +61,24 @@ def _plan_ledgers(bookkeeper: BookKeeper) -> list[Ids]:
     return [Ids(*ids) for ids in ranges_of(spans, each)]
 
 
+def _id_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
+    first = last = -1
+    for ledger_id in ids.listed(bookkeeper):
+        if first >= 0 and (ledger_id != last + 1 or ledger_id % IDS_PER_SPAN == 0):
+            yield first, last
+            first = -1
+        first, last = first if first >= 0 else ledger_id, ledger_id
+    if first >= 0:
+        yield first, last
+
+
 def _metadata(
-    bookkeeper: BookKeeper, ids: Ids, unreadable: list[int] | None = None
+    bookkeeper: BookKeeper, ledger_ids: Iterable[int], unreadable: list[int] | None = None
 ) -> Iterator[tuple[LedgerMetadata, int]]:
     """Each ledger's metadata and its version, without those that were deleted since the listing. A ledger whose record can't be
     decoded is put into ``unreadable``."""
     found: dict[int, str] = {}
-    yield from bookkeeper.metadata.read_ledgers(ids.listed(bookkeeper), found)
+    yield from bookkeeper.metadata.read_ledgers(ledger_ids, found)
     for ledger_id, why in found.items():
         log.warning("ledger %d: %s", ledger_id, why)
     if unreadable is not None:
@@ -82,60 +102,116 @@ def _with_last_add_confirmed(
 ) -> Iterator[tuple[LedgerMetadata, int, int | None]]:
     """As ``_metadata``, with the LAC. Bookies are asked about several open ledgers at a time."""
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as pool:
-        found = _metadata(bookkeeper, ids, unreadable)
+        found = _metadata(bookkeeper, ids.listed(bookkeeper), unreadable)
         while group := list(islice(found, _GROUP)):
             still_open = [one for one, _ in group if not one.closed]
             told = pool.map(lambda one: _last_add_confirmed(bookkeeper, one, password), still_open)
+            confirmed = {one.ledger_id: lac for one, lac in zip(still_open, told, strict=True)}
+            # An ensemble that changed meanwhile has entries up to this LAC.
+            newer = {one.ledger_id: (one, version) for one, version in _metadata(bookkeeper, confirmed, unreadable)}
             for metadata, version in group:
-                yield metadata, version, metadata.last_entry_id if metadata.closed else next(told)
+                if metadata.ledger_id in confirmed:
+                    if metadata.ledger_id not in newer:
+                        continue
+                    metadata, version = newer[metadata.ledger_id]
+                lac = metadata.last_entry_id if metadata.closed else confirmed[metadata.ledger_id]
+                yield metadata, version, lac
 
 
 def _ledger_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
     unreadable: list[int] = []
     for metadata, version, confirmed in _with_last_add_confirmed(bookkeeper, ids, password, unreadable):
-        labels = metadata.custom_metadata
-        epoch = labels.get(EPOCH_LABEL)
+        yield _ledger_row(metadata, version, confirmed)
+    for ledger_id in unreadable:
+        yield _unreadable_row(ledger_id)
+
+
+def _record_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
+    unreadable: list[int] = []
+    for metadata, version, confirmed in _with_last_add_confirmed(bookkeeper, ids, password, unreadable):
         yield (
-            metadata.ledger_id,
-            version,
-            metadata.state.value,
-            metadata.ensemble_size,
-            metadata.write_quorum,
-            metadata.ack_quorum,
-            metadata.digest_type.value,
-            metadata.ledger_type.value,
-            metadata.replication.value,
-            metadata.last_entry_id if metadata.closed else None,
-            metadata.length if metadata.closed else None,
-            confirmed,
-            len(metadata.fragments),
-            time(metadata.ctime_ms),
-            text(labels.get(LOG_LABEL)),
-            int(epoch) if epoch is not None and epoch.isdigit() and len(epoch) < 19 else None,
-            text(labels.get(ROLE_LABEL)),
-            json.dumps({name: text(value) for name, value in sorted(labels.items())}),
+            *_ledger_row(metadata, version, confirmed),
+            _structs(FRAGMENTS, metadata),
+            _structs(ACCEPTED_LOSSES, metadata),
         )
     for ledger_id in unreadable:
-        yield ledger_id, None, UNREADABLE, *[None] * (len(LEDGERS.columns) - 3)
+        yield *_unreadable_row(ledger_id), [], []
+
+
+def _structs(table: SystemTable, metadata: LedgerMetadata) -> list[dict[str, Any]]:
+    """What a record tells for ``table``, without the columns that all tables of ledgers have."""
+    rows = _fragments(metadata) if table is FRAGMENTS else _losses(metadata)
+    names = [name for name, _, _ in table.columns[_IN_COMMON:]]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _ledger_row(metadata: LedgerMetadata, version: int, confirmed: int | None) -> tuple[Any, ...]:
+    labels = metadata.custom_metadata
+    epoch = labels.get(EPOCH_LABEL)
+    return (
+        metadata.ledger_id,
+        version,
+        metadata.state.value,
+        metadata.ensemble_size,
+        metadata.write_quorum,
+        metadata.ack_quorum,
+        metadata.digest_type.value,
+        metadata.ledger_type.value,
+        metadata.replication.value,
+        metadata.last_entry_id if metadata.closed else None,
+        metadata.length if metadata.closed else None,
+        confirmed,
+        len(metadata.fragments),
+        time(metadata.ctime_ms),
+        text(labels.get(LOG_LABEL)),
+        int(epoch) if epoch is not None and epoch.isdigit() and len(epoch) < 19 else None,
+        text(labels.get(ROLE_LABEL)),
+        json.dumps({name: text(value) for name, value in sorted(labels.items())}),
+    )
+
+
+def _unreadable_row(ledger_id: int) -> tuple[Any, ...]:
+    return ledger_id, None, UNREADABLE, *[None] * (len(LEDGERS.columns) - 3)
 
 
 def _fragment_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
-    for metadata, version in _metadata(bookkeeper, ids):
-        for number, (fragment, last) in enumerate(metadata.fragment_ranges()):
-            yield metadata.ledger_id, version, number, fragment.first_entry_id, last, list(fragment.ensemble)
+    for metadata, version in _metadata(bookkeeper, ids.listed(bookkeeper)):
+        for row in _fragments(metadata):
+            yield metadata.ledger_id, version, *row
+
+
+def _fragments(metadata: LedgerMetadata) -> Rows:
+    for number, (fragment, last) in enumerate(metadata.fragment_ranges()):
+        yield number, fragment.first_entry_id, last, list(fragment.ensemble)
 
 
 def _loss_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
-    for metadata, version in _metadata(bookkeeper, ids):
-        accepted = metadata.accepted_loss
-        if accepted is None:
-            continue
-        for loss in accepted.losses:
-            yield (
-                metadata.ledger_id, version, loss.kind.value, loss.first, loss.last, list(loss.bookies),
-                accepted.by, time(accepted.at_ms), list(accepted.named),
-            )  # fmt: skip
+    for metadata, version in _metadata(bookkeeper, ids.listed(bookkeeper)):
+        for row in _losses(metadata):
+            yield metadata.ledger_id, version, *row
 
+
+def _losses(metadata: LedgerMetadata) -> Rows:
+    accepted = metadata.accepted_loss
+    if accepted is None:
+        return
+    for loss in accepted.losses:
+        yield (
+            loss.kind.value, loss.first, loss.last, list(loss.bookies),
+            accepted.by, time(accepted.at_ms), list(accepted.named),
+        )  # fmt: skip
+
+
+LEDGER_IDS = SystemTable(
+    "ledger_ids",
+    "One row per run of consecutive ids of ledgers; in a snapshot, of those that were there before the logs were read.",
+    (
+        ("first_ledger_id", LONG, "First id of the run"),
+        ("last_ledger_id", LONG, f"Last id of the run; a run ends before each multiple of {IDS_PER_SPAN:,}"),
+    ),
+    _plan_ledgers,
+    _id_rows,
+)
 
 ACCEPTED_LOSSES = SystemTable(
     "accepted_losses",
@@ -210,3 +286,33 @@ FRAGMENTS = SystemTable(
     _plan_ledgers,
     _fragment_rows,
 )
+
+_IN_COMMON = 2
+"""How many columns, ledger and version, all tables of ledgers begin with."""
+
+
+def _array_of(table: SystemTable) -> ArrayType:
+    return ArrayType(StructType(table.schema.fields[_IN_COMMON:]))
+
+
+LEDGER_RECORDS = SystemTable(
+    "ledger_records",
+    "One row per ledger: its row in ledgers, and its rows in fragments and accepted_losses, all of one reading of its record.",
+    (
+        *LEDGERS.columns,
+        ("fragment_rows", _array_of(FRAGMENTS), "Its rows in fragments"),
+        ("loss_rows", _array_of(ACCEPTED_LOSSES), "Its rows in accepted_losses"),
+    ),
+    _plan_ledgers,
+    _record_rows,
+)
+
+
+def parts_of(records: DataFrame) -> dict[str, DataFrame]:
+    """The tables that are parts of ``ledger_records``, by name."""
+    common = [name for name, _, _ in LEDGERS.columns[:_IN_COMMON]]
+    return {
+        LEDGERS.name: records.select(LEDGERS.schema.names),
+        FRAGMENTS.name: records.selectExpr(*common, "inline(fragment_rows)").to(FRAGMENTS.schema),
+        ACCEPTED_LOSSES.name: records.selectExpr(*common, "inline(loss_rows)").to(ACCEPTED_LOSSES.schema),
+    }

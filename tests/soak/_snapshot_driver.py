@@ -1,0 +1,145 @@
+"""The driver of one snapshot and its audits (``snapshot_scale``): ``python -m tests.soak._snapshot_driver ZOOKEEPER PATH``.
+
+Prints one JSON object. Memory is the most of any sample, in MiB resident; of Python, it is that of the largest process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+
+from bookspark.spark import snapshots
+from bookspark.spark.audit import runner
+from bookspark.spark.session import session
+
+_SECONDS_BETWEEN_SAMPLES = 0.5
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_OF_LEDGERS = ("ledger_ids", "ledgers", "fragments", "accepted_losses", "index_ranges")
+
+
+class _Watched:
+    """This process and its children, until ``end``."""
+
+    def __init__(self) -> None:
+        self.peaks = {"driver": 0, "executor": 0, "python": 0}
+        self._seconds: dict[tuple[int, float], float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def seconds(self) -> float:
+        """Processor time of all of them so far, of those that ended, too."""
+        self._look()
+        return sum(self._seconds.values())
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_SECONDS_BETWEEN_SAMPLES):
+            self._look()
+
+    def _look(self) -> None:
+        this = psutil.Process()
+        for one in (this, *this.children(recursive=True)):
+            try:
+                command = one.cmdline()
+                # A process that a JVM has just forked has another name, and the command and the memory of the JVM.
+                if command and command[0].endswith("java"):
+                    kind = "executor" if _EXECUTOR in command else "driver"
+                    self.peaks[kind] = max(self.peaks[kind], one.memory_info().rss >> 20)
+                elif command and "python" in command[0]:
+                    self.peaks["python"] = max(self.peaks["python"], one.memory_info().rss >> 20)
+                times = one.cpu_times()
+                self._seconds[one.pid, one.create_time()] = times.user + times.system
+            except psutil.Error:
+                pass
+
+
+def _run(zookeeper: str, path: str) -> dict[str, Any]:
+    watched = _Watched()
+    conf = {"spark.driver.memory": "4g", "spark.executor.memory": "4g"}
+    spark = session("scale", master="local-cluster[1,2,4096]", zookeeper=zookeeper, **conf)
+    spark.sparkContext.setLogLevel("OFF")
+    told: dict[str, Any] = {}
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        began, busy = time.monotonic(), watched.seconds()
+        parts[:] = []
+        yield
+        ended = time.monotonic()
+        moments = [at for _, at in parts] + [ended]
+        told[name] = {
+            "seconds": round(ended - began, 1),
+            "processor_seconds": round(watched.seconds() - busy, 1),
+            "each": {one: round(end - start, 1) for (one, start), end in zip(parts, moments[1:], strict=True)},
+        }
+        print(name, told[name], file=sys.stderr, flush=True)
+
+    parts: list[tuple[str, float]] = []
+
+    def begins(part: str, number: int, count: int) -> None:
+        parts.append((part, time.monotonic()))
+
+    with timed("snapshot"):
+        snapshots.write(spark, zookeeper, path, begins=begins)
+    tables = snapshots.tables(spark, path)
+    with timed("made_up_index"):
+        tables["index_ranges"] = _made_up_index(spark, tables["fragments"], f"{path}-index")
+    queries = [name for name in runner.names() if runner.NEEDS.get(name, "ledgers") in tables]
+    with timed("audits"):
+        findings = runner.run_over(spark, tables, queries, begins=begins)
+    jvm: Any = spark.sparkContext._jvm
+    jvm.System.gc()
+    runtime = jvm.Runtime.getRuntime()
+    heap = (runtime.totalMemory() - runtime.freeMemory()) >> 20
+    watched.end()
+    java: Any = spark.sparkContext._jsc
+    executors = java.sc().statusStore().executorList(False)
+    shuffled = sum(executors.apply(n).totalShuffleWrite() for n in range(executors.size()))
+    files = {
+        table: len(spark.read.format("delta").load(snapshots.location(path, table)).inputFiles())
+        for table in _OF_LEDGERS
+    }
+    rows = tables["ledgers"].count()
+    spark.stop()
+    return {
+        "ledgers": rows,
+        **told,
+        "driver_mib": watched.peaks["driver"],
+        "driver_heap_mib": heap,
+        "executor_mib": watched.peaks["executor"],
+        "python_mib": watched.peaks["python"],
+        "shuffled_mib": shuffled >> 20,
+        "files": files,
+        "findings": {one.name: one.total for one in findings},
+    }
+
+
+def _made_up_index(spark: SparkSession, fragments: DataFrame, path: str) -> DataFrame:
+    """What the index of the bookies would be, if each held what it should, but for the beginnings of each thousandth ledger."""
+    rows = fragments.selectExpr(
+        "EXPLODE(ensemble) AS bookie_id",
+        "ledger_id",
+        "first_entry_id",
+        "last_entry_id",
+        "ledger_id DIV 5000 AS entry_log",
+        "1000 * (ledger_id % 5000) AS position",
+        "100000L AS bytes",
+    )
+    rows.where("ledger_id % 1000 <> 0 OR first_entry_id > 0").write.parquet(path)
+    return spark.read.parquet(path)
+
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(_run(*sys.argv[1:])), flush=True)
