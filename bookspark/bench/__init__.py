@@ -8,6 +8,7 @@ The commands are ``bookspark bench …``; ``scripts/bench`` sets the checkout up
 ``repair``         a lost bookie's data is copied again, beside a plain copy of files
 ``micro_batches``  Spark's small commits beside one commit, and its triggers beside the sink noop
 ``peers``          the same work on Apache BookKeeper, Delta and Kafka, in turns, and tables of ratios
+``bare_source``    a Python data source that does nothing: what Spark itself costs with any
 ``trees``          the ledger bench of two commits, in turns
 ``page``           the tables of docs/performance.md, from what was kept
 ``kept_results``   what each run appends to a file, and what changed since the last one

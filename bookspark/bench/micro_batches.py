@@ -10,6 +10,9 @@ Law: what is compared runs by turns in one session on one cluster, after a warm-
 ``trigger source``      a trigger of a query from a log, one row each, whose sink does nothing
 ======================  =======================================================================================================
 
+The limit of both is a sink and a source in Python that do nothing (``bare_source``): Spark hands a micro-batch to three Python
+processes one after the other, which a sink of its own saves.
+
 A trigger takes what Spark's progress calls ``triggerExecution``; triggers follow each other without a pause.
 """
 
@@ -29,6 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from bookspark.bench.bare_source import BareSource
 from bookspark.bench.processes import family_cpu_seconds
 from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
@@ -60,6 +64,7 @@ def measure(rounds: int, scale: float, directory: Path | None) -> Iterator[Line]
             # A row for each trigger, those of the warm-up and those that Spark makes ahead too.
             write_log(bookkeeper, "rows", triggers + 4 * _WARM_UP_TRIGGERS, 1)
         spark = session("bench", master="local[2]", zookeeper=cluster.zookeeper)
+        spark.dataSource.register(BareSource)
         try:
             spark.sparkContext.setLogLevel("OFF")
             home = Path(place)
@@ -134,13 +139,19 @@ def _triggers(spark: SparkSession, triggers: int, home: Path) -> list[Line]:
     rows = generated.select(F.col("value").cast("string").cast("binary").alias("value"))
     log = spark.readStream.format("bookspark").option("log", "rows").option("maxOffsetsPerTrigger", 1).load()
     queries = {
-        "noop": rows.writeStream.format("noop"),
-        "sink": rows.writeStream.format("bookspark").option("log", f"sink-{home.name}"),
-        "source": log.writeStream.format("noop"),
+        ("bookspark", "noop"): rows.writeStream.format("noop"),
+        ("limit", "sink"): rows.writeStream.format("bare"),
+        ("bookspark", "sink"): rows.writeStream.format("bookspark").option("log", f"sink-{home.name}"),
+        ("limit", "source"): spark.readStream.format("bare").load().writeStream.format("noop"),
+        ("bookspark", "source"): log.writeStream.format("noop"),
     }
     return [
-        {"label": f"trigger {name}", **_trigger(query.option("checkpointLocation", str(home / name)), triggers)}
-        for name, query in queries.items()
+        {
+            "system": system,
+            "label": f"trigger {name}",
+            **_trigger(query.option("checkpointLocation", str(home / f"{system}-{name}")), triggers),
+        }
+        for (system, name), query in queries.items()
     ]
 
 

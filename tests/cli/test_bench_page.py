@@ -55,11 +55,12 @@ def test_rates_own_figures_the_best_of_a_peer_and_differences_are_judged_each_in
     micro = {
         "bookspark trigger noop": {"p50_ms": 200.0},
         "bookspark trigger sink": {"p50_ms": 225.0},
+        "limit trigger sink": {"p50_ms": 216.0},
         "bookspark commits 1500 count": {"seconds": 3.0, "commits": 1500},
         "bookspark commits 1 count": {"seconds": 1.0, "commits": 1},
     }
     judged = [
-        (row[0], row[2], row[4], row[6])
+        (row[0], row[2], row[4], row[6], *row[1:2][: row[0].startswith("… ")])
         for row in rows_of(with_tables(EMPTY, [run("ledger", figures), run("micro-batches", micro)]))
         if row[0]
     ]
@@ -69,7 +70,8 @@ def test_rates_own_figures_the_best_of_a_peer_and_differences_are_judged_each_in
         ("…", "the limit", "0.8", "met"),
         ("1,500 commits of ten rows, counted, s", "one commit", "3", "missed"),
         ("a trigger of one row into a log, p50 ms", "noop", "1.12", "met"),
-        ("… Bookspark's own share, ms", "noop", "", "met"),
+        ("… Bookspark's own share, ms", "noop", "", "met", "25"),
+        ("… more than a Python sink that does nothing, ms", "the limit", "", "", "9"),
     ]
 
 
@@ -81,6 +83,10 @@ def test_each_row_is_of_the_newest_run_that_measured_it_and_short_runs_are_none(
         run("ledger", {"bookspark L1": {"p50_ms": 1.0, "p99_ms": 9.0}}, scale=0.02),
     ]
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(one) + "\n" for one in runs))
+    runs = [run("micro-batches", {"bookspark trigger sink": {"p50_ms": 225.0}})]
+    assert [row[0] for row in rows_of(with_tables(EMPTY, runs))] == ["a trigger of one row into a log, p50 ms"], (
+        "a difference from what was not measured is not told"
+    )
     p50, *_, p99, idle = rows_of(with_tables(EMPTY, kept_runs(tmp_path)))
     assert p50[1] == "3" and p50[3] == "" and p50[6] == "not measured", "a figure of another run is not held against it"
     assert p99[0].endswith("p99 ms") and idle[1] == "7,000"

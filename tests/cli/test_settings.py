@@ -76,7 +76,7 @@ def test_processes_that_no_command_started_take_the_file_of_the_environment(
     path.write_text("[client]\ntls_ca = '/ca.pem'\n")
     monkeypatch.setenv("BOOKSPARK_CONFIG", str(path))
     assert (of_environment("client"), of_environment("bookie")) == ({"tls_ca": "/ca.pem"}, {})
-    process_client.client.cache_clear()
+    process_client.kept_client.cache_clear()
     assert process_client.client("h:2181").config.tls_ca == "/ca.pem", "Spark's workers, for one"
 
 

@@ -14,8 +14,8 @@ from bookspark.logs import create_log
 
 pytestmark = pytest.mark.spark
 
-ROW, ROWS, AT_ONCE = 4096, 6000, 500
-"""24 MiB in all, where a partition is of 4 MiB or more."""
+ROW, ROWS, AT_ONCE = 4096, 12_000, 500
+"""48 MiB in all, where a partition is of 8 MiB or more."""
 
 
 def _value(number: int) -> bytes:

@@ -119,14 +119,14 @@ def batches(cluster: LocalCluster, asked: Asked, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sink, "idle_closer", lambda: SimpleNamespace(in_use=nullcontext))
     monkeypatch.setattr(committer, "_committers", {})
     monkeypatch.setattr(data_ledgers, "_open", {})
-    process_client.client.cache_clear()
+    process_client.kept_client.cache_clear()
     made = MicroBatches(cluster.zookeeper, asked, properties)
     # The first micro-batches make ledgers and open them.
     made.write()
     assert made.read() == [b"row"] * 2
     yield made
     process_client.client(cluster.zookeeper).close()
-    process_client.client.cache_clear()
+    process_client.kept_client.cache_clear()
 
 
 def least(rounds: list[dict[tuple[str, str], int]], step: str) -> dict[str, int]:

@@ -26,7 +26,7 @@ from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.frames import log_frame
 from bookspark.spark.offload import Offloaded, offload, table
 from bookspark.spark.offload import offloading as module
-from bookspark.spark.process_client import client
+from bookspark.spark.process_client import client, kept_client
 from bookspark.spark.rows import arrow_rows
 from bookspark.spark.tables.system_tables import system_table
 from tests.awaiting import await_that
@@ -89,7 +89,7 @@ def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
     with LocalCluster(bookies=4, gc_wait_time_seconds=0.5, zookeeper=new_chroot()) as cluster:
         yield cluster
         client(cluster.zookeeper).close()
-        client.cache_clear()
+        kept_client.cache_clear()
 
 
 @pytest.fixture(scope="module")

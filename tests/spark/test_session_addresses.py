@@ -21,6 +21,8 @@ from tests.processes import listening_off_loopback
 conf = {"spark.driver.extraJavaOptions": sys.argv[2], "spark.executor.memory": "640m"}
 spark = session("addresses", master=sys.argv[1], **conf)
 assert spark.sparkContext.parallelize([1, 2], 2).map(lambda x: x + 1).sum() == 5
+unix = spark.sparkContext.parallelize([1], 1).map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).first()
+print("workers over Unix sockets:", unix.lower())
 print("off loopback:", listening_off_loopback(os.getpid()))
 """
 
@@ -37,3 +39,5 @@ def test_nothing_of_a_session_on_this_host_can_be_reached_from_another(tmp_path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "off loopback: []" in done.stdout.splitlines()
+    # Over TCP, a task of a stream waits 40 ms for its rows (docs/decisions/profile.md).
+    assert "workers over Unix sockets: true" in done.stdout.splitlines()

@@ -54,7 +54,7 @@ def test_one_large_range_becomes_partitions_of_the_target_size() -> None:
 
 def test_what_one_task_wrote_is_divided_unasked_and_evenly() -> None:
     """A micro-batch of less than 32 MiB was one partition, and one of 40 MiB was one of 32 and one of 8."""
-    for mebibytes, expected in ((1, 1), (4, 1), (12, 3), (40, 10), (300, 32), (2048, 64)):
+    for mebibytes, expected in ((1, 1), (8, 1), (12, 2), (40, 5), (300, 32), (2048, 64)):
         count = 1 << 14
         size = (mebibytes << 20) - splits.ENTRY_COST_BYTES * count
         parts = split(positioned([EntryRange(1, 0, count - 1, count, size)]), 1)

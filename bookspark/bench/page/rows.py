@@ -169,21 +169,25 @@ SPARK: Sequence[Row] = (
     ),
     Row(
         "triggers", "a trigger of one row into a log, p50 ms", "micro-batches", "bookspark trigger sink", "p50_ms",
-        ("bookspark trigger noop",), "noop", 1.15,
+        ("bookspark trigger noop",), "noop", 1.15, limit="limit trigger sink",
     ),
     Row(
         "triggers", "… Bookspark's own share, ms", "micro-batches", "bookspark trigger sink", "p50_ms",
         ("bookspark trigger noop",), "noop", 30.0, Bound.DIFFERENCE,
     ),
     Row(
+        "triggers", "… more than a Python sink that does nothing, ms", "micro-batches", "bookspark trigger sink", "p50_ms",
+        ("limit trigger sink",), "the limit", bound=Bound.DIFFERENCE,
+    ),
+    Row(
         "triggers", "a trigger of one row from a log, p50 ms", "micro-batches", "bookspark trigger source", "p50_ms",
-        ("bookspark trigger noop",), "noop",
+        ("bookspark trigger noop",), "noop", limit="limit trigger source",
     ),
     *(
         Row(
             words, f"{words}, {{rows:,}} rows of {size}, rows/s" if name == "delta" else "…", "spark",
             f"bookspark {case} {number} B", "rows_per_second", (f"{name} {case} {number} B",), peer,
-            aim if case != "copy" else None,
+            aim if case != "copy" else None, limit=f"limit {case} {number} B",
         )
         for case, words in (("write", "rows in"), ("read", "rows back"), ("copy", "rows from log to log"))
         for number, size in _SIZES.items()

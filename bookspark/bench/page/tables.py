@@ -78,6 +78,8 @@ def _measured(row: Row, runs: Sequence[Run]) -> _Line | None:
             continue
         choose = max if row.more_is_better else min
         theirs = _of(figures, row.beside, row.beside_figure or row.figure)
+        if row.bound is Bound.DIFFERENCE and not theirs:
+            continue
         (limit,) = _of(figures, (row.limit,), row.figure) or (None,)
         return _Line(row, run, ours, choose(theirs) if theirs else None, limit)
     return None

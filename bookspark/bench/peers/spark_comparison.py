@@ -6,7 +6,8 @@ its system up with few rows first. Rows come from a Parquet file that was read o
 
 Cases: rows a second of a batch write, of a batch read (it sums their bytes up) and of a query that copies all rows from one log,
 table or topic to another (``availableNow``), at 100 B and 1 KiB a row, with the processor time of Spark and servers together,
-which says more than rows a second on a machine with other work. Latency from the moment when a row's file is there to the moment
+which says more than rows a second on a machine with other work. Beside Bookspark stands what a Python data source that does
+nothing takes with the same rows (``limits``). Latency from the moment when a row's file is there to the moment
 when a second query has the row. A first query is in between, and both begin a micro-batch as soon as there is something.
 """
 
@@ -26,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from bookspark.bench.bare_source import BareSource
 from bookspark.bench.kept_results import checkout, keep
 from bookspark.bench.peers.kafka_peer import kafka_jars
 from bookspark.bench.peers.spark_systems import SYSTEMS, System
@@ -39,6 +41,8 @@ _BETWEEN_FILES_SECONDS = 0.35
 _WAIT_SECONDS_MAX = 600.0
 _WARM_UP_ROWS = 1000
 _CORES = 2
+_BARE_BATCH_BYTES = 512 << 10
+"""About the size of the Arrow batches that Bookspark's source yields."""
 
 Line = dict[str, Any]
 
@@ -64,7 +68,7 @@ def compare(
             for name in systems:
                 try:
                     for line in turn(name, home, number, broker_jars, connector, scale):
-                        line |= {"system": name, "round": number, "load": os.getloadavg()[0]}
+                        line = {"system": name, **line, "round": number, "load": os.getloadavg()[0]}
                         print(json.dumps(line), flush=True)
                         print(json.dumps(line), file=results, flush=True)
                         lines.append(line)
@@ -83,6 +87,8 @@ def turn(
     with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
         inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
         yield from measure(spark, system, inputs, home / f"{name}{number}", scale)
+        if name == "bookspark":
+            yield from limits(spark, system, inputs)
 
 
 @contextmanager
@@ -136,6 +142,25 @@ def measure(
     latencies = latency(spark, system, folder, max(10, int(LATENCY_FILES * min(scale, 1))))
     percentiles = quantiles(latencies, n=100)
     yield {"case": "latency", "p50_seconds": median(latencies), "p99_seconds": percentiles[98], "files": len(latencies)}
+
+
+def limits(spark: SparkSession, system: System, inputs: dict[int, DataFrame]) -> Iterator[Line]:
+    """The lines of a Python data source that does nothing, with the rows and in as many tasks as ``system``."""
+    spark.dataSource.register(BareSource)
+    next(iter(inputs.values())).limit(_WARM_UP_ROWS).repartition(_CORES).write.format("bare").mode("append").save()
+    for size, rows in inputs.items():
+        count, tasks = rows.count(), system.read(spark, f"rows-{size}").rdd.getNumPartitions()
+        shape = {"rows": count, "partitions": tasks, "rowBytes": size, "batchRows": _BARE_BATCH_BYTES // size}
+        # Each worker makes its batch the first time.
+        for is_warm_up in (True, False):
+            clock = Clock(count)
+            found = _sum_of(spark.read.format("bare").options(**shape).load())
+            assert found == count * size, f"{found} bytes came back, not {count * size}"
+            if not is_warm_up:
+                yield {"system": "limit", "case": f"read {size} B", **clock.figures()}
+        clock = Clock(count)
+        rows.write.format("bare").mode("append").save()
+        yield {"system": "limit", "case": f"write {size} B", **clock.figures()}
 
 
 def copy(spark: SparkSession, system: System, name: str, checkpoint: Path) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from bookspark.protocol.logs.commits import EntryRange
 
-PARTITION_BYTES_MIN, PARTITION_BYTES_MAX = 4 << 20, 32 << 20
+PARTITION_BYTES_MIN, PARTITION_BYTES_MAX = 8 << 20, 32 << 20
 """About the smallest partition of what is divided unasked, and the largest one, in bytes of payload and ENTRY_COST_BYTES for each
 entry."""
 PARTITIONS_WANTED = 32

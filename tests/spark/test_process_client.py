@@ -1,0 +1,31 @@
+"""A Spark worker's client: what it spares the worker's collector."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_WORKER = """
+import gc
+import bookspark.client
+bookspark.client.BookKeeper = lambda zookeeper, **options: object()
+from bookspark.spark.process_client import client
+first = client("one:1")
+frozen = gc.get_freeze_count()
+assert client("one:1") is first and gc.get_freeze_count() == frozen
+import wave
+assert client("one:1") is first
+print(frozen, gc.get_freeze_count() > frozen, gc.is_tracked(wave.__dict__))
+"""
+
+
+@pytest.mark.parametrize("reused", [True, False])
+def test_what_a_worker_has_loaded_is_not_collected_after_each_task(reused: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
+    environment |= {"SPARK_REUSE_WORKER": "1"} if reused else {}
+    told = subprocess.run(
+        [sys.executable, "-c", _WORKER], env=environment, capture_output=True, text=True, check=True, timeout=120
+    ).stdout.split()
+    # The modules that are loaded later are spared too, and a process that is no reused worker keeps its collector as it is.
+    assert (int(told[0]) > 10_000, told[1]) == (reused, str(reused))
