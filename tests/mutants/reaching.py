@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from tests.mutants.changing import ROOT, Known, Part, place_of
+
+_OFTEN = 300
+"""So often a test enters a function before the lines of it that were not seen count as reached."""
 
 Place = tuple[str, str, int]
 """Path below the root, function, lines from the function's head."""
@@ -92,9 +96,11 @@ def _module(run: Run) -> str:
 
 
 def traced(part: Part, test: str, run: Callable[[], str], clock: Callable[[], float]) -> Run:
-    """Run it and note the lines. A function of which all lines were seen is not looked at again."""
+    """Run it and note the lines. A function of which all lines were seen is not looked at again. Neither is one that was entered
+    often: all its lines count as reached then, and a test that does much is not slowed down much."""
     folder = str(part.folder)
     left: dict[CodeType, set[int]] = {}
+    entered: Counter[CodeType] = Counter()
     seen: set[tuple[str, int]] = set()
 
     def enter(frame: FrameType, event: str, argument: object) -> Any:
@@ -103,7 +109,14 @@ def traced(part: Part, test: str, run: Callable[[], str], clock: Callable[[], fl
             return None
         if code not in left:
             left[code] = {line for _, _, line in code.co_lines() if line is not None} - {code.co_firstlineno}
-        return line if left[code] else None
+        if not left[code]:
+            return None
+        entered[code] += 1
+        if entered[code] > _OFTEN:
+            seen.update((code.co_filename, line) for line in left[code])
+            left[code] = set()
+            return None
+        return line
 
     def line(frame: FrameType, event: str, argument: object) -> Any:
         left[frame.f_code].discard(frame.f_lineno)
