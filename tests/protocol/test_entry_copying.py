@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -166,6 +167,17 @@ def test_bookies_that_never_answer_are_not_asked_for_every_entry():
     (told,) = fail.error.entries
     assert (told.first, told.last, told.unreached) == (0, 99_999, ("b1", "b2", "b3"))
     assert not told.lost, "they may be back tomorrow"
+
+
+@pytest.mark.parametrize("e", [3, 4])
+def test_what_nobody_can_give_is_told_write_set_by_write_set(e):
+    """Bookies that don't answer are not asked again, and what is said of one entry holds for no more than its write set."""
+    ensembles = [tuple(f"b{i + k}" for i in range(1, e + 1)) for k in (0, 10)]
+    found = closed(9, e=e)
+    found = replace(found, fragments=(Fragment(0, ensembles[0]), Fragment(6, ensembles[1])))
+    fail = Bookies(EntryCopying(found, [Copy(0, 9, "b99")], 10_000), away=(*ensembles[0], *ensembles[1])).run()
+    told = {i: one.answers.keys() for one in fail.error.entries for i in range(one.first, one.last + 1)}
+    assert told == {i: set(found.write_set_of(i)) for i in range(10)}
 
 
 def test_a_target_that_takes_nothing_is_not_tried_with_every_entry():

@@ -12,6 +12,7 @@ from bookspark.protocol.logs.lanes import (
     BATCH_WRITES,
     LANES_MAX,
     TooManyLanesError,
+    after_of,
     is_offset,
     lane_in_index,
     lane_name,
@@ -25,6 +26,7 @@ from bookspark.protocol.logs.lanes import (
     with_lane,
     with_writer,
     writer_of,
+    writers_of_lanes,
 )
 from bookspark.protocol.logs.log_record import AnotherQueryError, Lane, LogChangedError, LogRecord
 
@@ -114,6 +116,23 @@ def test_a_number_is_given_out_once_and_a_writer_has_one_lane() -> None:
     with pytest.raises(LogChangedError):
         with_lane(ended, 1, writer_of("q3"))
     assert lane_in_index(with_lane(ended, 2, writer_of("q3")), writer_of("q3")) == 2
+
+
+def test_who_writes_each_lane_and_what_a_lane_goes_on_after() -> None:
+    record = with_lane(with_lane(OWNED, 1, writer_of("q2")), 2, writer_of("q3"), after=1, follows=writer_of("q0"))
+    ended = replace(new_lane(OWNED, 7), ended_rows=5)
+    assert writers_of_lanes(record, [new_lane(record, 1), ended]) == {
+        "orders": "query:q1",
+        "orders@1": "query:q2",
+        "orders@2": "query:q3",
+        "orders@7": "ended",
+    }
+    assert writers_of_lanes(EMPTY, []) == {"orders": BATCH_WRITES}
+    assert [after_of(record, lane) for lane in (0, 1, 2)] == [0, 0, 1]
+
+
+def test_a_log_keeps_its_first_dictionary() -> None:
+    assert EMPTY.with_dictionary(b"one").with_dictionary(b"two").dictionary == b"one"
 
 
 def test_the_index_has_room_for_so_many_lanes() -> None:
