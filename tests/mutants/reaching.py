@@ -71,14 +71,16 @@ class Reached:
         for run in runs:
             for place in run.reached:
                 self._by_place.setdefault(place, []).append(run)
-            for path in {path for path, _, _ in run.reached}:
+            paths = {path for path, _, _ in run.reached}
+            for path in paths | {str(Path(path).parent) for path in paths}:
                 self._by_path.setdefault(path, []).append(run)
 
     def by(self, mutant: Known) -> list[Run]:
         """Those who reach the mutant, the quickest first."""
         path = str(Path(mutant.path).relative_to(ROOT))
         if not mutant.first:
-            return self._in_turn(self._by_path.get(path, []))
+            # A table may stand in a module without a function: then all judge it that reach its shelf.
+            return self._in_turn(self._by_path.get(path) or self._by_path.get(str(Path(path).parent), []))
         function, first = place_of(mutant.path, mutant.first)
         found = {
             run.test: run
