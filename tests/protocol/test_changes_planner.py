@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -52,7 +54,7 @@ def observed(
     return Observed(seen, Fragments(fragments), autorecovery_enabled=autorecovery)
 
 
-def decided(
+def _decided(
     wanted: Wanted,
     fragments: Iterable[Placed] = (),
     bookies: str = "abcd",
@@ -67,8 +69,13 @@ def decided(
     return decide(wanted, progress, observed(fragments, bookies, autorecovery, **changed))
 
 
+def decided(*arguments: Any, **more: Any) -> Callable[[], Decision]:
+    """It is decided in the test, and not while the tests are collected."""
+    return partial(_decided, *arguments, **more)
+
+
 AGAIN: dict[str, object] = {"incarnation": 2}
-STEPS: dict[str, tuple[Decision, list[Step]]] = {
+STEPS: dict[str, tuple[Callable[[], Decision], list[Step]]] = {
     "a restart begins read-only": (decided(RESTART, [CLOSED, OPEN]), [SetReadOnly("a")]),
     "it needs no other bookie if its copies can spare it": (decided(RESTART, [CLOSED], "abc"), [SetReadOnly("a")]),
     "read-only, and nobody writes to it": (decided(RESTART, [CLOSED], quieted="a", a=QUIET), [Restart("a")]),
@@ -135,8 +142,8 @@ STEPS: dict[str, tuple[Decision, list[Step]]] = {
 
 @pytest.mark.parametrize("what", STEPS)
 def test_the_next_steps(what: str) -> None:
-    decision, steps = STEPS[what]
-    assert decision == Decision(tuple(steps))
+    look, steps = STEPS[what]
+    assert look() == Decision(tuple(steps))
 
 
 WAITS = {
@@ -163,8 +170,9 @@ WAITS = {
 
 @pytest.mark.parametrize("what", WAITS)
 def test_what_is_waited_for(what: str) -> None:
-    assert not WAITS[what].steps and not WAITS[what].refusals
-    assert what in "; ".join(WAITS[what].waits)
+    decision = WAITS[what]()
+    assert not decision.steps and not decision.refusals
+    assert what in "; ".join(decision.waits)
 
 
 def unreadable() -> Decision:
@@ -177,7 +185,7 @@ REFUSALS = {
     "a is to leave: don't ask for anything else": decided(Wanted(restart=frozenset("a"), remove=frozenset("a"))),
     "x, which is to get the copies of a": decided(Wanted(move={"a": ("x",)})),
     "b, which is to get the copies of a": decided(Wanted(move={"a": ("b",)}, remove=frozenset("b"))),
-    "ledger 9 may name any bookie": unreadable(),
+    "ledger 9 may name any bookie": unreadable,
     "`bookspark autorecovery disable`": decided(Wanted(restart=frozenset("ab"), at_once=2)),
     "ledger 1 has a, b, c, and no other": decided(REMOVE, [CLOSED], "abc"),
     "ledger 4 has a, b, and no other": decided(RESTART, [ALL_NEEDED], "ab"),
@@ -187,8 +195,9 @@ REFUSALS = {
 
 @pytest.mark.parametrize("what", REFUSALS)
 def test_what_can_not_be_done(what: str) -> None:
-    assert not REFUSALS[what].steps and not REFUSALS[what].waits
-    assert what in "; ".join(REFUSALS[what].refusals)
+    decision = REFUSALS[what]()
+    assert not decision.steps and not decision.waits
+    assert what in "; ".join(decision.refusals)
 
 
 def test_a_step_that_takes_a_bookie_down_is_permitted_only_if_it_is_decided_again() -> None:
@@ -276,7 +285,7 @@ def test_a_disk_and_a_removal_are_foreseen_and_what_was_seen_stays() -> None:
 
 def test_a_change_that_waits_is_foreseen_up_to_there() -> None:
     steps = list(foreseen(REMOVE, Progress({"a": Before(1, 0)}), observed([CLOSED], d=DOWN)))
-    assert steps == [decided(REMOVE, [CLOSED], d=DOWN)]
+    assert steps == [_decided(REMOVE, [CLOSED], d=DOWN)]
 
 
 # -- the index of fragments

@@ -6,6 +6,8 @@ Only repair changes the record after that, and only its ensembles (docs/decision
 
 from __future__ import annotations
 
+from bookspark.simulation.clients.recoverer import RecovererClient
+from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.view import WorldView
 
 
@@ -13,7 +15,8 @@ def check(view: WorldView) -> str | None:
     if view.deleted:
         return None
     metadata = view.metadata
-    for client in (view.writer, *view.recoverers):
+    clients: tuple[WriterClient | RecovererClient, ...] = (view.writer, *view.recoverers)
+    for client in clients:
         if client.told_end is not None and (
             not metadata.closed or client.told_end != (metadata.last_entry_id, metadata.length)
         ):
