@@ -18,7 +18,7 @@ from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.changes.observed import Fragments, placed
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.protocol.repair.stopping import Danger, fewest_left
+from bookspark.protocol.repair.stopping import Danger
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from tests.autorecovery.kit import NAMES
 from tests.protocol.test_both_say_the_same_of_a_stop import BOOKIES, some, some_ledger
@@ -194,16 +194,3 @@ def test_a_stranger_is_refused():
     stage.bookies("abc")
     with pytest.raises(ConfigurationError):
         stage.foresees("x")
-
-
-def test_how_few_may_be_left():
-    assert fewest_left("abc", 3, 2, False, {"a"}, ()) is None
-    assert fewest_left("abc", 3, 2, False, {"a"}, {"b"}) == 1
-    assert fewest_left("abc", 3, 2, False, {"a", "b", "c"}, ()) == 0
-    assert fewest_left("abc", 3, 2, False, {"d"}, {"b", "c"}) is None
-    # Open: two that are silent are an ack quorum that can't be asked.
-    assert fewest_left("abcd", 4, 2, True, {"a"}, {"b"}) == 2
-    assert fewest_left("abcd", 4, 2, False, {"a"}, {"b"}) is None
-    # Striped: no entry lies on both a and c.
-    assert fewest_left("abcd", 2, 1, False, {"a", "c"}, ()) is None
-    assert fewest_left("abcd", 2, 1, False, {"a", "b"}, ()) == 0

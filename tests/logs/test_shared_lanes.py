@@ -27,7 +27,6 @@ from bookspark.logs.producer import Producer
 from bookspark.logs.readers import lane_share
 from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.metadata.records.documents import read_struct
-from bookspark.protocol.logs.lane_shares import moves
 from bookspark.protocol.logs.lanes import ended_before, rows_before
 from tests.awaiting import await_that
 from tests.logs.test_producer_faults import Cluster
@@ -249,29 +248,6 @@ def test_without_a_group_nothing_is_shared() -> None:
     log = Log(Cluster().memory, LogAddress("memory", LOG))
     with pytest.raises(ConfigurationError, match="give its name"):
         log.reader(share=True)
-
-
-@pytest.mark.parametrize("lanes", range(8))
-@pytest.mark.parametrize("count", range(1, 6))
-def test_all_have_the_same_number_of_lanes_or_one_more(lanes: int, count: int) -> None:
-    members, holders = [f"{n}" for n in range(count)], dict[int, str]()
-    for _ in range(3):
-        for name in reversed(members):
-            found = moves(range(lanes), members, name, holders, ())
-            assert not set(found.leave) & set(found.take)
-            holders = {lane: holder for lane, holder in holders.items() if lane not in found.leave}
-            holders |= dict.fromkeys(found.take, name)
-    shares = Counter(holders.values())
-    assert sum(shares.values()) == lanes and all(shares[name] - lanes // count in (0, 1) for name in members)
-
-
-def test_lanes_of_which_something_is_unsaved_stay() -> None:
-    holders = {1: "a", 2: "a", 3: "a", 4: "a"}
-    assert moves([1, 2, 3, 4], ["a", "b"], "a", holders, [2, 3, 4]) == ([1], [])
-    assert moves([1, 2, 3, 4], ["a", "b"], "a", holders, []) == ([3, 4], [])
-    assert moves([1, 2, 3, 4], ["a", "b"], "b", holders, []) == ([], [])
-    assert moves([2, 3, 4], ["a", "b"], "a", holders, [2, 3, 4]) == ([1], []), "it has ended, and all of it was read"
-    assert moves([2, 3, 4], ["a", "b"], "a", holders, [1, 2, 3, 4]) == ([], [])
 
 
 # -- on real bookies

@@ -180,14 +180,16 @@ class Judge:
     def _simulate(self) -> str:
         """The violation, or the error of a machine, that random schedules of all modes end in."""
         from bookspark.simulation.search.random_schedules import RandomSchedules
+        from bookspark.simulation.search.uncollected import uncollected
 
         schedules = RandomSchedules({})
         try:
-            for number in range(self._schedules):
-                # A block of neighbours has the same options: steps of 7 see many options, and some of them more often.
-                violation = schedules.schedule(7 * number)[2]
-                if violation is not None:
-                    return violation.invariant
+            with uncollected():
+                for number in range(self._schedules):
+                    # A block of neighbours has the same options: steps of 7 see many options, and some of them more often.
+                    violation = schedules.schedule(7 * number)[2]
+                    if violation is not None:
+                        return violation.invariant
         except Exception as error:
             return type(error).__name__
         return ""

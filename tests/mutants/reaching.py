@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from tests.mutants.changing import ROOT, Known, Part, place_of
+
+_OFTEN = 300
+"""So often a test enters a function before the lines of it that were not seen count as reached."""
 
 Place = tuple[str, str, int]
 """Path below the root, function, lines from the function's head."""
@@ -67,14 +71,16 @@ class Reached:
         for run in runs:
             for place in run.reached:
                 self._by_place.setdefault(place, []).append(run)
-            for path in {path for path, _, _ in run.reached}:
+            paths = {path for path, _, _ in run.reached}
+            for path in paths | {str(Path(path).parent) for path in paths}:
                 self._by_path.setdefault(path, []).append(run)
 
     def by(self, mutant: Known) -> list[Run]:
         """Those who reach the mutant, the quickest first."""
         path = str(Path(mutant.path).relative_to(ROOT))
         if not mutant.first:
-            return self._in_turn(self._by_path.get(path, []))
+            # A table may stand in a module without a function: then all judge it that reach its shelf.
+            return self._in_turn(self._by_path.get(path) or self._by_path.get(str(Path(path).parent), []))
         function, first = place_of(mutant.path, mutant.first)
         found = {
             run.test: run
@@ -102,10 +108,12 @@ class _Tracer:
         """Forget what was noted, and note the lines below ``folder``."""
         self._folder = folder
         self._left: dict[CodeType, set[int]] = {}
+        self._entered: Counter[CodeType] = Counter()
         self.seen: set[tuple[str, int]] = set()
 
     def enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        """The trace function. A function of which all lines were seen is not looked at again."""
+        """The trace function. A function of which all lines were seen is not looked at again. Neither is one that was entered
+        often: all its lines count as reached then, and a test that does much is not slowed down much."""
         code = frame.f_code
         if not code.co_filename.startswith(self._folder):
             return None
@@ -113,7 +121,14 @@ class _Tracer:
         if left is None:
             left = {line for _, _, line in code.co_lines() if line is not None} - {code.co_firstlineno}
             self._left[code] = left
-        return self._line if left else None
+        if not left:
+            return None
+        self._entered[code] += 1
+        if self._entered[code] > _OFTEN:
+            self.seen.update((code.co_filename, line) for line in left)
+            left.clear()
+            return None
+        return self._line
 
     def _line(self, frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code.co_filename.startswith(self._folder):

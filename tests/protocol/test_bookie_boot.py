@@ -9,10 +9,17 @@ import pytest
 from bookspark.protocol.bookie.bookie_boot import (
     NO_LOSSY_BOOT,
     NOT_NAMED,
+    HealedNoted,
     LossyBootNoted,
+    MarksTogether,
+    MarksTold,
+    absence_unsure,
     answer_unsure,
     first_contact,
+    first_mark,
+    in_limbo,
     is_lossy,
+    marks_together,
     phase_one,
 )
 from bookspark.protocol.bookie.bookie_ledger import (
@@ -65,6 +72,10 @@ class TestPhaseOne:
 
     def test_boots_are_counted_and_the_mark_never_falls(self):
         assert phase_one("b2", [], 15, LossyBootNoted(4, 20)).mark == LossyBootNoted(5, 20)
+        assert phase_one("b2", [], 25, LossyBootNoted(4, 20)).mark == LossyBootNoted(5, 25)
+
+    def test_a_ledger_whose_record_nobody_can_read_may_be_open_and_name_the_bookie(self):
+        assert phase_one("b2", [], 20, unreadable=[3]).records == (FenceNoted(3), LimboNoted(3, 1))
 
 
 class TestLimbo:
@@ -103,6 +114,19 @@ class TestLimbo:
     def test_what_is_noted_makes_the_same_ledger_again(self):
         ledger = replayed(MasterKeyNoted(7, KEY), LimboNoted(7, 2), LimboCleared(7, 1), FenceUnsureNoted(7))
         assert replayed(*ledger.control_records()) == ledger
+
+    @pytest.mark.parametrize(
+        ("records", "limbo"),
+        [
+            ([LimboNoted(7, 1)], {7}),
+            ([LimboNoted(7, 1), LimboCleared(7, 1)], set()),
+            ([LimboNoted(7, 2), LimboNoted(7, 1), LimboCleared(7, 1)], {7}),
+            ([LimboNoted(7, 2), LimboCleared(7, 2), LimboCleared(7, 1)], set()),
+            ([LimboNoted(7, 1), LimboNoted(8, 1), LimboCleared(7, 1), FenceNoted(9)], {8}),
+        ],
+    )
+    def test_the_records_of_a_directory_tell_which_ledgers_are_in_limbo_in_any_order(self, records, limbo):
+        assert all(in_limbo(order) == limbo for order in permutations(records))
 
 
 class TestTheLossyBootMark:
@@ -188,3 +212,55 @@ class TestTheSyncOfAVDLedger:
 
     def test_nor_with_a_wrong_password(self):
         assert replayed(MasterKeyNoted(7, b"other")).admit_sync(KEY).response == UNAUTHORIZED
+
+
+def told(boot, highest_ledger_id, healed):
+    return MarksTold(LossyBootNoted(boot, highest_ledger_id), HealedNoted(healed))
+
+
+class TestSeveralDirectories:
+    @pytest.mark.parametrize(
+        ("tell", "together"),
+        [
+            # All is healed.
+            ([told(1, 20, 1)], ((1, 20), 1, ())),
+            ([told(1, 20, 1), told(2, 30, 2)], ((2, 30), 2, ())),
+            # One never heard of a lossy boot.
+            ([told(0, -1, 0), told(2, 20, 1)], ((2, 20), 1, (1,))),
+            # None is healed: the number stays where both speak of the same boot, and rises above all where they do not.
+            ([told(1, 20, 0), told(1, 20, 0)], ((1, 20), 0, (0, 1))),
+            ([told(1, 20, 0), told(3, 30, 2)], ((4, 30), 2, (0, 1))),
+            # What a later boot has healed was lost before it too; what an earlier one has healed may be lost again.
+            ([told(1, 20, 0), told(1, 30, 1)], ((1, 30), 1, ())),
+            ([told(1, 30, 0), told(1, 20, 1)], ((2, 30), 1, (0,))),
+            ([told(1, 20, 0), told(1, 20, 1)], ((2, 20), 1, (0,))),
+            ([told(1, 30, 0), told(5, 20, 5)], ((6, 30), 5, (0,))),
+        ],
+    )
+    def test_they_are_healed_together_if_each_is_or_a_later_boot_is(self, tell, together):
+        mark, healed, not_healed = together
+        assert marks_together(tell) == MarksTogether(LossyBootNoted(*mark), HealedNoted(healed), not_healed)
+
+
+class TestWhatALimboDoesNotTellOf:
+    @pytest.mark.parametrize(
+        ("ledger_id", "ledger", "healed", "unsure"),
+        [
+            (7, None, 1, True),
+            (20, None, 1, True),
+            (21, None, 1, False),
+            (7, None, 2, False),
+            (7, replayed(), 1, True),
+            (7, replayed(LimboNoted(7, 2)), 1, False),
+            (7, replayed(LimboNoted(7, 2), LimboCleared(7, 2)), 1, False),
+            (7, replayed(LimboNoted(7, 1), LimboCleared(7, 1)), 1, True),
+        ],
+    )
+    def test_a_ledger_up_to_the_mark_may_have_lost_entries_until_all_is_healed(self, ledger_id, ledger, healed, unsure):
+        assert absence_unsure(ledger_id, ledger, LossyBootNoted(2, 20), HealedNoted(healed)) is unsure
+
+    def test_the_first_boot_notes_which_ledgers_were_there_before(self):
+        assert first_mark(20) == LossyBootNoted(0, 20)
+        assert first_mark(0) == LossyBootNoted(0, 0)
+        assert first_mark(-1) is None
+        assert first_mark(20, MARK) is None

@@ -178,13 +178,23 @@ def test_a_few_ranges_that_come_to_many_make_the_same_set():
         first, ids = 0, set()
         for _ in range(_MANY + 20):
             first += 2 + random.randrange(4)
-            ids |= set(range(first, first := first + random.randrange(3)))
+            ids |= set(range(first, first := first + 1 + random.randrange(3)))
         ranges = with_ranges(NO_RANGES, [(one, one) for one in ids])
+        assert len(ranges) > _MANY
         others = [
             (one, one + random.randrange(9)) for one in random.choices(range(first + 9), k=random.randrange(_FEW + 1))
         ]
         ids |= {one for begin, end in others for one in range(begin, end + 1)}
         assert with_ranges(ranges, others) == with_ranges(NO_RANGES, [(one, one) for one in ids])
+
+
+def test_copies_in_a_directory_out_of_use_are_lacking_until_they_are_held_again():
+    ledger = used()
+    ledger.lose([(0, 1)])
+    ledger.lose_for_now([(3, 4)])
+    assert (ledger.lost, ledger.lacking) == (((0, 1),), ((0, 1), (3, 4)))
+    ledger.entries_back([(1, 3)])
+    assert (ledger.lost, ledger.lacking) == (((0, 0),), ((0, 0), (4, 4)))
 
 
 def test_a_reader_shows_no_key_or_the_right_one():

@@ -60,7 +60,8 @@ def test_a_crash_after_any_stamp_of_a_first_boot_leaves_a_bootable_bookie() -> N
         (lambda: check(MINE, None, None, data=(TWO,)), ["metadata store has no cookie", "cookie create"]),
         (lambda: check(MINE, MINE, replace(MINE, nonce="nonce-2")), ["expected", "nonce-2", "found", "nonce-1"]),
         (lambda: check(MINE, None, MINE, data=(ONE,)), [f"directory {TWO}", "missing or was emptied", "cookie fix"]),
-        (lambda: check(None, MINE, MINE), [f"directory {ONE}", "missing or was emptied"]),
+        (lambda: check(MINE, None, MINE, data=(TWO,)), [f"directory {TWO}", "found none, but other files, its disk"]),
+        (lambda: check(None, MINE, MINE), [f"directory {ONE}", "found none; its disk is missing or was emptied"]),
     ],
 )
 def test_any_other_combination_stays_down_and_says_what_to_do(case, says: list[str]) -> None:  # type: ignore[no-untyped-def]

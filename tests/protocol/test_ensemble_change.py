@@ -523,6 +523,20 @@ def test_a_bookie_that_was_slow_and_then_failed_is_replaced_by_whatever_there_is
     assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1",))]
 
 
+@pytest.mark.parametrize(("fails", "missed"), [(failing, 1), (lambda: held_up("b1"), 0)], ids=["refused", "held up"])
+@pytest.mark.parametrize("is_released", [True, False])
+def test_one_that_was_kept_has_failed_up_to_the_last_entry_that_it_missed_and_no_further(fails, missed, is_released):
+    pair = fails()
+    (choose,) = pair.writer.wanted
+    pair.writer.chooses()
+    if is_released:
+        pair.writer.answers("b2", missed)
+    pair.append()
+    pair.writer.answers(choose.replaced[0], missed + 1)
+    pair.writer.step(BookiesChanged())
+    assert pair.writer.wanted == ([] if is_released else [choose])
+
+
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_what_was_put_off_is_due_again_for_one_who_gives_up_without_enough_copies(copies):
     """Two of three bookies are left: enough for two copies, and one too few for three."""

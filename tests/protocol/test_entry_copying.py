@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -157,6 +158,29 @@ def test_copies_of_an_open_ledger_tell_a_lac_that_is_certainly_confirmed():
     assert copying.step(ReadAnswered(read.bookie, 2, 5, OK, "e")) == [SendAdd(("b4",), 2, 5, 7, "e")]
 
 
+class ShortAnswers(Bookies):
+    """Bookies whose answers are full after ten entries."""
+
+    def __init__(self, copying):
+        super().__init__(copying)
+        self.asked = []
+
+    def read(self, read):
+        self.asked.append(read)
+        return ReadAnswered(read.bookie, read.first, min(read.last, read.first + 9), OK, "entries")
+
+
+def test_once_an_answer_was_full_no_run_is_longer_than_an_answer():
+    """A longer run needs a second request, which waits for the answer to the first."""
+    entry_bytes = RUN_BYTES // 100
+    bookies = ShortAnswers(EntryCopying(closed(1999, entry_bytes), [Copy(0, 1999, "b9")], 10_000))
+    assert isinstance(bookies.run(), Finish)
+    assert sorted(bookies.copied["b9"]) == list(range(2000))
+    begun = 100 * RUNS_MAX
+    assert begun < 1000 and any(read.last - read.first >= 10 for read in bookies.asked)
+    assert all(read.last - read.first < 10 for read in bookies.asked if read.first >= begun)
+
+
 def test_bookies_that_never_answer_are_not_asked_for_every_entry():
     found = closed(99_999)
     copying = EntryCopying(found, [Copy(0, 99_999, "b9")], 10_000)
@@ -166,6 +190,17 @@ def test_bookies_that_never_answer_are_not_asked_for_every_entry():
     (told,) = fail.error.entries
     assert (told.first, told.last, told.unreached) == (0, 99_999, ("b1", "b2", "b3"))
     assert not told.lost, "they may be back tomorrow"
+
+
+@pytest.mark.parametrize("e", [3, 4])
+def test_what_nobody_can_give_is_told_write_set_by_write_set(e):
+    """Bookies that don't answer are not asked again, and what is said of one entry holds for no more than its write set."""
+    ensembles = [tuple(f"b{i + k}" for i in range(1, e + 1)) for k in (0, 10)]
+    found = closed(9, e=e)
+    found = replace(found, fragments=(Fragment(0, ensembles[0]), Fragment(6, ensembles[1])))
+    fail = Bookies(EntryCopying(found, [Copy(0, 9, "b99")], 10_000), away=(*ensembles[0], *ensembles[1])).run()
+    told = {i: one.answers.keys() for one in fail.error.entries for i in range(one.first, one.last + 1)}
+    assert told == {i: set(found.write_set_of(i)) for i in range(10)}
 
 
 def test_a_target_that_takes_nothing_is_not_tried_with_every_entry():

@@ -12,6 +12,7 @@ from bookspark.protocol.logs.lanes import (
     BATCH_WRITES,
     LANES_MAX,
     TooManyLanesError,
+    after_of,
     is_offset,
     lane_in_index,
     lane_name,
@@ -25,6 +26,7 @@ from bookspark.protocol.logs.lanes import (
     with_lane,
     with_writer,
     writer_of,
+    writers_of_lanes,
 )
 from bookspark.protocol.logs.log_record import AnotherQueryError, Lane, LogChangedError, LogRecord
 
@@ -116,6 +118,23 @@ def test_a_number_is_given_out_once_and_a_writer_has_one_lane() -> None:
     assert lane_in_index(with_lane(ended, 2, writer_of("q3")), writer_of("q3")) == 2
 
 
+def test_who_writes_each_lane_and_what_a_lane_goes_on_after() -> None:
+    record = with_lane(with_lane(OWNED, 1, writer_of("q2")), 2, writer_of("q3"), after=1, follows=writer_of("q0"))
+    ended = replace(new_lane(OWNED, 7), ended_rows=5)
+    assert writers_of_lanes(record, [new_lane(record, 1), ended]) == {
+        "orders": "query:q1",
+        "orders@1": "query:q2",
+        "orders@2": "query:q3",
+        "orders@7": "ended",
+    }
+    assert writers_of_lanes(EMPTY, []) == {"orders": BATCH_WRITES}
+    assert [after_of(record, lane) for lane in (0, 1, 2)] == [0, 0, 1]
+
+
+def test_a_log_keeps_its_first_dictionary() -> None:
+    assert EMPTY.with_dictionary(b"one").with_dictionary(b"two").dictionary == b"one"
+
+
 def test_the_index_has_room_for_so_many_lanes() -> None:
     record = OWNED
     for lane in range(1, LANES_MAX + 1):
@@ -159,7 +178,7 @@ def test_a_limit_is_shared_out_wholly_and_no_lane_that_waits_is_left_out_for_a_b
     for seed in range(300):
         random = Random(seed)
         waiting = {lane: random.choice((0, 1, 7, 1000)) for lane in range(random.randint(1, 6))}
-        most = random.randint(1, 1500)
+        most = random.randint(1, random.choice((4, 1500)))
         shares = shared_out(waiting, most)
         assert sum(shares.values()) == min(most, sum(waiting.values())), (waiting, most)
         assert all(0 <= shares[lane] <= waiting[lane] for lane in waiting), (waiting, most)

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.ledger_choices import check_choices, risk_of
-from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.ledger.ledger_choices import check_choices, check_digest, risk_of
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 
 PD, VD = LedgerType.PD_JOURNAL, LedgerType.VD_JOURNAL
 BEST_EFFORT, GUARANTEED = Replication.BEST_EFFORT, Replication.GUARANTEED
@@ -38,6 +38,15 @@ def test_one_copy_is_allowed_where_nothing_is_promised_about_copies():
 def test_what_makes_none_is_refused_with_the_reason(choices, why):
     with pytest.raises(ConfigurationError, match=why):
         check_choices(*choices)
+
+
+def test_a_digest_of_bookkeepers_is_for_ledgers_that_its_clients_know():
+    for digest_type in DigestType:
+        check_digest(digest_type, PD, BEST_EFFORT)
+    for ledger_type, replication in ((VD, BEST_EFFORT), (PD, GUARANTEED), (VD, GUARANTEED)):
+        check_digest(DigestType.CRC32C, ledger_type, replication)
+        with pytest.raises(ConfigurationError, match="leave these out"):
+            check_digest(DigestType.BOOKKEEPER_CRC32C, ledger_type, replication)
 
 
 def test_the_risk_of_one_acknowledgement_without_a_journal():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.logs.commits import FILES, Commit, CommitHeader, EntryRange, Fingerprint
+from bookspark.protocol.logs.commits import FILES, TXN, Commit, CommitHeader, EntryRange, Fingerprint
 from bookspark.protocol.logs.replays import Batch, CheckpointRewoundError, is_committed
 
 KEPT = Fingerprint(10, "sum", "plan", "offsets")
@@ -117,3 +117,36 @@ def test_a_digest_of_an_earlier_version_that_took_in_no_files_is_not_compared_wi
     assert not is_committed(header(), new_batch({5: now}))
     with pytest.raises(CheckpointRewoundError):
         is_committed(header(now), new_batch({5: now._replace(plan="x", offsets=f"{FILES}others")}))
+
+
+PLANNED = Fingerprint(0, "", "plan", "offsets")
+
+
+@pytest.mark.parametrize(
+    ("other", "may_be"),
+    [
+        (Fingerprint(0), True),
+        (Fingerprint(0, "", "plan", "further"), True),
+        (Fingerprint(0, "", "later", "offsets"), True),
+        (Fingerprint(0, "", "later", "further"), False),
+        (Fingerprint(0, "", "later"), False),
+        (Fingerprint(0, "", "later", f"{FILES}further"), True),
+    ],
+    ids=["no plan", "the same plan", "the same offsets", "other offsets", "offsets not known", "of other things"],
+)
+def test_what_the_plans_alone_allow(other: Fingerprint, may_be: bool) -> None:
+    assert PLANNED.may_be_planned_as(other) is other.may_be_planned_as(PLANNED) is may_be
+
+
+def test_the_next_commit_says_where_it_begins_and_is_of_no_earlier_time() -> None:
+    first = Commit("q", 1, "run", 1, (EntryRange(7, 0, 9, 10, 100),), time_ms=50)
+    assert CommitHeader().placed(first) == first
+    after = CommitHeader().followed_by(first)
+    second = after.placed(Commit("q", 2, "run", 1, (EntryRange(7, 10, 12, 3, 30),), time_ms=40))
+    assert (second.first_row, second.first_byte, second.time_ms) == (10, 100, 50)
+    assert after.placed(Commit("q", 2, "run", 1, (), time_ms=60)).time_ms == 60
+
+
+def test_the_last_streaming_query_is_no_batch_write() -> None:
+    assert CommitHeader().last_query == ""
+    assert CommitHeader(last_batches={"q1": 5, "q2": 3, f"{TXN}app": 1}).last_query == "q2"

@@ -8,7 +8,14 @@ import pytest
 
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.protocol.repair.stopping import NOT_RECOVERABLE, TOO_FEW_COPIES, Danger, Known, dangers_of
+from bookspark.protocol.repair.stopping import (
+    NOT_RECOVERABLE,
+    TOO_FEW_COPIES,
+    Danger,
+    Known,
+    dangers_of,
+    fewest_left,
+)
 
 A, B, C, D = "a", "b", "c", "d"
 
@@ -120,3 +127,19 @@ def test_it_agrees_with_counting_entry_by_entry(write_quorum: int, closed: bool)
                     sets = [one.write_set_of(entry) for entry in range(3)]
                     silent = any(set(s) & stopped and len(set(s) & gone) >= ack_quorum for s in sets)
                     assert any(d.why == NOT_RECOVERABLE for d in found) == (silent and not closed)
+
+
+def test_how_few_may_be_left() -> None:
+    assert fewest_left("abc", 3, 2, False, {"a"}, ()) is None
+    assert fewest_left("abc", 3, 2, False, {"a"}, {"b"}) == 1
+    assert fewest_left("abc", 3, 2, False, {"a", "b", "c"}, ()) == 0
+    assert fewest_left("abc", 3, 2, False, {"d"}, {"b", "c"}) is None
+    # Open: two that are silent are an ack quorum that can't be asked.
+    assert fewest_left("abcd", 4, 2, True, {"a"}, {"b"}) == 2
+    assert fewest_left("abcd", 4, 2, False, {"a"}, {"b"}) is None
+    # Striped: no entry lies on both a and c.
+    assert fewest_left("abcd", 2, 1, False, {"a", "c"}, ()) is None
+    assert fewest_left("abcd", 2, 1, False, {"a", "b"}, ()) == 0
+    # At 2 of 3, one that is silent is no ack quorum yet.
+    assert fewest_left("abc", 3, 2, True, {"a"}, ()) is None
+    assert fewest_left("abc", 3, 3, False, {"a"}, ()) == 2

@@ -16,6 +16,7 @@ from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.clients.reader import ReaderClient
 from bookspark.simulation.clients.recoverer import RecovererClient
+from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.view import WorldView
@@ -48,6 +49,12 @@ def a_recoverer_closed_after_writing_back(entry_id, **state):
     found = view(closed_at=entry_id, **state)
     recoverer = next(client for client in found.clients if isinstance(client, RecovererClient))
     recoverer.outcome, recoverer.wrote_back = "finished", (entry_id,)
+    return found
+
+
+def told(end, who=RecovererClient, **state):
+    found = view(**state)
+    next(client for client in found.clients if isinstance(client, who)).told_end = end
     return found
 
 
@@ -93,6 +100,12 @@ VIOLATIONS = {
         view(b1=(0,), b2=(0,), fragments=TWO_FRAGMENTS, **GUARANTEED),
     ],
     "all_entries_of_closed_ledger_reached_write_quorum": [view(b1=(0,), b2=(0,), closed_at=0, **GUARANTEED)],
+    "told_ends_stay": [
+        told((-1, 0)),
+        told((-1, 0), WriterClient),
+        told((-1, 0), b1=(0,), b2=(0,), closed_at=0),
+        told((0, 2), b1=(0,), b2=(0,), closed_at=0),
+    ],
 }
 SOUND = [
     view(),
@@ -103,6 +116,7 @@ SOUND = [
     view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
     view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
     a_recoverer_closed_after_writing_back(0, b1=(0,), b2=(0,)),
+    told((0, 1), b1=(0,), b2=(0,), closed_at=0),
     a_reader(read={0: "e0"}),
 ]
 

@@ -16,6 +16,7 @@ Names are those of the TLA+ specification, where it has the invariant.
 ``what_recovery_wrote_is_synced``                      what recovery wrote back outlives any crash
 ``tail_fragments_reach_write_quorum``                  guaranteed ledgers: all but the last fragment is on the write quorum
 ``all_entries_of_closed_ledger_reached_write_quorum``  guaranteed ledgers: a closed one is on the write quorum
+``told_ends_stay``                                     who was told that the ledger is closed was told its end
 =====================================================  =========================================================================
 
 Example::
@@ -38,6 +39,7 @@ from bookspark.simulation.checkers import (
     no_machine_fails,
     no_out_of_order_entries,
     tail_fragments_reach_write_quorum,
+    told_ends_stay,
     what_recovery_wrote_is_synced,
 )
 
@@ -57,5 +59,6 @@ CHECKERS = {
         what_recovery_wrote_is_synced,
         tail_fragments_reach_write_quorum,
         all_entries_of_closed_ledger_reached_write_quorum,
+        told_ends_stay,
     )
 }

@@ -184,6 +184,11 @@ class Client:
             recovery=True,
         )
 
+    def _end_of(self, action: Finish | Fail) -> tuple[int, int] | None:
+        """Last entry and length of the closed ledger, as the machine told them; None if it told no end."""
+        found = action.metadata if isinstance(action, Finish) else None
+        return None if found is None else (found.last_entry_id, found.length)
+
     def _told(self, action: Action) -> None:
         """The machine told the user something."""
 

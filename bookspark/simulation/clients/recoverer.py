@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
-from bookspark.protocol.ledger.actions import MetadataWritten, ReadMetadata, SendAdd
+from bookspark.protocol.ledger.actions import Fail, Finish, MetadataWritten, ReadMetadata, SendAdd
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.clients.client import BEGIN, Begin, Client, Step
@@ -29,12 +29,14 @@ class RecovererClient(Client):
     """Somebody who opens the ledger, once, at any time."""
 
     kind = "recoverer"
-    seen = ("defect", "outcome", "wrote_back")
+    seen = ("defect", "told_end", "outcome", "wrote_back")
 
     def __init__(self) -> None:
         super().__init__()
         self.wrote_back: tuple[int, ...] = ()
         """Ids that it wrote back; kept if it closed the ledger itself."""
+        self.told_end: tuple[int, int] | None = None
+        """Last entry and length of the closed ledger, as its user was told."""
 
     def choices(self) -> list[Any]:
         return [] if self.outcome or self.machine else [BEGIN]
@@ -55,3 +57,7 @@ class RecovererClient(Client):
         ids = range(action.first, action.last + 1)
         self.wrote_back = tuple(sorted({*self.wrote_back, *ids}))
         return super()._add(action)
+
+    def _end(self, action: Finish | Fail) -> None:
+        super()._end(action)
+        self.told_end = self._end_of(action)

@@ -51,7 +51,7 @@ class WriterClient(Client):
     """The application that created the ledger and appends to it."""
 
     kind = "writer"
-    seen = ("defect", "last_add_confirmed", "last_add_fully_replicated")
+    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated")
 
     def __init__(self, metadata: LedgerMetadata, version: int, options: SimulationOptions) -> None:
         super().__init__()
@@ -72,6 +72,8 @@ class WriterClient(Client):
         self.last_add_confirmed = NO_ENTRY
         """What the user was told."""
         self.last_add_fully_replicated = NO_ENTRY
+        self.told_end: tuple[int, int] | None = None
+        """Last entry and length of the ledger that was closed, as its user was told."""
 
     @property
     def done_with(self) -> int:
@@ -150,6 +152,7 @@ class WriterClient(Client):
 
     def _end(self, action: Finish | Fail) -> None:
         super()._end(action)
+        self.told_end = self._end_of(action)
         self._no_more()
         self.may_retry = self.may_abandon = False
         self.tells_left = self.hold_ups_left = 0

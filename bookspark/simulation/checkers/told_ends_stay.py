@@ -1,0 +1,29 @@
+"""An end that somebody was told stays the ledger's end.
+
+Law: once a close or a recovery ended well, the ledger's record is CLOSED, at the last entry and with the length that were told.
+Only repair changes the record after that, and only its ensembles (docs/decisions/traps.md, trap 4).
+"""
+
+from __future__ import annotations
+
+from bookspark.simulation.clients.recoverer import RecovererClient
+from bookspark.simulation.clients.writer import WriterClient
+from bookspark.simulation.view import WorldView
+
+
+def check(view: WorldView) -> str | None:
+    if view.deleted:
+        return None
+    metadata = view.metadata
+    clients: tuple[WriterClient | RecovererClient, ...] = (view.writer, *view.recoverers)
+    for client in clients:
+        if client.told_end is not None and (
+            not metadata.closed or client.told_end != (metadata.last_entry_id, metadata.length)
+        ):
+            last, length = client.told_end
+            now = f"closed at {metadata.last_entry_id} with length {metadata.length}"
+            return (
+                f"a {client.kind} was told that the ledger is closed at entry {last} with length {length}, and it is "
+                f"{now if metadata.closed else metadata.state.name}"
+            )
+    return None

@@ -1,0 +1,31 @@
+"""What makes a ledger known to a bookie that has no entry of it."""
+
+from __future__ import annotations
+
+from bookspark.protocol.bookie.first_request import answer_first_request
+from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched, switched
+from bookspark.protocol.ledger.ledger_metadata import Fragment
+from bookspark.protocol.ledger.responses import UNAUTHORIZED, Positive, Unknown, UnknownReason
+from tests.protocol.ledgers import metadata
+
+KEY = b"k" * 16
+
+
+def test_a_bookie_that_any_fragment_names_takes_it_with_the_ledgers_key():
+    fragments = (Fragment(0, ("b1", "b2", "b3")), Fragment(4, ("b1", "b4", "b3")))
+    moved = metadata(master_key=KEY, fragments=fragments)
+    assert answer_first_request("b2", moved, KEY) == answer_first_request("b4", moved, KEY) == Positive()
+
+
+def test_a_wrong_password_is_refused():
+    assert answer_first_request("b2", metadata(master_key=KEY), b"o" * 16) == UNAUTHORIZED
+
+
+def test_of_a_ledger_that_is_not_there_or_names_others_nothing_is_known():
+    """It counts towards no coverage: the id may be a guess, or one that is still to be given out."""
+    for answer in (answer_first_request("b2", None, KEY), answer_first_request("b9", metadata(master_key=KEY), KEY)):
+        assert isinstance(answer, Unknown) and answer.reason is UnknownReason.LIMBO
+
+
+def test_each_setting_of_the_read_only_switch_has_the_next_number():
+    assert switched(3, True) == ReadOnlySwitched(4, True)
