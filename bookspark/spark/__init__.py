@@ -13,6 +13,7 @@
 ``snapshots``       the system tables as Delta tables
 ``audit``           queries over a snapshot, and the integrity check
 ``process_client``  one client for each of Spark's Python workers
+``worker_daemon``   Spark's daemon of these workers, without a traceback for each that has done enough
 ``idle_closing``    closes what a worker keeps open and does not use
 ``short_jobs``      settings of Spark for jobs that take seconds
 ==================  ==================================================================

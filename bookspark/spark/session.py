@@ -46,10 +46,14 @@ _ON_THIS_HOST = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "8",
+}
+_WORKERS = {
     # Over TCP, the kernel holds a task's rows back for 40 ms: the JVM sends them in two parts, and the Python worker acknowledges
     # the first one late.
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "bookspark.spark.worker_daemon",
 }
+"""How Spark talks to Python workers that are on this host and find Bookspark where this process does."""
 
 
 @checked
@@ -85,7 +89,9 @@ def session(
 
     given = SparkConf(loadDefaults=submitted)
     master = master or given.get("spark.master") or "local[*]"
-    settings = {**_QUIET, **(_ON_THIS_HOST if master.startswith("local") else {}), **_DELTA}
+    settings = {**_QUIET, **_DELTA}
+    if master.startswith("local"):
+        settings |= _ON_THIS_HOST if submitted else _ON_THIS_HOST | _WORKERS
     resolving = False
     if submitted:
         # Spark would not start with Delta's settings if nothing (--packages, --jars, delta_session) brought Delta's jars.
