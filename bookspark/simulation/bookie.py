@@ -271,6 +271,15 @@ class SimulatedBookie:
         ledger.fence_is_sure()
         return self._add(unsure.message, request, ledger, options, sync_at_once)
 
+    @property
+    def owes_answers(self) -> bool:
+        """Does somebody wait for a sync, or for metadata that the bookie reads?"""
+        return bool(self.waiting or self.unsure)
+
+    def forget(self, client: int) -> None:
+        """The client waits for nothing any more."""
+        self.waiting = [message for message in self.waiting if message.client != client]
+
     # -- the disk
 
     def sync(self) -> list[Message]:

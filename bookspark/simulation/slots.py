@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.bookie_healing import HeldListed, LimboIsCleared
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, is_request, matters
 from bookspark.simulation.simulation_options import SimulationOptions
@@ -53,6 +54,7 @@ class MessageTraits(NamedTuple):
     reachable: bool
 
 
+_LOCAL = (Held, HeldListed, Clear, LimboIsCleared, Reachable)
 _Done = tuple[tuple[str, int], ...]
 _slot: Callable[[tuple[int, tuple[int, ...]]], Slot] = partial(tuple.__new__, Slot)
 """Schedules make some ten thousand slots a second, and a named tuple's own way takes twice as long."""
@@ -77,6 +79,7 @@ class Slots:
         self._put: dict[tuple[int, int], int] = {}
         self._taken: dict[tuple[int, int], int] = {}
         self._purged: dict[tuple[int, int], int] = {}
+        self._left: dict[tuple[int, int], int] = {}
         self.empty = self.table.number(Slot(self._numbered(SimulatedBookie()), ()))
 
     def bookie(self, slot: int) -> SimulatedBookie:
@@ -157,6 +160,23 @@ class Slots:
             self._purged[key] = found
         return found
 
+    def leave(self, slot: int, client: int) -> int:
+        """``purge``, and what the bookie would answer after its next sync is for nobody."""
+        key = (slot, client)
+        found = self._left.get(key)
+        if found is None:
+            if slot < 0:
+                found = self._symbol((*self._symbols[slot], ("leave", client)))
+            else:
+                bookie, messages = self.table[self.purge(slot, client)]
+                if any(message.client == client for message in self.bookies[bookie].waiting):
+                    copy = clone(self.bookies[bookie])
+                    copy.forget(client)
+                    bookie = self._numbered(copy)
+                found = self._number(bookie, list(messages))
+            self._left[key] = found
+        return found
+
     def time_out(self, slot: int, message: int) -> int:
         """The client gives up waiting. A request may still arrive."""
         found = self.messages[message]
@@ -183,6 +203,8 @@ class Slots:
                     slot = self.put(slot, argument)
                 case "take":
                     slot = self.take(slot, argument)
+                case "leave":
+                    slot = self.leave(slot, argument)
                 case _:
                     slot = self.purge(slot, argument)
         return slot
@@ -298,4 +320,4 @@ def _own_moves(bookie: SimulatedBookie) -> Iterator[str]:
 
 def _fallible(message: Message) -> bool:
     """A bookie's own healing talks to it without a network, and nobody waits for an orphan."""
-    return message.client != NOBODY and not isinstance(message.body, Held | Clear | Reachable)
+    return message.client != NOBODY and not isinstance(message.body, _LOCAL)

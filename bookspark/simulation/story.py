@@ -51,6 +51,7 @@ from bookspark.simulation.messages import (
     WriteLac,
     WriteLacAnswer,
 )
+from bookspark.simulation.search.calm import stuck
 from bookspark.simulation.state import CLIENTS, METADATA, Move, State
 from bookspark.simulation.values import clone
 from bookspark.simulation.world import World
@@ -69,7 +70,7 @@ def tell(world: World, moves: Iterable[Move]) -> list[str]:
         after = world.apply(state, move)
         lines.append(f"{number:3}. {sentence(world, state, move, after)}")
         state = after
-    violation = world.violation(state)
+    violation = world.violation(state) or stuck(world, state)
     if violation is not None:
         lines.append(f"     → {violation.invariant}: {violation.what}.")
     return lines

@@ -17,6 +17,7 @@ from html import escape
 from importlib.resources import files
 
 from bookspark.simulation.checkers import CHECKERS
+from bookspark.simulation.search.calm import calm_down
 from bookspark.simulation.sequence import METADATA_LANE, Arrow, Drawing, Sequence
 from bookspark.simulation.state import Move
 from bookspark.simulation.story import tell
@@ -38,7 +39,7 @@ def story_page(world: World, moves: Seq[Move], violation: Violation, command: st
 
 def law_of(invariant: str) -> str:
     """The law of a checker, as its module states it."""
-    return inspect.getdoc(inspect.getmodule(CHECKERS[invariant])) or ""
+    return inspect.getdoc(inspect.getmodule(CHECKERS.get(invariant, calm_down))) or ""
 
 
 def drawn_page(

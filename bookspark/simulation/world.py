@@ -264,7 +264,7 @@ class World:
             after[slot] = self.slots.put(after[slot], message)
         if found.idle:
             for slot in range(self.slots_from, len(after)):
-                after[slot] = self.slots.purge(after[slot], index - CLIENTS)
+                after[slot] = self.slots.leave(after[slot], index - CLIENTS)
 
     def client_step(self, index: int, client: int, event: int) -> ClientStep:
         """The real machine's step, made once."""

@@ -1,8 +1,4 @@
-"""What becomes of a ledger once nothing goes wrong any more: its writer comes to an end.
-
-A schedule is broken off at a random step. From there on no message is lost, no bookie crashes, all that is under way arrives, in
-any order, and the writer's user closes the ledger.
-"""
+"""What becomes of all that was begun once nothing goes wrong any more: it comes to an end."""
 
 from __future__ import annotations
 
@@ -10,13 +6,16 @@ from random import Random
 
 import pytest
 
-from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
+from bookspark.protocol.ledger.actions import ReadAnswered
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
-from bookspark.protocol.writing.writer import BookiesChanged, Close
+from bookspark.protocol.reading.range_read import RangeRead
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_events import Close
+from bookspark.simulation.search.calm import INVARIANT, calm_down
 from bookspark.simulation.search.random_schedules import RandomSchedules
-from bookspark.simulation.state import CLIENTS, Move
 from bookspark.simulation.story import tell
-from bookspark.simulation.world import World
+from bookspark.simulation.story_page import story_page
 
 ALONE = {
     "departures": 0,
@@ -27,17 +26,6 @@ ALONE = {
     "heals": False,
     "deletes": False,
 }
-_KINDS = ("request", "answer", "store", "boot", "sync", "told", "ask")
-_STEPS_MAX = 1000
-_NEWS_MAX = 3
-
-
-def calm_moves(world: World, state: tuple[int, ...], news: int) -> list[Move]:
-    """What happens if nothing goes wrong; news of bookies only if nothing else is left, and so many times."""
-    user = [(move, world.events[move.argument]) for move in world.moves(state) if move.kind == "user"]
-    found = [move for move in world.moves(state) if move.kind in _KINDS]
-    found += [move for move, event in user if isinstance(event, Close | BookiesChosen | NoBookies)]
-    return found or [move for move, event in user if isinstance(event, BookiesChanged) and news < _NEWS_MAX]
 
 
 @pytest.mark.parametrize("replication", list(Replication))
@@ -48,15 +36,45 @@ def test_a_writer_that_is_left_alone_comes_to_an_end(ledger_type, replication):
     schedules = RandomSchedules(given)
     for seed in range(101_600, 101_900):
         world, moves, _ = schedules.schedule(seed)
-        random = Random(seed)
-        del moves[random.randrange(len(moves) + 1) :]
-        state = world.initial
-        for move in moves:
-            state = world.apply(state, move)
-        steps = news = 0
-        while steps < _STEPS_MAX and (possible := calm_moves(world, state, news)):
-            moves.append(random.choice(possible))
-            news += isinstance(world.events[moves[-1].argument], BookiesChanged) if moves[-1].kind == "user" else 0
-            state = world.apply(state, moves[-1])
-            steps += 1
-        assert world.clients[state[CLIENTS]].outcome, "\n".join((str(seed), *tell(world, moves)[:200]))
+        moves, violation = calm_down(world, moves, Random(seed))
+        assert violation is None, "\n".join((str(seed), *tell(world, moves)[:200]))
+
+
+def ignoring(machine, event):
+    """The machine's step, without one kind of event."""
+    step = machine.step
+    return lambda self, came: [] if isinstance(came, event) else step(self, came)
+
+
+@pytest.mark.parametrize(
+    ("machine", "event", "who"),
+    [
+        (LedgerWriter, Close, "the writer"),
+        (LedgerRecovery, ReadAnswered, "the recoverer"),
+        (RangeRead, ReadAnswered, "the reader"),
+    ],
+)
+def test_a_machine_that_never_ends_is_told_with_its_story(monkeypatch, machine, event, who):
+    monkeypatch.setattr(machine, "step", ignoring(machine, event))
+    failure = RandomSchedules({"recoverers": 1, "readers": 1, "replicators": 0, "closes": True}).run(2000, 1000).failure
+    assert failure is not None and failure.violation.invariant == INVARIANT and who in failure.violation.what
+    lines = tell(failure.world, failure.moves)
+    assert lines[-1] == f"     → {INVARIANT}: {failure.violation.what}."
+    assert len(lines) < 40
+    page = story_page(failure.world, failure.moves, failure.violation, "again")
+    assert "comes to an end" in page
+
+
+def test_a_machine_that_goes_on_for_ever_is_told(monkeypatch):
+    """A recoverer that begins anew at each answer."""
+    step = LedgerRecovery.step
+
+    def begins_anew(self, event):
+        if isinstance(event, ReadAnswered):
+            return self._fence()
+        return step(self, event)
+
+    monkeypatch.setattr(LedgerRecovery, "step", begins_anew)
+    failure = RandomSchedules({"recoverers": 1, "readers": 0, "replicators": 0}).run(2000, 1000).failure
+    assert failure is not None and failure.violation.invariant == INVARIANT
+    assert "the recoverer goes on for 300 steps" in failure.violation.what

@@ -9,11 +9,12 @@ import pytest
 
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
+from bookspark.protocol.ledger.actions import MetadataRead
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Replication
 from bookspark.simulation import checkers
 from bookspark.simulation.bookie import Row, SimulatedBookie
 from bookspark.simulation.checkers import CHECKERS
-from bookspark.simulation.clients.client import content_of
+from bookspark.simulation.clients.client import Begin, content_of
 from bookspark.simulation.clients.reader import ReaderClient
 from bookspark.simulation.clients.recoverer import RecovererClient
 from bookspark.simulation.clients.writer import WriterClient
@@ -164,3 +165,14 @@ def test_a_checker_that_looks_at_more_than_it_is_shown_is_stopped(monkeypatch):
     world = World(SimulationOptions())
     with pytest.raises(AttributeError):
         world.violation(world.initial)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_lac_that_goes_back_is_a_contradiction_unless_an_operator_gave_up_what_it_covered(given_up):
+    """Readers had seen what the operator accepted as lost, and schedules with a departure and an accepted loss were reported."""
+    closed = view(closed_at=-1, accepted_loss=AcceptedLoss("operator", 0, ("b1",)) if given_up else None).metadata
+    reader = ReaderClient(SimulationOptions(readers=1))
+    reader.last_add_confirmed = 0
+    reader.step(Begin(), SimulationOptions())
+    reader.step(MetadataRead(closed, 1), SimulationOptions())
+    assert bool(reader.contradiction) != given_up

@@ -147,7 +147,8 @@ class ReaderClient(Client):
 
     def _confirmed(self, last_add_confirmed: int, options: SimulationOptions) -> Step:
         assert self.metadata is not None
-        if self.metadata.closed and last_add_confirmed < self.last_add_confirmed:
+        given_up = self.metadata.accepted_loss is not None
+        if self.metadata.closed and last_add_confirmed < self.last_add_confirmed and not given_up:
             self.contradiction = (
                 f"the LAC was {self.last_add_confirmed}, and the ledger is closed at {last_add_confirmed}"
             )

@@ -76,6 +76,10 @@ class WriterClient(Client):
         """Last entry and length of the ledger that was closed, as its user was told."""
 
     @property
+    def waits_for_bookies(self) -> bool:
+        return self.may_retry
+
+    @property
     def done_with(self) -> int:
         """Nothing up to this id is sent any more."""
         if self.machine is None:

@@ -5,6 +5,7 @@
 ``successors``        the states after a state, as lookups
 ``reductions``        which states an exhaustive search need not tell apart
 ``random_schedules``  random schedules, longer than an exhaustive search can be
+``calm``              whether all that was begun ends, once nothing goes wrong any more
 ``drawn_options``     the options of a random schedule
 ``rare_states``       which options reach the states in which events are that rarely come, as it was measured
 ``coverage``          which pairs of a state and an event schedules have met

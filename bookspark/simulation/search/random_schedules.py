@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from bookspark.simulation.moves import Group
+from bookspark.simulation.search.calm import calm_down
 from bookspark.simulation.search.coverage import Pair, met_pairs
 from bookspark.simulation.search.drawn_options import draw_options
 from bookspark.simulation.search.shortest import shortest
@@ -33,6 +34,9 @@ _WAYS = (0.003, 0.1, 1.0, 1.0)
 _PLACES = (0.02, 0.3, 1.0, 1.0)
 BLOCK = 20
 """How many neighbouring seeds have the same options."""
+_CALM_EVERY = 4
+"""One of so many schedules is broken off, and has to end (``calm``)."""
+_CALM_SEEDS = 1 << 62
 _NUMBERS_MAX = 300_000
 """A world whose tables have more numbers than this is made anew, to free memory."""
 
@@ -118,6 +122,9 @@ class RandomSchedules:
             if violation is not None:
                 return world, moves, violation
             changed = ahead.go_on(state)
+        if seed % _CALM_EVERY == 0:
+            moves, violation = calm_down(world, moves, Random(_CALM_SEEDS + seed))
+            return world, moves, violation
         return world, moves, None
 
     def _options_of(self, block: int) -> SimulationOptions:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bookspark.simulation.search import calm
 from bookspark.simulation.state import Move, State
 from bookspark.simulation.view import Violation
 from bookspark.simulation.world import World
 
 
 def shrink(world: World, moves: Sequence[Move], violation: Violation) -> list[Move]:
-    """Take out moves as long as the same invariant is violated: halves first, then ever smaller pieces, until none can go."""
+    """Take out moves as long as the same invariant is violated: halves first, then ever smaller pieces, until none can go. What
+    goes on for ever (``calm``) stays as it is."""
     kept = list(moves)
+    if _replay(world, kept, violation.invariant) is None:
+        return kept
     size = max(1, len(kept) // 2)
     while True:
         start, shorter = 0, False
@@ -42,4 +46,4 @@ def _replay(world: World, moves: Sequence[Move], invariant: str) -> list[Move] |
         found = world.violation(state)
         if found is not None:
             return done if found.invariant == invariant else None
-    return None
+    return calm.until_stuck(world, done) if invariant == calm.INVARIANT else None

@@ -1,0 +1,127 @@
+"""Once nothing goes wrong any more, all that was begun comes to an end.
+
+From some moment on no message is lost, no bookie crashes or goes, all that is under way arrives, in any order, the users begin
+nothing, and the writer's user closes the ledger. Whoever waits for an answer of a bookie that is gone runs out of time. Then the
+writer, each recovery, each repair and each read end, well or with an error. The one who finds no bookies that are left waits for
+new ones, and does not count.
+
+A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. What does not
+end has nothing left that could happen, or goes on for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
+from bookspark.protocol.reading.lac_wait import LacWait
+from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.writer_events import BookiesChanged, Close
+from bookspark.simulation.state import CLIENTS, Move, State
+from bookspark.simulation.view import Violation
+from bookspark.simulation.world import World
+
+INVARIANT = "everything_begun_ends"
+_KINDS = frozenset(("request", "answer", "store", "boot", "sync", "told", "ask"))
+_ENDING = (Close, NoBookies, WriterWaitedFor)
+_STEPS_MAX = 300
+"""Twenty times what the usual one takes."""
+_NEWS_MAX = 3
+"""So often a writer hears of bookies that may have come, once nothing else is left."""
+
+
+def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list[Move], Violation | None]:
+    """Break a schedule off at one of its moments and let all that was begun end: the moves from the beginning, and the violation
+    if something does not end."""
+    state, done = world.initial, list[Move]()
+    for move in moves[: random.randrange(len(moves) + 1)]:
+        if _takes_answers_along(world, state, move):
+            break
+        state = world.apply(state, move)
+        done.append(move)
+    news = 0
+    for _ in range(_STEPS_MAX):
+        possible = _moves(world, state) or (_news(world, state) if news < _NEWS_MAX else [])
+        if not possible:
+            return done, stuck(world, state)
+        move = random.choice(possible)
+        news += move.kind == "user" and isinstance(world.events[move.argument], BookiesChanged)
+        state = world.apply(state, move)
+        done.append(move)
+    return done, _violation(world, state, f"goes on for {_STEPS_MAX} steps")
+
+
+def stuck(world: World, state: State) -> Violation | None:
+    """The violation of a state in which something was begun, and nothing can happen that would end it."""
+    if _moves(world, state):
+        return None
+    return _violation(world, state, "waits for ever")
+
+
+def _violation(world: World, state: State, what: str) -> Violation | None:
+    left = list(_unended(world, state))
+    return Violation(INVARIANT, f"{' and '.join(left)} {what}") if left else None
+
+
+def until_stuck(world: World, moves: Sequence[Move]) -> list[Move] | None:
+    """``moves``, and then one possible move after the other, until something is stuck. None if all ends."""
+    state, done = world.initial, list(moves)
+    for move in done:
+        if _takes_answers_along(world, state, move):
+            return None
+        state = world.apply(state, move)
+    for _ in range(_STEPS_MAX):
+        possible = _moves(world, state)
+        if not possible:
+            return done if stuck(world, state) else None
+        state = world.apply(state, possible[0])
+        done.append(possible[0])
+    return None
+
+
+def _takes_answers_along(world: World, state: State, move: Move) -> bool:
+    """Is it the end of a bookie that still owes answers? Whoever waits for them would run out of time, and nobody has a clock
+    here."""
+    return move.kind in ("crash", "depart") and world.slots.bookie(state[move.place]).owes_answers
+
+
+def _moves(world: World, state: State) -> list[Move]:
+    """What happens if nothing goes wrong."""
+    slots = state[world.slots_from :]
+    gone = {bookie for bookie, slot in zip(world.bookies, slots, strict=True) if world.slots.traits(slot).gone}
+    found: list[Move] = []
+    for move in world.moves(state):
+        if move.kind in _KINDS or (move.kind == "timeout" and world.slots.traits(state[move.place]).gone):
+            found.append(move)
+        elif move.kind == "user":
+            event = world.events[move.argument]
+            if isinstance(event, _ENDING) or (
+                isinstance(event, BookiesChosen) and not gone.intersection(event.bookies)
+            ):
+                found.append(move)
+    return found
+
+
+def _news(world: World, state: State) -> list[Move]:
+    return [
+        move
+        for move in world.moves(state)
+        if move.kind == "user" and isinstance(world.events[move.argument], BookiesChanged)
+    ]
+
+
+def _unended(world: World, state: State) -> Iterator[str]:
+    """The clients that have begun something which has not ended."""
+    for name, number in zip(world.client_names, state[CLIENTS : world.slots_from], strict=True):
+        client = world.clients[number]
+        waits_for_bookies = client.choosing is not None or client.waits_for_bookies
+        # A long poll waits for an entry that may never come, a ledger is not closed if nobody does that, and a writer that may
+        # not replace bookies waits for those that it has.
+        fixed = world.options.ensemble_changes is ChangeMode.OFF
+        endless = isinstance(client.machine, LacWait) or (
+            client.kind == "writer" and (fixed or not world.options.closes)
+        )
+        if client.machine is not None and not waits_for_bookies and not endless:
+            yield f"the {name}"
