@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.bookie.disk.entry_log import EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
+from bookspark.bookie.disk.log_scan import filler, scan_log
 from bookspark.local import LocalBookie
 from bookspark.wire.logged_frames import LoggedFrames
 
@@ -16,7 +16,8 @@ from bookspark.wire.logged_frames import LoggedFrames
 def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -> int:
     """Take a ledger's batches within ``first..last`` out of a stopped bookie's entry logs, as if the bookie had never got them.
 
-    Returns how many there were. The next boot reads the logs anew, and finds nothing wrong with them.
+    Returns how many there were. The next boot reads the logs anew, and finds nothing wrong with them: fillers take the place of
+    what is gone, because a shorter log would be an older copy.
     """
     assert bookie.pid is None, "stop it first"
     files = RealFileSystem()
@@ -29,18 +30,12 @@ def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -
             found: list[LoggedFrames] = []
             scan_log(files.open(log.path), len(content), 0, len(content), found.append)
             frames = [frame for together in found for frame in together.each()]
-            kept = [
-                frame
-                for frame in frames
-                if not (frame.ledger_id == ledger_id and first <= frame.first_entry_id and frame.last_entry_id <= last)
-            ]
-            removed += len(frames) - len(kept)
-            with open(log.path, "wb") as file:
-                file.write(SCHEMA)
-                file.writelines(content[frame.position : frame.position + frame.size] for frame in kept)
-                end = file.tell()
-            log.note.write(end)
-            log.note.close()
+            with open(log.path, "r+b") as file:
+                for frame in frames:
+                    if frame.ledger_id == ledger_id and first <= frame.first_entry_id and frame.last_entry_id <= last:
+                        file.seek(frame.position)
+                        file.writelines(filler(frame.size))
+                        removed += 1
         checkpoint = f"{directory}/{CHECKPOINT}"
         if os.path.exists(checkpoint):
             # Its parts are named nowhere then.

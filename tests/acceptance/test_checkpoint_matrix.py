@@ -19,7 +19,7 @@ from bookspark.logs import delete_log, truncate_log
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.idle_closing import IDLE_SECONDS
-from bookspark.spark.process_client import client
+from bookspark.spark.process_client import kept_client
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.spark.checkpoint_matrix import CHECKPOINTS, LOGS, Query, play
 from tests.spark.test_offload import Log
@@ -98,7 +98,7 @@ def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeepe
     register(spark, cluster.zookeeper)
     with cluster.bookkeeper() as bookkeeper:
         yield bookkeeper
-    client.cache_clear()
+    kept_client.cache_clear()
 
 
 def test_no_ledger_of_a_query_is_left_open_by_workers_that_idle(

@@ -22,7 +22,7 @@ from bookspark.spark import log_frame
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.offload import table
 from bookspark.spark.offload.proof import first_difference
-from bookspark.spark.process_client import client
+from bookspark.spark.process_client import client, kept_client
 from tests.spark.test_offload import Log, numbers
 
 pytestmark = pytest.mark.spark
@@ -59,7 +59,7 @@ def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeepe
     with cluster.bookkeeper() as bookkeeper:
         yield bookkeeper
     client(cluster.zookeeper).close()
-    client.cache_clear()
+    kept_client.cache_clear()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from bookspark.local import LocalCluster
 from bookspark.spark.connector.data_source import register
-from bookspark.spark.process_client import client
+from bookspark.spark.process_client import client, kept_client
 from tests.spark.test_offload import Log, killed_at_each_step
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
@@ -22,4 +22,4 @@ def test_killed_with_its_spark_between_any_two_steps_it_is_followed_by_one_that_
     with cluster.bookkeeper() as bookkeeper:
         killed_at_each_step(Log(spark, cluster, bookkeeper, tmp_path), {})
     client(cluster.zookeeper).close()
-    client.cache_clear()
+    kept_client.cache_clear()
