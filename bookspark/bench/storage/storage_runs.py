@@ -120,7 +120,7 @@ class StorageRun:
                 self._end_turn()
         while begun:
             self._pump(driver)
-        while driver is not None and not driver.step(self._posted.empty):
+        while driver is not None and not driver.step(self._is_idle):
             self._pump(None, wait=False)
         return took
 
@@ -130,7 +130,7 @@ class StorageRun:
             self._end_turn()
             return
         if driver is not None:
-            driver.step(self._posted.empty)
+            driver.step(self._is_idle)
         try:
             function, arguments = self._posted.get(timeout=_POLL_SECONDS if driver or not wait else _STALLED_SECONDS)
         except Empty:
@@ -138,6 +138,10 @@ class StorageRun:
                 raise StorageError(f"no add was acknowledged for {_STALLED_SECONDS:g} s") from None
             return
         function(*arguments)
+
+    def _is_idle(self) -> bool:
+        """Is there nothing to call? What is for the turn's end may be what a step waits for."""
+        return self._posted.empty() and not self._soon
 
     def _end_turn(self) -> None:
         soon = self._soon.copy()
