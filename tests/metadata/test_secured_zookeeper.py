@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError
+from kazoo.exceptions import AuthFailedError, WriterNotClosedException
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KeeperState
 
@@ -136,6 +136,25 @@ def test_a_server_that_ends_within_sasls_exchange_is_asked_again(options, server
             what="the bookie's registration",
             despite=MetadataStoreError,
         )
+
+
+@needs_sasl
+def test_a_session_that_could_not_be_begun_again_is_tried_again(options, server, turned_away, monkeypatch):
+    failed = threading.Event()
+    start = KazooClient.start_async
+
+    def fails_once(self):
+        if not failed.is_set():
+            failed.set()
+            raise WriterNotClosedException("the last thread has not ended")
+        return start(self)
+
+    with contextlib.closing(begun(f"{server}/again{options}", start_timeout_seconds=EVENT_SECONDS)) as store:
+        monkeypatch.setattr(KazooClient, "start_async", fails_once)
+        turned_away.append(None)
+        store.client._connection._socket.shutdown(socket.SHUT_RDWR)
+        assert failed.wait(EVENT_SECONDS)
+        await_that(lambda: store.new_ledger_id() >= 0, what="a new session", despite=MetadataStoreError)
 
 
 def test_a_server_that_a_stranger_vouches_for_is_not_trusted(files, server):

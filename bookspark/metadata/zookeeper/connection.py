@@ -278,12 +278,17 @@ class Connection:
 
     def _ask_again(self) -> None:
         """Kazoo takes a server that ends within the exchange of SASL for one that refuses, and would never connect again."""
-        if self._closed.wait(_START_STEP_SECONDS):
-            return
-        with self._begins_or_ends:
-            if not self._closed.is_set():
+        while not self._closed.wait(_START_STEP_SECONDS):
+            with self._begins_or_ends:
+                if self._closed.is_set():
+                    return
                 self._connected.clear()
-                self.client.start_async()
+                try:
+                    self.client.start_async()
+                    return
+                except Exception as error:
+                    # Its last thread has not ended.
+                    log.warning("a new session of ZooKeeper could not be begun, which is tried again: %s", error)
 
     def _check_usable(self, what: str) -> None:
         check_may_ask_store()
