@@ -66,9 +66,11 @@ def _marked(bookkeeper: BookKeeper, concerned: Callable[[int], bool], unreadable
 class Index(NamedTuple):
     """What somebody knows of all ledgers, as of when he looked."""
 
+    by_shape: Mapping[Shape, Collection[int]]
+    """The ledgers of each shape. Nothing changes it: a ledger that closes while somebody asks would be in danger by neither of
+    its shapes."""
     fragments: Fragments
-    shapes: Collection[Shape]
-    """Those of the fragments."""
+    """As they are by now."""
     unreadable: Mapping[int, str]
     """Why records of ledgers, or of their tasks, could not be decoded."""
     ledgers: Sequence[int]
@@ -102,7 +104,7 @@ def foreseen(bookkeeper: BookKeeper, bookies: Sequence[str], index: Index) -> Fo
     bad = {ledger_id: why for ledger_id, why in index.unreadable.items() if concerned(ledger_id)}
     anew = _anew(store, index)
     read = [one for one, _ in store.read_ledgers(sorted(anew), bad)]
-    touched = [shape for shape in index.shapes if not stopped.isdisjoint(shape.ensemble)]
+    touched = {shape: ids for shape, ids in index.by_shape.items() if not stopped.isdisjoint(shape.ensemble)}
     named = {bookie for shape in touched for bookie in shape.ensemble} | _bookies_of(read)
     peers = _Peers(bookkeeper, (named & registered.keys()) - stopped)
     peers.ask(_marked(bookkeeper, concerned, bad))
@@ -115,7 +117,7 @@ def foreseen(bookkeeper: BookKeeper, bookies: Sequence[str], index: Index) -> Fo
         ]
 
     doubted = (named - registered.keys() - stopped) | peers.doubted
-    doubtful = [one for one in _doubtful(touched, stopped, doubted, fragments) if one not in anew]
+    doubtful = [one for one in _doubtful(touched, stopped, doubted) if one not in anew]
     found, at = look(read), 0
     while at < len(doubtful) and (at < LOOKED_AT_MAX or not found):
         some = doubtful[at : at + LOOKED_AT_MAX]
@@ -132,9 +134,9 @@ def _anew(store: MetadataStore, index: Index) -> set[int]:
     known = bisect_right(index.ledgers, newest)
     since = index.ledgers[known - 1] + 1 if known else 0
     found = set(range(max(since, newest + 1 - LOOKED_AT_MAX), newest + 1))
-    still_open = [shape for shape in index.shapes if shape.open]
-    if sum(len(index.fragments.of_shape(shape)) for shape in still_open) <= LOOKED_AT_MAX:
-        found.update(*map(index.fragments.of_shape, still_open))
+    still_open = [ids for shape, ids in index.by_shape.items() if shape.open]
+    if sum(map(len, still_open)) <= LOOKED_AT_MAX:
+        found.update(*still_open)
     return found
 
 
@@ -143,19 +145,19 @@ def _bookies_of(records: Iterable[LedgerMetadata]) -> set[str]:
 
 
 def _doubtful(
-    shapes: Iterable[Shape], stopped: Collection[str], doubted: Collection[str], fragments: Fragments
+    by_shape: Mapping[Shape, Collection[int]], stopped: Collection[str], doubted: Collection[str]
 ) -> list[int]:
     """The ledgers that may be in danger, those with the fewest copies left first."""
     by_left: dict[int, set[int]] = defaultdict(set)
-    for shape in shapes:
+    for shape, ledgers in by_shape.items():
         left = fewest_left(*shape[:4], stopped, doubted)
         if left is None and shape.loss:
             left = shape.ack_quorum
         if left is not None:
-            by_left[left] |= fragments.of_shape(shape)
+            by_left[left].update(ledgers)
     found: dict[int, None] = {}
-    for _, ledgers in sorted(by_left.items()):
-        found.update(dict.fromkeys(sorted(ledgers)))
+    for _, those in sorted(by_left.items()):
+        found.update(dict.fromkeys(sorted(those)))
     return list(found)
 
 

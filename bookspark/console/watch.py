@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from bookspark.client import BookKeeper
@@ -51,8 +52,8 @@ class Seen(NamedTuple):
     """Why the looks since then failed."""
     ledgers: Sequence[int] = ()
     """The ids of all ledgers, ascending. The facts' fragments are the watch's own: it changes them in place as it looks again."""
-    shapes: Collection[Shape] = ()
-    """The shapes of all fragments."""
+    by_shape: Mapping[Shape, Collection[int]] = MappingProxyType({})
+    """The ledgers of each shape of fragments, as they were then."""
 
 
 class Watch:
@@ -115,6 +116,8 @@ class Watch:
         # Here, where nothing changes the fragments meanwhile.
         ids, unreadable = facts.observed.fragments.ledgers(), facts.observed.unreadable
         ledgers = sorted({*ids, *unreadable} if unreadable else ids)
-        shapes = tuple(facts.observed.fragments.shapes())
+        by_shape = facts.observed.fragments.by_shape()
         points = tuple(self._history.points)
-        self._seen = Seen(facts, before, health_of(facts), points, now, self._metrics, ledgers=ledgers, shapes=shapes)
+        self._seen = Seen(
+            facts, before, health_of(facts), points, now, self._metrics, ledgers=ledgers, by_shape=by_shape
+        )

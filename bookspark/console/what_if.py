@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 def look_at(bookkeeper: BookKeeper, bookies: Sequence[str], seen: Seen) -> Answer:
     """What would break. Raises ConfigurationError and MetadataStoreError."""
     observed = seen.facts.observed
-    index = Index(observed.fragments, seen.shapes, observed.unreadable, seen.ledgers)
+    index = Index(seen.by_shape, observed.fragments, observed.unreadable, seen.ledgers)
     return Answer(foreseen(bookkeeper, bookies, index), seen.facts.at_ms)
 
 

@@ -68,7 +68,7 @@ class Stage:
 
     def index(self, unreadable=()):
         known = sorted(self.fragments.ledgers())
-        return Index(self.fragments, tuple(self.fragments.shapes()), dict(unreadable), known)
+        return Index(self.fragments.by_shape(), self.fragments, dict(unreadable), known)
 
 
 def closed(ledger_id, ensemble="abc", ack_quorum=2, **more):
@@ -160,6 +160,20 @@ def test_an_open_ledger_that_has_moved_since_is_looked_at():
     index = stage.index()
     stage.metadata.write_ledger(replace(before, fragments=(Fragment(0, ("a", "b", "c")),)), 0)
     assert {one.ledger_id for one in foreseen(stage, ["a"], index).dangers} == {7}
+
+
+def test_a_ledger_that_closes_while_somebody_asks_is_in_danger_as_before():
+    """The console's watch looked on meanwhile: a ledger that closed was found by neither of its shapes, and told as safe."""
+    stage = Stage()
+    stage.bookies("abc")
+    stage.ledger(LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
+    stage.ledger(closed(8))
+    index = stage.index()
+    stage.metadata.write_ledger(closed(7), 0)
+    stage.fragments.put(7, placed(closed(7)))
+    stage.fragments.put(8, ())
+    stage.metadata.delete_ledger(8)
+    assert {one.ledger_id for one in foreseen(stage, ["a", "b"], index).dangers} == {7}
 
 
 def test_of_very_many_ids_that_were_given_out_since_only_the_newest_are_looked_at(monkeypatch):

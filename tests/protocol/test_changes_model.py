@@ -168,7 +168,6 @@ def test_the_ledgers_of_a_shape_are_those_that_have_such_a_fragment() -> None:
         wanted: dict[Shape, set[int]] = {}
         for one in (one for each in plain.values() for one in each):
             wanted.setdefault(Shape(*one[2:6], one.loss), set()).add(one.ledger_id)
-        assert index.shapes() == {shape: len(ledgers) for shape, ledgers in wanted.items()}
-    assert {shape: index.of_shape(shape) for shape in index.shapes()} == wanted
+        assert index.by_shape() == wanted
     assert list(index.all()) == [one for ledger_id in index.ledgers() for one in plain[ledger_id]]
     assert len({id(one.ensemble) for one in index.all()}) <= len(wanted), "the ensembles of a shape are one object"

@@ -331,5 +331,4 @@ def test_the_index_of_fragments_is_what_a_walk_over_all_finds(seed: int) -> None
         shapes: dict[Shape, set[int]] = {}
         for one in every:
             shapes.setdefault(Shape(one.ensemble, 3, 2, one.open, False), set()).add(one.ledger_id)
-        assert found.shapes() == {shape: len(ledgers) for shape, ledgers in shapes.items()}
-        assert all(found.of_shape(shape) == ledgers for shape, ledgers in shapes.items())
+        assert found.by_shape() == shapes

@@ -112,14 +112,9 @@ class Fragments:
             if not found[1]:
                 del self._shapes[shape]
 
-    def shapes(self) -> dict[Shape, int]:
-        """The shapes that there are, and how many ledgers have a fragment of each."""
-        return {shape: len(ledgers) for shape, (_, ledgers) in self._shapes.items()}
-
-    def of_shape(self, shape: Shape) -> set[int]:
-        """The ledgers that have a fragment of this shape. Another thread may call it while this index changes."""
-        found = self._shapes.get(shape)
-        return set() if found is None else found[1].copy()
+    def by_shape(self) -> dict[Shape, set[int]]:
+        """The ledgers that have a fragment of each shape there is, as they are now: later changes of this index are not in it."""
+        return {shape: ledgers.copy() for shape, (_, ledgers) in self._shapes.items()}
 
     def of_ledger(self, ledger_id: int) -> tuple[Placed, ...]:
         """The fragments of a ledger, by first entry id."""
