@@ -6,6 +6,7 @@ import contextlib
 import os
 import queue
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import IO
 
 import psutil
 
+from bookspark.daemon.processes import Process
 from tests.awaiting import await_that
 
 
@@ -51,6 +53,20 @@ class Output:
             self._queue.put(line)
         self.over = True
         self._queue.put(None)
+
+
+@contextlib.contextmanager
+def halted(pid: int) -> Iterator[None]:
+    """A process that stands still with all its threads (SIGSTOP), and goes on at the end."""
+    process = Process.of(pid)
+    assert process is not None, f"process {pid} has ended"
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await_that(lambda: process.suspended, what=f"process {pid} stands still")
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def processes_about(folder: Path) -> dict[int, str]:

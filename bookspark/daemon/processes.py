@@ -19,6 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+_PROC = Path("/proc")
+
 
 class Process(msgspec.Struct, frozen=True):
     """A process. ``start_time``: clock ticks since the machine's boot."""
@@ -39,9 +41,9 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def suspended(self) -> bool:
-        """Has a SIGSTOP taken effect?"""
-        fields = _stat(self.pid)
-        return fields is not None and fields[0] == "T"
+        """Has a SIGSTOP taken effect? Each thread stops by itself: one may still answer while the first stands still."""
+        threads = [_fields(path) for path in (_PROC / str(self.pid) / "task").glob("*/stat")]
+        return bool(threads) and all(fields is None or fields[0] in "TZX" for fields in threads)
 
 
 def signal_process(process: Process, number: signal.Signals) -> None:
@@ -73,9 +75,13 @@ def wait_for_end(process: Process, timeout: float) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of ``/proc/<pid>/stat`` from the state on, None if there is no such process. (The name before them stands in
-    brackets, and may hold anything.)"""
+    return _fields(_PROC / str(pid) / "stat")
+
+
+def _fields(path: Path) -> list[str] | None:
+    """The fields of a ``stat`` of ``/proc`` from the state on, None if its process or thread has ended. (The name before them
+    stands in brackets, and may hold anything.)"""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return path.read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None

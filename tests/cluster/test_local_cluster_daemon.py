@@ -19,7 +19,7 @@ import pytest
 from bookspark import BookKeeper
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.cli.commands.bookie_status import lines
-from bookspark.daemon import launch
+from bookspark.daemon import launch, processes
 from bookspark.daemon.directories import DirectoryLocks, lock_holder, read_cookie, write_cookie
 from bookspark.daemon.launch import Bookie, adopt_or_start
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
@@ -228,6 +228,20 @@ def test_sigterm_that_comes_to_a_halted_bookie_stops_it_when_it_goes_on(config: 
         bookie.send_signal(signal.SIGTERM)
         bookie.send_signal(signal.SIGCONT)
         assert bookie.wait_ended(SECONDS_MAX)
+
+
+def test_a_process_stands_still_once_all_its_threads_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first was looked at: ZooKeeper's others, seen on a busy machine, carried out a request after that."""
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    threads = tmp_path / "7" / "task"
+    for number, state in ((7, "T"), (8, "S")):
+        (threads / str(number)).mkdir(parents=True)
+        (threads / str(number) / "stat").write_text(f"{number} (a) S) {state} 1 7")
+    process = Process(7, 1)
+    assert not process.suspended
+    (threads / "8" / "stat").write_text("8 (b) T 1 7")
+    assert process.suspended
+    assert not Process(9, 1).suspended
 
 
 def test_sigterm_during_the_boot_is_a_clean_stop_too(config: Any) -> None:

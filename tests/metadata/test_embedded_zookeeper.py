@@ -18,6 +18,7 @@ from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper, PortInUseEr
 from bookspark.metadata.zookeeper.java import find_java
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.metadata.kit import EVENT_SECONDS, begun
+from tests.processes import halted
 
 
 def await_end(pid: int) -> None:
@@ -141,7 +142,6 @@ def test_a_hanging_server_is_stopped_by_force(tmp_path: Path, monkeypatch: pytes
     server.start()
     pid = server.pid
     assert pid
-    os.kill(pid, signal.SIGSTOP)
     waits: list[float | None] = []
     wait = subprocess.Popen.wait
 
@@ -150,7 +150,8 @@ def test_a_hanging_server_is_stopped_by_force(tmp_path: Path, monkeypatch: pytes
         return wait(process, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "wait", noting)
-    server.stop()
+    with halted(pid):
+        server.stop()
     assert waits == [0.5, embedded._KILLED_SECONDS]
     await_end(pid)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import socket
 import threading
 import time
@@ -35,6 +33,7 @@ from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.bookie.cookie import Cookie
 from tests.awaiting import Changes, await_that
 from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, LossyProxy, begun, end_session, ledger
+from tests.processes import halted
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
 
@@ -616,8 +615,7 @@ def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) 
         store = begun(server.connection_string, timeout_seconds=600.0)
         store.connection.timeout_seconds = 1.0  # not before it is connected: a server that just starts may take longer
         assert server.pid
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
+        with halted(server.pid):
             with (
                 takes_less_than(300),
                 pytest.raises(MetadataStoreError, match=r"creating ledger 5: no answer .* in 1 s"),
@@ -629,8 +627,6 @@ def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) 
                 store.read_ledger(5)
             with takes_less_than(300):
                 store.close()
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
 
 
 def test_a_restarted_server_finds_its_clients_again(tmp_path: Path) -> None:
