@@ -23,6 +23,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -31,10 +32,11 @@ from bookspark import BookKeeper
 from bookspark.bookie.bookie_config import bookie_config
 from bookspark.bookkeeper import digest_types, door  # noqa: F401 (each bookie has it imported when it is forked)
 from bookspark.daemon.bookie_process import Foreground, prepare_process, run_bookie
+from bookspark.daemon.processes import Process
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 200.0
 _STOP_SECONDS = 30.0
 _SESSION_SECONDS = 40.0
 """A bookie that BookKeeper's tests put to sleep stays registered, as theirs does: only its requests sleep there."""
@@ -78,6 +80,11 @@ class Bookies:
 
     def suspend(self, number: str) -> str:
         self._signal(int(number), signal.SIGSTOP)
+        bookie, deadline = Process.of(int(number)), time.monotonic() + _STOP_SECONDS
+        while bookie is not None and bookie.alive and not bookie.suspended:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"bookie {number} does not stand still after {_STOP_SECONDS:g} s")
+            time.sleep(0.001)
         return ""
 
     def resume(self, number: str) -> str:

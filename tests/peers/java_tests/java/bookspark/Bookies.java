@@ -34,7 +34,7 @@ public final class Bookies {
         only.commands.flush();
         String answer = only.answers.readLine();
         if (answer == null || !answer.startsWith("ok")) {
-            throw new IOException(line + ": " + answer);
+            throw new IOException(answer + " to " + line);
         }
         return answer.substring(2).trim();
     }

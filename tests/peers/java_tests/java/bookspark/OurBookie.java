@@ -6,7 +6,6 @@ import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.net.BookieSocketAddress;
 import org.apache.bookkeeper.proto.BookieServer;
-import org.apache.bookkeeper.util.PortManager;
 import org.mockito.Mockito;
 import org.mockito.invocation.InvocationOnMock;
 
@@ -23,7 +22,7 @@ public final class OurBookie {
         this.conf = conf;
         refuseWhatWeDoNotHave(conf);
         if (conf.getBookiePort() == 0) {
-            conf.setBookiePort(PortManager.nextFreePort());
+            conf.setBookiePort(Ports.free());
         }
         id = BookieImpl.getBookieId(conf);
         address = BookieImpl.getBookieAddress(conf);

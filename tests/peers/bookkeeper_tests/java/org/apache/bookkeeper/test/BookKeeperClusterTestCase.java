@@ -3,6 +3,7 @@ package org.apache.bookkeeper.test;
 import bookspark.BookieConfiguration;
 import bookspark.Bookies;
 import bookspark.OurBookie;
+import bookspark.Ports;
 import bookspark.Unavailable;
 import java.io.File;
 import java.io.IOException;
@@ -29,7 +30,6 @@ import org.apache.bookkeeper.replication.Auditor;
 import org.apache.bookkeeper.replication.AutoRecoveryMain;
 import org.apache.bookkeeper.replication.ReplicationWorker;
 import org.apache.bookkeeper.stats.ThreadRegistry;
-import org.apache.bookkeeper.util.PortManager;
 import org.apache.zookeeper.KeeperException;
 import org.apache.zookeeper.ZKUtil;
 import org.apache.zookeeper.ZooKeeper;
@@ -45,7 +45,7 @@ import org.junit.rules.Timeout;
  * bookies. The client, ZooKeeper and autorecovery are BookKeeper's. What would hand out a part of a Java bookie throws Unavailable.
  */
 public abstract class BookKeeperClusterTestCase {
-    private static final int STARTED_SECONDS = 30;
+    private static final int STARTED_SECONDS = 120;
 
     @Rule
     public final TestName runtime = new TestName();
@@ -205,7 +205,7 @@ public abstract class BookKeeperClusterTestCase {
     protected ServerConfiguration newServerConfiguration() throws Exception {
         File folder = tmpDirs.createNew("bookie", "test");
         boolean portNow = baseConf.isEnableLocalTransport() || !baseConf.getAllowEphemeralPorts();
-        return newServerConfiguration(portNow ? PortManager.nextFreePort() : 0, folder, new File[] {folder});
+        return newServerConfiguration(portNow ? Ports.free() : 0, folder, new File[] {folder});
     }
 
     protected ServerConfiguration newServerConfiguration(int port, File journalDir, File[] ledgerDirs) {
