@@ -271,7 +271,8 @@ def test_a_lossy_boot(new_chroot: Callable[[], str]) -> None:
     never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40, "heal_lossy_boots": False}
     with LocalCluster(3, zookeeper=new_chroot(), autorecovery=True, journal_write_data=False, **never) as cluster:
         bookkeeper = cluster.bookkeeper(**DEADLINES)
-        ledger = bookkeeper.create_ledger()
+        # By all three: a bookie that has it still before it has nothing to lose.
+        ledger = bookkeeper.create_ledger(3, 3, 3)
         ledger.append(b"x")
         bookie = cluster.bookies[0]
         bookie.kill()
