@@ -25,7 +25,7 @@ def test_who_may_be_stopped_and_who_may_not(
             ledger.append(b"entry")
             if closed:
                 ledger.close()
-        one = on_cluster("bookie", "safe-to-stop", ids[0])
+        one = on_cluster("bookie", "safe-to-stop", ids[0], ids[0])
         assert (one.status, one.text) == (
             0,
             f"safe: without {ids[0]} every entry keeps an ack quorum, and every open ledger can be recovered\n",

@@ -148,7 +148,7 @@ def safe_to_stop(
         return
     if finding.note:
         typer.echo(finding.note, err=True)
-    without = ", ".join(bookies)
+    without = ", ".join(dict.fromkeys(bookies))
     typer.echo(
         f"safe: every confirmed entry keeps an ack quorum of copies, and every open ledger can be recovered, without {without}"
     )

@@ -164,9 +164,8 @@ def safe_to_stop(
     elif found:
         _show(found)
     else:
-        typer.echo(
-            f"safe: without {', '.join(bookies)} every entry keeps an ack quorum, and every open ledger can be recovered"
-        )
+        without = ", ".join(dict.fromkeys(bookies))
+        typer.echo(f"safe: without {without} every entry keeps an ack quorum, and every open ledger can be recovered")
     if found:
         raise typer.Exit(FOUND)
 
