@@ -149,12 +149,16 @@ class ChangingRows(LedgerRows):
         """Has the last checkpoint these very rows?"""
         return self.clean == len(self) and not self.lost_some
 
+    def append(self, first: int, last: int, where: int, size: int) -> None:
+        """Add the ids of ``first..last``, which are all above ``last_entry_id``."""
+        self.first.append(first)
+        self.where.append(where)
+        self.extent.append((last - first + 1) << 32 | size)
+
     def insert(self, first: int, last: int, where: int, size: int) -> None:
         """Add the ids of ``first..last`` that are not there yet."""
-        if not self.first or first > self.first[-1] + (self.extent[-1] >> 32) - 1:
-            self.first.append(first)
-            self.where.append(where)
-            self.extent.append((last - first + 1) << 32 | size)
+        if first > self.last_entry_id:
+            self.append(first, last, where, size)
             return
         gap = first
         for row in list(self.covering(first, last)):

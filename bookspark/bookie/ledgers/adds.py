@@ -16,7 +16,7 @@ from functools import cache
 
 from bookspark.bookie.commit.commit_items import EntryWrite, RelaxedWrite
 from bookspark.bookie.commit.completions import AllOf, Done, ignore
-from bookspark.bookie.disk.index import Row, location
+from bookspark.bookie.disk.index import Row
 from bookspark.bookie.holdings.commit_results import CommitResults
 from bookspark.bookie.holdings.disk_threads import DiskThreads
 from bookspark.bookie.holdings.disks import Disks
@@ -82,8 +82,8 @@ class Adds:
     def _decide(self, header: Header, batch: EntryBatch, done: Done, compared: Compared | None = None) -> Sequence[Row]:
         """Decide an add, and call its ``done`` at once or later. Or return the rows that it has to be compared with first."""
         ledger_id, first, last = header.ledger_id, header.first_entry_id, header.last_entry_id
-        ledger = self._ledgers.get(ledger_id)
         holdings = self._holdings
+        ledger = self._ledgers.used.get(ledger_id)
         if ledger is None:
             ledger = holdings.control.known(ledger_id)
         flags = header.flags
@@ -96,9 +96,10 @@ class Adds:
             return ()
         if holdings.gone:
             holdings.leave_gone(ledger_id, first)
-        rows = self._index.get(ledger_id)
+        rows = self._index.changing(ledger_id)
         kept: Sequence[Row] = ()
-        if rows is not None and first <= rows.last_entry_id:
+        behind_all = rows is not None and first > rows.last_entry_id
+        if rows is not None and not behind_all:
             kept = list(rows.covering(first, last))
             if kept:
                 if compared is None or compared.held != kept:
@@ -111,8 +112,8 @@ class Adds:
                 if compared.refusal is not None:
                     done(compared.refusal)
                     return ()
-                # Of what was held something may have turned out lost. Rows that were only looked at before don't show that.
-                rows = self._index.get(ledger_id)
+                # Of what was held something may have turned out lost.
+                rows = self._index.changing(ledger_id)
                 kept = list(rows.covering(first, last)) if rows is not None else ()
                 if kept and flags & _DURABILITY == _VOLATILE:
                     self._volatile.added_again(ledger_id, header.assignment(), kept)
@@ -129,12 +130,17 @@ class Adds:
         frame = batch.frame
         size = len(frame)
         entry_log, position = directory.place(size, holdings.begin_log)
-        where = location(entry_log.number, position)
-        self._index.of(ledger_id).insert(first, last, where, size)
+        # ``location``, without a call for each add.
+        where = entry_log.number << 32 | position
+        if rows is not None and behind_all:
+            rows.append(first, last, where, size)
+        else:
+            self._index.of(ledger_id).insert(first, last, where, size)
         holdings.recent[where] = frame
         self._results.bytes_in_flight += size
-        self._traffic.entries_in += last - first + 1
-        self._traffic.bytes_in += size
+        traffic = self._traffic
+        traffic.entries_in += last - first + 1
+        traffic.bytes_in += size
         if kept:
             both = AllOf(2, done)
             self._when_kept([row.where for row in kept], both, self._acked_after_sync[flags])
