@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from bookspark.bookie.commit.completions import Done
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.wire.entry_batch import Buffer
 
 
-class EntryWrite(NamedTuple):
+class EntryWrite(msgspec.Struct, frozen=True):
     """Write a batch frame at ``position`` of ``log``. Done when it is synced. The frames of a log are queued in the order of
     their positions and leave no gap; those of ``RelaxedWrite`` are among them."""
 
@@ -24,7 +26,7 @@ class EntryWrite(NamedTuple):
     done: Done
 
 
-class RelaxedWrite(NamedTuple):
+class RelaxedWrite(msgspec.Struct, frozen=True):
     """Write a batch frame at ``position`` of ``log``. Done when the operating system has it; its sync follows in the
     background. ``promised``: the ledger is of persistent durability (PD), so the acknowledgement is a promise, and the
     directory is marked unclean before."""
