@@ -5,7 +5,7 @@ Law: one loop owns all state. ``add``, ``sync``, ``fence``, ``write_last_add_con
 directory.
 
 Each call is made by the part that decides it: ``ledgers`` (adds, fencing, explicit_lacs, volatile_syncs, held_copies),
-``holdings`` (reads, checkpointing, disks), ``space`` (garbage_collection, reclaiming). An add takes some 2.5 µs of the loop here,
+``holdings`` (reads, checkpointing, disks), ``space`` (garbage_collection, reclaiming). An add takes some 2 µs of the loop here,
 and the extra Python call 0.05 µs of that, so the hot path goes through here like everything else.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage``, with the journal and the entry log in one.

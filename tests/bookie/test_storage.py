@@ -44,6 +44,14 @@ def test_a_sparse_read_skips_what_is_not_there(storage):
     assert [entry.entry_id for entry in storage.read(5, 0, 9)[0]] == [0]
 
 
+def test_an_add_into_a_gap_is_found_in_its_place(storage):
+    for entry_id in (0, 1, 9, 4):
+        assert storage.add(5, entry_id) is Status.OK
+    assert [entry.entry_id for entry in storage.read(5, 0, 9, sparse=True)[0]] == [0, 1, 4, 9]
+    assert storage.add(5, 2, 3) is Status.OK
+    assert payloads(storage.read(5, 0, 4)[0]) == [b"%08d:payload" % entry_id for entry_id in range(5)]
+
+
 def test_an_admitted_add_can_be_read_before_it_is_synced(storage):
     statuses = storage.submit(add_frame(5, 0, 2))
     assert statuses == []
