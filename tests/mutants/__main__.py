@@ -24,7 +24,7 @@ from bookspark.simulation.compiled import use_compiled
 from tests.mutants.changing import PARTS, ROOT, Known, all_mutants
 from tests.mutants.equivalents import equivalents
 from tests.mutants.judging import Judge
-from tests.mutants.simulating import Simulate, table, touching_safety
+from tests.mutants.simulating import Simulate, is_survivor, table, touching_safety
 
 
 def main() -> int:
@@ -55,7 +55,7 @@ def main() -> int:
             told(verdict)
         known = {verdict["mutant"]: verdict for verdict in (*before.values(), *verdicts)}
         print(table(known.values()), file=sys.stderr)
-        return 1 if any(_is_survivor(verdict) for verdict in known.values()) else 0
+        return 1 if any(is_survivor(verdict) for verdict in known.values()) else 0
     judge = Judge(
         choose,
         told,
@@ -111,7 +111,8 @@ def _verdicts(out: Path | None) -> dict[str, dict[str, Any]]:
 
 def _chosen(mutants: Sequence[Known], options: argparse.Namespace, before: dict[str, Any]) -> Sequence[Known]:
     if options.survivors:
-        return [mutant for mutant in mutants if mutant.name in before and _is_survivor(before[mutant.name])]
+        survived = _is_survivor if options.by_simulate is None else is_survivor
+        return [mutant for mutant in mutants if mutant.name in before and survived(before[mutant.name])]
     if options.by_simulate is not None:
         mutants = touching_safety(mutants)
     if options.only is not None:

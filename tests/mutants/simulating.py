@@ -1,11 +1,12 @@
 """Which mutants of the protocol touch safety, and whether ``simulate`` alone finds them (``scripts/mutants --by-simulate``).
 
-Law: no test judges here. Each mutant gets a process of its own and the same random schedules in the same order, until a violation,
-an error of a machine, or the processor time is over. First the schedules run without a mutant: what they find then is no mutant's
-fault, and a mutant none of whose lines they come to would run the same schedules again. Such a mutant survives (NOT_REACHED).
+Law: no test judges here. Each mutant gets a process of its own and the same random schedules in the same order, until a
+violation, an error of a machine, or the processor time is over. First the schedules run without a mutant: what they find then is
+no mutant's fault, and a mutant none of whose lines they come to would run the same schedules again. Such a mutant survives ("not
+reached").
 
-The compiled simulator is used where it is there. It calls the machines of the protocol, which are not compiled, and a mutant changes
-the code object of their very functions (``changing``).
+The compiled simulator is used where it is there. It calls the machines of the protocol, which are not compiled, and a mutant
+changes the code object of their very functions (``changing``).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
 from tests.mutants.changing import PARTS, Known, change
-from tests.mutants.equivalents import equivalents
+from tests.mutants.equivalents import equivalents, harmless
 from tests.mutants.forking import Watch, Work, each_in_a_process
 from tests.mutants.reaching import Reached, Run, traced
 
@@ -34,8 +36,8 @@ SAFETY: Mapping[str, tuple[str, ...]] = {
         "durability", "ensemble_change", "explicit_lac", "replication", "writer", "writer_adds", "writer_cursors",
     ),
 }  # fmt: skip
-"""The modules that decide what is acknowledged, confirmed, fenced, recovered, replaced, copied, held or in limbo, and which commit is
-a log's. Planners, cookies, leases, options, texts and tasks are not among them."""
+"""The modules that decide what is acknowledged, confirmed, fenced, recovered, replaced, copied, held or in limbo, and which
+commit is a log's. Planners, cookies, leases, options, texts and tasks are not among them."""
 NO_SAFETY = re.compile(
     r":(?:\w+\.)?(?:_fail|_what|_word|_why\w*|_nobody_tells|_not_looked_up|_unreadable|advice|few|fits|_has_room|_size|_splits_max"
     r"|copy|key|last_query|rows|size|rows_each|noted_by_earlier_version|check_quorums)\b"
@@ -49,6 +51,7 @@ _HANGS_SECONDS = 15
 _TRACED_SECONDS = 15
 """How long it is looked which lines the schedules come to."""
 NOT_REACHED = "not reached"
+TIME_LIMIT = "time limit"
 _STEP = 7
 """A block of neighbouring seeds has the same options: steps of 7 see many options, and some of them more often."""
 
@@ -91,13 +94,13 @@ class Simulate:
 
     def verdicts(self, mutants: Sequence[Known]) -> Iterator[dict[str, Any]]:
         reached = self._reached()
-        works = [Work(mutant, lambda watch, one=mutant: self._judge(one, watch), self._seconds + _HANGS_SECONDS) for mutant in mutants]
+        works = [Work(mutant, partial(self._judge, mutant), self._seconds + _HANGS_SECONDS) for mutant in mutants]
         hit = [work for work in works if reached.by(work.key)]
         for work in works:
             if work not in hit:
                 yield self._verdict(work.key, None, 0.0, NOT_REACHED)
         for mutant, said in each_in_a_process(hit, self._processes):
-            found, seconds, phase = said or ("time limit", self._seconds, "")
+            found, seconds, phase = said or (TIME_LIMIT, self._seconds, "")
             yield self._verdict(mutant, found, seconds, phase)
 
     def _verdict(self, mutant: Known, found: str | None, seconds: float, phase: str) -> dict[str, Any]:
@@ -115,7 +118,8 @@ class Simulate:
         return Reached([Run(test, seconds, failed, [tuple(place) for place in places])], last=lambda test: False)
 
     def _trace(self, watch: Watch) -> Any:
-        return traced(PARTS["protocol"], "simulate", lambda: _search(_TRACED_SECONDS)[0], time.process_time)
+        seconds = min(_TRACED_SECONDS, self._seconds)
+        return traced(PARTS["protocol"], "simulate", lambda: _search(seconds)[0], time.process_time)
 
     def _judge(self, mutant: Known, watch: Watch) -> tuple[str, float, str]:
         change(mutant)
@@ -148,20 +152,49 @@ def _search(seconds: float) -> tuple[str, str]:
 
 
 def table(verdicts: Iterable[dict[str, Any]]) -> str:
-    """Rows: shelves. The median is of the processor time to the kill."""
+    """Rows: shelves. The median is of the processor time to the kill. "survived" are those that the schedules come to."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for verdict in verdicts:
         for row in (verdict["mutant"].partition(".")[0], "all"):
             rows.setdefault(row, []).append(verdict)
-    lines = [
-        "| shelf | mutants | equivalent | killed | survived | of these not reached | median seconds |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    columns = (
+        "mutants",
+        "equivalent",
+        "harmless",
+        "killed",
+        "by the clock",
+        "survived",
+        "not reached",
+        "median seconds",
+    )
+    lines = [f"| shelf | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for row, of in sorted(rows.items(), key=lambda one: (one[0] == "all", one[0])):
-        judged = [verdict for verdict in of if verdict["mutant"] not in equivalents()]
-        killed = [verdict["seconds"] for verdict in judged if verdict["killed"]]
-        unreached = sum(verdict["phase"] == NOT_REACHED for verdict in judged)
-        took = f"{median(killed):.2f}" if killed else ""
-        counts = len(of), len(of) - len(judged), len(killed), len(judged) - len(killed), unreached
-        lines.append(f"| {row} | {' | '.join(map(str, counts))} | {took} |")
+        killed = [verdict for verdict in of if verdict["killed"]]
+        left = Counter(_kind(verdict) for verdict in of if not verdict["killed"])
+        took = f"{median(verdict['seconds'] for verdict in killed):.2f}" if killed else ""
+        clock = sum(verdict["simulation"] == TIME_LIMIT for verdict in killed)
+        counts = (
+            len(of),
+            left["equivalent"],
+            left["harmless"],
+            len(killed),
+            clock,
+            left["survived"],
+            left[NOT_REACHED],
+            took,
+        )
+        lines.append(f"| {row} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)
+
+
+def is_survivor(verdict: dict[str, Any]) -> bool:
+    return not verdict["killed"] and _kind(verdict) in ("survived", NOT_REACHED)
+
+
+def _kind(verdict: dict[str, Any]) -> str:
+    """What one is that was not found."""
+    if verdict["mutant"] in equivalents():
+        return "equivalent"
+    if verdict["mutant"] in harmless():
+        return "harmless"
+    return NOT_REACHED if verdict["phase"] == NOT_REACHED else "survived"
