@@ -20,9 +20,11 @@ from typing import Any
 
 import pytest
 
+from bookspark.simulation.compiled import use_compiled
 from tests.mutants.changing import PARTS, ROOT, Known, all_mutants
 from tests.mutants.equivalents import equivalents
 from tests.mutants.judging import Judge
+from tests.mutants.simulating import Simulate, is_survivor, table, touching_safety
 
 
 def main() -> int:
@@ -47,6 +49,13 @@ def main() -> int:
         for mutant in choose():
             print(mutant.name)
         return 0
+    if options.by_simulate is not None:
+        use_compiled()
+        for verdict in Simulate(options.by_simulate, options.processes).verdicts(choose()):
+            told(verdict)
+        known = {verdict["mutant"]: verdict for verdict in (*before.values(), *verdicts)}
+        print(table(known.values()), file=sys.stderr)
+        return 1 if any(is_survivor(verdict) for verdict in known.values()) else 0
     judge = Judge(
         choose,
         told,
@@ -84,6 +93,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core"
     )
+    parser.add_argument(
+        "--by-simulate", type=float, metavar="SECONDS",
+        help="judge those of the protocol that touch safety by `simulate` alone, each for so much processor time",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="say which mutants those would be")
     parser.add_argument("tests", nargs="*", help="default: those that may reach the part")
     return parser.parse_args()
@@ -98,7 +111,10 @@ def _verdicts(out: Path | None) -> dict[str, dict[str, Any]]:
 
 def _chosen(mutants: Sequence[Known], options: argparse.Namespace, before: dict[str, Any]) -> Sequence[Known]:
     if options.survivors:
-        return [mutant for mutant in mutants if mutant.name in before and _is_survivor(before[mutant.name])]
+        survived = _is_survivor if options.by_simulate is None else is_survivor
+        return [mutant for mutant in mutants if mutant.name in before and survived(before[mutant.name])]
+    if options.by_simulate is not None:
+        mutants = touching_safety(mutants)
     if options.only is not None:
         mutants = [mutant for mutant in mutants if options.only.search(mutant.name)]
     if options.sample is not None:

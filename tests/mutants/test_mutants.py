@@ -22,10 +22,11 @@ import pytest
 from bookspark.client.network.patience import Patience
 from tests.mutants.changing import PARTS, ROOT, all_mutants, code_for
 from tests.mutants.driver_operators import DRIVER_OPERATORS
-from tests.mutants.equivalents import equivalents
+from tests.mutants.equivalents import equivalents, harmless
 from tests.mutants.forking import Work, each_in_a_process
 from tests.mutants.operators import OPERATORS, mutants_of
 from tests.mutants.reaching import Reached, known_runs, traced
+from tests.mutants.simulating import SAFETY, touching_safety
 
 MACHINE = """
 class Machine:
@@ -312,6 +313,28 @@ def test_a_mutant_that_nobody_looks_for_survives():
     assert status == 1
     assert len(verdicts) == 2
     assert not any(verdict["killed"] for verdict in verdicts)
+
+
+def test_each_harmless_one_touches_safety():
+    touching = {mutant.name for mutant in touching_safety(all_mutants())}
+    assert harmless().keys() - touching == set(), "the code has changed: review these again"
+    assert not harmless().keys() & equivalents().keys()
+
+
+def test_what_touches_safety_is_named_by_modules_that_there_are():
+    touching = [mutant.name for mutant in touching_safety(all_mutants())]
+    modules = {f"{shelf}.{module}" for shelf, names in SAFETY.items() for module in names}
+    assert {name.partition(":")[0] for name in touching} == modules
+    assert not any(":LedgerRecovery._fail " in name for name in touching)
+
+
+def test_simulate_alone_finds_a_recovery_without_fencing_and_says_what_it_does_not_simulate():
+    only = r"^(reading.recovery:LedgerRecovery._fence step: self.phase|logs.replays:)"
+    status, verdicts = run("--by-simulate", "1", "--only", only)
+    by_phase = {verdict["mutant"].partition(".")[0]: (verdict["killed"], verdict["phase"]) for verdict in verdicts}
+    assert status == 1
+    assert by_phase["reading"] == (True, "all drawn")
+    assert by_phase["logs"] == (False, "not reached")
 
 
 @pytest.mark.timeout(1200)
