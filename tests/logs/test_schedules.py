@@ -192,6 +192,11 @@ PLANTED_OFFLOAD = {
 }
 """The same for one that is offloaded."""
 
+PLANTED_OFFLOAD_ANEW = {
+    "an offload goes on in the next log of the name": (241, planted(Offload, "_same", lambda _, record: record)),
+}
+"""The same for one that is offloaded, and deleted and made anew."""
+
 PLANTED_GROUPS = {
     "a reader saves the end of the log, wherever it is": (
         7,
@@ -208,6 +213,7 @@ EVERY = [
     *((Kind.ANEW, what, *fault) for what, fault in PLANTED_ANEW.items()),
     *((Kind.RETENTION, what, *fault) for what, fault in PLANTED_RETENTION.items()),
     *((Kind.OFFLOAD, what, *fault) for what, fault in PLANTED_OFFLOAD.items()),
+    *((Kind.OFFLOAD_ANEW, what, *fault) for what, fault in PLANTED_OFFLOAD_ANEW.items()),
     *((Kind.GROUPS, what, *fault) for what, fault in PLANTED_GROUPS.items()),
 ]
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from bookspark.protocol.ledger.actions import ReadAnswered
+from bookspark.protocol.ledger.actions import MetadataWritten, ReadAnswered
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import Close
+from bookspark.simulation.search import calm
 from bookspark.simulation.search.calm import INVARIANT, calm_down
+from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.search.random_schedules import RandomSchedules
+from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.state import METADATA
 from bookspark.simulation.story import tell
 from bookspark.simulation.story_page import story_page
 
@@ -78,3 +84,39 @@ def test_a_machine_that_goes_on_for_ever_is_told(monkeypatch):
     failure = RandomSchedules({"recoverers": 1, "readers": 0, "replicators": 0}).run(2000, 1000).failure
     assert failure is not None and failure.violation.invariant == INVARIANT
     assert "the recoverer goes on for 300 steps" in failure.violation.what
+
+
+SMALL = SimulationOptions(2, 2, 1)
+CHANGES = SimulationOptions(2, 2, 1, spares=1, losses=1, recoverers=0, ensemble_changes=ChangeMode.AT_ONCE)
+
+
+@pytest.mark.parametrize(
+    ("options", "machine", "event", "who", "steps"),
+    [
+        (SMALL, LedgerRecovery, ReadAnswered, "the recoverer waits for ever", 15),
+        (CHANGES, LedgerWriter, MetadataWritten, "the writer waits for ever", None),
+        (replace(SMALL, recoverers=0, readers=1, reads=1), RangeRead, ReadAnswered, "the reader waits for ever", None),
+    ],
+)
+def test_a_search_finds_who_waits_for_ever_and_so_it_does_with_all_states(
+    monkeypatch, options, machine, event, who, steps
+):
+    """No other law is broken."""
+    monkeypatch.setattr(machine, "step", ignoring(machine, event))
+    for reduced in (True, False):
+        search = Exhaustive(options, exchange=reduced, prune=reduced)
+        result = search.run(200_000)
+        assert result.violation is not None and result.violation.invariant == INVARIANT, reduced
+        assert who in result.violation.what
+        assert tell(search.world, result.moves)[-1] == f"     → {INVARIANT}: {result.violation.what}."
+        assert steps in (None, len(result.moves))
+        assert Exhaustive(options, exchange=reduced, prune=reduced, invariant="none").run(20_000).violation is None
+
+
+def test_a_search_says_nothing_of_answers_that_a_crash_took_along(monkeypatch):
+    """Whoever waits for them runs out of time, and nobody has a clock there."""
+    options = replace(SMALL, ack_quorum=2, crashes=1, closes=False)
+    assert Exhaustive(options).run(60_000).violation is None
+    monkeypatch.setattr(calm, "CRASHES", METADATA)
+    monkeypatch.setattr(calm, "DEPARTURES", METADATA)
+    assert Exhaustive(options).run(60_000).violation.invariant == INVARIANT

@@ -7,19 +7,23 @@ new ones, and does not count.
 
 A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. What does not
 end has nothing left that could happen, or goes on for ever.
+
+A search of all orders has each of these ways to the end among its states. So it continues none, and looks for states in which
+nothing is left that could happen (``waits_for_ever``). What goes on for ever it does not find.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from random import Random
+from typing import Any
 
 from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer_events import BookiesChanged, Close
-from bookspark.simulation.state import CLIENTS, Move, State
+from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, Move, State
 from bookspark.simulation.view import Violation
 from bookspark.simulation.world import World
 
@@ -60,6 +64,21 @@ def stuck(world: World, state: State) -> Violation | None:
     return _violation(world, state, "waits for ever")
 
 
+def waits_for_ever(world: World, state: State) -> Violation | None:
+    """``stuck``, also after news of bookies, in a state of whose way there is nothing known but the state. So it is None once a
+    bookie crashed or went: that may have taken answers along."""
+    if state[CRASHES] < world.initial[CRASHES] or state[DEPARTURES] < world.initial[DEPARTURES]:
+        return None
+    found = stuck(world, state)
+    for _ in range(_NEWS_MAX):
+        news = _news(world, state) if found is not None else []
+        if not news:
+            break
+        state = world.apply(state, news[0])
+        found = stuck(world, state)
+    return found
+
+
 def _violation(world: World, state: State, what: str) -> Violation | None:
     left = list(_unended(world, state))
     return Violation(INVARIANT, f"{' and '.join(left)} {what}") if left else None
@@ -91,17 +110,23 @@ def _moves(world: World, state: State) -> list[Move]:
     """What happens if nothing goes wrong."""
     slots = state[world.slots_from :]
     gone = {bookie for bookie, slot in zip(world.bookies, slots, strict=True) if world.slots.traits(slot).gone}
-    found: list[Move] = []
-    for move in world.moves(state):
-        if move.kind in _KINDS or (move.kind == "timeout" and world.slots.traits(state[move.place]).gone):
-            found.append(move)
-        elif move.kind == "user":
-            event = world.events[move.argument]
-            if isinstance(event, _ENDING) or (
-                isinstance(event, BookiesChosen) and not gone.intersection(event.bookies)
-            ):
-                found.append(move)
-    return found
+    return [move for move in world.moves(state) if _is_calm(world, state, move, gone)]
+
+
+def _is_calm(world: World, state: State, move: Move, gone: Set[str]) -> bool:
+    if move.kind == "user":
+        return _is_ending(world.events[move.argument], gone)
+    return move.kind in _KINDS or (move.kind == "timeout" and world.slots.traits(state[move.place]).gone)
+
+
+def goes_on(world: World, client: int) -> bool:
+    """May the client of a number end what it began, or come nearer to that, whatever is under way to and from bookies? All of
+    them are there."""
+    return any(kind == "store" or _is_ending(world.events[event], set()) for kind, event in world.choices(client))
+
+
+def _is_ending(event: Any, gone: Set[str]) -> bool:
+    return isinstance(event, _ENDING) or (isinstance(event, BookiesChosen) and gone.isdisjoint(event.bookies))
 
 
 def _news(world: World, state: State) -> list[Move]:

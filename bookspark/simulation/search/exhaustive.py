@@ -11,6 +11,7 @@ from array import array
 from dataclasses import dataclass
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.simulation.search import calm
 from bookspark.simulation.search.reductions import Reductions
 from bookspark.simulation.search.successors import Packed, Successors
 from bookspark.simulation.search.uncollected import uncollected
@@ -62,7 +63,7 @@ class Exhaustive:
     def _run(self, states_max: int | None, seconds_max: float | None) -> Result:
         started, used = time.monotonic(), time.process_time()
         world = self.world
-        pack, unpack, successors = self._successors.pack, self._successors.unpack, self._successors.of
+        pack, successors = self._successors.pack, self._successors.of
         first = pack(self._visited(world.initial))
         numbers: dict[Packed, int] = {first: 0}
         parents = array("L", [0])
@@ -72,8 +73,11 @@ class Exhaustive:
             seconds = time.process_time() - used
             if violated is None:
                 return Result(len(numbers), finished, None, (), seconds)
-            moves = self._story(violated, numbers, parents)
-            return Result(len(numbers), True, world.violation(unpack(violated)), moves, seconds)
+            moves, violation = self._story(violated, numbers, parents), self._successors.violation(violated)
+            if violation is not None and violation.invariant == calm.INVARIANT:
+                # What makes no difference may still be under way.
+                moves = tuple(calm.until_stuck(world, moves) or moves)
+            return Result(len(numbers), True, violation, moves, seconds)
 
         depth = 0
         while layer and depth != self._moves_max:

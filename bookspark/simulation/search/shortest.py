@@ -72,7 +72,7 @@ def shortest(
     """The world and the moves of a shortest story, or those given. Options in ``given`` stay as they are."""
     best, story = world, tuple(moves)
     if invariant == calm.INVARIANT:
-        # A search looks at each state by itself, and where nothing goes wrong is not told by that.
+        # A search finds no one who goes on for ever, and nobody who waits behind a crash.
         return best, story
     states, end = 0, _STATES_MAX_IN_ALL
     for options in _worlds(used_options(world, moves), given):

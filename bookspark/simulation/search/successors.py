@@ -21,9 +21,10 @@ from sys import maxsize
 from typing import Any, NamedTuple
 
 from bookspark.simulation.moves import Group, Terms
+from bookspark.simulation.search.calm import goes_on, waits_for_ever
 from bookspark.simulation.search.reductions import Known, Reductions
 from bookspark.simulation.slots import SAME
-from bookspark.simulation.state import Move, State
+from bookspark.simulation.state import CLIENTS, Move, State
 from bookspark.simulation.values import Table
 from bookspark.simulation.verdicts import Alike
 from bookspark.simulation.view import Violation
@@ -71,6 +72,8 @@ class _Head:
         self.own = own
         """By the number of a slot's moves (``PossibleMoves.numbers``): slots that are made, and moves that depend on the head."""
         self.alike: Alike | None = None
+        self.waits = False
+        """Does something wait for ever if nothing is under way to and from bookies?"""
         self.of_clients: list[Any] | None = None
         self.of_slots: list[dict[int, list[Any]]] = [{} for _ in own]
         """Slots and steps, by the slot."""
@@ -93,9 +96,11 @@ class Successors:
         self._own: dict[tuple[object, ...], list[_Own]] = {}
         self._after: dict[tuple[object, ...], _After] = {}
         self._exchanged: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._go_on: dict[int, bool] = {}
         self._start = world.slots_from
         self._bookies = len(world.bookies)
         self._same = (SAME,) * self._bookies
+        self._empty = (world.slots.empty,) * self._bookies
 
     # -- packed states
 
@@ -109,7 +114,7 @@ class Successors:
         number = self._numbers.number(head)
         if number == len(self._heads):
             known, possible = self._reductions.knows(head), self._possible
-            state = (*head, *(self._world.slots.empty for _ in range(self._bookies)))
+            state = (*head, *self._empty)
             terms, sync_at_once = possible.terms(state), self._world.sync_at_once(head)
             key = (terms, known, sync_at_once)
             own = self._own.get(key)
@@ -120,11 +125,23 @@ class Successors:
         return number
 
     def violation(self, packed: Packed) -> Violation | None:
-        """What the first checker that is not satisfied says of a state."""
+        """What the first checker that is not satisfied says of a state, or that something waits for ever in it."""
         head, verdicts = self._heads[packed[0]], self._world.verdicts
         if head.alike is None:
             head.alike = verdicts.alike(head.state)
-        return verdicts.of_slots(head.alike, packed[1:])
+            head.waits = self._waits(head.state)
+        found = verdicts.of_slots(head.alike, packed[1:])
+        return waits_for_ever(self._world, self.unpack(packed)) if found is None and head.waits else found
+
+    def _waits(self, head: State) -> bool:
+        """Does something wait for ever if nothing is under way? Each client is asked once whether it goes on."""
+        for client in head[CLIENTS:]:
+            found = self._go_on.get(client)
+            if found is None:
+                found = self._go_on[client] = goes_on(self._world, client)
+            if found:
+                return False
+        return waits_for_ever(self._world, (*head, *self._empty)) is not None
 
     # -- what follows
 
