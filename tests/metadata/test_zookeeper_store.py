@@ -25,7 +25,7 @@ from bookspark.errors import (
 )
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.short_waits import waits_at_most
-from bookspark.metadata.zookeeper import zookeeper_store
+from bookspark.metadata.zookeeper import many_reads, nodes, zookeeper_store
 from bookspark.metadata.zookeeper.connection import Connection
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import Access, Address, LedgerManager, parse_address
@@ -179,13 +179,37 @@ def test_many_ledgers_are_read_in_one_round_trip_as_new_as_one(
 
     monkeypatch.setattr(zookeeper_store, "_LEDGERS_AT_ONCE", 4)
     monkeypatch.setattr(store.connection, "gather", counted)
-    for name in ("get_async", "sync_async"):
-        ask = getattr(store.client, name)
-        monkeypatch.setattr(store.client, name, lambda path, ask=ask, name=name: asked.append(name) or ask(path))
+    sync, many = store.client.sync_async, nodes.read_many
+    monkeypatch.setattr(store.client, "sync_async", lambda path: asked.append("sync") or sync(path))
+    monkeypatch.setattr(nodes, "read_many", lambda *what: asked.append(f"{len(what[1])} nodes") or many(*what))
     read = store.read_ledgers(range(5), {})
-    assert next(read).version == 0 and trips == [5], "no more is asked for than a group"
+    assert next(read).version == 0 and trips == [2], "no more is asked for than a group"
     assert [one.version for one in read] == [0, 0, 1, 0]
-    assert trips == [5, 2] and asked == ["sync_async", *["get_async"] * 4, "sync_async", "get_async"]
+    assert trips == [2, 2] and asked == ["sync", "4 nodes", "sync", "1 nodes"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_many_ledgers_are_read_with_few_requests_if_the_server_knows_such_ones(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """What is not there is left out, and nothing else with it. A server that does not know a request of many nodes, as before
+    ZooKeeper 3.6, is asked for each; it is told of such a request once."""
+    if not known:
+        monkeypatch.setattr(many_reads.ManyReads, "type", 99)
+    monkeypatch.setattr(many_reads, "NODES_PER_REQUEST", 3)
+    for ledger_id in range(8):
+        store.create_ledger(ledger(ledger_id))
+    store.write_ledger(ledger(5).in_recovery(), 0)
+    store.delete_ledger(2)
+    requests: list[str] = []
+    send = store.client._call
+    monkeypatch.setattr(store.client, "_call", lambda *what: requests.append(type(what[0]).__name__) or send(*what))
+    for first in (True, False):
+        requests.clear()
+        found = list(store.read_ledgers(range(8), {}))
+        assert [(one.value.ledger_id, one.version) for one in found] == [(n, int(n == 5)) for n in range(8) if n != 2]
+        assert requests.count("ManyReads") == (3 if known or first else 0)
+        assert requests.count("GetData") - 1 == (0 if known else 8), "one is for INSTANCEID, because a ledger is gone"
 
 
 @pytest.mark.parametrize("manager", ["hierarchical", "flat"])

@@ -1,11 +1,15 @@
 """The driver of one snapshot and its audits (``snapshot_scale``): ``python -m tests.soak._snapshot_driver ZOOKEEPER PATH``.
 
-Prints one JSON object. Memory is the most of any sample, in MiB resident; of Python, it is that of the largest process.
+Prints one JSON object. Memory is the most of any sample, in MiB resident; of Python, it is that of the largest process. The heap
+in use is what is left once collections free nothing more (``_heap_left``).
+
+With ``MADE_UP`` in the environment the ledgers are made up.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -19,8 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from bookspark.spark import snapshots
 from bookspark.spark.audit import runner
 from bookspark.spark.session import session
+from tests.soak.snapshot_scale import MADE_UP
 
 _SECONDS_BETWEEN_SAMPLES = 0.5
+_SECONDS_BETWEEN_COLLECTIONS, _SAME, _COLLECTIONS_MAX = 1.0, 3, 30
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _OF_LEDGERS = ("ledger_ids", "ledgers", "fragments", "accepted_losses", "index_ranges")
 
@@ -70,6 +76,11 @@ def _run(zookeeper: str, path: str) -> dict[str, Any]:
     conf = {"spark.driver.memory": "4g", "spark.executor.memory": "4g"}
     spark = session("scale", master="local-cluster[1,2,4096]", zookeeper=zookeeper, **conf)
     spark.sparkContext.setLogLevel("OFF")
+    if MADE_UP in os.environ:
+        # Whoever imports it has made-up ledgers.
+        from tests.soak import _made_up_ledgers
+
+        _made_up_ledgers.use(spark)
     told: dict[str, Any] = {}
 
     @contextmanager
@@ -99,10 +110,7 @@ def _run(zookeeper: str, path: str) -> dict[str, Any]:
     queries = [name for name in runner.names() if runner.NEEDS.get(name, "ledgers") in tables]
     with timed("audits"):
         findings = runner.run_over(spark, tables, queries, begins=begins)
-    jvm: Any = spark.sparkContext._jvm
-    jvm.System.gc()
-    runtime = jvm.Runtime.getRuntime()
-    heap = (runtime.totalMemory() - runtime.freeMemory()) >> 20
+    first, heap = _heap_left(spark)
     watched.end()
     java: Any = spark.sparkContext._jsc
     executors = java.sc().statusStore().executorList(False)
@@ -118,12 +126,30 @@ def _run(zookeeper: str, path: str) -> dict[str, Any]:
         **told,
         "driver_mib": watched.peaks["driver"],
         "driver_heap_mib": heap,
+        "driver_heap_after_one_collection_mib": first,
         "executor_mib": watched.peaks["executor"],
         "python_mib": watched.peaks["python"],
         "shuffled_mib": shuffled >> 20,
         "files": files,
         "findings": {one.name: one.total for one in findings},
     }
+
+
+def _heap_left(spark: SparkSession) -> tuple[int, int]:
+    """MiB of the driver's heap in use after one collection, and once further ones free nothing more.
+
+    One is not enough: it only finds that nobody uses a broadcast any more. Spark then drops the broadcast's blocks, in a thread
+    of its own and without an event that can be waited for, and the next collection frees them.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    runtime = jvm.Runtime.getRuntime()
+    found: list[int] = []
+    while len(found) < _COLLECTIONS_MAX and (len(found) <= _SAME or min(found[:-_SAME]) > min(found[-_SAME:])):
+        if found:
+            time.sleep(_SECONDS_BETWEEN_COLLECTIONS)
+        jvm.System.gc()
+        found.append((runtime.totalMemory() - runtime.freeMemory()) >> 20)
+    return found[0], min(found)
 
 
 def _made_up_index(spark: SparkSession, fragments: DataFrame, path: str) -> DataFrame:

@@ -39,7 +39,7 @@ from tests.awaiting import time_passes
 from tests.console import snapshots
 from tests.soak._command import main
 
-_FIRST = 1_000
+FIRST = 1_000
 """The id of the first ledger that is a record alone."""
 _ENTRIES = 100
 _BOOKIES = 5
@@ -71,7 +71,7 @@ def console_scale(thousands: int, requests: int = 0) -> Mapping[str, object]:
             try:
                 assert process.stdout is not None
                 url = process.stdout.readline().split()[0]
-                warm = _await_words(url, f"/ledgers?from={_FIRST + ledgers - 1}", f"{_FIRST + ledgers - 1}</a>")
+                warm = _await_words(url, f"/ledgers?from={FIRST + ledgers - 1}", f"{FIRST + ledgers - 1}</a>")
                 _tell(f"the index is warm after {warm:.0f} s; the console has {_resident(process.pid) >> 20} MiB")
                 result = _measure(url, process.pid, names, ledgers, requests)
                 memory = _resident(process.pid)
@@ -97,8 +97,8 @@ def _make_logs(bookkeeper: BookKeeper) -> None:
             reader.commit()
 
 
-def _metadata(names: list[str], ledger_id: int) -> LedgerMetadata:
-    first, second = (tuple(_RANDOM.sample(names, 3)) for _ in range(2))
+def metadata_of(ledger_id: int, first: tuple[str, ...], second: tuple[str, ...], ctime_ms: int) -> LedgerMetadata:
+    """A closed ledger on the ensemble ``first``; each tenth has half of its entries on ``second``."""
     fragments = (Fragment(0, first), *((Fragment(50, second),) if ledger_id % 10 == 0 else ()))
     return LedgerMetadata(
         ledger_id,
@@ -109,11 +109,16 @@ def _metadata(names: list[str], ledger_id: int) -> LedgerMetadata:
         LedgerState.CLOSED,
         _ENTRIES - 1,
         _ENTRIES * 1000,
-        ctime_ms=time.time_ns() // 1_000_000,
+        ctime_ms=ctime_ms,
     )
 
 
-def make_records(zookeeper: str, names: list[str], ledgers: int, first: int = _FIRST) -> None:
+def _metadata(names: list[str], ledger_id: int) -> LedgerMetadata:
+    first, second = (tuple(_RANDOM.sample(names, 3)) for _ in range(2))
+    return metadata_of(ledger_id, first, second, time.time_ns() // 1_000_000)
+
+
+def make_records(zookeeper: str, names: list[str], ledgers: int, first: int = FIRST) -> None:
     """Make the records of so many closed ledgers, from the id ``first`` on, on the bookies ``names``."""
     address = parse_address(zookeeper)
     layout = Layout(address.chroot)
@@ -171,7 +176,7 @@ def _take(path: Path, bookkeeper: BookKeeper, names: list[str], ledgers: int) ->
     }
     oldest = ""
     for moved in (0, ledgers // 1000):
-        ids = range(_FIRST + moved, _FIRST + ledgers + moved)
+        ids = range(FIRST + moved, FIRST + ledgers + moved)
         many = {
             "ledgers": _ledger_files(ids),
             "fragments": _fragment_files(ids, names),
@@ -264,7 +269,7 @@ def _measure(
     machine that does much else would do alone."""
 
     def any_id() -> int:
-        return _FIRST + _RANDOM.randrange(ledgers)
+        return FIRST + _RANDOM.randrange(ledgers)
 
     pages = {
         "overview": lambda: "/",

@@ -1,14 +1,15 @@
 """A snapshot and all audits of a cluster with very many ledgers, and how they grow: time, memory, shuffled bytes, and files.
 
 A round is a thousand ledgers, so the default is 10⁵; ``--rounds 10000`` are 10⁷. Their records are made in a real ZooKeeper, as
-the client writes them, on bookies that really run and hold nothing. A tenth of them are made first and audited, then all: each
-time by a driver with 4 GB and one executor with two cores and 4 GB, in processes whose memory and processor time are watched. The
-audits are over that snapshot and an index that is made up of its fragments: each bookie has all that it should, but for a
-thousandth of the ledgers.
+the client writes them, on bookies that really run and hold nothing. More than REAL_THOUSANDS_MAX do not fit beside Spark in a
+machine of 24 GB: they are made up where they are read (``_made_up_ledgers``), and so are fewer with ``--made-up 1``. A tenth of
+them are made first and audited, then all: each time by a driver with 4 GB and one executor with two cores and 4 GB, in processes
+whose memory and processor time are watched. The audits are over that snapshot and an index that is made up of its fragments: each
+bookie has all that it should, but for a thousandth of the ledgers.
 
-What a driver holds must not grow with ledgers: what is left of its heap after a collection, and the largest Python process, may
-be GROWTH_MIB more at ten times the ledgers. A table of the ledgers may have FILES_MAX files. ``--table FILE`` writes the rows of
-docs/performance.md.
+What a driver holds must not grow with ledgers: what is left of its heap once collections free nothing more, and the largest
+Python process, may be GROWTH_MIB more at ten times the ledgers. A table of the ledgers may have FILES_MAX files. ``--table FILE``
+writes the rows of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -27,28 +28,34 @@ from typing import Any
 from bookspark.local import LocalCluster
 from bookspark.metadata.zookeeper import embedded
 from tests.soak._command import main
-from tests.soak.console_scale import make_records
+from tests.soak.console_scale import FIRST, make_records
 
 GROWTH_MIB, FILES_MAX = 192, 50
-_FIRST = 1_000
+REAL_THOUSANDS_MAX = 2_000
+MADE_UP = "BOOKSPARK_SOAK_MADE_UP_LEDGERS"
+"""The environment variable that tells the driver and its workers how many ledgers to make up."""
 _DRIVER_SECONDS_MAX = 24 * 3600.0
 _ZOOKEEPER_GB_PER_MILLION = 1.3
 
 
-def snapshot_scale(thousands: int, table: str = "") -> Mapping[str, object]:
+def snapshot_scale(thousands: int, made_up: int = 0, table: str = "") -> Mapping[str, object]:
     """Raises AssertionError if memory grows with ledgers, or a table has too many files."""
     ledgers, tenth = 1000 * thousands, 100 * thousands
-    embedded._HEAP = f"-Xmx{int(1024 * (1 + _ZOOKEEPER_GB_PER_MILLION * thousands / 1000))}m"
+    if thousands > REAL_THOUSANDS_MAX or made_up:
+        made_up = 1
+    else:
+        embedded._HEAP = f"-Xmx{int(1024 * (1 + _ZOOKEEPER_GB_PER_MILLION * thousands / 1000))}m"
     told: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, LocalCluster(bookies=3) as cluster:
         names = sorted(one.bookie_id for one in cluster.bookies)
         made = 0
         for count in (tenth, ledgers):
             began = time.monotonic()
-            make_records(cluster.zookeeper, names, count - made, _FIRST + made)
-            made = count
-            print(f"{count:,} records after {time.monotonic() - began:.0f} s", flush=True)
-            told.append(_driven(cluster.zookeeper, str(Path(folder, str(count)))))
+            if not made_up:
+                make_records(cluster.zookeeper, names, count - made, FIRST + made)
+                made = count
+                print(f"{count:,} records after {time.monotonic() - began:.0f} s", flush=True)
+            told.append(_driven(cluster.zookeeper, str(Path(folder, str(count))), count if made_up else 0))
             print(json.dumps(told[-1]), flush=True)
     print(page := _page(told))
     if table:
@@ -61,21 +68,30 @@ def snapshot_scale(thousands: int, table: str = "") -> Mapping[str, object]:
     return {"few": few, "many": many}
 
 
-def _driven(zookeeper: str, path: str) -> dict[str, Any]:
+def _driven(zookeeper: str, path: str, made_up: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.soak._snapshot_driver", zookeeper, path]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=_DRIVER_SECONDS_MAX)
+    environment = dict(os.environ)
+    if made_up:
+        # Spark's workers, which have other working directories, import the stand-in.
+        tree = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), environment.get("PYTHONPATH")]))
+        environment |= {MADE_UP: str(made_up), "PYTHONPATH": tree}
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, timeout=_DRIVER_SECONDS_MAX, env=environment
+    )
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return {**found, "load": [round(one, 1) for one in os.getloadavg()]}
+    return {"records": "made up" if made_up else "real", **found, "load": [round(one, 1) for one in os.getloadavg()]}
 
 
 _COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
     "ledgers": lambda one: f"{one['ledgers']:,}",
+    "records": lambda one: one["records"],
     "snapshot, s": lambda one: one["snapshot"]["seconds"],
     "… processor time": lambda one: one["snapshot"]["processor_seconds"],
     "all audits, s": lambda one: one["audits"]["seconds"],
     "… processor time ": lambda one: one["audits"]["processor_seconds"],
     "driver, MiB": lambda one: one["driver_mib"],
     "… heap in use": lambda one: one["driver_heap_mib"],
+    "… after one collection": lambda one: one["driver_heap_after_one_collection_mib"],
     "executor, MiB": lambda one: one["executor_mib"],
     "largest Python process, MiB": lambda one: one["python_mib"],
     "shuffled, MiB": lambda one: one["shuffled_mib"],

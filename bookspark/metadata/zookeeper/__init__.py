@@ -9,6 +9,7 @@
 ``ledger_ids``       the counter of ledger ids
 ``ledger_listing``   which ledgers there are, all at once or in spans of ids
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled
+``many_reads``       many nodes read by one request
 ``record_nodes``     the nodes of small records, whose versions never come again
 ``connection``       a session in which every call has a deadline
 ``session_figures``  what a session tells for metrics

@@ -14,14 +14,16 @@ import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import NodeExistsError, NoNodeError, UnimplementedError
 
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.notifier import Once
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.metadata.zookeeper.connection import Connection
+from bookspark.metadata.zookeeper.many_reads import read_many
 
 _ATTEMPTS = 20
 _LISTINGS_AT_ONCE = 500
@@ -39,6 +41,8 @@ class Nodes:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
+        self._reads_many = True
+        """Until a server says that it does not know such a request (ZooKeeper before 3.6)."""
 
     def read(self, what: str, path: str) -> Versioned[bytes] | None:
         """Value and version, as new as any write that was answered before; None if there is no such node."""
@@ -317,13 +321,30 @@ class Nodes:
         """The same with their versions, as new as any write that was answered before. All are asked for at once."""
         if not paths:
             return []
-        _, *outcomes = self._connection.gather(
-            what, lambda: [self._client.sync_async(paths[0]), *(self._client.get_async(path) for path in paths)]
-        )
+        outcomes = self._many_outcomes(what, paths)
+        # A node that may not be read: a request of its own tells so as ever.
+        if any(isinstance(one, Exception) and not isinstance(one, NoNodeError) for one in outcomes):
+            _, *outcomes = self._connection.gather(
+                what, lambda: [self._client.sync_async(paths[0]), *map(self._client.get_async, paths)]
+            )
         return [
             None if isinstance(outcome, NoNodeError) else Versioned(outcome[0], outcome[1].version)
             for outcome in outcomes
         ]
+
+    def _many_outcomes(self, what: str, paths: list[str]) -> list[Any]:
+        """A value or an error for each path, of as few requests as the servers' version allows."""
+        if self._reads_many:
+            try:
+                _, *found = self._connection.gather(
+                    what, lambda: [self._client.sync_async(paths[0]), *read_many(self._client, paths)]
+                )
+                return list(chain.from_iterable(found))
+            except MetadataStoreError as error:
+                if not isinstance(error.__cause__, UnimplementedError):
+                    raise
+                self._reads_many = False
+        return [UnimplementedError()] * len(paths)
 
     def watch_children(self, what: str, paths: list[str], event: Callable[[object], None]) -> None:
         """Have ``event`` called, in kazoo's thread, when the names below one of these nodes change or the connection is lost."""
