@@ -101,7 +101,7 @@ CHANGES = SimulationOptions(2, 2, 1, spares=1, losses=1, recoverers=0, ensemble_
 def test_a_search_finds_who_waits_for_ever_and_so_it_does_with_all_states(
     monkeypatch, options, machine, event, who, steps
 ):
-    """No other law is broken."""
+    """Whether a search goes by all states or by those that the reductions leave."""
     monkeypatch.setattr(machine, "step", ignoring(machine, event))
     for reduced in (True, False):
         search = Exhaustive(options, exchange=reduced, prune=reduced)

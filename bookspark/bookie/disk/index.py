@@ -221,8 +221,7 @@ class ChangingRows(LedgerRows):
     def remove(self, first_where: int, last_where: int) -> list[Row]:
         """Remove the rows whose frames reach into ``first_where..last_where``; returns them, ascending by entry id."""
         places = enumerate(zip(self.where, self.extent, strict=True))
-        reach = [i for i, (at, size) in places if first_where < at + (size & _LOW) and at <= last_where]
-        return self.remove_numbered(reach)
+        return self.remove_numbered([i for i, (at, size) in places if first_where < at + (size & _LOW) and at <= last_where])
 
     def remove_numbered(self, numbers: Sequence[int]) -> list[Row]:
         """``drop_numbered``; returns the rows."""
@@ -315,9 +314,6 @@ class Index:
 
     def of(self, ledger_id: int) -> ChangingRows:
         """The rows of a ledger, to be added to."""
-        rows = self._rows.used.get(ledger_id)
-        if rows is not None:
-            return rows
         rows = self.changing(ledger_id)
         if rows is None:
             rows = self._rows[ledger_id] = ChangingRows.empty()
