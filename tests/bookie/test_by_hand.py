@@ -10,11 +10,15 @@ import pytest
 
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.index import Index, log_of
+from bookspark.bookie.disk.log_scan import _BODY_BYTES_MIN, _LAST_BUFFER, FRAME_BYTES_MAX, PREFIX_BYTES, _stated_ends
+from bookspark.bookie.holdings.checkpointing import fill
 from bookspark.bookie.holdings.reads import PART_BYTES
 from bookspark.bookie.offline.dry_run import DryRunFileSystem
 from bookspark.bookie.serving.admission import Admission
+from bookspark.bookie.serving.connection import Connection
 from bookspark.bookie.serving.read_room import ReadRoom
 from bookspark.bookie.space.rewriting_process import RewritingProcess
+from bookspark.bookie.steps import at_once
 from bookspark.testing.memory_files import MemoryFileSystem
 from tests.bookie.kit import config
 from tests.bookie.stepped import Stepped, without_threads
@@ -111,15 +115,49 @@ def test_a_started_storage_tells_long_polls_in_turns_of_its_loop():
         assert len(told) == 1000
 
 
-def test_a_boot_knows_how_far_all_copies_are_there():
+@pytest.mark.parametrize("count", [2, 40])
+def test_a_boot_knows_how_far_all_copies_are_there(count):
     with without_threads():
         files = MemoryFileSystem("/disk")
         run = Stepped(config("/disk"), files)
-        for entry_id in range(4):
+        for entry_id in range(count):
             run.add(5, entry_id, last_add_fully_replicated=entry_id - 1, last_add_confirmed=entry_id - 1)
             run.commit()
         again = Stepped(config("/disk"), files)
-        assert again.storage.ledger(5).last_add_fully_replicated == 2
+        assert again.storage.ledger(5).last_add_fully_replicated == count - 2
+
+
+def test_a_checkpoint_of_a_directory_has_nothing_of_ledgers_that_lie_elsewhere():
+    with without_threads():
+        run = Stepped(config("/disk"), MemoryFileSystem("/disk"))
+        run.add(5, 0)
+        run.commit()
+        added = {True: [], False: []}
+        snapshots = [
+            SimpleNamespace(
+                holds_all=lambda rows, here=here: here,
+                add=lambda *what, here=here: added[here].append(what[0]),
+                end=int,
+            )
+            for here in added
+        ]
+        at_once(fill(snapshots, lambda ledger_id: None, run.storage.holdings.index, whole=False))
+    assert added == {True: [5], False: []}
+
+
+def test_a_short_answer_does_not_overtake_parts_that_wait():
+    connection = Stub(_transport=True, _writing_paused=False, _parts=[], _room=ReadRoom(PART_BYTES))
+    assert Connection.takes(connection, 1)
+    connection._parts.append((1, print))
+    assert not Connection.takes(connection, 1)
+
+
+@pytest.mark.parametrize("body_bytes", [_BODY_BYTES_MIN - 8, _BODY_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 8])
+def test_a_bad_frame_may_have_the_least_and_the_longest_body(body_bytes):
+    content = bytearray(2 * PREFIX_BYTES)
+    _LAST_BUFFER.pack_into(content, 8 + 40, 0, body_bytes)
+    is_possible = body_bytes in (_BODY_BYTES_MIN, FRAME_BYTES_MAX)
+    assert _stated_ends(memoryview(content), 8) == [8 + PREFIX_BYTES + body_bytes] * is_possible
 
 
 @pytest.mark.parametrize("marks", [(0.9, 0.9, 0.98), (0.9, 0.95, 0.95)])

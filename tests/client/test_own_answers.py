@@ -30,7 +30,8 @@ from bookspark.wire.messages import Limbo
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 YES, NO, UNKNOWN = (
-    Answer(response) for response in (Positive(), Negative(NegativeReason.NO_SUCH_LEDGER), Unknown(UnknownReason.IO_ERROR))
+    Answer(response)
+    for response in (Positive(), Negative(NegativeReason.NO_SUCH_LEDGER), Unknown(UnknownReason.IO_ERROR))
 )
 
 
