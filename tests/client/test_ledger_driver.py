@@ -365,6 +365,39 @@ def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
     assert driver.shared.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
 
 
+def test_of_a_vd_ledger_too_it_is_known_since_when_the_first_bookie_has_an_entry(bench):
+    """From then on the others are waited for, and no longer than the patience with them lasts."""
+    first, *others = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    for bookie in others:
+        del bookie.statuses[Kind.ADD]
+    bench.open()
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
+    bench.append(driver, b"0")
+    for bookie in (first, *others):
+        added(bookie)
+    bench.ask("b1")
+    entry_id, heard_at = bench.in_loop(driver._requests._kept.oldest_under_way)
+    assert entry_id == 0
+    assert heard_at is not None
+
+
+def test_a_sync_after_a_long_pause_has_its_whole_time(bench):
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id)
+    bench.open()
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
+    bench.append(driver, b"0")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+
+    def sync():
+        driver._progress_at = -3600.0
+        driver.sync(0)
+        driver.tick(time.monotonic())
+        return driver.shared.acknowledged.error
+
+    assert bench.in_loop(sync) is None
+
+
 def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it_has_synced(bench):
     """It never heard of what was confirmed while it was behind, and its cursor waited for that for ever."""
     others = [bench.bookie(bookie_id) for bookie_id in BOOKIES[:2]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import sys
@@ -60,12 +61,13 @@ def main() -> int:
         choose,
         told,
         seconds=options.seconds,
+        deadline=options.deadline,
         schedules=options.schedules,
         processes=options.processes,
         part=part,
         reached_at=options.reached,
     )
-    arguments = ["-p", "no:cacheprovider", "-s", "-q", "-o", "timeout=0", "--rootdir", str(ROOT)]
+    arguments = ["-p", "no:cacheprovider", "-s", "-q", "--rootdir", str(ROOT)]
     with redirect_stdout(sys.stderr):
         status = pytest.main([*arguments, *(str(ROOT / test) for test in options.tests or part.tests)], plugins=[judge])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -90,6 +92,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--survivors", action="store_true", help="judge those again that survived in --out")
     parser.add_argument("--schedules", type=int, default=300, help="random schedules for each mutant (default: 300)")
     parser.add_argument("--seconds", type=float, default=30, help="how long its tests may take together (default: 30)")
+    parser.add_argument(
+        "--deadline", type=float, default=math.inf, help="end a test after so many seconds (default: its own deadline)"
+    )
     parser.add_argument(
         "--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core"
     )
@@ -126,6 +131,10 @@ def _is_survivor(verdict: dict[str, Any]) -> bool:
     return not verdict["killed"] and verdict["mutant"] not in equivalents()
 
 
+def _is_undecided(verdict: dict[str, Any]) -> bool:
+    return bool(verdict.get("undecided"))
+
+
 def _table(verdicts: Iterable[dict[str, Any]]) -> None:
     """Rows: shelves; columns: how many mutants, and who found them."""
     counts: dict[str, Counter[str]] = {}
@@ -140,12 +149,15 @@ def _table(verdicts: Iterable[dict[str, Any]]) -> None:
             count["simulated"] += verdict["simulation"] is not None
             count["by simulate"] += bool(verdict["simulation"])
             count["by tests"] += bool(verdict["tests"])
-            count["by the clock"] += str(verdict["tests"]).startswith("time limit")
-            count["survived"] += not verdict["killed"]
-            count["no test reaches"] += verdict["simulation"] is None and verdict["tests"] is None
+            count["by a deadline"] += str(verdict["tests"]).startswith("deadline")
+            count["undecided"] += _is_undecided(verdict)
+            count["survived"] += not verdict["killed"] and not _is_undecided(verdict)
+            count["no test reaches"] += (
+                verdict["simulation"] is None and verdict["tests"] is None and not _is_undecided(verdict)
+            )
     columns = (
-        *("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "by the clock", "survived"),
-        "no test reaches",
+        *("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "by a deadline", "survived"),
+        *("undecided", "no test reaches"),
     )
     print("", f"| shelf | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", sep="\n", file=sys.stderr)
     for row, count in sorted(counts.items(), key=lambda one: (one[0] == "all", one[0])):

@@ -90,6 +90,10 @@ PARTS = {
 }
 
 
+_PYTHONS_FLAGS = frozenset(("_use_args_", "_is_protocol"))
+"""What Enum and Protocol note of a class while they make it: nobody reads it later."""
+
+
 class Known(NamedTuple):
     """What the harness knows of a mutant before it is made. ``first..last``: its lines in ``path``; 0 for all of the module."""
 
@@ -195,7 +199,7 @@ def _data(module: ModuleType) -> Iterator[tuple[str, str, Callable[[], None]]]:
         if isinstance(value, type) and value.__module__ == module.__name__:
             if not hasattr(value, "__dataclass_fields__"):
                 for flag, set_to in list(vars(value).items()):
-                    if isinstance(set_to, bool):
+                    if isinstance(set_to, bool) and flag not in _PYTHONS_FLAGS:
                         turn = _turning(value, flag, not set_to)
                         yield f"{name}.{flag} flag: {set_to} → {not set_to}", "flag", turn
         elif isinstance(value, dict) and name.isupper():

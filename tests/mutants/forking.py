@@ -2,7 +2,7 @@
 
 Law: a process that takes too much processor time, memory or time is ended, and so is what it leaves behind: whatever it started
 becomes this process's child when its parent is gone, and is killed then. Its temporary files are in a folder of its own, which is
-removed.
+removed. One that stands is not counted among those that work: to wait for its end costs no processor.
 """
 
 from __future__ import annotations
@@ -15,19 +15,26 @@ import resource
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+_STANDS = "stands"
+"""A file in the folder of a process that stands."""
 _MEMORY_MAX = 8 << 30
 _WAITS_SECONDS = 600
 """How long a process may wait, if it does nothing."""
 _PR_SET_CHILD_SUBREAPER = 36
 
-Watch = Callable[[float, Any], None]
-"""``watch(seconds, answer)``: if the process is not done in this time, and does not call it again, it ends with this answer."""
+_STANDING_MAX = 12
+_LOOKS_SECONDS = 0.05
+
+Watch = Callable[[float, float, Any], None]
+"""``watch(stands, ends, answer)``: if the process is not done after so many seconds, and does not call it again, it stands. It
+ends with this answer after ``ends`` seconds."""
 
 
 class Work(NamedTuple):
@@ -42,17 +49,20 @@ def each_in_a_process(works: Iterable[Work], processes: int) -> Iterator[tuple[A
     """Do each work in a forked process. Yields its key with what it returned, or None if it was ended at its limit."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     before = set(_children())
-    running: dict[int, tuple[Any, Any, str]] = {}
+    running: dict[int, tuple[Any, Any, Path]] = {}
     waiting = iter(works)
     try:
         while True:
-            while len(running) < processes and (work := next(waiting, None)) is not None:
+            standing = sum((folder / _STANDS).exists() for _, _, folder in running.values())
+            while len(running) < processes + min(standing, _STANDING_MAX) and (work := next(waiting, None)) is not None:
                 # Both are gone when the process has ended.
-                answer, folder = tempfile.TemporaryFile("w+"), tempfile.mkdtemp(prefix="m-")  # noqa: SIM115
+                answer, folder = tempfile.TemporaryFile("w+"), Path(tempfile.mkdtemp(prefix="m-"))  # noqa: SIM115
                 running[_forked(work, answer, folder)] = work.key, answer, folder
             if not running:
                 return
-            ended, _ = os.wait()
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+            if not ended:
+                time.sleep(_LOOKS_SECONDS)
             if ended not in running:
                 continue
             _end_all(set(_children()) - before - running.keys())
@@ -80,7 +90,7 @@ def _end_all(processes: Iterable[int]) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def _forked(work: Work, answer: Any, folder: str) -> int:
+def _forked(work: Work, answer: Any, folder: Path) -> int:
     process = os.fork()
     if process:
         return process
@@ -89,34 +99,39 @@ def _forked(work: Work, answer: Any, folder: str) -> int:
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         # pytest's own, Python's, and those of processes that it starts.
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
         limit = int(work.limit_seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
-        news: SimpleQueue[tuple[float | None, Any]] = SimpleQueue()
+        news: SimpleQueue[tuple[float, float, Any]] = SimpleQueue()
+        stands_at = folder / _STANDS
 
         def look() -> None:
-            seconds: float | None
-            seconds, said = 10 * limit + _WAITS_SECONDS, None
+            ends: float
+            stands, ends, said = 10 * limit + _WAITS_SECONDS, 0.0, None
             while True:
                 try:
-                    seconds, said = news.get(timeout=seconds)
+                    stands, ends, said = news.get(timeout=stands)
+                    stands_at.unlink(missing_ok=True)
                 except Empty:
-                    json.dump(said, answer)
-                    answer.flush()
-                    os._exit(0)
+                    if ends <= stands:
+                        json.dump(said, answer)
+                        answer.flush()
+                        os._exit(0)
+                    stands_at.touch()
+                    stands, ends = ends - stands, 0.0
 
         # Tests that look at threads do not see this one.
         _thread.start_new_thread(look, ())
 
-        def watch(seconds: float, said: Any) -> None:
-            news.put((seconds, said))
+        def watch(stands: float, ends: float, said: Any) -> None:
+            news.put((stands, ends, said))
 
         try:
             said = work.do(watch)
         except BaseException as error:
             said = f"{type(error).__name__}: {error}"
-        news.put((None, None))
+        news.put((_WAITS_SECONDS, 0.0, None))
         json.dump(said, answer)
         answer.flush()
     finally:

@@ -4,12 +4,15 @@ Law: each mutant lives in a process of its own, which is forked after all tests 
 and of time. First everything is run once without a mutant, and who reaches which line is noted (``reaching``): a test that never
 comes to the mutant's lines can't find it, and is left out. The quickest come first, and the first that fails ends it. Nothing is
 drawn anew, so the same mutants are found by the same.
+
+A test that stands is not ended before its own deadline, at which it fails in any run of the tests. That finds the mutant only if
+the same test passes without it, afterwards on the same machine. What was ended sooner, or for the processor time that it took, is
+undecided.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import tempfile
 import time
@@ -30,17 +33,17 @@ SIMULATION = "simulate"
 _CLUSTERS = frozenset(("bookspark_zookeeper", "zookeeper", "new_chroot", "chroot", "local_cluster", "faulty_cluster"))
 """Fixtures that start processes, where no mutant is. They are for parts of which enough runs in the tests' own process."""
 _LIMIT_SECONDS = 5
-"""A mutant that takes three times as long as the right code, and this, does not end: that is found."""
+"""A mutant may take three times as long as the right code, and this."""
 _ALL_SECONDS = 1800
-_WAITS_SECONDS = 20
-_CLUSTER_WAITS_SECONDS = 60
-"""How long one test of a mutant may wait, beside four times what it takes without. It may start a cluster of its own."""
-_KILLED = {"killed": True, "simulation": None, "tests": "time limit"}
+_STANDS_SECONDS = 10
+"""A test of a mutant stands when it takes four times as long as without, and this."""
+_ENDED = {"killed": False, "simulation": None, "tests": None, "undecided": "processor time"}
 
 
 class Judge:
     """``choose``: of all mutants, those to judge. ``told``: is called with each verdict. ``seconds``: how long the tests of one
-    mutant may take together; the slowest are left out. ``schedules``: how many the simulation has. ``reached_at``: a file with
+    mutant may take together; the slowest are left out. ``deadline``: a test ends after so many seconds if its own deadline is
+    later. ``schedules``: how many the simulation has. ``reached_at``: a file with
     the runs without a mutant that are known already; others are added."""
 
     def __init__(
@@ -49,6 +52,7 @@ class Judge:
         told: Callable[[dict[str, Any]], None],
         *,
         seconds: float,
+        deadline: float,
         schedules: int,
         processes: int,
         part: Part,
@@ -57,6 +61,7 @@ class Judge:
         self._choose = choose
         self._told = told
         self._seconds = seconds
+        self._deadline = deadline
         self._schedules = schedules
         self._processes = processes
         self._part = part
@@ -92,8 +97,16 @@ class Judge:
         mutants = self._choose()
         gc.freeze()
         works = (self._work(mutant, reached) for mutant in mutants)
+        stood: dict[str, list[dict[str, Any]]] = {}
         for mutant, verdict in each_in_a_process(works, self._processes):
-            self._told({"mutant": mutant.name, "operator": mutant.operator, **(verdict or _KILLED)})
+            verdict = {"mutant": mutant.name, "operator": mutant.operator, **(verdict or _ENDED)}
+            self._told(verdict)
+            if test := verdict.get("deadline"):
+                stood.setdefault(test, []).append(verdict)
+        for test, failed in each_in_a_process(map(self._without, stood), self._processes):
+            if failed == {"why": ""}:
+                for verdict in stood[test]:
+                    self._told({**verdict, "killed": True, "tests": f"deadline: {test}", "undecided": ""})
 
     # -- without a mutant
 
@@ -162,13 +175,22 @@ class Judge:
             }
 
         for run, following in zip(tests, [*(run.test for run in tests[1:]), ""], strict=False):
-            waits = _CLUSTER_WAITS_SECONDS if _needs_cluster(self._items[run.test]) else _WAITS_SECONDS
-            # Beside other load everything takes longer: an end by the clock would tell of the machine, and not of the mutant.
-            busy = max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
-            watch(4 * run.seconds + busy * waits, verdict(f"time limit: {run.test}"))
+            own = _deadline(self._items[run.test])
+            ended = {"undecided": f"stood: {run.test}", "deadline": run.test if own <= self._deadline else ""}
+            watch(_stands_seconds(run), min(own, self._deadline), {**verdict(""), **ended})
             if self._run(run.test, following):
                 return verdict(run.test)
         return verdict("" if tests else None)
+
+    def _without(self, test: str) -> Work:
+        """Once more without a mutant, and with a quarter of its time."""
+        own = _deadline(self._items[test]) / 4
+
+        def work(watch: Watch) -> dict[str, str]:
+            watch(own, own, {"why": "it stands without the mutant too"})
+            return {"why": self._run(test, "")}
+
+        return Work(test, work, own)
 
     def _run(self, name: str, following: str) -> str:
         """Why it failed; empty if it did not. What it shares with the following test, if there is one, is left to that."""
@@ -193,6 +215,16 @@ class Judge:
         except Exception as error:
             return type(error).__name__
         return ""
+
+
+def _stands_seconds(run: Run) -> float:
+    return 4 * run.seconds + _STANDS_SECONDS
+
+
+def _deadline(item: pytest.Item) -> float:
+    """The test's own, in seconds: pytest-timeout fails it then."""
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0] if mark else item.config.getini("timeout"))
 
 
 def _needs_cluster(item: pytest.Item) -> bool:

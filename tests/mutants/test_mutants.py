@@ -279,7 +279,7 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started():
     def hangs(watch):
         tempfile.mkdtemp()
         left = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        watch(0.0, {"left": left.pid, "folder": tempfile.gettempdir()})
+        watch(0.0, 0.0, {"left": left.pid, "folder": tempfile.gettempdir()})
         left.wait()
 
     ((key, said),) = each_in_a_process([Work("hangs", hangs, 60)], 1)
@@ -287,6 +287,42 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started():
     assert said["folder"] != tempfile.gettempdir() and not os.path.exists(said["folder"])
     # Killed, and a child of this process.
     assert os.waitstatus_to_exitcode(os.waitpid(said["left"], 0)[1]) == -signal.SIGKILL
+
+
+def test_another_process_works_beside_one_that_stands():
+    freed, frees = os.pipe()
+
+    def stands(watch):
+        watch(0.0, 600.0, "ended")
+        return os.read(freed, 1).decode() == "!"
+
+    def works(watch):
+        return os.write(frees, b"!") == 1
+
+    try:
+        assert dict(each_in_a_process([Work("stands", stands, 60), Work("works", works, 60)], 1)) == {
+            "stands": True,
+            "works": True,
+        }
+    finally:
+        os.close(freed)
+        os.close(frees)
+
+
+def test_a_test_that_only_a_mutant_lets_stand_till_its_deadline_kills_it(tmp_path, monkeypatch):
+    """Whatever the clock ended counted as found, also on a machine that was only slow."""
+    monkeypatch.setenv("MUTANTS_MEASURED", str(tmp_path / "measured"))
+    stands, anyway = (
+        f"tests/mutants/standing.py::test_stands_{name}" for name in ("if_it_is_wrong", "from_the_second_time")
+    )
+    for options, found in (
+        ([stands], (0, True, f"deadline: {stands}", "")),
+        ([stands, "--deadline", "1"], (1, False, "", f"stood: {stands}")),
+        ([anyway], (1, False, "", f"stood: {anyway}")),
+    ):
+        status, verdicts = run("--only", "ledger.quorum:write_set quorum: .*-", "--schedules", "0", *options)
+        last = {verdict["mutant"]: verdict for verdict in verdicts}
+        assert {(status, each["killed"], each["tests"], each["undecided"]) for each in last.values()} == {found}
 
 
 @cache
