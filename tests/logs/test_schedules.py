@@ -154,7 +154,7 @@ PLANTED = {
     "a producer forgets its numbers": (13, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
     "a reader begins at the chain's first ledger, wherever it is": (8, silent(LogReader, "_seek", None)),
 }
-"""The fault, and from which seed on it is looked for: one that finds it now, and others find it, too."""
+"""The fault, and from which seed on it is looked for: one that finds it now."""
 
 
 PLANTED_ANEW = {

@@ -221,7 +221,8 @@ class ChangingRows(LedgerRows):
     def remove(self, first_where: int, last_where: int) -> list[Row]:
         """Remove the rows whose frames reach into ``first_where..last_where``; returns them, ascending by entry id."""
         places = enumerate(zip(self.where, self.extent, strict=True))
-        return self.remove_numbered([i for i, (at, size) in places if first_where < at + (size & _LOW) and at <= last_where])
+        reach = [i for i, (at, size) in places if first_where < at + (size & _LOW) and at <= last_where]
+        return self.remove_numbered(reach)
 
     def remove_numbered(self, numbers: Sequence[int]) -> list[Row]:
         """``drop_numbered``; returns the rows."""
@@ -267,8 +268,7 @@ def _joined(rows: Sequence[Row]) -> Iterator[Row]:
         if pending is not None:
             yield pending
         pending = row
-    if pending is not None:
-        yield pending
+    yield from () if pending is None else (pending,)
 
 
 class Change(NamedTuple):
