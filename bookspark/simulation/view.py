@@ -15,6 +15,7 @@ from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.clients.client import Client
 from bookspark.simulation.clients.reader import ReaderClient
 from bookspark.simulation.clients.recoverer import RecovererClient
+from bookspark.simulation.clients.repair import ReplicatorClient
 from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 
@@ -48,6 +49,7 @@ class WorldView:
         self.deleted = deleted
         self.readers = [client for client in clients if isinstance(client, ReaderClient)]
         self.recoverers = [client for client in clients if isinstance(client, RecovererClient)]
+        self.replicators = [client for client in clients if isinstance(client, ReplicatorClient)]
         self.lost_boots = sum(bookie.lost_boots for bookie in bookies.values())
         self.disks_lost = sum(bookie.gone for bookie in bookies.values())
         if options.crash_loses is CrashLoses.EVERYTHING:

@@ -53,6 +53,13 @@ def a_recoverer_closed_after_writing_back(entry_id, **state):
     return found
 
 
+def a_repair(copied=(), still_named="", **state):
+    found = view(replicators=1, **state)
+    [replicator] = found.replicators
+    replicator.copied, replicator.still_named = tuple(copied), still_named
+    return found
+
+
 def told(end, who=RecovererClient, **state):
     found = view(**state)
     next(client for client in found.clients if isinstance(client, who)).told_end = end
@@ -107,6 +114,10 @@ VIOLATIONS = {
         told((-1, 0), b1=(0,), b2=(0,), closed_at=0),
         told((0, 2), b1=(0,), b2=(0,), closed_at=0),
     ],
+    "repairs_have_repaired": [
+        a_repair(still_named="b3", b1=(0,), b2=(0,), closed_at=0),
+        a_repair([(0, "b3")], b1=(0,), b2=(0,), closed_at=0),
+    ],
 }
 SOUND = [
     view(),
@@ -119,6 +130,9 @@ SOUND = [
     a_recoverer_closed_after_writing_back(0, b1=(0,), b2=(0,)),
     told((0, 1), b1=(0,), b2=(0,), closed_at=0),
     a_reader(read={0: "e0"}),
+    a_repair([(0, "b3")], b1=(0,), b3=(0,), closed_at=0),
+    a_repair([(0, "b3")], b1=(0,), b2=(0,), b3=SimulatedBookie(gone=True), closed_at=0),
+    a_repair([(0, "b3")], b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
 ]
 
 
@@ -165,6 +179,18 @@ def test_a_checker_that_looks_at_more_than_it_is_shown_is_stopped(monkeypatch):
     world = World(SimulationOptions())
     with pytest.raises(AttributeError):
         world.violation(world.initial)
+
+
+def test_only_the_law_of_repair_finds_a_repair_that_ends_well_and_does_nothing(monkeypatch):
+    monkeypatch.setattr("bookspark.protocol.repair.ledger_replication.repairs", lambda metadata, lost: iter(()))
+
+    def found():
+        schedules = RandomSchedules({"replicators": 1, "spares": 1})
+        return {broken.invariant for seed in range(200) if (broken := schedules.schedule(seed)[2]) is not None}
+
+    assert found() == {"repairs_have_repaired"}
+    monkeypatch.delitem(CHECKERS, "repairs_have_repaired")
+    assert found() == set()
 
 
 @pytest.mark.parametrize("given_up", [False, True])

@@ -17,6 +17,7 @@ Names are those of the TLA+ specification, where it has the invariant.
 ``tail_fragments_reach_write_quorum``                  guaranteed ledgers: all but the last fragment is on the write quorum
 ``all_entries_of_closed_ledger_reached_write_quorum``  guaranteed ledgers: a closed one is on the write quorum
 ``told_ends_stay``                                     who was told that the ledger is closed was told its end
+``repairs_have_repaired``                              a repair that ended well has replaced the lost bookie, by whole copies
 =====================================================  =========================================================================
 
 Example::
@@ -38,6 +39,7 @@ from bookspark.simulation.checkers import (
     no_divergence_between_writer_and_metadata,
     no_machine_fails,
     no_out_of_order_entries,
+    repairs_have_repaired,
     tail_fragments_reach_write_quorum,
     told_ends_stay,
     what_recovery_wrote_is_synced,
@@ -60,5 +62,6 @@ CHECKERS = {
         tail_fragments_reach_write_quorum,
         all_entries_of_closed_ledger_reached_write_quorum,
         told_ends_stay,
+        repairs_have_repaired,
     )
 }
