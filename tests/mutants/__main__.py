@@ -100,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--by-simulate", type=float, metavar="SECONDS",
-        help="judge those of the protocol that touch safety by `simulate` alone, each for so much processor time",
+        help="judge those of the protocol that touch safety by simulation alone, each for so much processor time",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="say which mutants those would be")
     parser.add_argument("tests", nargs="*", help="default: those that may reach the part")

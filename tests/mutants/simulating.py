@@ -1,9 +1,9 @@
-"""Which mutants of the protocol touch safety, and whether ``simulate`` alone finds them (``scripts/mutants --by-simulate``).
+"""Which mutants of the protocol touch safety, and whether simulation alone finds them (``scripts/mutants --by-simulate``).
 
-Law: no test judges here. Each mutant gets a process of its own and the same random schedules in the same order, until a
-violation, an error of a machine, or the processor time is over. First the schedules run without a mutant: what they find then is
-no mutant's fault, and a mutant none of whose lines they come to would run the same schedules again. Such a mutant survives ("not
-reached").
+Law: no test judges here. Each mutant gets a process of its own and the simulators that come to its lines (``simulators``), until
+something breaks, a machine fails, or the processor time is over. The one that had the least of it goes on, so they share it. Each
+runs the same seeds in the same order. First they run without a mutant: what they find then is no mutant's fault, and a mutant
+none of whose lines a simulator comes to would change nothing there. If none does, it survives ("not reached").
 
 The compiled simulator is used where it is there. It calls the machines of the protocol, which are not compiled, and a mutant
 changes the code object of their very functions (``changing``).
@@ -11,6 +11,7 @@ changes the code object of their very functions (``changing``).
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections import Counter
@@ -44,16 +45,14 @@ NO_SAFETY = re.compile(
 )
 """Functions of these modules that only say why something failed, count, or bound how much is under way."""
 
-Phase = tuple[str, Mapping[str, Any], int]
-"""Name, options that are given, and how many schedules."""
 _HANGS_SECONDS = 15
 """No schedule takes as long without a mutant, by far."""
 _TRACED_SECONDS = 15
-"""How long it is looked which lines the schedules come to."""
+"""How long it is looked which lines a simulator comes to."""
+_COLLECTS_SELDOM = 20_000, 10, 10
+"""What was imported is not looked through again, and a schedule makes many objects that counting frees."""
 NOT_REACHED = "not reached"
 TIME_LIMIT = "time limit"
-_STEP = 7
-"""A block of neighbouring seeds has the same options: steps of 7 see many options, and some of them more often."""
 
 
 def touching_safety(mutants: Iterable[Known]) -> list[Known]:
@@ -65,42 +64,28 @@ def _touches(name: str) -> bool:
     return module in SAFETY.get(shelf, ()) and not NO_SAFETY.search(name)
 
 
-def phases() -> Iterator[Phase]:
-    """What runs, in turns: everything drawn, then each mode. For ever."""
-    from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
-    from bookspark.protocol.writing.ensemble_change import ChangeMode
-
-    vd, guaranteed = {"ledger_type": LedgerType.VD_JOURNAL}, {"replication": Replication.GUARANTEED}
-    modes: dict[str, Mapping[str, Any]] = {
-        "VD": vd,
-        "guaranteed": guaranteed,
-        "without a journal": {"journal_write_data": False},
-        "accepted loss": {"accept_loss": True},
-        "changes delayed": {"ensemble_changes": ChangeMode.DELAYED},
-        "held back": {"holds_back": True},
-    }
-    yield "all drawn", {}, 600
-    while True:
-        for name, given in modes.items():
-            yield name, given, 200
-        yield "all drawn", {}, 600
-
-
 class Simulate:
-    """Judges mutants by ``simulate`` alone."""
+    """Judges mutants by simulation alone."""
 
     def __init__(self, seconds: float, processes: int) -> None:
         self._seconds, self._processes = seconds, processes
 
     def verdicts(self, mutants: Sequence[Known]) -> Iterator[dict[str, Any]]:
-        reached = self._reached()
-        works = [Work(mutant, partial(self._judge, mutant), self._seconds + _HANGS_SECONDS) for mutant in mutants]
-        hit = [work for work in works if reached.by(work.key)]
-        for work in works:
-            if work not in hit:
-                yield self._verdict(work.key, None, 0.0, NOT_REACHED)
-        for mutant, said in each_in_a_process(hit, self._processes):
-            found, seconds, phase = said or (TIME_LIMIT, self._seconds, "")
+        # Only now: whoever wants compiled modules had to ask for them first.
+        from tests.mutants.simulators import SIMULATORS
+
+        reached = self._reached(SIMULATORS)
+        names = {mutant: [run.test for run in reached.by(mutant)] for mutant in mutants}
+        for mutant in mutants:
+            if not names[mutant]:
+                yield self._verdict(mutant, None, 0.0, NOT_REACHED)
+        works = [
+            Work(mutant, partial(self._judge, mutant, by), self._seconds + _HANGS_SECONDS)
+            for mutant, by in names.items()
+            if by
+        ]
+        for mutant, said in each_in_a_process(works, self._processes):
+            found, seconds, phase = said or (TIME_LIMIT, self._seconds, ", ".join(names[mutant]))
             yield self._verdict(mutant, found, seconds, phase)
 
     def _verdict(self, mutant: Known, found: str | None, seconds: float, phase: str) -> dict[str, Any]:
@@ -109,46 +94,50 @@ class Simulate:
             "phase": phase, "tests": None,
         }  # fmt: skip
 
-    def _reached(self) -> Reached:
-        """What the first schedules of each phase come to without a mutant. Nothing may be wrong."""
-        ((_, said),) = each_in_a_process([Work("without a mutant", self._trace, 1800)], 1)
-        test, seconds, failed, places = said
-        if failed:
-            raise RuntimeError(f"without a mutant, schedules end in {failed}")
-        return Reached([Run(test, seconds, failed, [tuple(place) for place in places])], last=lambda test: False)
+    def _reached(self, names: Iterable[str]) -> Reached:
+        """What the first seeds of each simulator come to without a mutant. Nothing may be wrong."""
+        runs = []
+        works = [Work(name, partial(self._trace, name), 1800) for name in names]
+        for name, said in each_in_a_process(works, self._processes):
+            if said is None or said[2]:
+                raise RuntimeError(f"without a mutant, {name} end in {said[2] if said else TIME_LIMIT}")
+            _, seconds, failed, places = said
+            runs.append(Run(name, seconds, failed, [tuple(place) for place in places]))
+        return Reached(runs, last=lambda test: False)
 
-    def _trace(self, watch: Watch) -> Any:
-        seconds = min(_TRACED_SECONDS, self._seconds)
-        return traced(PARTS["protocol"], "simulate", lambda: _search(seconds)[0], time.process_time)
+    def _trace(self, name: str, watch: Watch) -> Any:
+        return traced(PARTS["protocol"], name, lambda: _search([name], _TRACED_SECONDS)[0], time.process_time)
 
-    def _judge(self, mutant: Known, watch: Watch) -> tuple[str, float, str]:
+    def _judge(self, mutant: Known, names: Sequence[str], watch: Watch) -> tuple[str, float, str]:
         change(mutant)
         began = time.process_time()
-        found, phase = _search(self._seconds)
+        found, phase = _search(names, self._seconds)
         return found, round(time.process_time() - began, 2), phase
 
 
-def _search(seconds: float) -> tuple[str, str]:
-    """What broke first, and in which phase; the first is empty if nothing did in this processor time."""
-    from bookspark.simulation.search.random_schedules import RandomSchedules
-    from bookspark.simulation.search.uncollected import uncollected
+def _search(names: Sequence[str], seconds: float) -> tuple[str, str]:
+    """What broke first, and in which simulator and phase; the first is empty if nothing did in this processor time."""
+    from tests.mutants.simulators import SIMULATORS, quietly
 
-    began, done = time.process_time(), Counter[str]()
-    name = ""
-    try:
-        with uncollected():
-            for name, given, count in phases():
-                schedules = RandomSchedules(given)
-                for _ in range(count):
-                    if time.process_time() - began > seconds:
-                        return "", name
-                    violation = schedules.schedule(_STEP * done[name])[2]
-                    done[name] += 1
-                    if violation is not None:
-                        return violation.invariant, name
-    except Exception as error:
-        return type(error).__name__, name
-    return "", name
+    quietly()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTS_SELDOM)
+    began = time.process_time()
+    runs = {name: SIMULATORS[name]() for name in names}
+    spent = dict.fromkeys(names, 0.0)
+    at = ""
+    while time.process_time() - began < seconds:
+        name = min(names, key=spent.__getitem__)
+        turn = time.process_time()
+        try:
+            phase, broken = next(runs[name])
+        except Exception as error:
+            return type(error).__name__, name
+        spent[name] += time.process_time() - turn
+        at = f"{name}: {phase}"
+        if broken:
+            return broken, at
+    return "", at
 
 
 def table(verdicts: Iterable[dict[str, Any]]) -> str:

@@ -364,13 +364,23 @@ def test_what_touches_safety_is_named_by_modules_that_there_are():
     assert not any(":LedgerRecovery._fail " in name for name in touching)
 
 
-def test_simulate_alone_finds_a_recovery_without_fencing_and_says_what_it_does_not_simulate():
-    only = r"^(reading.recovery:LedgerRecovery._fence step: self.phase|logs.replays:)"
-    status, verdicts = run("--by-simulate", "1", "--only", only)
-    by_phase = {verdict["mutant"].partition(".")[0]: (verdict["killed"], verdict["phase"]) for verdict in verdicts}
+def test_simulation_alone_finds_wrong_recoveries_logs_and_boots_and_says_what_it_does_not_reach():
+    only = (
+        r"^(reading.recovery:LedgerRecovery._fence step: self.phase|logs.replays:RECOVERY_ONE|bookie.bookie_boot:BOOT_ONE"
+        r"|ledger.quorum:last_add_confirmed_of watermark)"
+    )
+    status, verdicts = run("--by-simulate", "5", "--only", only)
+    found = {
+        verdict["mutant"].partition(".")[0]: (verdict["killed"], verdict["phase"].partition(":")[0])
+        for verdict in verdicts
+    }
     assert status == 1
-    assert by_phase["reading"] == (True, "all drawn")
-    assert by_phase["logs"] == (False, "not reached")
+    assert found == {
+        "reading": (True, "ledgers"),
+        "logs": (True, "logs"),
+        "bookie": (True, "histories"),
+        "ledger": (False, "not reached"),
+    }
 
 
 @pytest.mark.timeout(1200)

@@ -1,0 +1,94 @@
+"""The project's simulators, as those who look for wrong protocols run them (``simulating``).
+
+Law: each runs the same seeds in the same order, for ever, and says of each in which phase it was and what broke, "" if nothing
+did. What can't be imported late is imported here: a process that is forked has it then.
+
+=============  =====================================================================================================
+``ledgers``    ``bookspark simulate``: clients, bookies and metadata of a ledger, every machine of the protocol
+``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
+``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
+=============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import tests.logs.schedules.offloads  # noqa: F401
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.simulation.search.random_schedules import RandomSchedules
+from tests.bookie.histories import failure_of, stepped
+from tests.bookie.stories import TROUBLES, drawn_story
+from tests.logs.schedules.run import Kind, run
+
+Phase = tuple[str, Mapping[str, Any], int]
+"""Name, options that are given, and how many schedules."""
+Outcome = tuple[str, str]
+"""The phase, and what broke."""
+_STEP = 7
+"""A block of neighbouring seeds has the same options: steps of 7 see many options, and some of them more often."""
+
+
+def phases() -> Iterator[Phase]:
+    """What a ledger's schedules are, in turns: everything drawn, then each mode. For ever."""
+    vd, guaranteed = {"ledger_type": LedgerType.VD_JOURNAL}, {"replication": Replication.GUARANTEED}
+    modes: dict[str, Mapping[str, Any]] = {
+        "VD": vd,
+        "guaranteed": guaranteed,
+        "without a journal": {"journal_write_data": False},
+        "accepted loss": {"accept_loss": True},
+        "changes delayed": {"ensemble_changes": ChangeMode.DELAYED},
+        "held back": {"holds_back": True},
+    }
+    yield "all drawn", {}, 600
+    while True:
+        for name, given in modes.items():
+            yield name, given, 200
+        yield "all drawn", {}, 600
+
+
+def _ledgers() -> Iterator[Outcome]:
+    done = Counter[str]()
+    for name, given, number in phases():
+        schedules = RandomSchedules(given)
+        for _ in range(number):
+            violation = schedules.schedule(_STEP * done[name])[2]
+            done[name] += 1
+            yield name, "" if violation is None else violation.invariant
+
+
+def _logs() -> Iterator[Outcome]:
+    kinds = list(Kind)
+    for seed in count():
+        kind = kinds[seed % len(kinds)]
+        try:
+            run(seed, kind)
+        except AssertionError as error:
+            yield kind.value, str(error).partition("; the last steps")[0]
+        else:
+            yield kind.value, ""
+
+
+def _histories() -> Iterator[Outcome]:
+    for number in count():
+        seed, kind = divmod(number, len(TROUBLES))
+        with stepped():
+            failure = failure_of(drawn_story(TROUBLES[kind], seed))
+        yield TROUBLES[kind], failure
+
+
+SIMULATORS: Mapping[str, Callable[[], Iterator[Outcome]]] = {
+    "ledgers": _ledgers,
+    "logs": _logs,
+    "histories": _histories,
+}
+
+
+def quietly() -> None:
+    """Errors and warnings are what these are about."""
+    logging.disable(logging.CRITICAL)
