@@ -106,7 +106,8 @@ class Simulate:
         return Reached(runs, last=lambda test: False)
 
     def _trace(self, name: str, watch: Watch) -> Any:
-        return traced(PARTS["protocol"], name, lambda: _search([name], _TRACED_SECONDS)[0], time.process_time)
+        seconds = min(_TRACED_SECONDS, self._seconds)
+        return traced(PARTS["protocol"], name, lambda: _search([name], seconds)[0], time.process_time)
 
     def _judge(self, mutant: Known, names: Sequence[str], watch: Watch) -> tuple[str, float, str]:
         change(mutant)

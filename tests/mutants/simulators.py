@@ -4,7 +4,7 @@ Law: each runs the same seeds in the same order, for ever, and says of each in w
 did. What can't be imported late is imported here: a process that is forked has it then.
 
 =============  =====================================================================================================
-``ledgers``    ``bookspark simulate``: clients, bookies and metadata of a ledger, every machine of the protocol
+``ledgers``    ``bookspark simulate``: the machines of a ledger's clients and bookies
 ``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
 ``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
 =============  =====================================================================================================
