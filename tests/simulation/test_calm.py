@@ -83,7 +83,7 @@ def test_a_machine_that_goes_on_for_ever_is_told(monkeypatch):
     monkeypatch.setattr(LedgerRecovery, "step", begins_anew)
     failure = RandomSchedules({"recoverers": 1, "readers": 0, "replicators": 0}).run(2000, 1000).failure
     assert failure is not None and failure.violation.invariant == INVARIANT
-    assert "the recoverer goes on for 300 steps" in failure.violation.what
+    assert "the recoverer goes on for 1000 steps" in failure.violation.what
 
 
 SMALL = SimulationOptions(2, 2, 1)

@@ -30,8 +30,8 @@ from bookspark.simulation.world import World
 INVARIANT = "everything_begun_ends"
 _KINDS = frozenset(("request", "answer", "store", "boot", "sync", "told", "ask"))
 _ENDING = (Close, NoBookies, WriterWaitedFor)
-_STEPS_MAX = 300
-"""Twenty times what the usual one takes."""
+_STEPS_MAX = 1000
+"""Sixty times what the usual one takes. Three recoveries and two repairs of one ledger were seen to take 354."""
 _NEWS_MAX = 3
 """So often a writer hears of bookies that may have come, once nothing else is left."""
 
