@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 from bookspark.errors import (
     ConfigurationError,
@@ -188,14 +189,8 @@ def test_many_ledgers_are_read_in_one_round_trip_as_new_as_one(
     assert trips == [2, 2] and asked == ["sync", "4 nodes", "sync", "1 nodes"]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_many_ledgers_are_read_with_few_requests_if_the_server_knows_such_ones(
-    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
-    """What is not there is left out, and nothing else with it. A server that does not know a request of many nodes, as before
-    ZooKeeper 3.6, is asked for each; it is told of such a request once."""
-    if not known:
-        monkeypatch.setattr(many_reads.ManyReads, "type", 99)
+def test_many_ledgers_are_read_with_few_requests(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not there is left out, and nothing else with it."""
     monkeypatch.setattr(many_reads, "NODES_PER_REQUEST", 3)
     for ledger_id in range(8):
         store.create_ledger(ledger(ledger_id))
@@ -204,12 +199,26 @@ def test_many_ledgers_are_read_with_few_requests_if_the_server_knows_such_ones(
     requests: list[str] = []
     send = store.client._call
     monkeypatch.setattr(store.client, "_call", lambda *what: requests.append(type(what[0]).__name__) or send(*what))
-    for first in (True, False):
-        requests.clear()
-        found = list(store.read_ledgers(range(8), {}))
-        assert [(one.value.ledger_id, one.version) for one in found] == [(n, int(n == 5)) for n in range(8) if n != 2]
-        assert requests.count("ManyReads") == (3 if known or first else 0)
-        assert requests.count("GetData") - 1 == (0 if known else 8), "one is for INSTANCEID, because a ledger is gone"
+    found = list(store.read_ledgers(range(8), {}))
+    assert [(one.value.ledger_id, one.version) for one in found] == [(n, int(n == 5)) for n in range(8) if n != 2]
+    assert requests.count("ManyReads") == 3
+    assert requests.count("GetData") == 1, "of INSTANCEID, because a ledger is gone"
+
+
+def test_a_record_that_may_not_be_read_is_told_as_one_that_is_read_alone(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ledger_id in range(3):
+        store.create_ledger(ledger(ledger_id))
+    many = nodes.read_many
+
+    def refused(client: Any, paths: Sequence[str]) -> list[Any]:
+        sent = many(client, paths)
+        sent[0].get(EVENT_SECONDS)[1] = NoAuthError()
+        return sent
+
+    monkeypatch.setattr(nodes, "read_many", refused)
+    assert [one.value.ledger_id for one in store.read_ledgers(range(3), {})] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("manager", ["hierarchical", "flat"])

@@ -12,10 +12,10 @@ import ctypes
 import json
 import os
 import resource
+import select
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +62,7 @@ def each_in_a_process(works: Iterable[Work], processes: int) -> Iterator[tuple[A
                 return
             ended, _ = os.waitpid(-1, os.WNOHANG)
             if not ended:
-                time.sleep(_LOOKS_SECONDS)
+                _await_end(running, _LOOKS_SECONDS)
             if ended not in running:
                 continue
             _end_all(set(_children()) - before - running.keys())
@@ -77,6 +77,16 @@ def each_in_a_process(works: Iterable[Work], processes: int) -> Iterator[tuple[A
     finally:
         for process in running:
             os.kill(process, signal.SIGKILL)
+
+
+def _await_end(processes: Iterable[int], seconds: float) -> None:
+    """Wait until one of these children has ended, but no longer than that: others may have been left behind."""
+    descriptors = [os.pidfd_open(process) for process in processes]
+    try:
+        select.select(descriptors, [], [], seconds)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _children() -> Iterator[int]:

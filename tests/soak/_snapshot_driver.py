@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bookspark.spark import snapshots
 from bookspark.spark.audit import runner
 from bookspark.spark.session import session
+from tests.awaiting import stays
 from tests.soak.snapshot_scale import MADE_UP
 
 _SECONDS_BETWEEN_SAMPLES = 0.5
@@ -146,7 +147,7 @@ def _heap_left(spark: SparkSession) -> tuple[int, int]:
     found: list[int] = []
     while len(found) < _COLLECTIONS_MAX and (len(found) <= _SAME or min(found[:-_SAME]) > min(found[-_SAME:])):
         if found:
-            time.sleep(_SECONDS_BETWEEN_COLLECTIONS)
+            stays(lambda: not spark.sparkContext._jsc.sc().isStopped(), _SECONDS_BETWEEN_COLLECTIONS)
         jvm.System.gc()
         found.append((runtime.totalMemory() - runtime.freeMemory()) >> 20)
     return found[0], min(found)

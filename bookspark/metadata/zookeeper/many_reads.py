@@ -2,7 +2,8 @@
 
 Law: each node's outcome is what a request of its own would have, a value or NoNodeError; a node that is not there changes nothing
 for the others. A request and its reply cost kazoo some 100 µs of processor time whatever they carry, so a hundred nodes in one
-request cost a fifth of a hundred requests. Servers know it from ZooKeeper 3.6 on; earlier ones answer UnimplementedError.
+request cost a fifth of a hundred requests. Servers know it from ZooKeeper 3.6 on. An earlier one refuses it before it has
+answered what was asked before it, which kazoo takes for a broken connection: the call ends with its deadline.
 
 Request: for each node the header of an operation (i32 type 4, getData; bool false; i32 −1), the path (i32 length, UTF-8) and a
 false, for no watch; then a header of type −1 that says true. Reply: for each node such a header, and the value (i32 length,

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from kazoo.exceptions import NodeExistsError, NoNodeError, UnimplementedError
+from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.notifier import Once
@@ -41,8 +41,6 @@ class Nodes:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
-        self._reads_many = True
-        """Until a server says that it does not know such a request (ZooKeeper before 3.6)."""
 
     def read(self, what: str, path: str) -> Versioned[bytes] | None:
         """Value and version, as new as any write that was answered before; None if there is no such node."""
@@ -321,7 +319,10 @@ class Nodes:
         """The same with their versions, as new as any write that was answered before. All are asked for at once."""
         if not paths:
             return []
-        outcomes = self._many_outcomes(what, paths)
+        _, *found = self._connection.gather(
+            what, lambda: [self._client.sync_async(paths[0]), *read_many(self._client, paths)]
+        )
+        outcomes = list(chain.from_iterable(found))
         # A node that may not be read: a request of its own tells so as ever.
         if any(isinstance(one, Exception) and not isinstance(one, NoNodeError) for one in outcomes):
             _, *outcomes = self._connection.gather(
@@ -331,20 +332,6 @@ class Nodes:
             None if isinstance(outcome, NoNodeError) else Versioned(outcome[0], outcome[1].version)
             for outcome in outcomes
         ]
-
-    def _many_outcomes(self, what: str, paths: list[str]) -> list[Any]:
-        """A value or an error for each path, of as few requests as the servers' version allows."""
-        if self._reads_many:
-            try:
-                _, *found = self._connection.gather(
-                    what, lambda: [self._client.sync_async(paths[0]), *read_many(self._client, paths)]
-                )
-                return list(chain.from_iterable(found))
-            except MetadataStoreError as error:
-                if not isinstance(error.__cause__, UnimplementedError):
-                    raise
-                self._reads_many = False
-        return [UnimplementedError()] * len(paths)
 
     def watch_children(self, what: str, paths: list[str], event: Callable[[object], None]) -> None:
         """Have ``event`` called, in kazoo's thread, when the names below one of these nodes change or the connection is lost."""

@@ -23,7 +23,6 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +34,7 @@ from bookspark.daemon.bookie_process import Foreground, prepare_process, run_boo
 from bookspark.daemon.processes import Process
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
+from tests.awaiting import await_that
 
 _ANSWER_SECONDS = 200.0
 _STOP_SECONDS = 30.0
@@ -80,11 +80,8 @@ class Bookies:
 
     def suspend(self, number: str) -> str:
         self._signal(int(number), signal.SIGSTOP)
-        bookie, deadline = Process.of(int(number)), time.monotonic() + _STOP_SECONDS
-        while bookie is not None and bookie.alive and not bookie.suspended:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"bookie {number} does not stand still after {_STOP_SECONDS:g} s")
-            time.sleep(0.001)
+        if (bookie := Process.of(int(number))) is not None:
+            await_that(lambda: bookie.suspended or not bookie.alive, _STOP_SECONDS, f"bookie {number} stands still")
         return ""
 
     def resume(self, number: str) -> str:
