@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from bookspark import BookKeeper
-from bookspark.client.client_config import ClientConfig
-from bookspark.client.runtime.rate_limit import RateLimit
-from bookspark.client.runtime.room import ClientRoom
 from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.client.writing.ledger_handle_adv import LedgerHandleAdv
 from bookspark.errors import LedgerClosedError, MetadataStoreError
-from bookspark.threads import Threads
+from tests.client.unsent import unsent_context
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 
@@ -77,18 +73,7 @@ def test_an_append_of_the_parent_is_not_waited_for(wait):
 
 
 def test_appends_and_the_explicit_lac_are_the_parents():
-    io = SimpleNamespace(submit=lambda *call: None, here=False)
-    runtime = SimpleNamespace(
-        io=io,
-        connections=None,
-        threads=None,
-        callbacks=Threads(0, ""),
-        room=ClientRoom(1 << 30),
-        rate_limit=RateLimit(0, 0),
-        add_writer=lambda writer: None,
-        wake=lambda writer: None,
-    )
-    context = SimpleNamespace(config=ClientConfig(), runtime=runtime)
+    context = unsent_context()
     handle, adv = LedgerHandle(context, ledger(1), 0, b""), LedgerHandleAdv(context, ledger(2), 0, b"")
     held, done = threading.Event(), threading.Event()
 

@@ -8,20 +8,18 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from bookspark import client
-from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.io_loop import IoLoop
 from bookspark.client.runtime.rate_limit import RateLimit, Turns
-from bookspark.client.runtime.room import ClientRoom
 from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.client.writing.ledger_handle_adv import LedgerHandleAdv
 from bookspark.errors import LedgerClosedError
-from bookspark.threads import Threads, mark_own_thread
+from bookspark.threads import mark_own_thread
+from tests.client.unsent import unsent_context
 from tests.interrupting import interrupted
 from tests.metadata.kit import ledger
 from tests.test_threads import interrupted_by
@@ -37,18 +35,7 @@ def append_for_ever(handle):
 @pytest.fixture
 def handle():
     """A handle whose appends are not sent: nobody takes what it submits."""
-    io = SimpleNamespace(submit=lambda *call: None, submit_once=lambda call: None, here=False)
-    runtime = SimpleNamespace(
-        io=io,
-        connections=None,
-        threads=None,
-        callbacks=Threads(0, ""),
-        room=ClientRoom(1 << 30),
-        rate_limit=RateLimit(0, 0),
-        add_writer=lambda writer: None,
-        wake=lambda writer: None,
-    )
-    made = LedgerHandle(SimpleNamespace(config=ClientConfig(), runtime=runtime), ledger(1), 0, b"")
+    made = LedgerHandle(unsent_context(), ledger(1), 0, b"")
     yield made
     made._shared.ended.set()
 

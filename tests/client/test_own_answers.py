@@ -17,16 +17,15 @@ from bookspark.client.network.bookie_connection import Answer
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime import client_context
 from bookspark.client.runtime.client_context import ClientContext
-from bookspark.client.runtime.rate_limit import RateLimit
-from bookspark.client.runtime.room import ClientRoom
 from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.client.writing.telling_lac import told_lac
 from bookspark.errors import AddTimeoutError, BookieError, BookKeeperError, LedgerFencedError
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Unknown, UnknownReason
-from bookspark.threads import Threads, mark_own_thread
+from bookspark.threads import mark_own_thread
 from bookspark.wire.columns import Heads
 from bookspark.wire.header import Header, Kind
 from bookspark.wire.messages import Limbo
+from tests.client.unsent import unsent_context
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 YES, NO, UNKNOWN = (
@@ -37,17 +36,7 @@ YES, NO, UNKNOWN = (
 
 @pytest.fixture
 def handle():
-    runtime = SimpleNamespace(
-        io=SimpleNamespace(submit=lambda *call: None, submit_once=lambda call: None, here=False),
-        connections=None,
-        threads=None,
-        callbacks=Threads(0, ""),
-        room=ClientRoom(1 << 30),
-        rate_limit=RateLimit(0, 0),
-        add_writer=lambda writer: None,
-        wake=lambda writer: None,
-    )
-    return LedgerHandle(SimpleNamespace(config=ClientConfig(), runtime=runtime), ledger(1), 0, b"")
+    return LedgerHandle(unsent_context(), ledger(1), 0, b"")
 
 
 def test_a_writer_tells_the_length_that_it_has_written_of_its_open_ledger(handle):
