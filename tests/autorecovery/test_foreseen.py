@@ -167,12 +167,9 @@ def test_a_ledger_that_closes_while_somebody_asks_is_in_danger_as_before():
     stage = Stage()
     stage.bookies("abc")
     stage.ledger(LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
-    stage.ledger(closed(8))
     index = stage.index()
     stage.metadata.write_ledger(closed(7), 0)
     stage.fragments.put(7, placed(closed(7)))
-    stage.fragments.put(8, ())
-    stage.metadata.delete_ledger(8)
     assert {one.ledger_id for one in foreseen(stage, ["a", "b"], index).dangers} == {7}
 
 

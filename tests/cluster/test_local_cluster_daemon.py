@@ -237,6 +237,7 @@ def test_a_process_stands_still_once_all_its_threads_do(tmp_path: Path, monkeypa
     for number, state in ((7, "T"), (8, "S")):
         (threads / str(number)).mkdir(parents=True)
         (threads / str(number) / "stat").write_text(f"{number} (a) S) {state} 1 7")
+    (tmp_path / "7" / "stat").write_text("7 (a) T 1 7")
     process = Process(7, 1)
     assert not process.suspended
     (threads / "8" / "stat").write_text("8 (b) T 1 7")
