@@ -75,8 +75,9 @@ def a_reader(lac=0, b1=(0,), b2=(0,), **what):
 
 
 GUARANTEED = {"replication": Replication.GUARANTEED}
-_END, _ENTRY_0 = Loss(LossKind.END, 0, 0, ("b1",)), Loss(LossKind.ENTRIES, 0, 0, ("b1", "b2", "b3"))
+_END, _ENTRY_0 = Loss(LossKind.END, 0, 0, ("b2",)), Loss(LossKind.ENTRIES, 0, 0, ("b1", "b2", "b3"))
 ACCEPTED = {"accepted_loss": AcceptedLoss("ann", 1, losses=(_END,))}
+GIVEN_UP_ELSEWHERE = {"accepted_loss": AcceptedLoss("ann", 1, losses=(_ENTRY_0._replace(bookies=("b1", "b2", "b4")),))}
 GIVEN_UP = {"accepted_loss": AcceptedLoss("ann", 1, losses=(_ENTRY_0,))}
 TWO_FRAGMENTS = (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b3", "b1", "b2")))
 VIOLATIONS = {
@@ -101,6 +102,15 @@ VIOLATIONS = {
         view(lac=0, closed_at=-1, **ACCEPTED),
         view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
         view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
+        view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP_ELSEWHERE),
+        view(lac=0, b1=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
+        view(
+            lac=0,
+            b1=SimulatedBookie(lost_boots=1),
+            b2=SimulatedBookie(lost_boots=1, gone=True),
+            closed_at=-1,
+            **ACCEPTED,
+        ),
     ],
     "what_recovery_wrote_is_synced": [a_recoverer_closed_after_writing_back(0, b1=(0,))],
     "tail_fragments_reach_write_quorum": [
