@@ -103,6 +103,7 @@ VIOLATIONS = {
         view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
         view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
         view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP_ELSEWHERE),
+        view(lac=0, b1=(0,), b2=(0,), closed_at=0, accepted_loss=AcceptedLoss("ann", 1)),
         view(lac=0, b1=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
         view(
             lac=0,

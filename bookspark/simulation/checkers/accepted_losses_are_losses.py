@@ -6,7 +6,8 @@ merely away keeps its entries.
 
 What the record says is about the right bookies: of entries that are given up these are the ones that the record assigns to them,
 whoever took them over meanwhile, since repair passes over these and over nothing else. Of a fence or an end that is not known
-they said themselves that they lost something, or the operator named them.
+they said themselves that they lost something, or the operator named them. A record that tells of a loss says of what: a ledger
+that could be closed without one has none.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ def check(view: WorldView) -> str | None:
 
 
 def _about_others(view: WorldView) -> str | None:
-    """An entry that is given up on other bookies than those that are to have it."""
+    """A loss of nothing, or of an entry on other bookies than those that are to have it."""
     loss = view.metadata.accepted_loss
+    if loss is not None and not loss.losses:
+        return "a loss was accepted, and the record does not say of what"
     for one in () if loss is None else loss.losses:
         for entry_id in range(one.first, one.last + 1) if one.kind is LossKind.ENTRIES else ():
             if entry_id > view.metadata.last_entry_id:
