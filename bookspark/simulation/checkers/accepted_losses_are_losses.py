@@ -52,8 +52,10 @@ def _about_others(view: WorldView) -> str | None:
 def _not_lost(view: WorldView) -> str | None:
     """A bookie that counts as lost, that nobody named and that has nothing to say itself."""
     loss = view.metadata.accepted_loss
-    for one in () if loss is None else loss.losses:
-        for name in one.bookies if one.kind is not LossKind.ENTRIES and loss is not None else ():
+    if loss is None:
+        return None
+    for one in loss.losses:
+        for name in one.bookies if one.kind is not LossKind.ENTRIES else ():
             bookie = view.bookies[name]
             # The boot that is counted for a bookie that went for good is none after which it answers.
             if name not in loss.named and bookie.lost_boots <= bookie.gone:
