@@ -6,6 +6,7 @@ did. What can't be imported late is imported here: a process that is forked has 
 =============  =====================================================================================================
 ``ledgers``    ``bookspark simulate``: the machines of a ledger's clients and bookies
 ``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
+``repairs``    random schedules of repairs (``tests/autorecovery/schedules``): the machines, over hundreds of entries
 ``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
 =============  =====================================================================================================
 """
@@ -22,6 +23,7 @@ import tests.logs.schedules.offloads  # noqa: F401
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.search.random_schedules import RandomSchedules
+from tests.autorecovery.schedules import run as repairs
 from tests.bookie.histories import failure_of, stepped
 from tests.bookie.stories import TROUBLES, drawn_story
 from tests.logs.schedules.run import Kind, run
@@ -74,6 +76,18 @@ def _logs() -> Iterator[Outcome]:
             yield kind.value, ""
 
 
+def _repairs() -> Iterator[Outcome]:
+    for number in count():
+        seed, kind = divmod(number, len(repairs.Kind))
+        name = list(repairs.Kind)[kind]
+        try:
+            repairs.run(seed, name)
+        except AssertionError as error:
+            yield name.value, str(error) or "AssertionError"
+        else:
+            yield name.value, ""
+
+
 def _histories() -> Iterator[Outcome]:
     for number in count():
         seed, kind = divmod(number, len(TROUBLES))
@@ -85,6 +99,7 @@ def _histories() -> Iterator[Outcome]:
 SIMULATORS: Mapping[str, Callable[[], Iterator[Outcome]]] = {
     "ledgers": _ledgers,
     "logs": _logs,
+    "repairs": _repairs,
     "histories": _histories,
 }
 
