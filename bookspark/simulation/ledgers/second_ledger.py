@@ -4,8 +4,8 @@ Law: the two share what a bookie has once: its process and its disk with their c
 lossy-boot mark, phase one, and garbage collection with its note. All else is each ledger's own, so each has a world of its own,
 which knows nothing of the other. What a bookie has once is kept in both worlds, and the same events make it the same in both.
 
-The second ledger has a writer and a recoverer. It is made at any time, with the next id. Until then the metadata has not given that
-id out, and a lossy boot does not know of it. Its own law is that of the first: all checkers judge each of the two.
+The second ledger has a writer and a recoverer. It is made at any time, with the next id. Until then that id is not
+given out, and a lossy boot does not know of it. Its own law is that of the first: all checkers judge each of the two.
 """
 
 from __future__ import annotations
@@ -150,9 +150,8 @@ class TwoLedgers(World):
         there = self._there(state)
         given_out = self.second.ledger_id if made else self.ledger_id
         places = at + self.slots_from, at + self.second.slots_from
-        unclean = any(
-            (self.slots.bookie(state[places[0]]).unclean, self.second.slots.bookie(second[places[1]]).unclean)
-        )
+        bookies = self.slots.bookie(state[places[0]]), self.second.slots.bookie(second[places[1]])
+        unclean = any(bookie.unclean for bookie in bookies)
         found = Found(there, given_out, unclean)
         after, after_second = list(state), list(second)
         self.crash(after, places[0], found)
@@ -189,15 +188,18 @@ class TwoLedgers(World):
 
     # -- checks
 
+    def state_of_second(self, state: State) -> State:
+        """The state of the second ledger's world."""
+        return self._seconds[state[SECOND]].state
+
     def violation(self, state: State) -> Violation | None:
-        return super().violation(state) or self._of_second(self.second.violation(self._seconds[state[SECOND]].state))
+        return super().violation(state) or self._of_second(self.second.violation(self.state_of_second(state)))
 
     def violation_after(self, before: State, state: State) -> Violation | None:
         found = super().violation_after(before, state)
         if found is not None or before[SECOND] == state[SECOND]:
             return found
-        was, now = self._seconds[before[SECOND]].state, self._seconds[state[SECOND]].state
-        return self._of_second(self.second.violation_after(was, now))
+        return self._of_second(self.second.violation_after(self.state_of_second(before), self.state_of_second(state)))
 
     def _of_second(self, found: Violation | None) -> Violation | None:
         if found is None:

@@ -210,13 +210,17 @@ class _Likelihoods:
             likely = kinds[kind] * places[place]
             if kind == "request" or kind == "answer":
                 likely *= self._way(place, argument)
+            elif kind == "second":
+                likely *= self._fast((argument, place))
             total += likely
             sums.append(total)
         return tuple(sums)
 
     def _way(self, place: int, message: int) -> float:
         """How fast the message is: as fast as all of its client on this way, or with a speed of its own."""
-        key = (message if self._by_message else -1 - self._messages[message].client, place)
+        return self._fast((message if self._by_message else -1 - self._messages[message].client, place))
+
+    def _fast(self, key: tuple[int, int]) -> float:
         found = self._ways.get(key)
         if found is None:
             found = self._ways[key] = self._one_of(_WAYS)
