@@ -371,6 +371,15 @@ class SimulatedBookie:
                 self.ledger.note(row.last_add_confirmed, row.last_add_fully_replicated)
 
 
+class SecondsBookie(SimulatedBookie):
+    """A bookie's memory and disk, for the second ledger."""
+
+    __slots__ = ()
+
+    ledger_id = LEDGER_ID + 1
+    master_key = b"other key"
+
+
 def _reply(message: Message, answer: Answer) -> list[Message]:
     return [] if message.client == NOBODY else [Message(message.client, answer)]
 

@@ -6,7 +6,8 @@ import pytest
 
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.bookie.bookie_boot import phase_one
-from bookspark.simulation.ledgers.second_ledger import SecondsBookie, TwoLedgers
+from bookspark.simulation.bookie import SecondsBookie
+from bookspark.simulation.ledgers.second_ledger import TwoLedgers
 from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions

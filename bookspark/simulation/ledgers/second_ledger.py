@@ -18,7 +18,7 @@ from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_LEDGER
 from bookspark.protocol.bookie.garbage_collection import Complete, collectable, sort_suspects, suspects
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive
-from bookspark.simulation.bookie import LEDGER_ID, Found, SimulatedBookie
+from bookspark.simulation.bookie import Found, SecondsBookie
 from bookspark.simulation.moves import Group, MovesAhead
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.state import SECOND, Move, State
@@ -29,15 +29,6 @@ from bookspark.simulation.world import World
 _SHARED = ("crash", "boot", "depart")
 """Moves of a bookie that are made for both ledgers, as moves of the first."""
 _ENTRIES_MAX = 2
-
-
-class SecondsBookie(SimulatedBookie):
-    """A bookie's memory and disk, for the second ledger."""
-
-    __slots__ = ()
-
-    ledger_id = LEDGER_ID + 1
-    master_key = b"other key"
 
 
 class Second(NamedTuple):
