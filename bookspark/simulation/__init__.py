@@ -12,6 +12,7 @@ moves is a replay.
 ``bookie``              a bookie: the real decisions over a disk that can forget
 ``messages``            what travels between clients and bookies
 ``clients``             the writer, recoverers, readers, and those that repair
+``ledgers``             a second ledger on the same bookies
 ``search``              every order within bounds, and random schedules
 ``checkers``            the invariants, one module each
 ``verdicts``            what the checkers say of states

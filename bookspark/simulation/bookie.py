@@ -7,9 +7,9 @@ crash loses the volatile part, or everything. The bookie does not know its name 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from bookspark.protocol.bookie.bookie_boot import (
     NO_LOSSY_BOOT,
@@ -60,9 +60,18 @@ from bookspark.simulation.simulation_options import CrashLoses, SimulationOption
 from bookspark.simulation.values import clone
 
 LEDGER_ID = 7
-MASTER_KEY = b"key"
 
 _CONFLICT = Unknown(UnknownReason.CONFLICT)
+
+
+class Found(NamedTuple):
+    """What a bookie that starts again finds beside its own disk. ``ledgers``: what the metadata has of all ledgers."""
+
+    ledgers: tuple[LedgerMetadata, ...]
+    highest_ledger_id: int = LEDGER_ID
+    """The highest id that was given out."""
+    unclean: bool = False
+    """Is the marker there because of adds of other ledgers?"""
 
 
 class Row(NamedTuple):
@@ -84,6 +93,9 @@ class Unsure:
 @dataclass(slots=True)
 class SimulatedBookie:
     """One bookie's memory and disk, for one ledger."""
+
+    ledger_id: ClassVar[int] = LEDGER_ID
+    master_key: ClassVar[bytes] = b"key"
 
     ledger: BookieLedger | None = None
     rows: dict[int, Row] = field(default_factory=dict)
@@ -150,7 +162,7 @@ class SimulatedBookie:
         options: SimulationOptions,
         sync_at_once: bool,
     ) -> list[Message]:
-        decision = ledger.admit_add(MASTER_KEY, request.recovery)
+        decision = ledger.admit_add(self.master_key, request.recovery)
         if decision.ask_metadata:
             self.unsure.append(Unsure(message))
             return []
@@ -188,7 +200,7 @@ class SimulatedBookie:
         return self.sync() if sync_at_once or not self.unsynced else []
 
     def _sync_answer(self, request: SyncLedger) -> SyncAnswer:
-        response = self._met().admit_sync(MASTER_KEY).response
+        response = self._met().admit_sync(self.master_key).response
         return SyncAnswer(response, self._report(request.assignment) if isinstance(response, Positive) else None)
 
     def _report(self, assignment: Assignment | None) -> SyncReport | None:
@@ -227,11 +239,11 @@ class SimulatedBookie:
 
     def _fence(self) -> None:
         self.ledger = self._met()
-        self._keep(self.ledger.fence(MASTER_KEY).records)
+        self._keep(self.ledger.fence(self.master_key).records)
 
     def _write_lac(self, request: WriteLac) -> WriteLacAnswer:
         ledger = self._met()
-        decision = ledger.write_last_add_confirmed(MASTER_KEY, request.last_add_confirmed)
+        decision = ledger.write_last_add_confirmed(self.master_key, request.last_add_confirmed)
         if isinstance(decision.response, Positive):
             ledger.note(NO_ENTRY, request.last_add_fully_replicated)
             self.ledger = ledger
@@ -240,7 +252,7 @@ class SimulatedBookie:
 
     def _met(self) -> BookieLedger:
         """The ledger's state. If there is none, a new one, which the caller keeps if the request is taken."""
-        return self.ledger or first_contact(LEDGER_ID, self.mark, self.collected)
+        return self.ledger or first_contact(self.ledger_id, self.mark, self.collected)
 
     def _held(self) -> HeldListed:
         synced = sorted(self.rows.keys() - self.unsynced)
@@ -249,7 +261,7 @@ class SimulatedBookie:
     def _keep(self, records: Iterable[ControlRecord]) -> None:
         for record in records:
             if self.control is None:
-                self.control = BookieLedger(LEDGER_ID)
+                self.control = BookieLedger(self.ledger_id)
             self.control.replay(record)
 
     # -- an add that waits for the metadata
@@ -298,23 +310,25 @@ class SimulatedBookie:
                 answers.append(message)
         return answers
 
-    def collect(self, options: SimulationOptions) -> None:
-        """The ledger was deleted: forget it."""
+    def collect(self, options: SimulationOptions, ledger_ids: Collection[int]) -> None:
+        """These ledgers were deleted. Forget them, if they are on this disk."""
         if options.collection_mark:
-            self.collected = note_collection(self.collected, (LEDGER_ID,))
+            self.collected = note_collection(self.collected, ledger_ids)
+        if self.ledger_id not in ledger_ids:
+            return
         self.ledger = self.control = self.cursor = None
         self.rows = {}
         self.unsynced = set()
 
-    def crash(self, metadata: LedgerMetadata | None, name: str, options: SimulationOptions) -> None:
+    def crash(self, found: Found, name: str, options: SimulationOptions) -> None:
         """The process dies and starts again. The volatile part is gone, and phase one begins if the boot is lossy."""
         everything = options.crash_loses is CrashLoses.EVERYTHING
-        lossy = is_lossy(unclean=self.unclean, directory_lost=everything)
+        lossy = is_lossy(unclean=self.unclean or found.unclean, directory_lost=everything)
         kept = {} if everything else {i: row for i, row in self.rows.items() if i not in self.unsynced}
         control = None if everything else self.control
         mark = NO_LOSSY_BOOT if everything else self.mark
         collected = NOTHING_COLLECTED if everything else self.collected
-        lost_boots = self.lost_boots + lossy
+        lost_boots = self.lost_boots + (lossy and (everything or self.unclean))
         incarnation = self.incarnation + (options.ledger_type is LedgerType.VD_JOURNAL)
         self.__init__(  # type: ignore[misc]
             rows=kept,
@@ -326,7 +340,7 @@ class SimulatedBookie:
         )
         self._replay()
         if lossy:
-            self.booting = phase_one(name, [metadata] if metadata else [], LEDGER_ID, mark)
+            self.booting = phase_one(name, found.ledgers, found.highest_ledger_id, mark)
 
     def depart(self) -> None:
         """The bookie is gone for good. Nothing that was asked of it is answered any more."""
@@ -340,7 +354,8 @@ class SimulatedBookie:
         self._keep(
             record
             for record in self.booting.records
-            if (options.limbo or not isinstance(record, LimboNoted))
+            if record.ledger_id == self.ledger_id
+            and (options.limbo or not isinstance(record, LimboNoted))
             and (options.boot_fencing or not isinstance(record, FenceNoted))
         )
         self.booting = None
@@ -354,6 +369,15 @@ class SimulatedBookie:
         if self.ledger is not None:
             for row in self.rows.values():
                 self.ledger.note(row.last_add_confirmed, row.last_add_fully_replicated)
+
+
+class SecondsBookie(SimulatedBookie):
+    """A bookie's memory and disk, for the second ledger."""
+
+    __slots__ = ()
+
+    ledger_id = LEDGER_ID + 1
+    master_key = b"other key"
 
 
 def _reply(message: Message, answer: Answer) -> list[Message]:

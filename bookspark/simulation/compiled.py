@@ -26,6 +26,7 @@ FOLDER = _ROOT / ".cache" / "simulator"
 SHARED = "simulator__mypyc"
 """The module that has all of the code. The others are what imports by their names find."""
 MODULES = (
+    "bookspark.simulation.ledgers.second_ledger",
     "bookspark.simulation.moves",
     "bookspark.simulation.search.exhaustive",
     "bookspark.simulation.search.random_schedules",

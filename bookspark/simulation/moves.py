@@ -15,7 +15,18 @@ from bookspark.simulation.clients.client import BEGIN, Client
 from bookspark.simulation.clients.recoverer import BeginAccepting
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.slots import Slots
-from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, DUPLICATES, LOSSES, METADATA, Move, Record, State
+from bookspark.simulation.state import (
+    CLIENTS,
+    CRASHES,
+    DEPARTURES,
+    DUPLICATES,
+    LOSSES,
+    METADATA,
+    SECOND,
+    Move,
+    Record,
+    State,
+)
 from bookspark.simulation.values import Table
 
 Group = tuple[Move, ...]
@@ -85,7 +96,7 @@ class PossibleMoves:
         """Are the terms those of ``before``, for sure? Who is named changes when a bookie departs."""
         o = self._options
         return (
-            before[CRASHES:CLIENTS] == after[CRASHES:CLIENTS]
+            before[CRASHES:SECOND] == after[CRASHES:SECOND]
             and (before[METADATA] == after[METADATA] or not o.deletes)
             and (before[CLIENTS] == after[CLIENTS] or not o.holds_back)
         )

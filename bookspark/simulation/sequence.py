@@ -15,7 +15,7 @@ from typing import Protocol
 
 from bookspark.simulation.clients.client import Begin
 from bookspark.simulation.messages import NOBODY, Message, is_request
-from bookspark.simulation.state import CLIENTS, METADATA, Move, State
+from bookspark.simulation.state import CLIENTS, METADATA, SECOND, Move, State
 from bookspark.simulation.story import say_answer, say_request
 from bookspark.simulation.world import World
 
@@ -120,7 +120,7 @@ class Sequence:
         self.arrows[at] = replace(self.arrows[at], arrived=arrived, given_up=given_up)
 
     def _lane(self, place: int) -> int:
-        return METADATA_LANE if place == METADATA else 1 + place - CLIENTS
+        return METADATA_LANE if place in (METADATA, SECOND) else 1 + place - CLIENTS
 
 
 def _begins(world: World, move: Move) -> bool:

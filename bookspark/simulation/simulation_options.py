@@ -61,6 +61,8 @@ class SimulationOptions:
     """How often the writer may tell its LAC without an entry."""
     replicators: int = 0
     """How many attempts autorecovery makes to replace a bookie that it takes for lost. They begin at any time."""
+    second_ledger: bool = False
+    """Do the bookies have a second ledger, with a writer and a recoverer? Only random schedules have it."""
     deletes: bool = False
     """May the ledger be deleted, and then be collected by its bookies?"""
     crashes: int = 0

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.bookie_healing import HeldListed, LimboIsCleared
-from bookspark.simulation.bookie import SimulatedBookie
+from bookspark.simulation.bookie import Found, SimulatedBookie
 from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, is_request, matters
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.values import Table, clone, freeze_fields, itself
@@ -37,7 +37,7 @@ class BookieTraits(NamedTuple):
 
     serves: bool
     moves: tuple[str, ...]
-    """Some of "boot", "sync", "ask" and "told" (``Slots.change``, ``Slots.with_metadata``)."""
+    """Some of "boot", "sync", "ask" and "told" (``Slots.change``, ``Slots.ask``)."""
     gone: bool
     """Is the bookie gone for good?"""
     limbo_boot: int
@@ -63,7 +63,7 @@ _slot: Callable[[tuple[int, tuple[int, ...]]], Slot] = partial(tuple.__new__, Sl
 class Slots:
     """Numbers for slots, and the changes of slots."""
 
-    def __init__(self, options: SimulationOptions) -> None:
+    def __init__(self, options: SimulationOptions, bookie: type[SimulatedBookie] = SimulatedBookie) -> None:
         self._options = options
         self.bookies: Table[SimulatedBookie] = Table()
         self.messages: Table[Message] = Table(_message_key)
@@ -80,7 +80,7 @@ class Slots:
         self._taken: dict[tuple[int, int], int] = {}
         self._purged: dict[tuple[int, int], int] = {}
         self._left: dict[tuple[int, int], int] = {}
-        self.empty = self.table.number(Slot(self._numbered(SimulatedBookie()), ()))
+        self.empty = self.table.number(Slot(self._numbered(bookie()), ()))
 
     def bookie(self, slot: int) -> SimulatedBookie:
         """The bookie's state, not to be changed."""
@@ -230,8 +230,8 @@ class Slots:
         return found
 
     def change(self, slot: int, kind: str, *, sync_at_once: bool) -> int:
-        """Phase one ends ("boot"), the disk is synced ("sync"), metadata that was read is told ("told"), the ledger, which was
-        deleted, is collected ("collect"), or the bookie is gone for good ("depart")."""
+        """Phase one ends ("boot"), the disk is synced ("sync"), metadata that was read is told ("told"), or the bookie is gone
+        for good ("depart")."""
         key = (kind, slot, sync_at_once)
         found = self._changes.get(key)
         if found is None:
@@ -245,9 +245,6 @@ class Slots:
                         return bookie.sync()
                     case "told":
                         return bookie.metadata_told(self._options, sync_at_once)
-                    case "collect":
-                        bookie.collect(self._options)
-                        return []
                     case "depart":
                         bookie.depart()
                         return []
@@ -257,22 +254,40 @@ class Slots:
             found = self._changes[key] = self._changed(number, list(messages), (kind, sync_at_once), step)
         return found
 
-    def with_metadata(self, slot: int, kind: str, name: str, metadata: LedgerMetadata | None, version: int) -> int:
-        """A change that needs the present metadata (None: there is none any more): a crash and the boot that follows ("crash"),
-        or an add whose ledger has an unsure fence ("ask"). ``version`` stands for the metadata."""
-        key = (kind, slot, name, version)
+    def ask(self, slot: int, name: str, metadata: LedgerMetadata | None, version: int) -> int:
+        """An add whose ledger has an unsure fence needs the present metadata (None: there is none any more), for which
+        ``version`` stands."""
+
+        def step(bookie: SimulatedBookie) -> list[Message]:
+            bookie.metadata_read(metadata, name)
+            return []
+
+        return self._told(slot, ("ask", name, version), step)
+
+    def crash(self, slot: int, name: str, found: Found) -> int:
+        """A crash, and the boot that follows."""
+
+        def step(bookie: SimulatedBookie) -> list[Message]:
+            bookie.crash(found, name, self._options)
+            return []
+
+        return self._told(slot, ("crash", name, found), step)
+
+    def collect(self, slot: int, ledger_ids: tuple[int, ...]) -> int:
+        """Ledgers that were deleted are collected."""
+
+        def step(bookie: SimulatedBookie) -> list[Message]:
+            bookie.collect(self._options, ledger_ids)
+            return []
+
+        return self._told(slot, ("collect", ledger_ids), step)
+
+    def _told(self, slot: int, what: tuple[object, ...], step: Callable[[SimulatedBookie], list[Message]]) -> int:
+        key = (slot, what)
         found = self._changes.get(key)
         if found is None:
-
-            def step(bookie: SimulatedBookie) -> list[Message]:
-                if kind == "crash":
-                    bookie.crash(metadata, name, self._options)
-                else:
-                    bookie.metadata_read(metadata, name)
-                return []
-
             number, messages = self.table[slot]
-            found = self._changes[key] = self._changed(number, list(messages), (kind, name, version), step)
+            found = self._changes[key] = self._changed(number, list(messages), what, step)
         return found
 
     def _changed(

@@ -2,7 +2,9 @@
 
 Law: a state is a value, a tuple of small numbers from the world's tables (``values.Table``)::
 
-    metadata │ crashes left │ losses left │ duplicates left │ departures left │ client … │ slot …
+    metadata │ crashes left │ losses left │ duplicates left │ departures left │ second ledger │ client … │ slot …
+
+The number of the second ledger's state is 0 where there is none (``ledgers.second_ledger``).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 State = tuple[int, ...]
 
-METADATA, CRASHES, LOSSES, DUPLICATES, DEPARTURES, CLIENTS = range(6)
+METADATA, CRASHES, LOSSES, DUPLICATES, DEPARTURES, SECOND, CLIENTS = range(7)
 
 
 class Move(NamedTuple):

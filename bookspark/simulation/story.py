@@ -32,6 +32,7 @@ from bookspark.simulation.clients.client import Begin
 from bookspark.simulation.clients.reader import BeginWaiting, MetadataWatched
 from bookspark.simulation.clients.recoverer import BeginAccepting
 from bookspark.simulation.clients.repair import TakeForLost
+from bookspark.simulation.ledgers.second_ledger import TwoLedgers
 from bookspark.simulation.messages import (
     NOBODY,
     Add,
@@ -52,7 +53,7 @@ from bookspark.simulation.messages import (
     WriteLacAnswer,
 )
 from bookspark.simulation.search.calm import stuck
-from bookspark.simulation.state import CLIENTS, METADATA, Move, State
+from bookspark.simulation.state import CLIENTS, METADATA, SECOND, Move, State
 from bookspark.simulation.values import clone
 from bookspark.simulation.world import World
 
@@ -82,6 +83,11 @@ def sentence(world: World, state: State, move: Move, after: State) -> str:
     slots = world.slots
     if kind == "delete":
         return f"the ledger is deleted ({say_metadata(world.records[state[METADATA]].metadata)})"
+    if isinstance(world, TwoLedgers) and place == SECOND:
+        said = world.in_second(state, argument)
+        return f"ledger {world.second.ledger_id}: " + (
+            "it is made" if said is None else sentence(world.second, said.before, said.move, said.after)
+        )
     if place < world.slots_from:
         name = world.client_names[place - CLIENTS]
         match kind:

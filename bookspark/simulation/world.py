@@ -30,7 +30,7 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, 
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import PassedOver
-from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
+from bookspark.simulation.bookie import Found, SimulatedBookie
 from bookspark.simulation.clients.all_clients import make_clients, names_of
 from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, WriteTaken
 from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
@@ -66,16 +66,17 @@ class ClientStep(NamedTuple):
 class World:
     """All that can happen to one ledger under ``options``."""
 
-    def __init__(self, options: SimulationOptions) -> None:
+    def __init__(self, options: SimulationOptions, bookie: type[SimulatedBookie] = SimulatedBookie) -> None:
         self.options = options
+        self.ledger_id = bookie.ledger_id
         self.bookies = tuple(f"b{i + 1}" for i in range(options.ensemble + options.spares))
         metadata = LedgerMetadata(
-            LEDGER_ID,
+            self.ledger_id,
             options.ensemble,
             options.write_quorum,
             options.ack_quorum,
             (Fragment(0, self.bookies[: options.ensemble]),),
-            master_key=MASTER_KEY,
+            master_key=bookie.master_key,
             ledger_type=options.ledger_type,
             replication=options.replication,
         )
@@ -85,7 +86,7 @@ class World:
         self.records: Table[Record] = Table()
         self.clients: Table[Client] = Table()
         self.events: Table[Any] = Table(_event_key)
-        self.slots = Slots(options)
+        self.slots = Slots(options, bookie)
         self.origins: dict[int, tuple[int, int, int]] = {}
         """Of a client's state: the place, the state and the event that first led to it."""
         self.met: set[Met] = set()
@@ -106,6 +107,7 @@ class World:
             options.losses,
             options.duplicates,
             options.departures,
+            0,
             *(self.clients.number(client) for client in clients),
             *(self.slots.empty for _ in self.bookies),
         )
@@ -166,17 +168,16 @@ class World:
                 after[index] = self.slots.change(slot, kind, sync_at_once=False)
                 if self.options.heals:
                     self.step(after, index - len(self.bookies), self.events.number(Crashed()))
-            case "boot" | "sync" | "told" | "collect":
+            case "collect":
+                after[index] = self.slots.collect(slot, (self.ledger_id,))
+            case "boot" | "sync" | "told":
                 after[index] = self.slots.change(slot, kind, sync_at_once=self.sync_at_once(state))
             case "ask":
-                after[index] = self._with_metadata(state, index, kind)
+                name = self.bookies[index - self.slots_from]
+                after[index] = self.slots.ask(slot, name, self.metadata(state), state[METADATA])
             case "crash":
-                after[CRASHES] -= 1
-                after[index] = self._with_metadata(state, index, kind)
-                if self._is_volatile or self.options.losses:
-                    self._reconnect(after, index)
-                if self.options.heals:
-                    self.step(after, index - len(self.bookies), self.events.number(Crashed()))
+                metadata = self.metadata(state)
+                self.crash(after, index, Found(() if metadata is None else (metadata,)))
             case "heal":
                 healing = index - len(self.bookies)
                 self.step(after, healing, self.events.number(Heal(self.slots.traits(slot).limbo_boot)))
@@ -208,11 +209,19 @@ class World:
         """Where no crash can tell the difference, everything is synced at once."""
         return not self._is_volatile and (self._instant or not state[CRASHES])
 
-    def _with_metadata(self, state: State, index: int, kind: str) -> int:
+    def metadata(self, state: State) -> LedgerMetadata | None:
+        """What the metadata store has of the ledger. None if it was deleted."""
         record = self.records[state[METADATA]]
-        name = self.bookies[index - self.slots_from]
-        metadata = None if record.deleted else record.metadata
-        return self.slots.with_metadata(state[index], kind, name, metadata, state[METADATA])
+        return None if record.deleted else record.metadata
+
+    def crash(self, after: list[int], index: int, found: Found) -> None:
+        """A bookie crashes, and starts again."""
+        after[CRASHES] -= 1
+        after[index] = self.slots.crash(after[index], self.bookies[index - self.slots_from], found)
+        if self._is_volatile or self.options.losses:
+            self._reconnect(after, index)
+        if self.options.heals:
+            self.step(after, index - len(self.bookies), self.events.number(Crashed()))
 
     def _reconnect(self, after: list[int], index: int) -> None:
         """The writer's connection to the bookie is to be made anew."""
@@ -314,6 +323,10 @@ class World:
     def violation(self, state: State) -> Violation | None:
         """What the first checker that is not satisfied says of ``state``."""
         return self.verdicts.of(state)
+
+    def violation_after(self, before: State, state: State) -> Violation | None:
+        """``violation`` of the state that follows on ``before``, of which there was nothing to say."""
+        return self.verdicts.after(before, state)
 
     def view(self, state: State) -> WorldView:
         """What checkers and stories look at; not to be changed."""

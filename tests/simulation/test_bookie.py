@@ -5,7 +5,7 @@ from __future__ import annotations
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive
-from bookspark.simulation.bookie import LEDGER_ID, SimulatedBookie
+from bookspark.simulation.bookie import LEDGER_ID, Found, SimulatedBookie
 from bookspark.simulation.messages import Add, Clear, Message, Read, WriteLac, WriteLacAnswer
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 
@@ -23,26 +23,26 @@ def test_control_records_of_different_kinds_with_equal_fields_are_all_remembered
     taken(bookie, Add(0, 0, -1, -1, ("e0",), recovery=True))
     taken(bookie, Read(0, 0, fence=True))
     assert bookie.ledger.fence_unsure and bookie.ledger.fenced
-    bookie.crash(METADATA, "b1", OPTIONS)
+    bookie.crash(Found((METADATA,)), "b1", OPTIONS)
     assert bookie.ledger.fence_unsure and bookie.ledger.fenced
 
 
 def test_limbo_that_was_cleared_does_not_come_back_with_a_crash():
     bookie = SimulatedBookie(unclean=True)
-    bookie.crash(METADATA, "b1", OPTIONS)
+    bookie.crash(Found((METADATA,)), "b1", OPTIONS)
     bookie.booted(OPTIONS)
     assert bookie.ledger.limbo
     taken(bookie, Clear(1))
-    bookie.crash(METADATA, "b1", OPTIONS)
+    bookie.crash(Found((METADATA,)), "b1", OPTIONS)
     assert not bookie.ledger.limbo
 
 
 def test_a_collected_ledger_leaves_one_number():
     bookie = SimulatedBookie()
     taken(bookie, Add(0, 0, -1, -1, ("e0",), recovery=False))
-    bookie.collect(OPTIONS)
+    bookie.collect(OPTIONS, (LEDGER_ID,))
     assert (bookie.rows, bookie.control, bookie.ledger) == ({}, None, None)
-    bookie.crash(None, "b1", OPTIONS)
+    bookie.crash(Found(()), "b1", OPTIONS)
     assert bookie.collected.highest_ledger_id == LEDGER_ID
     assert taken(bookie, Add(1, 1, -1, -1, ("e1",), recovery=False)) == []
     assert len(bookie.unsure) == 1
@@ -51,7 +51,7 @@ def test_a_collected_ledger_leaves_one_number():
 def test_an_explicit_lac_outlives_a_crash_and_a_disk_does_not():
     bookie = SimulatedBookie()
     assert taken(bookie, WriteLac(3)) == [Message(1, WriteLacAnswer(Positive()))]
-    bookie.crash(METADATA, "b1", OPTIONS)
+    bookie.crash(Found((METADATA,)), "b1", OPTIONS)
     assert bookie.ledger.last_add_confirmed == 3
-    bookie.crash(METADATA, "b1", SimulationOptions(crash_loses=CrashLoses.EVERYTHING))
+    bookie.crash(Found((METADATA,)), "b1", SimulationOptions(crash_loses=CrashLoses.EVERYTHING))
     assert bookie.ledger is None

@@ -13,6 +13,7 @@ from bookspark.simulation.search.drawn_options import draw_options
 from bookspark.simulation.search.random_schedules import BLOCK, RandomSchedules
 from bookspark.simulation.search.rare_states import RARE
 from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.state import CLIENTS
 from bookspark.simulation.world import World
 
 WRITTEN = Pair("LedgerWriter", "OPEN", "Append"), Pair("LedgerWriter", "CLOSE_WRITE", "MetadataWritten")
@@ -29,7 +30,7 @@ def test_a_pair_is_met_once_its_event_has_come():
     world = World(SimulationOptions(1, 1, 1))
     state = world.initial
     assert met_pairs(world.met) == frozenset()
-    while moves := [move for move in world.moves(state) if move.place != 6]:
+    while moves := [move for move in world.moves(state) if move.place != CLIENTS + 1]:
         state = world.apply(state, moves[0])
     assert set(WRITTEN) <= met_pairs(world.met)
     assert not any(pair.machine == "LedgerRecovery" for pair in met_pairs(world.met))

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from bookspark.cli.main import app
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.sequence import Sequence
+from bookspark.simulation.state import CLIENTS
 from bookspark.simulation.story import tell
 from bookspark.simulation.story_page import story_page
 from bookspark.simulation.view import Violation
@@ -36,7 +37,7 @@ def test_each_message_is_drawn_once(seed):
     assert len(under_way) == sum(len(world.slots.table[slot].messages) for slot in state[world.slots_from :])
     for one in drawn.arrows:
         assert one.sent < (one.arrived or one.given_up or len(moves) + 1) or one.given_up == one.sent
-        assert (one.sender >= world.slots_from - 4) == one.is_answer
+        assert (one.sender > world.slots_from - CLIENTS) == one.is_answer
     told = tell(world, moves)
     for one in drawn.arrows:
         if one.arrived is not None and not one.is_answer:

@@ -98,6 +98,10 @@ def simulate(
     long_polls: Annotated[
         bool | None, typer.Option(help="May readers wait for an entry?", rich_help_panel=_MODES)
     ] = None,
+    second_ledger: Annotated[
+        bool | None,
+        typer.Option(help="Do the bookies have a second ledger? Random schedules only.", rich_help_panel=_MODES),
+    ] = None,
     deletes: Annotated[
         bool | None, typer.Option(help="May the ledger be deleted and garbage-collected?", rich_help_panel=_MODES)
     ] = None,

@@ -84,6 +84,7 @@ def _drawn(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
     accept_loss, departures = random.random() < 0.2, random.choice((0, 1, 2))
     drawn |= {"accept_loss": accept_loss, "departures": departures * given.get("accept_loss", accept_loss)}
     drawn["hold_ups"] = random.choice((0, 0, 0, 1, 2))
+    drawn["second_ledger"] = random.random() < 0.1
     return SimulationOptions(**{**drawn, **given})
 
 

@@ -10,6 +10,7 @@ import time
 from array import array
 from dataclasses import dataclass
 
+from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.simulation.search import calm
 from bookspark.simulation.search.reductions import Reductions
@@ -48,6 +49,8 @@ class Exhaustive:
     ) -> None:
         """``invariant``: search for a violation of this one, and pass over those of others. ``moves_max``: of stories no longer
         than this."""
+        if options.second_ledger:
+            raise ConfigurationError("--second-ledger is for random schedules; leave it out of an exhaustive search")
         self.world = World(options)
         self._invariant = invariant
         self._moves_max = moves_max

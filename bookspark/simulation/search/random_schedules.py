@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from bookspark.simulation.ledgers.second_ledger import world_of
 from bookspark.simulation.moves import Group
 from bookspark.simulation.search.calm import calm_down
 from bookspark.simulation.search.coverage import Pair, met_pairs
@@ -26,7 +27,7 @@ from bookspark.simulation.search.shortest import shortest
 from bookspark.simulation.search.shrinking import shrink
 from bookspark.simulation.search.uncollected import uncollected
 from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.state import CLIENTS, METADATA, Move
+from bookspark.simulation.state import CLIENTS, METADATA, SECOND, Move
 from bookspark.simulation.view import Violation
 from bookspark.simulation.world import Met, World
 
@@ -118,7 +119,7 @@ class RandomSchedules:
         while len(moves) < self._steps_max and (move := likely.choose(ahead.groups, changed)) is not None:
             before, state = state, world.apply(state, move)
             moves.append(move)
-            violation = world.verdicts.after(before, state)
+            violation = world.violation_after(before, state)
             if violation is not None:
                 return world, moves, violation
             changed = ahead.go_on(state)
@@ -137,7 +138,7 @@ class RandomSchedules:
     def _world_of(self, options: SimulationOptions) -> World:
         if self._world is None or self._world.options != options or self._world.size > _NUMBERS_MAX:
             self._met |= self._world.met if self._world is not None else set()
-            self._world = World(options)
+            self._world = world_of(options)
         return self._world
 
 
@@ -165,8 +166,10 @@ class _Likelihoods:
         self._kinds |= {kind: 4.0 ** (-3 + 3.5 * draw()) for kind in self._TROUBLES}
         # Nothing is drawn for it, so that other schedules stay as they are.
         self._kinds["depart"] = self._kinds["crash"]
+        self._kinds["second"] = self._kinds["user"]
         places = (METADATA, *range(CLIENTS, len(world.initial)))
         self._places = {place: self._one_of(_PLACES) for place in places}
+        self._places[SECOND] = 1.0
         self._by_message = draw() < 0.5
         self._ways: dict[tuple[int, int], float] = {}
 
@@ -207,13 +210,17 @@ class _Likelihoods:
             likely = kinds[kind] * places[place]
             if kind == "request" or kind == "answer":
                 likely *= self._way(place, argument)
+            elif kind == "second":
+                likely *= self._fast((argument, place))
             total += likely
             sums.append(total)
         return tuple(sums)
 
     def _way(self, place: int, message: int) -> float:
         """How fast the message is: as fast as all of its client on this way, or with a speed of its own."""
-        key = (message if self._by_message else -1 - self._messages[message].client, place)
+        return self._fast((message if self._by_message else -1 - self._messages[message].client, place))
+
+    def _fast(self, key: tuple[int, int]) -> float:
         found = self._ways.get(key)
         if found is None:
             found = self._ways[key] = self._one_of(_WAYS)

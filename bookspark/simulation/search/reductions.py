@@ -25,7 +25,7 @@ from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerType
 from bookspark.protocol.ledger.responses import FENCED, Positive
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.simulation.bookie import LEDGER_ID, SimulatedBookie
+from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.messages import (
     NOBODY,
@@ -199,7 +199,7 @@ class Reductions:
 def _in_doubt(bookie: SimulatedBookie, message: Message) -> bool:
     """May the metadata settle whether the bookie takes this?"""
     unsure_to = max(bookie.mark.highest_ledger_id, bookie.collected.highest_ledger_id)
-    return isinstance(message.body, WriteLac) and unsure_to >= LEDGER_ID
+    return isinstance(message.body, WriteLac) and unsure_to >= bookie.ledger_id
 
 
 def _orders(slots: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -57,6 +57,7 @@ _CHOSEN: dict[str, Any] = {
     "closes": False,
     "abandons": False,
     "deletes": False,
+    "second_ledger": False,
     "accept_loss": False,
     "ensemble_changes": ChangeMode.OFF,
     "ledger_type": LedgerType.PD_JOURNAL,
@@ -78,6 +79,8 @@ def shortest(
     for options in _worlds(used_options(world, moves), given):
         if states >= end:
             break
+        if options.second_ledger:
+            continue
         search = Exhaustive(options, invariant=invariant, moves_max=len(story) - 1)
         found = search.run(STATES_MAX)
         states += found.states
@@ -146,6 +149,7 @@ def used_options(world: World, moves: Sequence[Move]) -> SimulationOptions:
         "long_polls": bool(told[BeginWaiting]),
         "accept_loss": bool(told[BeginAccepting]),
         "deletes": bool(kinds["delete"]),
+        "second_ledger": bool(kinds["second"]),
         "heals": bool(kinds["heal"]),
         "holds_back": bool(kinds["forget"]),
         "spares": max(0, *(place - world.slots_from + 1 - options.ensemble for place in places)),

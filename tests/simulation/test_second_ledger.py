@@ -1,0 +1,84 @@
+"""A second ledger on the same bookies: what only two ledgers can show is found, and a right protocol violates nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.bookie.bookie_boot import phase_one
+from bookspark.simulation.bookie import SecondsBookie
+from bookspark.simulation.ledgers.second_ledger import TwoLedgers
+from bookspark.simulation.search.exhaustive import Exhaustive
+from bookspark.simulation.search.random_schedules import RandomSchedules
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
+from bookspark.simulation.state import SECOND
+from bookspark.simulation.story import tell
+
+TWO_OF_TWO = {"ensemble": 2, "write_quorum": 2, "ack_quorum": 1}
+LOST = {**TWO_OF_TWO, "crash_loses": CrashLoses.EVERYTHING, "crashes": 1}
+SCHEDULES = 600
+
+
+def found(given, second_ledger):
+    schedules = RandomSchedules({**given, "second_ledger": second_ledger})
+    broken = (schedules.schedule(seed)[2] for seed in range(SCHEDULES))
+    return next((violation for violation in broken if violation is not None), None)
+
+
+@pytest.mark.parametrize("kept", [slice(0, 1), slice(-1, None)], ids=["the first", "the last"])
+def test_a_boot_that_fences_one_ledger_of_those_that_it_finds_is_found_with_two(monkeypatch, kept):
+    monkeypatch.setattr(
+        "bookspark.simulation.bookie.phase_one",
+        lambda name, ledgers, highest, before: phase_one(name, ledgers[kept], highest, before),
+    )
+    assert found(LOST, second_ledger=True).invariant == "no_divergence_between_writer_and_metadata"
+    assert found(LOST, second_ledger=False) is None
+
+
+def test_a_collection_that_takes_ledgers_along_that_are_there_is_found_with_two(monkeypatch):
+    deleted = {**TWO_OF_TWO, "deletes": True}
+    seconds = "bookspark.simulation.ledgers.second_ledger"
+    monkeypatch.setattr(f"{seconds}.suspects", lambda held, listing: tuple(held))
+    assert found(deleted, second_ledger=True) is None, "the second look keeps them"
+    monkeypatch.setattr(f"{seconds}.collectable", lambda suspected, records: tuple(suspected))
+    assert found(deleted, second_ledger=True) is not None
+    assert found(deleted, second_ledger=False) is None
+
+
+@pytest.mark.parametrize(
+    "given", [{"crashes": 2}, {**LOST, "heals": True}, {"deletes": True, "crashes": 1}, {"journal_write_data": False}]
+)
+def test_what_a_bookie_has_once_is_the_same_for_both_and_nothing_is_violated(given):
+    schedules, made = RandomSchedules({**given, "second_ledger": True}), 0
+    for seed in range(100):
+        world, moves, violation = schedules.schedule(seed)
+        assert isinstance(world, TwoLedgers)
+        assert violation is None, "\n".join((str(seed), *tell(world, moves)))
+        state = world.initial
+        ahead = world.ahead(state)
+        for move in moves:
+            state = world.apply(state, move)
+            ahead.go_on(state)
+            assert ahead.groups == world.groups(state)
+        second = world.state_of_second(state)
+        made += second != world.second.initial
+        for slot, other in zip(state[world.slots_from :], second[world.second.slots_from :], strict=True):
+            one, two = world.slots.bookie(slot), world.second.slots.bookie(other)
+            assert isinstance(two, SecondsBookie)
+            assert (one.mark, one.collected, one.gone) == (two.mark, two.collected, two.gone)
+            assert (one.booting is None) == (two.booting is None)
+    assert made > 50
+
+
+def test_its_moves_are_told():
+    schedules, told = RandomSchedules({"second_ledger": True}), list[str]()
+    for seed in range(20):
+        world, moves, _ = schedules.schedule(seed)
+        told += [line for move, line in zip(moves, tell(world, moves), strict=False) if move.place == SECOND]
+    assert any("ledger 8: it is made" in line for line in told)
+    assert any("ledger 8: the writer appends e0" in line for line in told)
+
+
+def test_an_exhaustive_search_says_that_it_has_no_second_ledger():
+    with pytest.raises(ConfigurationError, match="--second-ledger"):
+        Exhaustive(SimulationOptions(second_ledger=True))
