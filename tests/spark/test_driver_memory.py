@@ -20,8 +20,9 @@ _THRESHOLDS = ("spark.sql.autoBroadcastJoinThreshold", "spark.sql.adaptive.autoB
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession) -> dict[str, DataFrame]:
-    """Those of a cluster with many more ledgers than bookies. What audits look for is there, in some of the ledgers."""
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
+    """Those of a cluster with many more ledgers than bookies. What audits look for is there, in some of the ledgers. They are in
+    files, because Spark knows how small these are."""
     cluster = Cluster()
     for ledger_id in range(_LEDGERS):
         cluster.ledger(ledger_id, 9, {0: [A, B, C], 5: [B, C, D]}, state="CLOSED" if ledger_id % 4 else "OPEN")
@@ -36,7 +37,12 @@ def tables(spark: SparkSession) -> dict[str, DataFrame]:
     for bookie in (A, B, C, D):
         cluster.disk(bookie)
     always = ("logs", "log_commits", "entry_logs")
-    return {name: table.withColumn("snapshot_id", F.lit("s")) for name, table in cluster.tables(spark, *always).items()}
+    folder = tmp_path_factory.mktemp("tables")
+    found = {}
+    for name, table in cluster.tables(spark, *always).items():
+        table.withColumn("snapshot_id", F.lit("s")).coalesce(1).write.parquet(str(folder / name))
+        found[name] = spark.read.parquet(str(folder / name))
+    return found
 
 
 def _broadcasts(spark: SparkSession, after: int) -> Iterator[tuple[int, str]]:
