@@ -13,6 +13,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,22 @@ def delta_session(app: Name, zookeeper: ConnectionString | None = None) -> Spark
     _add_to_jvm(jars)
     jars = [*jars, *filter(None, [given.get("spark.jars")])]
     return session(app, zookeeper=zookeeper, **{"spark.jars": ",".join(jars)})
+
+
+@contextmanager
+def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Within, the session has these settings. Afterwards it has those that it had."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def _delta_package() -> str:

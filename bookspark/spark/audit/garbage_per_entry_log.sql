@@ -7,7 +7,7 @@ WITH newest AS (
   FROM (SELECT last_ledger_id FROM ledger_ids UNION ALL SELECT last_ledger_id FROM listed)
 ),
 batches AS (
-  SELECT r.bookie_id, r.entry_log, r.position, MAX(r.bytes) AS bytes,
+  SELECT /*+ BROADCAST(n) */ r.bookie_id, r.entry_log, r.position, MAX(r.bytes) AS bytes,
          MAX(l.ledger_id IS NOT NULL OR r.ledger_id > n.ledger_id) AS lives
   FROM index_ranges r CROSS JOIN newest n LEFT JOIN ledgers l ON l.ledger_id = r.ledger_id
   GROUP BY r.bookie_id, r.entry_log, r.position

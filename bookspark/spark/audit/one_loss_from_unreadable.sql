@@ -4,7 +4,8 @@
 WITH lone AS (
   SELECT GET(up, 0) AS bookie_id, ledger_id, SUM(entries) AS entries
   FROM (
-    SELECT ledger_id, entries, write_quorum, FILTER(held_by, bookie -> NOT ARRAY_CONTAINS(d.bookies, bookie)) AS up
+    SELECT /*+ BROADCAST(d) */ ledger_id, entries, write_quorum,
+           FILTER(held_by, bookie -> NOT ARRAY_CONTAINS(d.bookies, bookie)) AS up
     FROM entry_ranges
     CROSS JOIN (SELECT COLLECT_LIST(bookie_id) AS bookies FROM bookies WHERE state = 'down') d
   )

@@ -2,12 +2,13 @@
 -- what keeps copies apart: one_per_host or one_per_<label>. With another placement, racks keep them apart if a bookie names
 -- one, and else nothing does. A bookie that is down tells no place, and is taken to be somewhere else.
 WITH rule AS (
-  SELECT CASE WHEN STARTSWITH(MAX(p.placement), 'one_per_') THEN SUBSTRING(MAX(p.placement), LENGTH('one_per_') + 1)
+  SELECT /*+ BROADCAST(p) */
+         CASE WHEN STARTSWITH(MAX(p.placement), 'one_per_') THEN SUBSTRING(MAX(p.placement), LENGTH('one_per_') + 1)
               WHEN MAX(b.rack <> '') THEN 'rack' END AS kind
   FROM bookies b CROSS JOIN policy p
 ),
 places AS (
-  SELECT b.bookie_id, r.kind,
+  SELECT /*+ BROADCAST(r) */ b.bookie_id, r.kind,
          CASE r.kind WHEN 'rack' THEN b.rack WHEN 'host' THEN b.host
                      ELSE COALESCE(FROM_JSON(b.labels, 'MAP<STRING, STRING>')[r.kind], '') END AS place
   FROM bookies b JOIN rule r ON r.kind IS NOT NULL WHERE b.state <> 'down'
@@ -18,7 +19,7 @@ known AS (
 ),
 -- A write set is a run of places in the ensemble, which is taken as a ring.
 write_sets AS (
-  SELECT f.ledger_id, f.fragment, f.first_entry_id, f.last_entry_id, l.log, l.state, k.place_of, k.kind,
+  SELECT /*+ BROADCAST(k) */ f.ledger_id, f.fragment, f.first_entry_id, f.last_entry_id, l.log, l.state, k.place_of, k.kind,
          LEAST(l.write_quorum, k.places) AS possible,
          SLICE(CONCAT(f.ensemble, f.ensemble), start + 1, l.write_quorum) AS write_set
   FROM fragments f JOIN ledgers l ON l.ledger_id = f.ledger_id AND l.metadata_version = f.metadata_version

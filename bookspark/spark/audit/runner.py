@@ -5,6 +5,9 @@ by their names, and so are the files in ``views/``; a query may use a view, and 
 row each: ``listed`` has the ``last_ledger_id`` up to which a ledger that is not in ``ledgers`` was deleted; ``policy`` has the
 ``placement`` that copies are judged by, which is the client's option. The comment at the head of a query is its title and
 explanation.
+
+The driver holds nothing that grows with ledgers. Spark builds there what it broadcasts. So it broadcasts only what a query names
+(``/*+ BROADCAST(d) */``), and that has a row for each bookie at most.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from bookspark.client.client_config import client_config
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import ConfigurationError
 from bookspark.spark import snapshots
+from bookspark.spark.session import with_settings
 from bookspark.spark.tables.system_tables import TABLES
 
 if TYPE_CHECKING:
@@ -40,6 +44,9 @@ _FOLDER = files(__package__)
 _ANY_WIDTH = 100_000
 NEEDS = {"divergence": "entry_checksums", "unreadable_copies": "entry_checksums"}
 """Queries over a table that not every snapshot has, and that table."""
+_NO_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1"}
+"""The sizes up to which Spark broadcasts a side of a join by itself. They are those of compressed columns: a million ledgers may
+be below the default, 10 MiB, and are 512 MiB of the driver's heap."""
 _RESTS_ON_READABILITY = "one_loss_from_unreadable"
 """The query whose answer is only as good as the knowledge of damaged copies."""
 _EMPTY_IS_GOOD = frozenset(
@@ -204,26 +211,27 @@ def _views(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterab
         cached.append(content.cache())
         add(name, content)
 
-    try:
-        # Each is read once for all queries: Delta takes longer to plan a scan than a small table takes to be read.
-        for table in tables.keys() & named:
-            add_cached(table, tables[table])
-        if "ledgers" in tables and "ledger_ids" in named - tables.keys():
-            # A snapshot of an earlier version, which listed ledgers and read their records at once.
-            ids = tables["ledgers"].selectExpr("ledger_id AS first_ledger_id", "ledger_id AS last_ledger_id")
-            tables = {**tables, "ledger_ids": ids}
-            add("ledger_ids", ids)
-        for table in (TABLES.keys() - tables.keys()) & named:
-            add(table, _nothing(spark, TABLES[table].schema))
-        for view in VIEWS:
-            if view in named:
-                add_cached(view, spark.sql(texts[view]))
-        yield
-    finally:
-        for name in reversed(views):
-            spark.catalog.dropTempView(name)
-        for content in reversed(cached):
-            content.unpersist()
+    with with_settings(spark, _NO_BROADCASTS):
+        try:
+            # Each is read once for all queries: Delta takes longer to plan a scan than a small table takes to be read.
+            for table in tables.keys() & named:
+                add_cached(table, tables[table])
+            if "ledgers" in tables and "ledger_ids" in named - tables.keys():
+                # A snapshot of an earlier version, which listed ledgers and read their records at once.
+                ids = tables["ledgers"].selectExpr("ledger_id AS first_ledger_id", "ledger_id AS last_ledger_id")
+                tables = {**tables, "ledger_ids": ids}
+                add("ledger_ids", ids)
+            for table in (TABLES.keys() - tables.keys()) & named:
+                add(table, _nothing(spark, TABLES[table].schema))
+            for view in VIEWS:
+                if view in named:
+                    add_cached(view, spark.sql(texts[view]))
+            yield
+        finally:
+            for name in reversed(views):
+                spark.catalog.dropTempView(name)
+            for content in reversed(cached):
+                content.unpersist()
 
 
 def _words(text: str) -> set[str]:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from bookspark.arguments import Name, checked
 from bookspark.errors import BookKeeperError
 from bookspark.spark import snapshots
-from bookspark.spark.session import SPARK_ERRORS
+from bookspark.spark.session import SPARK_ERRORS, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -61,10 +61,7 @@ def remove_files(spark: SparkSession, path: Name) -> None:
 
     found = snapshots.commits(spark, path)
     kept = {snapshot.snapshot_id for snapshot in snapshots.kept(found)}
-    before = {name: spark.conf.get(name, None) for name in _VACUUM}
-    for name, value in _VACUUM.items():
-        spark.conf.set(name, value)
-    try:
+    with with_settings(spark, _VACUUM):
         for table in sorted({commit.table for commit in found}):
             own = [commit for commit in found if commit.table == table]
             place = snapshots.location(path, table)
@@ -73,12 +70,6 @@ def remove_files(spark: SparkSession, path: Name) -> None:
                 hours = math.ceil((datetime.now(UTC) - moment).total_seconds() / 3600)
                 DeltaTable.forPath(spark, place).vacuum(hours)
             _cut_log(spark, place, _first_kept(own, kept).version)
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
 
 
 def _first_kept(commits: Iterable[snapshots.Commit], kept: Collection[str]) -> snapshots.Commit:

@@ -8,7 +8,7 @@ WITH missing AS (
   LATERAL VIEW EXPLODE(e.missing_on) missing AS bookie_id
 ),
 ours AS (
-  SELECT m.* FROM missing m JOIN bookies b ON b.bookie_id = m.bookie_id AND b.state <> 'down'
+  SELECT /*+ BROADCAST(b) */ m.* FROM missing m JOIN bookies b ON b.bookie_id = m.bookie_id AND b.state <> 'down'
   LEFT ANTI JOIN limbo i ON i.bookie_id = m.bookie_id AND i.ledger_id = m.ledger_id
 )
 SELECT ledger_id, SORT_ARRAY(COLLECT_SET(bookie_id)) AS bookies, MIN(first_entry_id) AS first_entry_id,

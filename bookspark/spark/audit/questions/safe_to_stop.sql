@@ -7,7 +7,7 @@ WITH gone AS (
   FROM (SELECT bookie_id, TRUE AS now FROM stopped UNION ALL SELECT bookie_id, FALSE FROM bookies WHERE state = 'down')
 ),
 remaining AS (
-  SELECT e.*, FILTER(held_by, bookie -> NOT ARRAY_CONTAINS(g.bookies, bookie)) AS left_over,
+  SELECT /*+ BROADCAST(g) */ e.*, FILTER(held_by, bookie -> NOT ARRAY_CONTAINS(g.bookies, bookie)) AS left_over,
          ARRAYS_OVERLAP(held_by, g.stopped) AS concerned
   FROM entry_ranges e CROSS JOIN gone g
 ),
@@ -21,7 +21,8 @@ last_write_sets AS (
   WHERE f.last_entry_id IS NULL
 ),
 silent AS (
-  SELECT w.*, FILTER(write_set, bookie -> ARRAY_CONTAINS(g.bookies, bookie) OR ARRAY_CONTAINS(i.bookies, bookie)) AS bookies
+  SELECT /*+ BROADCAST(g) */ w.*,
+         FILTER(write_set, bookie -> ARRAY_CONTAINS(g.bookies, bookie) OR ARRAY_CONTAINS(i.bookies, bookie)) AS bookies
   FROM last_write_sets w CROSS JOIN gone g
   LEFT JOIN (SELECT ledger_id, COLLECT_SET(bookie_id) AS bookies FROM limbo GROUP BY ledger_id) i ON i.ledger_id = w.ledger_id
   WHERE ARRAYS_OVERLAP(write_set, g.stopped)
@@ -36,6 +37,6 @@ SELECT DISTINCT ledger_id, log, state, NULL, NULL, NULL, NULL, write_quorum, ack
 FROM silent
 WHERE SIZE(bookies) >= ack_quorum
 UNION ALL
-SELECT DISTINCT ledger_id, log, state, NULL, NULL, NULL, NULL, write_quorum, ack_quorum, NULL, NULL, why
+SELECT /*+ BROADCAST(g) */ DISTINCT ledger_id, log, state, NULL, NULL, NULL, NULL, write_quorum, ack_quorum, NULL, NULL, why
 FROM not_judged CROSS JOIN gone g WHERE ensemble IS NULL OR ARRAYS_OVERLAP(ensemble, g.stopped)
 ORDER BY copies_left, ledger_id, first_entry_id
