@@ -52,7 +52,8 @@ def _about_others(view: WorldView) -> str | None:
 def _not_lost(view: WorldView) -> str | None:
     """A bookie that counts as lost, that nobody named and that has nothing to say itself."""
     loss = view.metadata.accepted_loss
-    if loss is None:
+    # Of two ledgers, what a boot lost may have been the other one's.
+    if loss is None or view.options.second_ledger:
         return None
     for one in loss.losses:
         for name in one.bookies if one.kind is not LossKind.ENTRIES else ():
