@@ -12,6 +12,7 @@ from typing import Any
 from bookspark.protocol.ledger.actions import (
     BookiesChosen,
     Confirm,
+    DeadlinePassed,
     Deliver,
     Fail,
     Finish,
@@ -157,6 +158,8 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the {name} finds no bookies for an ensemble change{_told(world, state, place, argument)}"
         case Abandon():
             return "the writer's client ends without a close"
+        case DeadlinePassed():
+            return f"the time of the {name} is over"
         case Sync():
             return f"the {name}'s user asks for a sync"
         case HeldUp() as held:

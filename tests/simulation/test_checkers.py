@@ -66,6 +66,13 @@ def told(end, who=RecovererClient, **state):
     return found
 
 
+def a_writer(**what):
+    found = view()
+    for name, value in what.items():
+        setattr(found.writer, name, value)
+    return found
+
+
 def a_reader(lac=0, b1=(0,), b2=(0,), **what):
     found = view(lac=lac, b1=b1, b2=b2)
     reader = next(client for client in found.clients if isinstance(client, ReaderClient))
@@ -129,6 +136,8 @@ VIOLATIONS = {
         a_repair(still_named="b3", b1=(0,), b2=(0,), closed_at=0),
         a_repair([(0, "b3")], b1=(0,), b2=(0,), closed_at=0),
     ],
+    "closes_keep_what_was_appended": [a_writer(cut_off=1)],
+    "writers_end_in_time": [a_writer(outlived="DeadlinePassed")],
 }
 SOUND = [
     view(),

@@ -11,13 +11,16 @@ from typing import Any
 
 from bookspark.errors import BookKeeperError
 from bookspark.protocol.ledger.actions import (
+    Acknowledge,
     Action,
     Confirm,
+    DeadlinePassed,
     Fail,
     Finish,
     NoBookies,
     Release,
     SendAdd,
+    WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.writing.durability import SYNC_BYTES
@@ -44,14 +47,14 @@ _LAC_STEP_SECONDS = 100.0
 """The step of the clock between two explicit LACs, in seconds. After it, an explicit LAC that a bookie did not take is due
 again."""
 _APPEND, _SYNC, _CLOSE, _BOOKIES_CHANGED, _TELL_LAC = Append(1, 1), Sync(), Close(), BookiesChanged(), TellLac()
-_ABANDON = Abandon(BookKeeperError("the simulation has the client end"))
+_ENDS = (Abandon(BookKeeperError("the simulation has the client end")), DeadlinePassed())
 
 
 class WriterClient(Client):
     """The application that created the ledger and appends to it."""
 
     kind = "writer"
-    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated")
+    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off", "outlived")
 
     def __init__(self, metadata: LedgerMetadata, version: int, options: SimulationOptions) -> None:
         super().__init__()
@@ -74,6 +77,14 @@ class WriterClient(Client):
         self.last_add_fully_replicated = NO_ENTRY
         self.told_end: tuple[int, int] | None = None
         """Last entry and length of the ledger that was closed, as its user was told."""
+        self.last_add_acknowledged = NO_ENTRY
+        """The highest id that the user was told is appended."""
+        self.last_add_pushed = NO_ENTRY
+        self.cut_off = 0
+        """How many entries its own close left out, of those that its user was told are appended or, if it was told that the close
+        went well, of all."""
+        self.outlived = ""
+        """The event that should have ended it, and did not."""
 
     @property
     def waits_for_bookies(self) -> bool:
@@ -105,7 +116,7 @@ class WriterClient(Client):
         if self.tells_left > 0 and machine is not None and machine.owes_explicit_lac:
             possible.append(self._idle())
         if self.may_abandon:
-            possible.append(_ABANDON)
+            possible += _ENDS
         if self.hold_ups_left and machine is not None and machine.cursors.pending:
             possible += [HeldUp((bookie,)) for bookie in machine.metadata.last_fragment.ensemble]
         return possible
@@ -114,6 +125,7 @@ class WriterClient(Client):
         match event:
             case Append():
                 self.appends_left -= 1
+                self.last_add_pushed += 1
             case Sync():
                 self.may_sync = False
             case TellLac() | Idle():
@@ -129,6 +141,10 @@ class WriterClient(Client):
             case BookiesChanged():
                 self.may_retry = False
         step = super().step(event, options)
+        if isinstance(event, Abandon | DeadlinePassed) and self.machine is not None:
+            self.outlived = type(event).__name__
+        if isinstance(self.store, WriteMetadata) and self.store.metadata.closed:
+            self._leaves_out(self.last_add_acknowledged - self.store.metadata.last_entry_id)
         if self.machine is not None and self.machine.state is not State.OPEN:
             # The writer gave up, and closes the ledger by itself.
             self._no_more()
@@ -149,17 +165,27 @@ class WriterClient(Client):
         return Add(action.first, action.last, lac, lafr, contents, recovery=False, assignment=action.assignment)
 
     def _told(self, action: Action) -> None:
+        if isinstance(action, Acknowledge):
+            self.last_add_acknowledged = action.last_add_acknowledged
         if isinstance(action, Confirm):
             self.last_add_confirmed = action.last_add_confirmed
+            self.last_add_acknowledged = max(self.last_add_acknowledged, self.last_add_confirmed)
         if isinstance(action, Release):
             self.last_add_fully_replicated = action.last_add_fully_replicated
 
     def _end(self, action: Finish | Fail) -> None:
         super()._end(action)
         self.told_end = self._end_of(action)
+        if self.told_end is not None:
+            self._leaves_out(self.last_add_pushed - min(self.told_end[0], self.last_add_acknowledged))
+        # What is told is all that is known of it from now on.
+        self.last_add_acknowledged = self.last_add_pushed = NO_ENTRY
         self._no_more()
         self.may_retry = self.may_abandon = False
         self.tells_left = self.hold_ups_left = 0
+
+    def _leaves_out(self, entries: int) -> None:
+        self.cut_off = max(self.cut_off, entries)
 
     def _no_more(self) -> None:
         """Nothing is appended any more."""
