@@ -16,7 +16,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
-from bookspark.protocol.ledger.actions import BookiesChosen
+from bookspark.protocol.ledger.actions import BookiesChosen, DeadlinePassed
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer_events import Abandon, Append, Close, HeldUp, Idle, TellLac
@@ -139,7 +139,7 @@ def used_options(world: World, moves: Sequence[Move]) -> SimulationOptions:
         **{name: world.initial[at] - state[at] for name, at in _BUDGETS.items()},
         "entries": max(1, told[Append]),
         "closes": bool(told[Close]),
-        "abandons": bool(told[Abandon]),
+        "abandons": bool(told[Abandon] + told[DeadlinePassed]),
         "hold_ups": told[HeldUp],
         "explicit_lacs": told[TellLac] + told[Idle],
         "recoverers": clients["recoverer"],
