@@ -107,7 +107,6 @@ ONE_SIDED = {
     "Refuse": LEASE,
     "End": LEASE,
     "EnsembleChanged": "the client keeps connections to the ensemble; in the simulator a message finds any bookie",
-    "Acknowledge": "the client tells its user; the invariants are about what is confirmed, and this is not",
 }
 """Events and actions of the protocol that only production or only the simulator names, and why."""
 
