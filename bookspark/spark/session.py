@@ -147,6 +147,7 @@ def delta_session(app: Name, zookeeper: ConnectionString | None = None) -> Spark
     return session(app, zookeeper=zookeeper, **{"spark.jars": ",".join(jars)})
 
 
+@checked
 @contextmanager
 def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Within, the session has these settings. Afterwards it has those that it had."""

@@ -131,13 +131,12 @@ VIOLATIONS = {
         told((-1, 0), WriterClient),
         told((-1, 0), b1=(0,), b2=(0,), closed_at=0),
         told((0, 2), b1=(0,), b2=(0,), closed_at=0),
+        a_writer(cut_off=1),
     ],
     "repairs_have_repaired": [
         a_repair(still_named="b3", b1=(0,), b2=(0,), closed_at=0),
         a_repair([(0, "b3")], b1=(0,), b2=(0,), closed_at=0),
     ],
-    "closes_keep_what_was_appended": [a_writer(cut_off=1)],
-    "writers_end_in_time": [a_writer(outlived="DeadlinePassed")],
 }
 SOUND = [
     view(),

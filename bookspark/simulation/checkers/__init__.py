@@ -18,8 +18,6 @@ Names are those of the TLA+ specification, where it has the invariant.
 ``all_entries_of_closed_ledger_reached_write_quorum``  guaranteed ledgers: a closed one is on the write quorum
 ``told_ends_stay``                                     who was told that the ledger is closed was told its end
 ``repairs_have_repaired``                              a repair that ended well has replaced the lost bookie, by whole copies
-``closes_keep_what_was_appended``                      a writer's own close leaves out nothing that its user counts on
-``writers_end_in_time``                                a writer that is told to end has ended
 =====================================================  =========================================================================
 
 Example::
@@ -36,7 +34,6 @@ from bookspark.simulation.checkers import (
     all_entries_of_closed_ledger_are_readable,
     all_entries_of_closed_ledger_reached_write_quorum,
     closed_length_is_that_of_the_last_entry,
-    closes_keep_what_was_appended,
     last_add_confirmed_is_confirmed,
     no_dirty_reads,
     no_divergence_between_writer_and_metadata,
@@ -46,7 +43,6 @@ from bookspark.simulation.checkers import (
     tail_fragments_reach_write_quorum,
     told_ends_stay,
     what_recovery_wrote_is_synced,
-    writers_end_in_time,
 )
 
 CHECKERS = {
@@ -67,7 +63,5 @@ CHECKERS = {
         all_entries_of_closed_ledger_reached_write_quorum,
         told_ends_stay,
         repairs_have_repaired,
-        closes_keep_what_was_appended,
-        writers_end_in_time,
     )
 }

@@ -1,7 +1,8 @@
 """Every event that can happen is decided.
 
 Law: no machine and no decision raises, whatever comes in whatever order: not for an event that its table lacks, and not for a
-record that can't be (an ensemble with a bookie twice, a last entry below the first).
+record that can't be (an ensemble with a bookie twice, a last entry below the first). A writer that is told that its time is over,
+or that its client can't go on, ends at once with an error: nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -12,5 +13,5 @@ from bookspark.simulation.view import WorldView
 def check(view: WorldView) -> str | None:
     for client in view.clients:
         if client.defect:
-            return f"a {client.kind} raised {client.defect}"
-    return next((f"{name} raised {bookie.defect}" for name, bookie in view.bookies.items() if bookie.defect), None)
+            return f"a {client.kind} failed: {client.defect}"
+    return next((f"{name} failed: {bookie.defect}" for name, bookie in view.bookies.items() if bookie.defect), None)

@@ -2,6 +2,10 @@
 
 Law: once a close or a recovery ended well, the ledger's record is CLOSED, at the last entry and with the length that were told.
 Only repair changes the record after that, and only its ensembles (docs/decisions/traps.md, trap 4).
+
+The record with which a writer closes its ledger ends at or after everything that it acknowledged. On a VD ledger (volatile
+durability) that is more than what is confirmed: what it may not close it leaves open, to be recovered (BP-14). If its user is
+told that the close went well, every append was acknowledged, and is part of the ledger.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from bookspark.simulation.view import WorldView
 
 
 def check(view: WorldView) -> str | None:
+    if view.writer.cut_off:
+        return f"the writer's own close left out {view.writer.cut_off} of the entries that its user counts on"
     if view.deleted:
         return None
     metadata = view.metadata

@@ -54,7 +54,7 @@ class WriterClient(Client):
     """The application that created the ledger and appends to it."""
 
     kind = "writer"
-    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off", "outlived")
+    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off")
 
     def __init__(self, metadata: LedgerMetadata, version: int, options: SimulationOptions) -> None:
         super().__init__()
@@ -83,8 +83,6 @@ class WriterClient(Client):
         self.cut_off = 0
         """How many entries its own close left out, of those that its user was told are appended or, if it was told that the close
         went well, of all."""
-        self.outlived = ""
-        """The event that should have ended it, and did not."""
 
     @property
     def waits_for_bookies(self) -> bool:
@@ -142,7 +140,7 @@ class WriterClient(Client):
                 self.may_retry = False
         step = super().step(event, options)
         if isinstance(event, Abandon | DeadlinePassed) and self.machine is not None:
-            self.outlived = type(event).__name__
+            self.defect = f"it was told {type(event).__name__}, and has not ended"
         if isinstance(self.store, WriteMetadata) and self.store.metadata.closed:
             self._leaves_out(self.last_add_acknowledged - self.store.metadata.last_entry_id)
         if self.machine is not None and self.machine.state is not State.OPEN:
