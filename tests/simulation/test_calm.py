@@ -120,3 +120,8 @@ def test_a_search_says_nothing_of_answers_that_a_crash_took_along(monkeypatch):
     monkeypatch.setattr(calm, "CRASHES", METADATA)
     monkeypatch.setattr(calm, "DEPARTURES", METADATA)
     assert Exhaustive(options).run(60_000).violation.invariant == INVARIANT
+
+
+def test_a_guaranteed_writer_waits_for_the_last_holders_of_what_it_confirmed():
+    """Two entries, confirmed by one bookie each; both bookies went for good. That it waits was told as a violation."""
+    assert RandomSchedules({}).schedule(10248)[2] is None

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
+from bookspark.protocol.ledger.ledger_metadata import Replication
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.ensemble_change import ChangeMode
@@ -108,9 +109,14 @@ def _takes_answers_along(world: World, state: State, move: Move) -> bool:
 
 def _moves(world: World, state: State) -> list[Move]:
     """What happens if nothing goes wrong."""
-    slots = state[world.slots_from :]
-    gone = {bookie for bookie, slot in zip(world.bookies, slots, strict=True) if world.slots.traits(slot).gone}
+    gone = _gone(world, state)
     return [move for move in world.moves(state) if _is_calm(world, state, move, gone)]
+
+
+def _gone(world: World, state: State) -> Set[str]:
+    """The bookies that went for good."""
+    slots = state[world.slots_from :]
+    return {bookie for bookie, slot in zip(world.bookies, slots, strict=True) if world.slots.traits(slot).gone}
 
 
 def _is_calm(world: World, state: State, move: Move, gone: Set[str]) -> bool:
@@ -139,12 +145,18 @@ def _news(world: World, state: State) -> list[Move]:
 
 def _unended(world: World, state: State) -> Iterator[str]:
     """The clients that have begun something which has not ended."""
+    gone = _gone(world, state)
     for name, number in zip(world.client_names, state[CLIENTS : world.slots_from], strict=True):
         client = world.clients[number]
         waits_for_bookies = client.choosing is not None or client.waits_for_bookies
         # A long poll waits for an entry that may never come, a ledger is not closed if nobody does that, and a writer that may
-        # not replace bookies waits for those that it has.
-        fixed = world.options.ensemble_changes is ChangeMode.OFF
+        # not replace bookies waits for those that it has. That is so for the last holders of what a guaranteed ledger confirmed.
+        fixed = world.options.ensemble_changes is ChangeMode.OFF or (
+            world.options.replication is Replication.GUARANTEED
+            and client.kind == "writer"
+            and client.machine is not None
+            and not gone.isdisjoint(client.machine.metadata.last_fragment.ensemble)
+        )
         endless = isinstance(client.machine, LacWait) or (
             client.kind == "writer" and (fixed or not world.options.closes)
         )
