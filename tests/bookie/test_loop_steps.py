@@ -14,12 +14,14 @@ from bookspark.bookie.disk.packed_dict import PackedDict
 from bookspark.bookie.disk.sorted_ids import SortedIds
 from bookspark.bookie.holdings.holdings import RANGES_ROWS_MAX
 from bookspark.bookie.ledgers.held_copies import _ROWS_A_TURN
+from bookspark.bookie.space.reclaiming import unlimited
+from bookspark.bookie.steps import Finished, Outcome, Steps, advance
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, LimboNoted, MasterKeyNoted
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.header import Status
-from tests.bookie.kit import Pumped, config, held_ledgers, run_checkpoint
+from tests.bookie.kit import LocalRewriter, Pumped, add_frame, config, held_ledgers, run_checkpoint
 
 MANY = 20_000
 
@@ -138,6 +140,33 @@ def test_the_ranges_of_a_long_ledger_are_looked_through_in_turns(storage):
         count += 1
     assert count == MANY // _ROWS_A_TURN + 1
     assert told == [[(entry_id, entry_id) for entry_id in range(0, 2 * MANY, 2)]]
+
+
+@pytest.mark.parametrize("sealed", [range(6000), (0, 5999)], ids=["one after the other", "with others between"])
+def test_no_step_of_a_pass_looks_at_many_rows(storage, monkeypatch, sealed):
+    """To find the rows of a long ledger of single entries, and to point them at the new log, took steps of 8 and 16 ms."""
+    statuses = [storage.submit(add_frame(5, entry_id)) for entry_id in sealed]
+    storage.wait(lambda: all(statuses))
+    storage.seal()
+    statuses = [storage.submit(add_frame(5, entry_id)) for entry_id in range(6000) if entry_id not in sealed]
+    storage.wait(lambda: all(statuses))
+    looked, row = [], ChangingRows.row
+    steps = storage.storage.reclaiming.reclaim(
+        LocalRewriter(storage.file_system), 0.0, 64 << 20, unlimited, entry_logs=True
+    )
+
+    def counted() -> Steps[list[int]]:
+        monkeypatch.setattr(ChangingRows, "row", lambda self, index: (looked.append(1), row(self, index))[1])
+        outcome, most = Outcome(), []
+        while not isinstance(need := advance(steps, outcome), Finished):
+            most.append(len(looked))
+            outcome = Outcome((yield need))
+            looked.clear()
+        return [*most, len(looked)]
+
+    most = storage.steps(counted())
+    assert sum(most) >= 6000 and max(most) <= 2200
+    assert storage.ids(5) == [*range(6000)]
 
 
 def test_ids_are_walked_in_parts_while_others_come_and_go():

@@ -14,7 +14,7 @@ from bookspark.bookie.steps import Steps
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
 
 _LEDGERS_A_STEP = 256
-_ROWS_A_STEP = 2048
+_ROWS_A_STEP = 1 << 10
 
 
 def note_what_is_back(holdings: Holdings) -> Steps[None]:

@@ -25,7 +25,7 @@ from bookspark.wire.header import Status
 
 Told = Callable[[list[tuple[int, int]] | None], None]
 
-_ROWS_A_TURN = 4096
+_ROWS_A_TURN = 1 << 10
 
 
 class Compared(NamedTuple):
@@ -74,7 +74,7 @@ class HeldCopies:
         self._look(ledger_id, 0, [], [], done)
 
     def _look(self, ledger_id: int, start: int, ranges: list[tuple[int, int]], unsynced: list[int], done: Told) -> None:
-        """Add the ranges from entry id ``start`` on: some thousand rows in this turn of the loop, the rest in later ones."""
+        """Add the ranges from entry id ``start`` on: a thousand rows in this turn of the loop, the rest in later ones."""
         if self._holdings.gone:
             self._holdings.leave_gone(ledger_id, start)
         rows = self._holdings.index.get(ledger_id)

@@ -21,7 +21,8 @@ from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.wire.messages import Ranges
 
-_ROWS_A_STEP = 4096
+_ROWS_A_STEP = 1 << 10
+"""To look at a row takes up to 2 µs."""
 _A_LEDGER = 8
 """To come to a ledger takes as long as to look at so many of its rows."""
 _LOW = (1 << 32) - 1
