@@ -1,11 +1,19 @@
 -- Bytes per bookie: what the index of each bookie holds, and how even the load is.
 WITH batches AS (
-  SELECT bookie_id, ledger_id, entry_log, SUM(last_entry_id - first_entry_id + 1) AS entries, MAX(bytes) AS bytes
-  FROM index_ranges GROUP BY bookie_id, ledger_id, entry_log, position
+  SELECT bookie_id, ledger_id, SUM(last_entry_id - first_entry_id + 1) AS entries, MAX(bytes) AS bytes
+  FROM (SELECT /*+ REPARTITION(bookie_id, ledger_id) */ * FROM index_ranges)
+  GROUP BY bookie_id, ledger_id, entry_log, position
+),
+-- Summed up before anything is joined: there are as many ledgers as one likes, and few bookies.
+sums AS (
+  SELECT bookie_id, COUNT(*) AS ledgers, SUM(entries) AS entries, SUM(bytes) AS bytes
+  FROM (SELECT bookie_id, ledger_id, SUM(entries) AS entries, SUM(bytes) AS bytes FROM batches GROUP BY bookie_id, ledger_id)
+  GROUP BY bookie_id
+),
+logs AS (
+  SELECT bookie_id, COUNT(*) AS entry_logs FROM (SELECT DISTINCT bookie_id, entry_log FROM index_ranges) GROUP BY bookie_id
 )
-SELECT b.bookie_id, b.state, b.address, COUNT(DISTINCT r.ledger_id) AS ledgers,
-       COALESCE(SUM(r.entries), 0) AS entries, COALESCE(SUM(r.bytes), 0) AS bytes,
-       COUNT(DISTINCT r.entry_log) AS entry_logs
-FROM bookies b LEFT JOIN batches r ON r.bookie_id = b.bookie_id
-GROUP BY b.bookie_id, b.state, b.address
+SELECT /*+ BROADCAST(s, l) */ b.bookie_id, b.state, b.address, COALESCE(s.ledgers, 0) AS ledgers,
+       COALESCE(s.entries, 0) AS entries, COALESCE(s.bytes, 0) AS bytes, COALESCE(l.entry_logs, 0) AS entry_logs
+FROM bookies b LEFT JOIN sums s ON s.bookie_id = b.bookie_id LEFT JOIN logs l ON l.bookie_id = b.bookie_id
 ORDER BY b.bookie_id
