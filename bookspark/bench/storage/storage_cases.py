@@ -103,11 +103,11 @@ def _rewriting(place: Path, scale: float) -> Iterator[Case]:
             written = written_bytes(os.getpid(), worker) - before
             logged = run.storage.status().log_bytes
             singles = max(200, int(20_000 * scale))
-            alone = run.add_all(adds(2, singles, 1, payload), in_flight=16)
+            alone = run.timed_adds(adds(2, singles, 1, payload), 16)
             start = time.perf_counter()
             steps = run.storage.reclaiming.reclaim(rewriter, 0.0, 64 << 20, unlimited, entry_logs=True)
             before = written_bytes(worker)
-            beside = run.add_all(adds(3, singles, 1, payload), in_flight=16, background=steps)
+            beside = run.timed_adds(adds(3, singles, 1, payload), 16, steps)
             yield {
                 "payload": kind,
                 "written_per_byte": round(written / added, 3),

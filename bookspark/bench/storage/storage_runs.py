@@ -12,8 +12,10 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -85,44 +87,54 @@ class StorageRun:
         gc.set_threshold(*self._thresholds)
         gc.unfreeze()
 
-    def add_all(
-        self, requests: Sequence[Add], in_flight: int | None = None, background: Steps[Any] | None = None
-    ) -> list[float]:
-        """Add ``requests``, with at most ``in_flight`` of them unacknowledged (default: ``IN_FLIGHT_FRAMES_MAX``), and at most
-        ``IN_FLIGHT_BYTES_MAX`` bytes. Returns the seconds that each took. ``background`` is carried on beside them, to its end.
-        Raises StorageError if an add fails or nothing happens for a minute."""
-        clock = time.perf_counter
-        begun: dict[int, float] = {}
+    def add_all(self, requests: Sequence[Add]) -> None:
+        """Add ``requests``, with at most ``IN_FLIGHT_FRAMES_MAX`` of them and ``IN_FLIGHT_BYTES_MAX`` bytes unacknowledged. No
+        clock is read meanwhile, as the bare loop reads none. Raises StorageError if an add fails or nothing happens for a
+        minute."""
+        self._add(requests, IN_FLIGHT_FRAMES_MAX, None, None)
+
+    def timed_adds(self, requests: Sequence[Add], in_flight: int, background: Steps[Any] | None = None) -> list[float]:
+        """Add ``requests``, with at most ``in_flight`` of them unacknowledged; returns the seconds that each took. ``background``
+        is carried on beside them, to its end. Raises StorageError as ``add_all`` does."""
         took: list[float] = []
-        bytes_in_flight = turn_bytes = 0
-        frames_max = in_flight or IN_FLIGHT_FRAMES_MAX
         driver = StepDriver(background) if background is not None else None
+        self._add(requests, in_flight, took, driver)
+        while driver is not None and not driver.step(self._is_idle):
+            self._pump(None, wait=False)
+        return took
 
-        def done_with(number: int, size: int) -> Callable[[int], None]:
-            def done(status: int) -> None:
-                nonlocal bytes_in_flight
-                if status != Status.OK:
-                    raise StorageError(f"an add was answered {Status(status).name}")
-                bytes_in_flight -= size
-                took.append(clock() - begun.pop(number))
+    def _add(
+        self, requests: Sequence[Add], frames_max: int, took: list[float] | None, driver: StepDriver | None
+    ) -> None:
+        under_way: deque[int] = deque()
+        """The sizes of what is not acknowledged yet."""
+        bytes_in_flight = turn_bytes = 0
+        clock = time.perf_counter
 
-            return done
+        def acknowledged(status: int) -> None:
+            nonlocal bytes_in_flight
+            if status != Status.OK:
+                raise StorageError(f"an add was answered {Status(status).name}")
+            bytes_in_flight -= under_way.popleft()
 
-        for number, (header, batch, size) in enumerate(requests):
-            while begun and (len(begun) >= frames_max or bytes_in_flight + size > IN_FLIGHT_BYTES_MAX):
+        def acknowledged_after(begun: float, status: int) -> None:
+            acknowledged(status)
+            assert took is not None
+            took.append(clock() - begun)
+
+        for header, batch, size in requests:
+            while under_way and (len(under_way) >= frames_max or bytes_in_flight + size > IN_FLIGHT_BYTES_MAX):
                 self._pump(driver)
-            begun[number] = clock()
+            under_way.append(size)
             bytes_in_flight += size
-            self.storage.add(header, batch, done_with(number, size))
+            done = acknowledged if took is None else partial(acknowledged_after, clock())
+            self.storage.add(header, batch, done)
             turn_bytes += size
             if turn_bytes >= _TURN_BYTES:
                 turn_bytes = 0
                 self._end_turn()
-        while begun:
+        while under_way:
             self._pump(driver)
-        while driver is not None and not driver.step(self._is_idle):
-            self._pump(None, wait=False)
-        return took
 
     def _pump(self, driver: StepDriver | None, *, wait: bool = True) -> None:
         """End the turn, or else run the next posted call. Wait for it if there is none."""
