@@ -109,6 +109,27 @@ def test_an_add_tells_the_bookies_what_is_confirmed(bench):
         assert {header.last_add_confirmed for header in headers} == {entry_id - 1}
 
 
+def test_many_appends_are_two_frames_while_nothing_is_under_way_and_one_behind_others(bench):
+    """They were one frame: who may have a thousand unacknowledged waited for it, and the bookies for who appends."""
+    (bookie, *_) = (bench.bookie(bookie_id) for bookie_id in BOOKIES)
+    bench.open()
+    driver = bench.driver()
+
+    def append_at_once(*counts):
+        for count in counts:
+            driver.shared.outgoing.put([b"x"] * count)
+            driver.pump()
+
+    for counts, frames in (((1000,), [500, 500]), ((255,), [255]), ((1001, 400), [501, 500, 400])):
+        bench.in_loop(lambda counts=counts: append_at_once(*counts))
+        for count in frames:
+            header = added(bookie)
+            assert header.last_entry_id - header.first_entry_id + 1 == count
+        acknowledged = driver.shared.acknowledged
+        assert acknowledged.wait(lambda last=header.last_entry_id: acknowledged.value == last, SECONDS)
+        await_that(lambda: not driver.kept.under_way)
+
+
 def test_what_was_not_sent_yet_when_a_ledger_failed_is_kept_no_longer(bench):
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     for bookie in bookies:

@@ -151,7 +151,7 @@ class LedgerDriver:
                 break
             if not self._is_awaited():
                 self._progress_at = time.monotonic()
-            run, first = outgoing.take(), cursors.last_add_pushed + 1
+            run, first = outgoing.take(idle=not kept.under_way), cursors.last_add_pushed + 1
             last, request_id = first + run.count - 1, connections.next_request_id()
             lac, lafr = cursors.last_add_confirmed, cursors.last_add_fully_replicated
             header = Header(

@@ -4,6 +4,11 @@ Law: entries leave in the order in which they were appended. Waiting entries go 
 heads apart from those without. A run is never divided. On a striped ledger each entry is a frame of its own, as neighbours have
 different write sets. Any thread puts; the I/O thread takes, and asks how many there are.
 
+Decision: while nothing is under way, half of many entries go out, and the others right after them. A caller with a bound on what
+is unacknowledged would go in step with the bookies otherwise: it holds the interpreter until it may append no more, all of that
+is one frame, and each waits while the other works. With two frames the caller appends while the bookies sync
+(docs/decisions/profile.md, "Small adds").
+
 An empty deque takes 700 bytes, and most of many ledgers are idle. So there are two lists: the one to which any thread adds, and
 what the I/O thread took from it whole, the next one last.
 """
@@ -17,6 +22,10 @@ from bookspark.wire.columns import Buffer, consecutive, ends_after, equal_offset
 from bookspark.wire.digests import Digester
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, encode_one, encode_pieces
 from bookspark.wire.header import Header
+
+
+_MANY = 256
+"""Appends of which half go out by themselves."""
 
 
 class Outgoing:
@@ -50,17 +59,19 @@ class Outgoing:
             self.taken = came
         return bool(self.taken)
 
-    def take(self) -> PayloadRun:
-        """The entries of the next frame: what waits, up to the frame size. The run of an Arrow array goes alone."""
+    def take(self, *, idle: bool = False) -> PayloadRun:
+        """The entries of the next frame: what waits, up to the frame size. The run of an Arrow array goes alone. ``idle``:
+        nothing is under way."""
         if not self._more():
             raise IndexError("nothing waits")
+        left = len(self) // 2 if idle and len(self) >= _MANY else 0
         item = self.taken.pop()
         run = PayloadRun((item,), len(item)) if isinstance(item, bytes) else item
         if self._striped or not run.is_list or not self._more():
             return run
         pieces, size = list(run.pieces), run.byte_length
         heads = [] if run.heads is None else [run.heads]
-        while self.taken or self._more():
+        while (self.taken or self._more()) and (not left or len(self) > left):
             item = self.taken[-1]
             if isinstance(item, bytes):
                 if heads:
