@@ -23,7 +23,6 @@ from bookspark.wire.digests import Digester
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, encode_one, encode_pieces
 from bookspark.wire.header import Header
 
-
 _MANY = 256
 """Appends of which half go out by themselves."""
 
