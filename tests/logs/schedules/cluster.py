@@ -38,6 +38,7 @@ from bookspark.logs.chain.registry import KIND
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.wire.columns import Heads
 from bookspark.wire.digests import master_key
 from bookspark.wire.entry_batch import Entry
@@ -87,6 +88,11 @@ class World:
         """A client of its own for a process."""
         return Client(self, process)
 
+    def record(self, name: str) -> LogRecord | None:
+        """The record of a lane, as it is now."""
+        found = self.records.read_record(KIND, name)
+        return None if found is None else decode_record(found.value, name)
+
     def tell_all(self) -> None:
         """Every reader hears of all that is acknowledged."""
         for ledger in self.ledgers.values():
@@ -123,16 +129,18 @@ class Records:
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         self._client.step(f"write_record {name} {value!r}")
-        before = self._store.read_record(kind, name) if kind == KIND and self._client.expires else None
+        before = self._store.read_record(kind, name) if kind == KIND else None
         try:
             new = self._store.write_record(kind, name, value, version)
         except MetadataVersionError:
             self._client.world.turns.told.append("    lost the compare-and-set")
             raise
         if before is not None:
-            old, truncated = decode_record(before.value, name), decode_record(value, name)
-            if truncated.first_position > old.first_position:
-                self._world.truth.expired(old, truncated)
+            old, changed = decode_record(before.value, name), decode_record(value, name)
+            if old.ctime_ms == changed.ctime_ms:
+                self._world.truth.changed(old, changed)
+            if self._client.expires and changed.first_position > old.first_position:
+                self._world.truth.expired(old, changed)
         self._changed(kind, name)
         self._client.lose_answer()
         return new

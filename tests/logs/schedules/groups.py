@@ -113,6 +113,8 @@ class Groups:
             if any(isinstance(one, Gap) and one.kind is GapKind.NOT_YET_KNOWN for one in found):
                 reader.seek(before)
                 return False
+        rows = sum(not isinstance(one, Gap) for one in found)
+        assert rows <= rows_max, f"{name} asked for {rows_max} rows, and got {rows}"
         history = self._histories[name, reader._feed.ctime_ms]
         for one in found:
             first, last = (one.first, one.last + 1) if isinstance(one, Gap) else (one.position, one.position + 1)

@@ -69,7 +69,9 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "truncations": random.choice([0, 0, 1, 3]),
         "collections": random.choice([0, 1, 2]),
         "alterations": random.choice([0, 0, 1, 3]),
-        "ended lanes": random.choice([0, 0, 1, 2]),
+        "ended lanes": random.choice([0, 0, 1, 3]),
+        "followers": random.choice([0, 0, 0, 1, 2]),
+        "restored checkpoints": random.choice([0, 0, 0, 1, 2]),
     }
     if stage.makes_anew:
         begun["deletions"] = random.randrange(1, 4)
@@ -109,6 +111,8 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             True,
         ),
         "deletions": lambda n: (f"deletion{n}", partial(stage.delete, f"deletion{n}"), True),
+        "followers": lambda n: (f"follower{n}", partial(stage.follower, f"follower{n}", random.randrange(1, 5)), True),
+        "restored checkpoints": lambda n: (f"restorer{n}", stage.set_back, False),
         "ended lanes": lambda n: (f"ender{n}", stage.end_some_lane, False),
     }
     for what, count in begun.items():

@@ -2,6 +2,10 @@
 
 Laws, judged at the moment of each change:
 
+* A ledger comes into a chain while it is there, and while a writer of its epoch may still commit: any other one may be an orphan
+  that somebody deletes.
+* What is truncated stays truncated.
+* A lane ends with all the rows that it has.
 * No ledger is deleted that the log has a use for: one that the chain names, one with rows that are not truncated and that nobody
   has copied to a table, and the one that the newest commit opened.
 * Retention truncates whole commits, and only those that are beyond one of its bounds: older than that, by the latest clock there
@@ -13,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit, decode_header, decode_record
 from bookspark.logs.chain.registry import KIND
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.protocol.logs.commits import Commit, Position
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.orphans import epoch_of
 
 if TYPE_CHECKING:
     from tests.logs.schedules.cluster import World
@@ -55,6 +61,35 @@ class Truth:
                 commit = decode_commit(entry, link.ledger_id, number)
                 after = after.followed_by(commit)
                 yield commit, after
+
+    def changed(self, before: LogRecord, after: LogRecord) -> None:
+        """A lane's record is about to be another one. Raises AssertionError."""
+        live = {before.epoch, *(write.epoch for write in before.batch_writes)} if before.ended_rows is None else set()
+        there = {link.ledger_id for link in before.commit_ledgers}
+        for link in after.commit_ledgers:
+            if link.ledger_id not in there:
+                try:
+                    labels = self._world.records.read_ledger(link.ledger_id).value.custom_metadata
+                except NoSuchLedgerError as error:
+                    raise AssertionError(
+                        f"the chain of {after.name} is to name ledger {link.ledger_id}, which is deleted"
+                    ) from error
+                assert epoch_of(labels) in live, (
+                    f"{after.name} is to name ledger {link.ledger_id} of an epoch that is over"
+                )
+        assert after.first_position >= before.first_position, f"rows of {after.name} are no more truncated"
+        if before.ended_rows is None and after.ended_rows is not None:
+            rows = self._rows(before)
+            assert after.ended_rows == rows, f"{after.name} is to end with {after.ended_rows} rows, and has {rows}"
+
+    def _rows(self, record: LogRecord) -> int:
+        """The rows of a lane that were acknowledged, or are settled."""
+        commit, rows = None, 0
+        for commit, after in self.commits(record):
+            rows = after.rows
+        if commit is None or commit.open_ledger is None:
+            return rows
+        return rows + self._world.ledgers[commit.open_ledger].acknowledged
 
     def deleted(self, ledger_id: int) -> None:
         """A ledger is about to be deleted. Raises AssertionError."""
