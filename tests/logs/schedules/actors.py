@@ -126,8 +126,9 @@ class Stage:
 
     def follower(self, name: str, batches: int) -> None:
         """A query that may take over the lane of another one, whose rows it goes on behind."""
-        if self.queries and not self.makes_anew:
-            Query(self, name, batches, self.random.choice(list(self.queries.values()))).run()
+        others = [query for query in self.queries.values() if not query.followed]
+        if others and not self.makes_anew:
+            Query(self, name, batches, self.random.choice(others)).run()
 
     def set_back(self) -> None:
         """Somebody restores an older copy of a query's Spark checkpoint."""

@@ -1,16 +1,16 @@
 """Streaming queries, each with a source and a Spark checkpoint, which somebody may set back.
 
-What a query remembers beyond its processes is its Spark checkpoint. The plan of a batch (which rows of the source, and that it was
-planned now) is there before the batch runs, so a replay runs the same plan. A checkpoint that is restored from an older copy plans
-batches anew: with the same rows of the source, if nothing came in since, or with others. Who runs on with the old one is not
+What a query remembers beyond its processes is its Spark checkpoint. The plan of a batch (which rows of the source, and that it
+was planned now) is there before the batch runs, so a replay runs the same plan. A checkpoint that is restored from an older copy
+plans batches anew: with the same rows of the source, if nothing came in since, or with others. Who runs on with the old one is not
 stopped. The steps are those of ``spark.connector.sink``.
 
 Laws:
 
 * A query that follows another one gets the lane of that one, unless it has ended or that one never wrote.
 * A row of a source is in the log once (``history``), and what a query was told is committed is there.
-* A batch is refused (``CheckpointRewoundError``) only if the checkpoint was set back, and the log has a later one, or one that can't
-  be told to be the same; or to a run that another one of the same checkpoint has overtaken.
+* A batch is refused (``CheckpointRewoundError``) only if the checkpoint was set back, and the log has a later one, or one that
+  can't be told to be the same; or to a run that another one of the same checkpoint has overtaken.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tests.logs.schedules.actors import Stage
 
 KINDS = ("equal", "files", "random", "unread", "no offsets")
-"""What is known of batches beside their plans. ``equal``: all rows are, so sums say nothing. ``files``: a part of the runs are of a
-version whose digests take in no files. ``random``: rows come out different at each attempt. ``unread``: some runs can't read the
+"""What is known of batches beside their plans. ``equal``: all rows are, so sums say nothing. ``files``: a part of the runs are of
+a version whose digests take in no files. ``random``: rows come out different at each attempt. ``unread``: some runs can't read the
 plans, so nobody sets that checkpoint back. ``no offsets``: no run can read those."""
 
 
@@ -146,13 +146,13 @@ class _Run:
                 self._batch(number, plan)
             except AnotherQueryError as error:
                 never = query.follows is not None and not query.follows.lanes
-                assert query.followed or never, f"{query._name} is taken for another query: {error}"
+                if not (query.followed or never):
+                    raise AssertionError(f"{query._name} is taken for another query: {error}") from error
                 query._refused = True
                 raise
             except CheckpointRewoundError as error:
-                assert query.may_be_refused(checkpoint, number), (
-                    f"a batch is refused that is none of another plan: {error}"
-                )
+                if not query.may_be_refused(checkpoint, number):
+                    raise AssertionError(f"a batch is refused that is none of another plan: {error}") from error
                 query._refused |= checkpoint is query._checkpoint and number >= checkpoint.done
                 raise
             self._stage.turns.step(f"notes batch {number}")

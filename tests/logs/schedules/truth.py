@@ -72,7 +72,7 @@ class Truth:
                     labels = self._world.records.read_ledger(link.ledger_id).value.custom_metadata
                 except NoSuchLedgerError as error:
                     raise AssertionError(
-                        f"the chain of {after.name} is to name ledger {link.ledger_id}, which is deleted"
+                        f"{after.name} is to name ledger {link.ledger_id}, which is deleted"
                     ) from error
                 assert epoch_of(labels) in live, (
                     f"{after.name} is to name ledger {link.ledger_id} of an epoch that is over"
@@ -84,12 +84,12 @@ class Truth:
 
     def _rows(self, record: LogRecord) -> int:
         """The rows of a lane that were acknowledged, or are settled."""
-        commit, rows = None, 0
-        for commit, after in self.commits(record):
-            rows = after.rows
-        if commit is None or commit.open_ledger is None:
-            return rows
-        return rows + self._world.ledgers[commit.open_ledger].acknowledged
+        found = list(self.commits(record))
+        if not found:
+            return 0
+        commit, after = found[-1]
+        open_rows = 0 if commit.open_ledger is None else self._world.ledgers[commit.open_ledger].acknowledged
+        return after.rows + open_rows
 
     def deleted(self, ledger_id: int) -> None:
         """A ledger is about to be deleted. Raises AssertionError."""
