@@ -49,6 +49,7 @@ from bookspark.protocol.logs.log_record import DATA_ROLE, Lane, LogRecord, NoSuc
 from tests.logs.schedules.cluster import Client, World
 from tests.logs.schedules.history import History, each, values_of
 from tests.logs.schedules.queries import Query
+from tests.logs.schedules.turns import Actor
 
 LOG = "orders"
 ADDRESS = LogAddress("memory", LOG)
@@ -126,7 +127,7 @@ class Stage:
 
     def follower(self, name: str, batches: int) -> None:
         """A query that may take over the lane of another one, whose rows it goes on behind."""
-        others = [query for query in self.queries.values() if not query.followed]
+        others = [query for query in self.queries.values() if query.follower is None]
         if others and not self.makes_anew:
             Query(self, name, batches, self.random.choice(others)).run()
 
@@ -336,17 +337,20 @@ class Stage:
                 truncate_expired(client, LOG, b"")
 
     def delete(self, name: str) -> None:
-        """Delete the log. A deletion that broke off is begun again."""
-        done = []
+        """Delete the log. A deletion that broke off is begun again: a log of which a part is gone stays so."""
+        done, begun = [], set[Actor | None]()
 
         def run(run: str, process: object) -> None:
-            client = self.client(process)
+            me, client = self.turns.current, self.client(process)
+            broke_off = {other for other in begun if other is not None and other.ended}
+            begun.add(me)
             client.deletes = LOG
             with suppress(NoSuchLogError):
                 delete_log(client, LOG, b"")
             done.append(run)
+            begun.difference_update(broke_off, {me})
 
-        self.again_and_again(name, run, lambda: bool(done))
+        self.again_and_again(name, run, lambda: bool(done) and not begun)
 
     def collect(self) -> None:
         collect_orphans(self.client(object()), LOG, b"")

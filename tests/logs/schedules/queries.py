@@ -2,8 +2,8 @@
 
 What a query remembers beyond its processes is its Spark checkpoint. The plan of a batch (which rows of the source, and that it
 was planned now) is there before the batch runs, so a replay runs the same plan. A checkpoint that is restored from an older copy
-plans batches anew: with the same rows of the source, if nothing came in since, or with others. Who runs on with the old one is not
-stopped. The steps are those of ``spark.connector.sink``.
+plans batches anew: with the same rows of the source, if nothing came in since, or with others. Nobody stops who runs on with the
+old one. The steps are those of ``spark.connector.sink``.
 
 Laws:
 
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from bookspark.errors import BookKeeperError
 from bookspark.logs import LogRegistry, LogRun
@@ -28,6 +28,7 @@ from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.lane_choice import StreamingQuery, claimed, known_lane, lane_for_query, note_writer
 from bookspark.protocol.logs.commits import FILES, CommitHeader, Fingerprint
+from bookspark.protocol.logs.lanes import writer_of
 from bookspark.protocol.logs.log_record import AnotherQueryError, LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, CheckpointRewoundError, is_committed
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 KINDS = ("equal", "files", "random", "unread", "no offsets")
 """What is known of batches beside their plans. ``equal``: all rows are, so sums say nothing. ``files``: a part of the runs are of
-a version whose digests take in no files. ``random``: rows come out different at each attempt. ``unread``: some runs can't read the
-plans, so nobody sets that checkpoint back. ``no offsets``: no run can read those."""
+a version whose digests take in no files. ``random``: rows differ at each attempt. ``unread``: some runs can't read the plans,
+so nobody sets that checkpoint back. ``no offsets``: no run can read those."""
 
 
 class Plan(NamedTuple):
@@ -63,11 +64,9 @@ class Query:
 
     def __init__(self, stage: Stage, name: str, batches: int, follows: Query | None = None) -> None:
         self.spark_query = StreamingQuery(name, follows._name if follows is not None else "")
-        self.follows, self.followed, self.wrote = follows, False, False
-        self.lanes: list[str] = []
-        """Those that it owned, one after the other."""
+        self.follows, self.follower = follows, cast("Query | None", None)
         if follows is not None:
-            follows.followed = True
+            follows.follower = self
         self._stage, self._name, self._batches = stage, name, batches
         self._random = stage.random
         self._kind = self._random.choice(KINDS)
@@ -83,14 +82,28 @@ class Query:
             self._name, self._run, lambda: self._refused or self._checkpoint.done >= self._batches
         )
 
-    def check_followed(self, lane: str) -> None:
-        """It got ``lane``. Raises AssertionError if that is none that follows the other query's."""
-        if self.follows is not None and not self.wrote:
-            assert self.follows.lanes, f"{self._name} follows {self.follows._name}, which never wrote"
-            record = self._stage.world.record(self.follows.lanes[-1])
-            assert lane == self.follows.lanes[-1] or record is None or record.ended_rows is not None, (
-                f"{self._name} is in {lane}, and follows {self.follows._name} of {self.follows.lanes[-1]}"
-            )
+    @property
+    def lanes(self) -> list[str]:
+        """Those that it got, one after the other."""
+        return self._stage.world.truth.lanes_of[writer_of(self._name)]
+
+    @property
+    def may_be_another(self) -> bool:
+        """May it be taken for another query than the one that writes its lane? If one that follows it has its lane, or the one
+        that it follows has none."""
+        followed = self.follower is not None and self.follower.lanes
+        return bool(followed or (self.follows is not None and not self.follows.lanes))
+
+    def check_followed(self, lane: str, before: list[str]) -> None:
+        """``lane`` is its first one. ``before``: the lanes of the query that it follows, when it began to look. Raises
+        AssertionError if it is none that follows the other query's."""
+        assert self.follows is not None
+        which = f"{self._name} is in {lane}, and follows {self.follows._name}"
+        # (The first writer of a log gets lane 0, whomever it follows.)
+        assert self.follows.lanes or lane == self._stage.address.name, f"{which}, which has no lane"
+        if before and lane not in self.follows.lanes:
+            record = self._stage.world.record(before[-1])
+            assert record is None or record.ended_rows is not None, f"{which} of {before[-1]}"
 
     def set_back(self) -> None:
         """An older copy of the Spark checkpoint is restored."""
@@ -141,12 +154,11 @@ class _Run:
     def go(self) -> None:
         query, checkpoint = self._query, self._checkpoint
         while (number := checkpoint.done) < query._batches:
-            plan = query.plan(checkpoint, number)
+            plan, may_be_another = query.plan(checkpoint, number), query.may_be_another
             try:
                 self._batch(number, plan)
             except AnotherQueryError as error:
-                never = query.follows is not None and not query.follows.lanes
-                if not (query.followed or never):
+                if not (may_be_another or query.may_be_another):
                     raise AssertionError(f"{query._name} is taken for another query: {error}") from error
                 query._refused = True
                 raise
@@ -165,13 +177,14 @@ class _Run:
         values = [f"{name}/{number}/{plan.first + row}.{plan.rows}" for row in range(plan.rows)]
         told = self._fingerprint(number, plan)
         stage.see_to_it(client)
+        follows, is_new = self._query.follows, not self._query.lanes
+        before = [] if follows is None else list(follows.lanes)
         record = self._entered(number) if values else None
         if record is None:
             self._compare(number, told, values)
             return
-        self._query.check_followed(record.name)
-        if record.name not in self._query.lanes:
-            self._query.lanes.append(record.name)
+        if follows is not None and is_new:
+            self._query.check_followed(record.name, before)
         owner = LogRun.of(replace(stage.address, name=record.name), record)
         commit = stage.written(client, owner, record, name, number, values, told)
         if stage.makes_anew and self._random.random() < 0.3:
@@ -181,7 +194,7 @@ class _Run:
                 self._entered(number)
         committer = self._committers.setdefault(owner, Committer(client, owner))
         committer.commit(commit, self._judged(number, told, is_first=not self._has_committed))
-        self._has_checked = self._has_committed = self._query.wrote = True
+        self._has_checked = self._has_committed = True
         stage.history(owner.ctime_ms).acknowledged.update(values)
         if self._random.random() < 0.5:
             stage.turns.begin(f"{self._run} tends", partial(self._tended, committer), self._process)
@@ -203,7 +216,7 @@ class _Run:
             if is_committed(header, self._judged(number, None, is_first=True)):
                 return None
             with suppress(LogChangedError):
-                return claimed(client, address, lane, self._run, query, header)
+                return claimed(client, address, record, self._run, query, header)
 
     def _compare(self, number: int, told: Fingerprint, values: list[str]) -> None:
         """As ``LogStreamWriter._compare``."""

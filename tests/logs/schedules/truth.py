@@ -14,6 +14,7 @@ Laws, judged at the moment of each change:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from bookspark.logs.chain.codec import decode_commit, decode_header, decode_reco
 from bookspark.logs.chain.registry import KIND
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.protocol.logs.commits import Commit, Position
-from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.lanes import lane_name, lane_of, writer_of
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.orphans import epoch_of
 
@@ -40,6 +41,8 @@ class Truth:
         self.bounds_ms: set[int] = set()
         """The times for which rows were to stay, one after the other; and the bytes."""
         self.bounds_bytes: set[int] = set()
+        self.lanes_of: dict[str, list[str]] = defaultdict(list)
+        """The lanes that each writer got, one after the other, as their owner or by the index. (Not for logs of one name.)"""
         self.seen: Callable[[int, int, int, str], None]
         """Is told each row that retention takes: when the log was made, lane, position and value. Perhaps nobody has read it."""
 
@@ -81,6 +84,22 @@ class Truth:
         if before.ended_rows is None and after.ended_rows is not None:
             rows = self._rows(before)
             assert after.ended_rows == rows, f"{after.name} is to end with {after.ended_rows} rows, and has {rows}"
+        self._given_out(before, after)
+
+    def _given_out(self, before: LogRecord, after: LogRecord) -> None:
+        """Note who gets a lane."""
+        known = {(writer, lane.number) for lane in before.lanes for writer in lane.writers}
+        got = [
+            (writer, lane_name(after.name, lane.number))
+            for lane in after.lanes
+            for writer in lane.writers
+            if (writer, lane.number) not in known
+        ]
+        if after.owner_query != before.owner_query:
+            got.append((writer_of(after.owner_query), after.name))
+        for writer, name in got:
+            if name not in self.lanes_of[writer]:
+                self.lanes_of[writer].append(name)
 
     def _rows(self, record: LogRecord) -> int:
         """The rows of a lane that were acknowledged, or are settled."""
