@@ -40,7 +40,7 @@ from bookspark.logs.chain.lane_choice import (
 from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
-from bookspark.logs.feeds.log_feed import LogFeed
+from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint, merged
@@ -254,8 +254,17 @@ class Stage:
                     # It goes on from its saved offset.
                     feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
                     feed.check(at)
-                end = feed.newest()
-                self.read(client, feed, at, end)
+                newest = end = feed.newest()
+                limit = Limit(self.random.choice([None, 1, 2, 5]), self.random.choice([None, 1, 30]))
+                if self.random.random() < 0.4:
+                    end = feed.limited(at, newest, limit)
+                    assert feed.rows(at, end) or not feed.rows(at, newest), (
+                        f"no row comes, and {feed.rows(at, newest)} wait"
+                    )
+                rows = self.read(client, feed, at, end)
+                assert end == newest or limit.rows is None or rows <= limit.rows, (
+                    f"{rows} rows come, of {limit.rows} that may"
+                )
                 at = end
             except (DataLossError, NoSuchLogError):
                 assert self.makes_anew
@@ -264,13 +273,15 @@ class Stage:
             except ReadError:
                 pass
 
-    def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> None:
-        """Read what is between two offsets: each row of it, in the order of each lane, but for those that were truncated."""
-        places = {lane: first for lane, (first, _) in feed.spans(at, end).items()}
+    def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> int:
+        """Read what is between two offsets: each row of it, in the order of each lane, but for those that were truncated. Returns
+        how many rows came."""
+        came, places = 0, {lane: first for lane, (first, _) in feed.spans(at, end).items()}
         ends = {lane: last for lane, (_, last) in feed.spans(at, end).items()}
         for piece, _ in feed.pieces(at, end):
             self.passed(client, feed, piece.lane, places[piece.lane], piece.position)
             places[piece.lane] = piece.position + piece.rows
+            came += piece.rows
             made_for = self.world.made_for[piece.ledger_id]
             assert made_for == feed.ctime_ms, f"ledger {piece.ledger_id} is of another log of the name"
             try:
@@ -283,6 +294,7 @@ class Stage:
                 self.history(feed.ctime_ms).seen(piece.lane, row, value)
         for lane, row in places.items():
             self.passed(client, feed, lane, row, ends[lane])
+        return came
 
     def passed(self, client: Any, feed: LogFeed, lane: int, first: int, last: int) -> None:
         """A reader does not get the rows of a lane from ``first`` to before ``last``: were they truncated?"""
@@ -362,8 +374,14 @@ class Stage:
         lanes = [Lane(0, (BATCH_WRITES,)), *record.lanes] if self.random.random() < 0.5 else services
         if lanes:
             lane = self.random.choice(lanes)
-            with suppress(ConfigurationError):
+            try:
                 end_lane(client, f"{LOG}@{lane.number}")
+            except ConfigurationError as error:
+                newest = self.world.record(LOG)
+                there = newest is not None and newest.ctime_ms == record.ctime_ms and lane in newest.lanes
+                if there and BATCH_WRITES not in lane.writers:
+                    raise AssertionError(f"lane {lane.number} is there, and may not end: {error}") from error
+            else:
                 assert BATCH_WRITES not in lane.writers, f"lane {lane.number} has ended, which batch writes share"
 
     def ends(self) -> dict[int, int]:

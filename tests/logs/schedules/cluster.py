@@ -230,7 +230,7 @@ class Client:
 
     def delete_ledger(self, ledger_id: int) -> None:
         self.step(f"delete {ledger_id}")
-        self.world.truth.deleted(ledger_id)
+        self.world.truth.deleted(ledger_id, bool(self.deletes))
         self.world.records.delete_ledger(ledger_id)
         self.lose_answer()
 

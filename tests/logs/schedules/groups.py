@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from bookspark.errors import DataLossError, ReadError
+from bookspark.errors import BookKeeperError, DataLossError, ReadError
 from bookspark.logs import row_reader
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.feeds.gaps import Gap, GapKind
@@ -111,6 +111,9 @@ class Groups:
             # Rows were truncated before the group got them.
             found = reader.read_with_gaps(rows_max)
             if any(isinstance(one, Gap) and one.kind is GapKind.NOT_YET_KNOWN for one in found):
+                if reader._share is not None:
+                    # It may have taken lanes since, which begin elsewhere.
+                    raise BookKeeperError("what is not known yet is read by the group's next reader") from None
                 reader.seek(before)
                 return False
         rows = sum(not isinstance(one, Gap) for one in found)

@@ -28,6 +28,8 @@ class History:
         """The rows of each batch that was tried, by what its first row begins with."""
         self.acknowledged: set[str] = set()
         """The rows of which a writer was told that they are in the log."""
+        self.replayed: set[str] = set()
+        """The rows of batches that a query found in the log. Whoever reads it next may not see them yet."""
         self.places: dict[str, Place] = {}
         """Where a producer was told that a row is."""
 
@@ -49,7 +51,9 @@ class History:
             assert value not in found, f"{value} is at {found[value]} and at {place}"
             found[value] = place
         self.check_acknowledged()
-        sources: dict[tuple[str, int], str] = {}
+        lost = self.replayed - found.keys()
+        assert not lost, f"found there, and gone: {sorted(lost)}"
+        sources: dict[tuple[str, str], str] = {}
         for value in found:
             if (row := source_row(value)) is not None:
                 assert sources.setdefault(row, value) == value, (

@@ -41,13 +41,32 @@ a version whose digests take in no files. ``random``: rows differ at each attemp
 so nobody sets that checkpoint back. ``no offsets``: no run can read those."""
 
 
+Span = tuple[int, int]
+"""Of the source's two partitions: rows of each."""
+
+
 class Plan(NamedTuple):
     """Of one batch."""
 
-    first: int
-    rows: int
+    first: Span
+    """How many rows of each partition are before it."""
+    rows: Span
     planned: int
     """A number that no other plan has."""
+
+    @property
+    def end(self) -> Span:
+        return self.first[0] + self.rows[0], self.first[1] + self.rows[1]
+
+    def source_rows(self) -> list[str]:
+        """The names of its rows in the source."""
+        return [f"{part}{row}" for part, *span in zip("ab", self.first, self.end, strict=True) for row in range(*span)]
+
+    @property
+    def offsets(self) -> str:
+        """Another text for each other batch."""
+        (a, b), (a_end, b_end) = self.first, self.end
+        return f"{a}-{a_end},{b}-{b_end}"
 
 
 @dataclass
@@ -72,7 +91,7 @@ class Query:
         self._kind = self._random.choice(KINDS)
         self._checkpoint = Checkpoint()
         self._planned = count()
-        self._spans: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        self._spans: dict[int, set[tuple[Span, Span]]] = defaultdict(set)
         """What was ever planned under each number."""
         self._refused = self._restored = False
         self.sets_back = self._kind != "unread"
@@ -120,11 +139,12 @@ class Query:
     def plan(self, checkpoint: Checkpoint, number: int) -> Plan:
         plan = checkpoint.plans.get(number)
         if plan is None:
-            before = checkpoint.plans.get(number - 1, Plan(0, 0, 0))
-            first = before.first + before.rows
+            first = checkpoint.plans.get(number - 1, Plan((0, 0), (0, 0), 0)).end
             again = sorted(span for span in self._spans[number] if span[0] == first)
             # (What earlier versions know of files does not tell an empty batch from another one.)
-            rows = self._random.choice([1, 2, 3] if self._kind == "files" else [0, 1, 1, 2, 3])
+            number_of_rows = self._random.choice([1, 2, 3] if self._kind == "files" else [0, 1, 1, 2, 3])
+            of_one = self._random.randint(0, number_of_rows)
+            rows = of_one, number_of_rows - of_one
             if again and self._random.random() < 0.5:
                 _, rows = self._random.choice(again)
             plan = checkpoint.plans[number] = Plan(first, rows, next(self._planned))
@@ -174,7 +194,7 @@ class _Run:
 
     def _batch(self, number: int, plan: Plan) -> None:
         stage, client, name = self._stage, self._client, self._query._name
-        values = [f"{name}/{number}/{plan.first + row}.{plan.rows}" for row in range(plan.rows)]
+        values = [f"{name}/{number}/{row}.{plan.offsets}" for row in plan.source_rows()]
         told = self._fingerprint(number, plan)
         stage.see_to_it(client)
         follows, is_new = self._query.follows, not self._query.lanes
@@ -227,7 +247,7 @@ class _Run:
         record, header = (None, CommitHeader()) if lane is None else newest_header(client, lane, b"")
         if is_committed(header, self._judged(number, told, is_first=False)):
             assert record is not None
-            self._stage.history(record.ctime_ms).acknowledged.update(values)
+            self._stage.history(record.ctime_ms).replayed.update(values)
         elif values:
             raise BookKeeperError("the batch was in the log, and is not any more")
         else:
@@ -245,8 +265,10 @@ class _Run:
         if kind == "random":
             values = self._random.getrandbits(32)
         else:
-            values = 0 if kind == "equal" else sum(1 << row for row in range(plan.first, plan.first + plan.rows))
-        return Fingerprint(plan.rows, f"{values:016x}", *self._digests(plan))
+            values = (
+                0 if kind == "equal" else sum(1 << int(row[1:]) * 2 + (row[0] == "b") for row in plan.source_rows())
+            )
+        return Fingerprint(sum(plan.rows), f"{values:016x}", *self._digests(plan))
 
     def _digests(self, plan: Plan) -> tuple[str, str]:
         """Of the whole plan, and of its offsets."""
@@ -256,11 +278,11 @@ class _Run:
         files = FILES if kind == "files" and self._knows_files else ""
         return (
             f"plan {plan.planned}",
-            "" if kind == "no offsets" else f"{files}{plan.first} to {plan.first + plan.rows}",
+            "" if kind == "no offsets" else f"{files}{plan.offsets}",
         )
 
 
-def source_row(value: str) -> tuple[str, int] | None:
+def source_row(value: str) -> tuple[str, str] | None:
     """The query and the row of its source, of a value that is a query's."""
     writer, _, row = value.split("/")
-    return (writer, int(row.partition(".")[0])) if "." in row else None
+    return (writer, row.partition(".")[0]) if "." in row else None

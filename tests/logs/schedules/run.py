@@ -14,16 +14,26 @@ from bookspark.logs import LogRegistry, delete_log
 from bookspark.logs.chain.maintenance import collect_orphans
 from bookspark.logs.chain.registry import KIND
 from bookspark.protocol.logs.log_options import LogOptions
-from bookspark.protocol.logs.log_record import NoSuchLogError
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, NoSuchLogError
 from tests.logs.schedules.actors import LOG, Stage
 from tests.logs.schedules.cluster import World
 from tests.logs.schedules.groups import Groups, stand_ins
 from tests.logs.schedules.stand_ins import All, notes_for_whom, small, threads_as_actors
 from tests.logs.schedules.turns import Turns
 
-CALM_FROM, STEPS_MAX = 1500, 15_000
+CALM_FROM, STEPS_MAX = 1500, 30_000
 """When faults end, and when everything that was begun has ended by far."""
 STEPS_TOLD = 120
+
+
+OF_SOMEBODY_ELSE = {
+    "ensemble_size": 3,
+    "write_quorum": 3,
+    "ack_quorum": 2,
+    "password": b"",
+    "custom_metadata": {LOG_LABEL: LOG.encode(), EPOCH_LABEL: b"theirs"},
+}
+"""A ledger with the log's label, of an epoch that is no number."""
 
 
 class Kind(Enum):
@@ -41,6 +51,8 @@ class Kind(Enum):
     """Groups of readers save their places; the log is deleted and made anew, or its rows expire, or neither."""
     OFFLOAD_ANEW = "offload-anew"
     """It is offloaded, and deleted and made anew."""
+    QUERIES = "queries"
+    """Checkpoints of its queries are set back, queries follow one another, and lanes end, again and again."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
@@ -77,6 +89,10 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         begun["deletions"] = random.randrange(1, 4)
         begun["collections"] += random.choice([0, 3, 6])
         begun["batch writes"] += random.choice([0, 3])
+    if kind is Kind.QUERIES:
+        often = {"queries": [1, 2], "followers": [0, 1, 2], "restored checkpoints": [0, 4, 8], "ended lanes": [0, 3, 6]}
+        begun |= {what: random.choice(counts) for what, counts in often.items()}
+        begun |= {"batch writes": random.choice([0, 3]), "services": random.randrange(2)}
     if beside is Kind.RETENTION:
         begun["expiries"] = random.randrange(1, 3)
     offloads = None
@@ -129,6 +145,8 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             notes_for_whom(world.made_for),
         ):
             LogRegistry(world.records).create(LOG, LogOptions(), b"")
+            if random.random() < 0.3:
+                world.client(None).create_ledger(**OF_SOMEBODY_ELSE)
             turns.run()
             _end(stage, world, offloads, groups)
     except Exception as error:

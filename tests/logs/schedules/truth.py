@@ -5,7 +5,8 @@ Laws, judged at the moment of each change:
 * A ledger comes into a chain while it is there, and while a writer of its epoch may still commit: any other one may be an orphan
   that somebody deletes.
 * What is truncated stays truncated.
-* A lane ends with all the rows that it has.
+* A lane ends with all the rows that it has, and nobody writes it again.
+* A ledger whose epoch is no number is somebody else's: only the deletion of the log deletes it.
 * No ledger is deleted that the log has a use for: one that the chain names, one with rows that are not truncated and that nobody
   has copied to a table, and the one that the newest commit opened.
 * Retention truncates whole commits, and only those that are beyond one of its bounds: older than that, by the latest clock there
@@ -15,7 +16,7 @@ Laws, judged at the moment of each change:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError
@@ -24,7 +25,7 @@ from bookspark.logs.chain.registry import KIND
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.protocol.logs.commits import Commit, Position
 from bookspark.protocol.logs.lanes import lane_name, lane_of, writer_of
-from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
 from bookspark.protocol.logs.orphans import epoch_of
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class Truth:
         if before.ended_rows is None and after.ended_rows is not None:
             rows = self._rows(before)
             assert after.ended_rows == rows, f"{after.name} is to end with {after.ended_rows} rows, and has {rows}"
+        if before.ended_rows is not None:
+            writers = [(one.ended_rows, one.epoch, one.owner, one.batch_writes) for one in (before, after)]
+            assert writers[0] == writers[1], f"{after.name} has ended, and is to go on: {writers}"
         self._given_out(before, after)
 
     def _given_out(self, before: LogRecord, after: LogRecord) -> None:
@@ -110,9 +114,11 @@ class Truth:
         open_rows = 0 if commit.open_ledger is None else self._world.ledgers[commit.open_ledger].acknowledged
         return after.rows + open_rows
 
-    def deleted(self, ledger_id: int) -> None:
-        """A ledger is about to be deleted. Raises AssertionError."""
+    def deleted(self, ledger_id: int, with_its_log: bool) -> None:
+        """A ledger is about to be deleted. ``with_its_log``: by who deletes a log. Raises AssertionError."""
+        theirs = not self._labels(ledger_id).get(EPOCH_LABEL, b"0").isdigit()
         for record in self.lanes():
+            assert with_its_log or not theirs, f"ledger {ledger_id} is deleted, and is of no writer of {record.name}"
             assert ledger_id not in [link.ledger_id for link in record.commit_ledgers], (
                 f"ledger {ledger_id} is deleted, and the chain of {record.name} names it"
             )
@@ -125,6 +131,10 @@ class Truth:
                     f"ledger {ledger_id} is deleted, and has rows of {record.name} before {after.rows}; gone: {gone}"
                 )
             assert ledger_id != newest, f"ledger {ledger_id} is deleted, and {record.name} has it open"
+
+    def _labels(self, ledger_id: int) -> Mapping[str, bytes]:
+        there = ledger_id in self._world.records.list_ledgers()
+        return self._world.records.read_ledger(ledger_id).value.custom_metadata if there else {}
 
     def expired(self, before: LogRecord, after: LogRecord) -> None:
         """Retention has truncated a lane. Raises AssertionError."""
