@@ -9,8 +9,8 @@ Laws:
 
 * A query that follows another one gets the lane of that one, unless it has ended or that one never wrote.
 * A row of a source is in the log once (``history``), and what a query was told is committed is there.
-* A batch is refused (``CheckpointRewoundError``) only if the checkpoint was set back, and the log has a later one, or one that
-  can't be told to be the same; or to a run that another one of the same checkpoint has overtaken.
+* A batch is refused (``CheckpointRewoundError``) only if the log has a later one, or if what it has last was planned otherwise,
+  as far as that can be told; and of a checkpoint that was never set back only to a run that another one has overtaken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bookspark.logs import LogRegistry, LogRun
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.lane_choice import StreamingQuery, claimed, known_lane, lane_for_query, note_writer
-from bookspark.protocol.logs.commits import FILES, CommitHeader, Fingerprint
+from bookspark.protocol.logs.commits import FILES, Commit, CommitHeader, Fingerprint
 from bookspark.protocol.logs.lanes import writer_of
 from bookspark.protocol.logs.log_record import AnotherQueryError, LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, CheckpointRewoundError, is_committed
@@ -156,8 +156,31 @@ class Query:
         it, and what can't be told to be the same."""
         if checkpoint is self._checkpoint and not self._restored:
             return number < checkpoint.done
-        told_apart = self._kind in ("random", "no offsets") or any(len(spans) > 1 for spans in self._spans.values())
-        return told_apart or number < max(self._spans)
+        *_, before, last = None, None, *self._committed()
+        if last is None or number < last.batch:
+            return True
+        # Another run may have committed this one since.
+        return not (
+            self._is_same(last, checkpoint, number) and (before is None or self._is_same(before, checkpoint, number))
+        )
+
+    def _committed(self) -> list[Commit]:
+        """Its commits that are in the chain of a lane, in order."""
+        truth = self._stage.world.truth
+        found = [
+            commit for record in truth.lanes() for commit, _ in truth.commits(record) if commit.query == self._name
+        ]
+        return sorted(found, key=lambda commit: commit.batch)
+
+    def _is_same(self, commit: Commit, checkpoint: Checkpoint, number: int) -> bool:
+        """Can it be told that the batch of the commit's number is the one in the checkpoint? ``number``: of the batch that comes;
+        behind the commit, plans alone are compared."""
+        plan, told = checkpoint.plans.get(commit.batch), commit.fingerprint
+        assert told is not None
+        if plan is None or told.plan == f"plan {plan.planned}":
+            return plan is not None
+        known = self._kind != "no offsets" and (self._kind != "random" or number > commit.batch)
+        return known and told.offsets.removeprefix(FILES) == plan.offsets
 
 
 class _Run:
@@ -187,6 +210,9 @@ class _Run:
                     raise AssertionError(f"a batch is refused that is none of another plan: {error}") from error
                 query._refused |= checkpoint is query._checkpoint and number >= checkpoint.done
                 raise
+            if self._stage.turns.crash_chance and self._random.random() < 0.1:
+                # Whoever comes next does not know that the batch is committed.
+                self._stage.turns.crash_current()
             self._stage.turns.step(f"notes batch {number}")
             checkpoint.done = max(checkpoint.done, number + 1)
         for committer in self._committers.values():

@@ -85,6 +85,13 @@ class Turns:
             raise Crashed
         self.told.append(f"{actor.name}: {what}")
 
+    def crash_current(self) -> None:
+        """The process of the actor that calls dies. Raises Crashed."""
+        actor = self.current
+        assert actor is not None
+        self.crash(actor)
+        raise Crashed
+
     def crash(self, actor: Actor) -> None:
         """End the actor's process."""
         for other in self._actors:
