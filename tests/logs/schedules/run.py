@@ -64,7 +64,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
     world.faults.lost_adds = random.choice([0.0, 0.01, 0.05])
     world.faults.lost_writes = random.choice([0.0, 0.01, 0.05])
     world.faults.refused = random.choice([0.0, 0.0, 0.01, 0.03])
-    turns.crash_chance = random.choice([0.0, 0.002, 0.01])
+    turns.crash_chance, turns.pause_chance = random.choice([0.0, 0.002, 0.01]), random.choice([0.0, 0.003, 0.03])
     turns.calm_from, turns.calm = (
         CALM_FROM,
         partial(vars(world.faults).update, lost_adds=0.0, lost_writes=0.0, refused=0.0),
