@@ -54,10 +54,9 @@ def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
         return registry.get(name).ended_rows or 0
     check_may_end(record, number)
     run, writer = uuid.uuid4().hex, next(lane.writers[-1] for lane in record.lanes if lane.number == number)
-    lane = registry.get(name)
+    # Of a log that was made anew since, the lane may be another writer's.
+    lane = registry.update(name, partial(ending, run=run), record.ctime_ms)
     if lane.ended_rows is None:
-        # Of a log that was made anew since, the lane may be another writer's.
-        lane = registry.update(name, partial(ending, run=run), record.ctime_ms)
         ledgers = ProducerLedgers(bookkeeper, LogRun.of(LogAddress("", name, password), lane), lane, writer)
         ledgers.settle()
         ledgers.committer.close()

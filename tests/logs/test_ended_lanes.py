@@ -254,6 +254,23 @@ def test_a_reader_that_lives_keeps_nothing_of_lanes_that_ended_behind_it(monkeyp
     assert found == [b"%d" % number for number in range(20)]
 
 
+def test_of_two_who_end_a_lane_at_once_both_hear_how_many_rows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one took the ended lane over, and was told that a writer had taken it."""
+    bookkeeper: Any = Memory(monkeypatch).bookkeeper
+    Producer(bookkeeper, LogAddress("memory", "orders"), "one").append(b"a")
+    heard, update = list[int](), LogRegistry.update
+
+    def later(registry: LogRegistry, *arguments: Any) -> Any:
+        monkeypatch.setattr(LogRegistry, "update", update)
+        heard.append(end_lane(bookkeeper, "orders@1"))
+        return registry.update(*arguments)
+
+    monkeypatch.setattr(LogRegistry, "update", later)
+    heard.append(end_lane(bookkeeper, "orders@1"))
+    record = LogRegistry(bookkeeper.metadata).get("orders@1")
+    assert heard == [1, 1] == [record.ended_rows, record.epoch - 1]
+
+
 def test_a_start_from_the_beginning_reads_the_record_of_each_ended_lane_once(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(monkeypatch)
     for number in range(10):

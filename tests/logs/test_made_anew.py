@@ -23,7 +23,7 @@ from bookspark.logs.lane_ending import end_lane
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, writer_of
-from bookspark.protocol.logs.log_record import LogRecord, LogTakenOverError
+from bookspark.protocol.logs.log_record import AnotherQueryError, LogChangedError, LogRecord, LogTakenOverError
 from tests.logs.test_deletion import write_log
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
@@ -160,8 +160,8 @@ def enter(bookkeeper: Any) -> None:
     """As the sink of a query does."""
     query = StreamingQuery("a")
     lane = lane_for_query(bookkeeper, ADDRESS, query)
-    _, header = newest_header(bookkeeper, lane, b"")
-    claimed(bookkeeper, ADDRESS, lane, "run", query, header)
+    record, header = newest_header(bookkeeper, lane, b"")
+    claimed(bookkeeper, ADDRESS, record, "run", query, header)
 
 
 def enter_again(bookkeeper: Any) -> None:
@@ -169,6 +169,16 @@ def enter_again(bookkeeper: Any) -> None:
     record = LogRegistry(bookkeeper.metadata).get(f"{LOG}@1")
     if record.owner == "run":
         note_writer(bookkeeper, ADDRESS, record, StreamingQuery("a"))
+
+
+def commit_a_row(bookkeeper: Any, record: LogRecord) -> None:
+    """As the first batch of the query that owns the log."""
+    run = LogRun.of(ADDRESS, record)
+    ledger = run.create_ledger(bookkeeper, record.options, "data")
+    ledger.append(b"x")
+    ledger.close()
+    rows = (EntryRange(ledger.ledger_id, 0, 0, 1, 1),)
+    Committer(bookkeeper, run).commit(Commit(record.owner_query, 0, run.run, run.epoch, rows, 1))
 
 
 @pytest.mark.parametrize(
@@ -200,6 +210,36 @@ def test_nobody_gets_a_lane_that_is_another_writers_in_a_log_that_was_made_anew(
         live = [number for number in (1, 2) if registry.get(lane_name(LOG, number)).ended_rows is None]
         assert set(live) <= {lane.number for lane in index.lanes}
     assert len(clusters) > 4
+
+
+def test_a_query_that_wrote_a_log_is_not_refused_in_the_one_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the old log's commits name says nothing of the new one. The query claimed lane 0 for having committed there, and was
+    told that the log is another one's; had batch writes been the first, lane 0 would have been its too."""
+
+    def written(bookkeeper: Any) -> None:
+        registry = LogRegistry(bookkeeper.metadata)
+        registry.ensure(LOG, {}, b"")
+        commit_a_row(bookkeeper, registry.claim(LOG, "run before", "a"))
+
+    def enter_or_again(bookkeeper: Any) -> None:
+        try:
+            enter(bookkeeper)
+        except LogChangedError:
+            enter(bookkeeper)
+        except AnotherQueryError as error:
+            raise AssertionError("it is taken for another query") from error
+
+    def anew_with_a_batch_write(bookkeeper: Any) -> None:
+        delete_log(bookkeeper, LOG, b"")
+        LogRegistry(bookkeeper.metadata).ensure(LOG, {}, b"")
+        begun_batch_write(bookkeeper, ADDRESS, "write")
+
+    for anew in (with_lanes_anew(), anew_with_a_batch_write):
+        clusters = each_step(enter_or_again, anew, monkeypatch, written)
+        for bookkeeper in clusters:
+            record = LogRegistry(bookkeeper.metadata).get(LOG)
+            assert (record.owner_query == "a") == (record.lanes == ())
+        assert len(clusters) > 4
 
 
 def test_batch_writes_of_a_log_that_was_made_anew_are_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,13 +275,8 @@ def test_rows_of_a_log_are_not_committed_to_one_that_was_made_anew_by_a_run_that
 
     def commit(bookkeeper: Any) -> None:
         record = claim(bookkeeper)
-        run = LogRun.of(ADDRESS, record)
-        ledger = run.create_ledger(bookkeeper, record.options, "data")
-        ledger.append(b"x")
-        ledger.close()
-        rows = (EntryRange(ledger.ledger_id, 0, 0, 1, 1),)
         try:
-            Committer(bookkeeper, run).commit(Commit("query", 0, run.run, run.epoch, rows, 1))
+            commit_a_row(bookkeeper, record)
         except LogTakenOverError:
             refused.append(record)
 

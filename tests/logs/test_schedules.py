@@ -23,7 +23,8 @@ from bookspark.metadata.documents.sharing import Sharing
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.retention import Retention
 from tests.logs.schedules import stand_ins
-from tests.logs.schedules.cluster import Client, Reader
+from tests.logs.schedules.cluster import Client
+from tests.logs.schedules.handles import Reader
 from tests.logs.schedules.offloads import Offload
 from tests.logs.schedules.run import Kind, run
 
@@ -59,7 +60,7 @@ def all_but_one(copied: Callable[..., int]) -> Callable[..., int]:
 
 
 def behind_any(grown: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
-    return lambda record, ledger, run, epoch, _: grown(record, ledger, run, epoch, record.commit_ledgers)
+    return lambda record, ledger, run, epoch, _, start: grown(record, ledger, run, epoch, record.commit_ledgers, start)
 
 
 def a_row_more(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
@@ -226,5 +227,9 @@ def test_a_planted_fault_is_found(
         for seed in range(first, first + SEEDS_PLANTED):
             run(seed, kind)
 
-    with fault(), pytest.raises(AssertionError):
+    with fault(), pytest.raises(AssertionError) as found:
         some()
+    first_error = found.value.__cause__ or found.value
+    while first_error.__cause__ is not None:
+        first_error = first_error.__cause__
+    assert not isinstance(first_error, TypeError), "the fault is of no use any more: it is called with other arguments"

@@ -52,6 +52,7 @@ def test_whoever_ends_a_lane_takes_it_over_and_from_then_on_nobody_writes_it() -
     done = lane_ended(taken, "ender", taken.epoch, 7, 100, 3)
     assert (done.ended_rows, done.ended_ms, done.after, done.claims) == (7, 100, 3, ())
     assert done.recovered and done.live_epochs == frozenset()
+    assert ending(done, "another ender") is done
     with pytest.raises(LaneEndedError):
         done.claim("c", "q2")
     with pytest.raises(LogTakenOverError, match="was ended"):

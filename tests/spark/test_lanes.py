@@ -433,6 +433,15 @@ def test_a_limit_lets_every_lane_through(engine: StandInSpark, tmp_path: Path) -
     assert limited == {"position": 1, "log": start["log"], "1": 0}
 
 
+def test_limits_of_rows_and_of_bytes_together_let_a_row_through(engine: StandInSpark, tmp_path: Path) -> None:
+    """The only row went to the lane with the most rows, the only byte to the one with the most bytes."""
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["row"] * 5)
+    engine.write(query_of(engine, tmp_path / "two"), 0, ["a longer row" * 9])
+    reader = feed(engine)
+    start = reader.earliest()
+    assert reader.limited(start, reader.newest(), Limit(rows=1, size=1)) == {**start, "position": 1, "1": 0}
+
+
 def test_lanes_that_were_truncated_to_their_ends_are_passed_over_beside_a_limit_of_bytes(
     engine: StandInSpark, tmp_path: Path
 ) -> None:

@@ -80,26 +80,26 @@ def lane_for_query(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuer
 
 
 def claimed(
-    bookkeeper: BookKeeper, log: LogAddress, lane: str, run: str, query: StreamingQuery, header: CommitHeader
+    bookkeeper: BookKeeper, log: LogAddress, lane: LogRecord, run: str, query: StreamingQuery, header: CommitHeader
 ) -> LogRecord:
-    """Make ``run`` of ``query`` the owner of ``lane``, which was found by ``lane_for_query``. ``header``: the lane's newest.
+    """Make ``run`` of ``query`` the owner of ``lane``, which ``lane_for_query`` found. ``header``: its newest, read with it.
 
     Raises LogChangedError if another query, or a batch write, was the first in lane 0 meanwhile, or the lane has ended: look for
-    a lane again; so if the log was made anew, where the lane may be another writer's. Raises LogTakenOverError, AnotherQueryError
-    and NoSuchLogError.
+    a lane again; so if the log was made anew, where the lane may be another writer's, and of which ``header`` tells nothing.
+    Raises LogTakenOverError, AnotherQueryError and NoSuchLogError.
     """
-    registry, number = LogRegistry(bookkeeper.metadata), lane_of(lane)[1]
-    index, names = registry.get(log.name), {writer_of(query.id), writer_of(query.follows)}
-    if number and not any(one.number == number and names & {*one.writers} for one in index.lanes):
+    registry, number = LogRegistry(bookkeeper.metadata), lane_of(lane.name)[1]
+    names = {writer_of(query.id), writer_of(query.follows)}
+    if number and not any(one.number == number and names & {*one.writers} for one in registry.get(log.name).lanes):
         raise LogChangedError(f"log {log.name!r}: lane {number} ended, or the log was made anew, since it was found")
 
     def transition(record: LogRecord) -> LogRecord:
-        if lane == log.name and lane_of_query(record, query.id, header.last_batches, query.follows) != 0:
+        if not number and lane_of_query(record, query.id, header.last_batches, query.follows) != 0:
             raise LogChangedError(f"log {log.name!r}: another writer was the first")
         claimed = decided(LogRecord.claim, record, run, query.id, query.follows, header.last_query)
-        return replace(claimed, checkpoint=query.checkpoint) if lane == log.name else claimed
+        return claimed if number else replace(claimed, checkpoint=query.checkpoint)
 
-    record = registry.update(lane, transition, index.ctime_ms)
+    record = registry.update(lane.name, transition, lane.ctime_ms)
     note_writer(bookkeeper, log, record, query)
     return record
 

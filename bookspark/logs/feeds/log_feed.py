@@ -233,10 +233,15 @@ class LogFeed:
             rows = shared_out({lane: last - first for lane, (first, last) in spans.items()}, limit.rows)
             ends = {lane: self._limited(lane, spans[lane], Limit(rows=rows[lane])) for lane in spans}
         if limit.size is not None:
-            # Rows that were truncated have no size, and are passed over as others are read.
-            sizes = {lane: max(1, self._lane(lane).size(*span)) for lane, span in spans.items()}
-            shares = shared_out(sizes, limit.size)
-            ends = {lane: min(ends[lane], self._limited(lane, spans[lane], Limit(size=shares[lane]))) for lane in spans}
+            # Rows that were truncated have no size, and are passed over as others are read. A lane that gives no row has no share
+            # of the bytes: of a few bytes for many lanes, those that give one might have none.
+            giving = {lane: span for lane, span in spans.items() if ends[lane] > span[0]}
+            shares = shared_out(
+                {lane: max(1, self._lane(lane).size(*span)) for lane, span in giving.items()}, limit.size
+            )
+            ends |= {
+                lane: min(ends[lane], self._limited(lane, giving[lane], Limit(size=shares[lane]))) for lane in giving
+            }
         return ends
 
     def _limited(self, lane: int, span: tuple[int, int], limit: Limit) -> int:

@@ -63,9 +63,9 @@ def check_may_end(record: LogRecord, number: int) -> None:
 
 
 def ending(record: LogRecord, run: str) -> LogRecord:
-    """The lane's record with ``run``, which is to end it, as its owner. Done twice it changes nothing. Raises LogTakenOverError
-    if ``run`` has lost the lane."""
-    if record.owner == run:
+    """The lane's record with ``run``, which is to end it, as its owner. Done twice it changes nothing, nor if the lane has ended.
+    Raises LogTakenOverError if ``run`` has lost the lane."""
+    if record.owner == run or record.ended_rows is not None:
         return record
     if run in record.claims:
         record.check_writer(run, record.epoch)

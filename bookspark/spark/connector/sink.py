@@ -252,7 +252,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
                 return None
             # Another writer may have been the first in lane 0, which happens once. Then this one gets another lane.
             with suppress(LogChangedError):
-                return claimed(bookkeeper, log, lane, told.run, query, header)
+                return claimed(bookkeeper, log, record, told.run, query, header)
 
     def _batch(self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False) -> Batch:
         """The batch to be judged. ``is_first``: the run has not committed one yet."""

@@ -3,7 +3,9 @@
 ============  ==========================================================================================
 ``turns``     who goes on: one actor at a time, and which one is drawn at each call to the cluster
 ``cluster``   ledgers and records in memory, with what may go wrong at each call
-``actors``    queries, batch writes, producers, readers, and what cleans up
+``handles``   a ledger, and those who write and read it
+``actors``    batch writes, producers, readers, and what cleans up
+``queries``   streaming queries, with checkpoints that are set back, and who follows them
 ``offloads``  offloads to tables in memory, by the steps that ship
 ``groups``    groups of readers with saved places
 ``history``   what actors were told, and the laws that it must keep

@@ -1,4 +1,4 @@
-"""Queries, batch writes, producers, readers, and what cleans up, each as the code that ships calls it.
+"""Batch writes, producers, readers, and what cleans up, each as the code that ships calls it.
 
 Law: what an actor remembers beyond its process is what is durable where it really runs: a query's commit log, a reader's offset.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from bookspark.errors import (
     BookKeeperError,
+    ConfigurationError,
     DataLossError,
     MetadataStoreError,
     NoSuchEntryError,
@@ -29,28 +30,26 @@ from bookspark.logs import (
     truncate_expired,
     truncate_log,
 )
-from bookspark.logs.chain.commit_ledgers import made_anew, newest_header
+from bookspark.logs.chain.commit_ledgers import made_anew
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.lane_choice import (
-    StreamingQuery,
     begun_batch_write,
-    claimed,
-    lane_for_query,
     lane_of_run,
     newest_version,
-    note_writer,
 )
 from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
-from bookspark.logs.feeds.log_feed import LogFeed
+from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.rows.splits import Piece
-from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint
-from bookspark.protocol.logs.lanes import lane_name, lane_of
-from bookspark.protocol.logs.log_record import DATA_ROLE, LogChangedError, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, lane_of
+from bookspark.protocol.logs.log_record import DATA_ROLE, Lane, LogRecord, NoSuchLogError
 from tests.logs.schedules.cluster import Client, World
 from tests.logs.schedules.history import History, each, values_of
+from tests.logs.schedules.queries import Query
+from tests.logs.schedules.turns import Actor
 
 LOG = "orders"
 ADDRESS = LogAddress("memory", LOG)
@@ -80,8 +79,10 @@ class Stage:
         self._filled: dict[LogRun, Any] = {}
         self.makes_anew = False
         """Is the log deleted meanwhile, and made anew by whoever finds none?"""
+        self.address = ADDRESS
+        self.queries: dict[str, Query] = {}
         self.done: dict[str, int] = {}
-        """How many batches each query has noted as committed, in its commit log."""
+        """How many rows, or versions, each service and application has noted as committed."""
         self.runs = 0
 
     def client(self, process: object) -> Any:
@@ -121,70 +122,47 @@ class Stage:
     # -- writers
 
     def query(self, name: str, batches: int) -> None:
-        self.done[name] = 0
-        self.again_and_again(name, partial(self.query_run, name, batches), lambda: self.done[name] >= batches)
+        query = self.queries[name] = Query(self, name, batches)
+        query.run()
 
-    def query_run(self, name: str, batches: int, run: str, process: object) -> None:
-        client = self.client(process)
-        committers: dict[LogRun, Committer] = {}
-        while (number := self.done[name]) < batches:
-            values = values_of(name, number, 1 + number % 3)
-            self.see_to_it(client)
-            record = self._entered(client, name, run, number)
-            if record is not None:
-                owner = LogRun.of(replace(ADDRESS, name=record.name), record)
-                commit = self._written(client, owner, record, name, number, values)
-                if self.makes_anew and self.random.random() < 0.3:
-                    # Spark starts the task once more, and takes the first attempt.
-                    with suppress(BookKeeperError):
-                        self.see_to_it(client)
-                        self._entered(client, name, run, number)
-                committer = committers.setdefault(owner, Committer(client, owner))
-                committer.commit(commit)
-                self.history(owner.ctime_ms).acknowledged.update(values)
-                if self.random.random() < 0.5:
-                    self.turns.begin(f"{run} tends", partial(self._tended, committer), process)
-            self.turns.step(f"notes batch {number}")
-            self.done[name] = max(self.done[name], number + 1)
-        for committer in committers.values():
-            committer.close()
+    def follower(self, name: str, batches: int) -> None:
+        """A query that may take over the lane of another one, whose rows it goes on behind."""
+        others = [query for query in self.queries.values() if query.follower is None]
+        if others and not self.makes_anew:
+            Query(self, name, batches, self.random.choice(others)).run()
 
-    def _tended(self, committer: Committer) -> None:
-        with suppress(BookKeeperError):
-            committer.tend(thoroughly=True)
+    def set_back(self) -> None:
+        """Somebody restores an older copy of a query's Spark checkpoint."""
+        queries = [query for query in self.queries.values() if query.sets_back]
+        if queries:
+            self.random.choice(queries).set_back()
 
-    def _entered(self, client: Any, name: str, run: str, number: int) -> LogRecord | None:
-        """As ``LogStreamWriter._enter``."""
-        query = StreamingQuery(name)
-        while True:
-            lane = lane_for_query(client, ADDRESS, query)
-            record = LogRegistry(client.metadata).get(lane)
-            if record.owner == run:
-                note_writer(client, ADDRESS, record, query)
-                return record
-            record, header = newest_header(client, lane, b"")
-            if header.last_batches.get(name, -1) >= number:
-                return None
-            with suppress(LogChangedError):
-                return claimed(client, ADDRESS, lane, run, query, header)
-
-    def _written(
-        self, client: Any, owner: LogRun, record: LogRecord, query: str, number: int, values: list[str]
+    def written(
+        self,
+        client: Any,
+        owner: LogRun,
+        record: LogRecord,
+        writer: str,
+        number: int,
+        values: list[str],
+        told: Fingerprint | None,
     ) -> Commit:
-        self.history(owner.ctime_ms).tried(f"{query}/{number}", values)
-        ledger = self._data_ledger(client, owner, record)
-        for value in each(values[: self.random.randrange(2)]):
-            # A speculative attempt, which no commit names.
-            ledger.append(value)
-        first = ledger.last_add_confirmed + 1
-        for value in each(values):
-            last = ledger.append(value)
-        item = EntryRange(ledger.ledger_id, first, last, len(values), sum(map(len, values)))
-        if self.fills_ledgers and self.random.random() < 0.7:
-            self._filled[owner] = ledger
-        told = Fingerprint(len(values), f"{number:016x}")
+        """What one task wrote, or two; each tells a range for each entry or so, and the commit names them merged."""
+        self.history(owner.ctime_ms).tried(f"{writer}/{number}/{len(values)}/{values[0]}", values)
+        ranges: list[EntryRange] = []
+        at = self.random.choice([len(values), len(values), self.random.randint(0, len(values))])
+        for part in filter(None, (values[:at], values[at:])):
+            ledger = self._data_ledger(client, owner, record)
+            for value in each(part[: self.random.randrange(2)]):
+                # A speculative attempt, which no commit names.
+                ledger.append(value)
+            for value in each(part):
+                entry = ledger.append(value)
+                ranges.append(EntryRange(ledger.ledger_id, entry, entry, 1, len(value)))
+            if self.fills_ledgers and self.random.random() < 0.7:
+                self._filled[owner] = ledger
         now_ms = max(1000, self.world.truth.now_ms)
-        return Commit(query, number, owner.run, owner.epoch, (item,), now_ms, fingerprint=told)
+        return Commit(writer, number, owner.run, owner.epoch, merged(ranges), now_ms, fingerprint=told)
 
     def _data_ledger(self, client: Any, owner: LogRun, record: LogRecord) -> Any:
         """A task fills a ledger, batch after batch, and closes it if it makes the next one."""
@@ -217,8 +195,8 @@ class Stage:
         record = begun_batch_write(client, ADDRESS, run)
         owner = LogRun.of_batch_write(replace(ADDRESS, name=record.name), record, run)
         values = values_of(writer, number, 2)
-        written = self._written(client, owner, record, writer, number, values)
-        commit = replace(written, query=txn + writer, fingerprint=None)
+        written = self.written(client, owner, record, writer, number, values, None)
+        commit = replace(written, query=txn + writer)
         committer = Committer(client, owner)
         # (False: the log has this version, or a later one. That one may be the first of a log that was made anew.)
         done = committer.commit_version(commit) if txn else committer.commit(commit) or True
@@ -276,8 +254,17 @@ class Stage:
                     # It goes on from its saved offset.
                     feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
                     feed.check(at)
-                end = feed.newest()
-                self.read(client, feed, at, end)
+                newest = end = feed.newest()
+                limit = Limit(self.random.choice([None, 1, 2, 5]), self.random.choice([None, 1, 30]))
+                if self.random.random() < 0.4:
+                    end = feed.limited(at, newest, limit)
+                    assert feed.rows(at, end) or not feed.rows(at, newest), (
+                        f"no row comes, and {feed.rows(at, newest)} wait"
+                    )
+                rows = self.read(client, feed, at, end)
+                assert end == newest or limit.rows is None or rows <= limit.rows, (
+                    f"{rows} rows come, of {limit.rows} that may"
+                )
                 at = end
             except (DataLossError, NoSuchLogError):
                 assert self.makes_anew
@@ -286,13 +273,15 @@ class Stage:
             except ReadError:
                 pass
 
-    def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> None:
-        """Read what is between two offsets: each row of it, in the order of each lane, but for those that were truncated."""
-        places = {lane: first for lane, (first, _) in feed.spans(at, end).items()}
+    def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> int:
+        """Read what is between two offsets: each row of it, in the order of each lane, but for those that were truncated. Returns
+        how many rows came."""
+        came, places = 0, {lane: first for lane, (first, _) in feed.spans(at, end).items()}
         ends = {lane: last for lane, (_, last) in feed.spans(at, end).items()}
         for piece, _ in feed.pieces(at, end):
             self.passed(client, feed, piece.lane, places[piece.lane], piece.position)
             places[piece.lane] = piece.position + piece.rows
+            came += piece.rows
             made_for = self.world.made_for[piece.ledger_id]
             assert made_for == feed.ctime_ms, f"ledger {piece.ledger_id} is of another log of the name"
             try:
@@ -305,6 +294,7 @@ class Stage:
                 self.history(feed.ctime_ms).seen(piece.lane, row, value)
         for lane, row in places.items():
             self.passed(client, feed, lane, row, ends[lane])
+        return came
 
     def passed(self, client: Any, feed: LogFeed, lane: int, first: int, last: int) -> None:
         """A reader does not get the rows of a lane from ``first`` to before ``last``: were they truncated?"""
@@ -331,7 +321,12 @@ class Stage:
         lane = self.random.choice(feed.lanes)
         rows = feed.all_rows(end)[lane]
         client.expires = False
-        truncate_log(client, lane_name(LOG, lane) if lane else f"{LOG}@0", self.random.randint(0, rows), b"")
+        row, name = self.random.randint(0, rows), lane_name(LOG, lane)
+        truncate_log(client, name if lane else f"{LOG}@0", row, b"")
+        record = self.world.record(name)
+        assert record is None or record.ctime_ms != feed.ctime_ms or record.first_position >= row, (
+            f"{name} was truncated at row {row}, and begins at row {record.first_position}"
+        )
 
     def alter(self) -> None:
         LogRegistry(self.client(object()).metadata).alter(LOG, ensemble_size=self.random.choice([3, 4, 5]))
@@ -354,17 +349,20 @@ class Stage:
                 truncate_expired(client, LOG, b"")
 
     def delete(self, name: str) -> None:
-        """Delete the log. A deletion that broke off is begun again."""
-        done = []
+        """Delete the log. A deletion that broke off is begun again: a log of which a part is gone stays so."""
+        done, begun = [], set[Actor | None]()
 
         def run(run: str, process: object) -> None:
-            client = self.client(process)
+            me, client = self.turns.current, self.client(process)
+            broke_off = {other for other in begun if other is not None and other.ended}
+            begun.add(me)
             client.deletes = LOG
             with suppress(NoSuchLogError):
                 delete_log(client, LOG, b"")
             done.append(run)
+            begun.difference_update(broke_off, {me})
 
-        self.again_and_again(name, run, lambda: bool(done))
+        self.again_and_again(name, run, lambda: bool(done) and not begun)
 
     def collect(self) -> None:
         collect_orphans(self.client(object()), LOG, b"")
@@ -372,9 +370,19 @@ class Stage:
     def end_some_lane(self) -> None:
         client: Any = self.client(object())
         record = LogRegistry(client.metadata).get(LOG)
-        lanes = [lane.number for lane in record.lanes if any(one.startswith("service:") for one in lane.writers)]
+        services = [lane for lane in record.lanes if any(one.startswith("service:") for one in lane.writers)]
+        lanes = [Lane(0, (BATCH_WRITES,)), *record.lanes] if self.random.random() < 0.5 else services
         if lanes:
-            end_lane(client, lane_name(LOG, self.random.choice(lanes)))
+            lane = self.random.choice(lanes)
+            try:
+                end_lane(client, f"{LOG}@{lane.number}")
+            except ConfigurationError as error:
+                newest = self.world.record(LOG)
+                there = newest is not None and newest.ctime_ms == record.ctime_ms and lane in newest.lanes
+                if there and BATCH_WRITES not in lane.writers:
+                    raise AssertionError(f"lane {lane.number} is there, and may not end: {error}") from error
+            else:
+                assert BATCH_WRITES not in lane.writers, f"lane {lane.number} has ended, which batch writes share"
 
     def ends(self) -> dict[int, int]:
         """Read everything once more, and tell how many rows each lane has."""

@@ -3,6 +3,7 @@
 * All readers see the same row at a place, at all times.
 * A row is at one place at most. What a writer was told is in the log is there.
 * A batch is there as a whole, its rows one behind the other, or not at all.
+* A row of a query's source is in the log once.
 * The batches of a query, and the rows of a producer, are in the order of their numbers, in one lane after the other.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+
+from tests.logs.schedules.queries import source_row
 
 Place = tuple[int, int]
 """A lane, and a row of it."""
@@ -25,6 +28,8 @@ class History:
         """The rows of each batch that was tried, by what its first row begins with."""
         self.acknowledged: set[str] = set()
         """The rows of which a writer was told that they are in the log."""
+        self.replayed: set[str] = set()
+        """The rows of batches that a query found in the log. Whoever reads it next may not see them yet."""
         self.places: dict[str, Place] = {}
         """Where a producer was told that a row is."""
 
@@ -46,6 +51,14 @@ class History:
             assert value not in found, f"{value} is at {found[value]} and at {place}"
             found[value] = place
         self.check_acknowledged()
+        lost = self.replayed - found.keys()
+        assert not lost, f"found there, and gone: {sorted(lost)}"
+        sources: dict[tuple[str, str], str] = {}
+        for value in found:
+            if (row := source_row(value)) is not None:
+                assert sources.setdefault(row, value) == value, (
+                    f"row {row} of a source is there twice: {value}, {sources[row]}"
+                )
         for value, place in self.places.items():
             assert found[value] == place, f"{value} was to be at {place}, and is at {found[value]}"
         for batch, values in self.batches.items():

@@ -14,16 +14,26 @@ from bookspark.logs import LogRegistry, delete_log
 from bookspark.logs.chain.maintenance import collect_orphans
 from bookspark.logs.chain.registry import KIND
 from bookspark.protocol.logs.log_options import LogOptions
-from bookspark.protocol.logs.log_record import NoSuchLogError
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, NoSuchLogError
 from tests.logs.schedules.actors import LOG, Stage
 from tests.logs.schedules.cluster import World
 from tests.logs.schedules.groups import Groups, stand_ins
 from tests.logs.schedules.stand_ins import All, notes_for_whom, small, threads_as_actors
 from tests.logs.schedules.turns import Turns
 
-CALM_FROM, STEPS_MAX = 1500, 15_000
+CALM_FROM, STEPS_MAX = 1500, 30_000
 """When faults end, and when everything that was begun has ended by far."""
 STEPS_TOLD = 120
+
+
+OF_SOMEBODY_ELSE = {
+    "ensemble_size": 3,
+    "write_quorum": 3,
+    "ack_quorum": 2,
+    "password": b"",
+    "custom_metadata": {LOG_LABEL: LOG.encode(), EPOCH_LABEL: b"theirs"},
+}
+"""A ledger with the log's label, of an epoch that is no number."""
 
 
 class Kind(Enum):
@@ -41,6 +51,8 @@ class Kind(Enum):
     """Groups of readers save their places; the log is deleted and made anew, or its rows expire, or neither."""
     OFFLOAD_ANEW = "offload-anew"
     """It is offloaded, and deleted and made anew."""
+    QUERIES = "queries"
+    """Checkpoints of its queries are set back, queries follow one another, and lanes end, again and again."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
@@ -52,7 +64,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
     world.faults.lost_adds = random.choice([0.0, 0.01, 0.05])
     world.faults.lost_writes = random.choice([0.0, 0.01, 0.05])
     world.faults.refused = random.choice([0.0, 0.0, 0.01, 0.03])
-    turns.crash_chance = random.choice([0.0, 0.002, 0.01])
+    turns.crash_chance, turns.pause_chance = random.choice([0.0, 0.002, 0.01]), random.choice([0.0, 0.003, 0.03])
     turns.calm_from, turns.calm = (
         CALM_FROM,
         partial(vars(world.faults).update, lost_adds=0.0, lost_writes=0.0, refused=0.0),
@@ -69,12 +81,18 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "truncations": random.choice([0, 0, 1, 3]),
         "collections": random.choice([0, 1, 2]),
         "alterations": random.choice([0, 0, 1, 3]),
-        "ended lanes": random.choice([0, 0, 1, 2]),
+        "ended lanes": random.choice([0, 0, 1, 3]),
+        "followers": random.choice([0, 0, 0, 1, 2]),
+        "restored checkpoints": random.choice([0, 0, 0, 1, 2]),
     }
     if stage.makes_anew:
         begun["deletions"] = random.randrange(1, 4)
         begun["collections"] += random.choice([0, 3, 6])
         begun["batch writes"] += random.choice([0, 3])
+    if kind is Kind.QUERIES:
+        often = {"queries": [1, 2], "followers": [0, 1, 2], "restored checkpoints": [0, 4, 8], "ended lanes": [0, 3, 6]}
+        begun |= {what: random.choice(counts) for what, counts in often.items()}
+        begun |= {"batch writes": random.choice([0, 3]), "services": random.randrange(2)}
     if beside is Kind.RETENTION:
         begun["expiries"] = random.randrange(1, 3)
     offloads = None
@@ -109,6 +127,8 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             True,
         ),
         "deletions": lambda n: (f"deletion{n}", partial(stage.delete, f"deletion{n}"), True),
+        "followers": lambda n: (f"follower{n}", partial(stage.follower, f"follower{n}", random.randrange(1, 5)), True),
+        "restored checkpoints": lambda n: (f"restorer{n}", stage.set_back, False),
         "ended lanes": lambda n: (f"ender{n}", stage.end_some_lane, False),
     }
     for what, count in begun.items():
@@ -125,6 +145,8 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             notes_for_whom(world.made_for),
         ):
             LogRegistry(world.records).create(LOG, LogOptions(), b"")
+            if random.random() < 0.3:
+                world.client(None).create_ledger(**OF_SOMEBODY_ELSE)
             turns.run()
             _end(stage, world, offloads, groups)
     except Exception as error:

@@ -2,6 +2,11 @@
 
 Laws, judged at the moment of each change:
 
+* A ledger comes into a chain while it is there, and while a writer of its epoch may still commit: any other one may be an orphan
+  that somebody deletes.
+* What is truncated stays truncated.
+* A lane ends with all the rows that it has, and nobody writes it again.
+* A ledger whose epoch is no number is somebody else's: only the deletion of the log deletes it.
 * No ledger is deleted that the log has a use for: one that the chain names, one with rows that are not truncated and that nobody
   has copied to a table, and the one that the newest commit opened.
 * Retention truncates whole commits, and only those that are beyond one of its bounds: older than that, by the latest clock there
@@ -10,15 +15,18 @@ Laws, judged at the moment of each change:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit, decode_header, decode_record
 from bookspark.logs.chain.registry import KIND
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.protocol.logs.commits import Commit, Position
-from bookspark.protocol.logs.lanes import lane_of
-from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.lanes import lane_name, lane_of, writer_of
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
+from bookspark.protocol.logs.orphans import epoch_of
 
 if TYPE_CHECKING:
     from tests.logs.schedules.cluster import World
@@ -34,6 +42,8 @@ class Truth:
         self.bounds_ms: set[int] = set()
         """The times for which rows were to stay, one after the other; and the bytes."""
         self.bounds_bytes: set[int] = set()
+        self.lanes_of: dict[str, list[str]] = defaultdict(list)
+        """The lanes that each writer got, one after the other, as their owner or by the index. (Not for logs of one name.)"""
         self.seen: Callable[[int, int, int, str], None]
         """Is told each row that retention takes: when the log was made, lane, position and value. Perhaps nobody has read it."""
 
@@ -56,9 +66,59 @@ class Truth:
                 after = after.followed_by(commit)
                 yield commit, after
 
-    def deleted(self, ledger_id: int) -> None:
-        """A ledger is about to be deleted. Raises AssertionError."""
+    def changed(self, before: LogRecord, after: LogRecord) -> None:
+        """A lane's record is about to be another one. Raises AssertionError."""
+        live = {before.epoch, *(write.epoch for write in before.batch_writes)} if before.ended_rows is None else set()
+        there = {link.ledger_id for link in before.commit_ledgers}
+        for link in after.commit_ledgers:
+            if link.ledger_id not in there:
+                try:
+                    labels = self._world.records.read_ledger(link.ledger_id).value.custom_metadata
+                except NoSuchLedgerError as error:
+                    raise AssertionError(
+                        f"{after.name} is to name ledger {link.ledger_id}, which is deleted"
+                    ) from error
+                assert epoch_of(labels) in live, (
+                    f"{after.name} is to name ledger {link.ledger_id} of an epoch that is over"
+                )
+        assert after.first_position >= before.first_position, f"rows of {after.name} are no more truncated"
+        if before.ended_rows is None and after.ended_rows is not None:
+            rows = self._rows(before)
+            assert after.ended_rows == rows, f"{after.name} is to end with {after.ended_rows} rows, and has {rows}"
+        if before.ended_rows is not None:
+            writers = [(one.ended_rows, one.epoch, one.owner, one.batch_writes) for one in (before, after)]
+            assert writers[0] == writers[1], f"{after.name} has ended, and is to go on: {writers}"
+        self._given_out(before, after)
+
+    def _given_out(self, before: LogRecord, after: LogRecord) -> None:
+        """Note who gets a lane."""
+        known = {(writer, lane.number) for lane in before.lanes for writer in lane.writers}
+        got = [
+            (writer, lane_name(after.name, lane.number))
+            for lane in after.lanes
+            for writer in lane.writers
+            if (writer, lane.number) not in known
+        ]
+        if after.owner_query != before.owner_query:
+            got.append((writer_of(after.owner_query), after.name))
+        for writer, name in got:
+            if name not in self.lanes_of[writer]:
+                self.lanes_of[writer].append(name)
+
+    def _rows(self, record: LogRecord) -> int:
+        """The rows of a lane that were acknowledged, or are settled."""
+        found = list(self.commits(record))
+        if not found:
+            return 0
+        commit, after = found[-1]
+        open_rows = 0 if commit.open_ledger is None else self._world.ledgers[commit.open_ledger].acknowledged
+        return after.rows + open_rows
+
+    def deleted(self, ledger_id: int, with_its_log: bool) -> None:
+        """A ledger is about to be deleted. ``with_its_log``: by who deletes a log. Raises AssertionError."""
+        theirs = not self._labels(ledger_id).get(EPOCH_LABEL, b"0").isdigit()
         for record in self.lanes():
+            assert with_its_log or not theirs, f"ledger {ledger_id} is deleted, and is of no writer of {record.name}"
             assert ledger_id not in [link.ledger_id for link in record.commit_ledgers], (
                 f"ledger {ledger_id} is deleted, and the chain of {record.name} names it"
             )
@@ -71,6 +131,10 @@ class Truth:
                     f"ledger {ledger_id} is deleted, and has rows of {record.name} before {after.rows}; gone: {gone}"
                 )
             assert ledger_id != newest, f"ledger {ledger_id} is deleted, and {record.name} has it open"
+
+    def _labels(self, ledger_id: int) -> Mapping[str, bytes]:
+        there = ledger_id in self._world.records.list_ledgers()
+        return self._world.records.read_ledger(ledger_id).value.custom_metadata if there else {}
 
     def expired(self, before: LogRecord, after: LogRecord) -> None:
         """Retention has truncated a lane. Raises AssertionError."""

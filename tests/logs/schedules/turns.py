@@ -29,6 +29,8 @@ class Actor:
         self.name, self.process, self.lasts, self._turns, self._does = name, process, lasts, turns, does
         self.may_go_on = threading.Semaphore(0)
         self.ended = self.crashed = False
+        self.stands_until = 0
+        """The step before which it does not go on: its process stands still."""
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -52,7 +54,7 @@ class Turns:
         self.random, self.steps_max = random, steps_max
         self.back = threading.Semaphore(0)
         self.steps = 0
-        self.crash_chance = 0.0
+        self.crash_chance = self.pause_chance = 0.0
         self.calm_from, self.calm = steps_max, lambda: None
         """From which step on nothing goes wrong any more, and what is called then."""
         self.told: list[str] = []
@@ -85,6 +87,13 @@ class Turns:
             raise Crashed
         self.told.append(f"{actor.name}: {what}")
 
+    def crash_current(self) -> None:
+        """The process of the actor that calls dies. Raises Crashed."""
+        actor = self.current
+        assert actor is not None
+        self.crash(actor)
+        raise Crashed
+
     def crash(self, actor: Actor) -> None:
         """End the actor's process."""
         for other in self._actors:
@@ -95,12 +104,14 @@ class Turns:
     def run(self) -> None:
         """Until all actors have ended. Raises the first error of one, and HangsError."""
         while living := [actor for actor in self._actors if not actor.ended]:
-            actor = self.random.choice(living)
+            actor = self.random.choice([one for one in living if one.stands_until <= self.steps] or living)
             if not actor.lasts and self.random.random() < self.crash_chance:
                 self.crash(actor)
+            if self.random.random() < self.pause_chance:
+                actor.stands_until = self.steps + self.random.randrange(300)
             self.steps += 1
             if self.steps == self.calm_from:
-                self.crash_chance = 0.0
+                self.crash_chance = self.pause_chance = 0.0
                 self.calm()
             if self.steps > self.steps_max:
                 raise HangsError(f"{self.steps_max} steps, and these go on: {[one.name for one in living]}")
