@@ -2,7 +2,10 @@
 
 Law: an entry that was acknowledged is served as it was, or Unknown; it is never denied, and never another one. A fence holds, or
 is told to be unsure. A boot is lossy only if something that was acknowledged may be lost. Where nothing was injected but kills,
-power cuts and full disks, everything is there. Nothing ends in an exception but a boot, and that one says what is damaged.
+power cuts and full disks, everything is there. A sparse read passes over nothing that is there or may be lost. Nobody is told of
+a fence that nobody asked for, or of an LAC that nobody told; who has another password changes nothing. An id of which something
+is held is given to no other ledger, also if an older copy of the metadata is put back. Nothing ends in an exception but a boot,
+and that one says what is damaged.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import re
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,16 +25,19 @@ from bookspark.bookie.commit.commit_items import NoteSync
 from bookspark.bookie.steps import run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
+from bookspark.daemon.lost_records import keep_lost_records
 from bookspark.errors import BookieError, StorageError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.ledger.responses import Negative
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import LOSSES, drawn
-from bookspark.wire.header import Status
-from tests.bookie.kit import KEY, config
+from bookspark.wire.entry_batch import EntryBatch
+from bookspark.wire.header import Status, decode
+from tests.bookie.kit import KEY, OTHER_KEY, add_frame, config
 from tests.bookie.known_open import KNOWN_OPEN, LOST_WITHIN_A_SECOND, MARKER_VANISHED
 from tests.bookie.stepped import AtOnce, Promises, Stepped, overlapping_syncs, sync_in_background, without_threads
 from tests.bookie.stories import RECOVERY, VOLATILE, Step, Story
@@ -42,7 +49,9 @@ _PAYLOADS = (b"payload", b"x" * 300, b"volatile")
 _VOLATILE_SLOT = 2
 _BOOTS_MAX = 5
 """How often a boot is tried, where something was injected: each file may have an error to tell."""
-_QUIET = frozenset({"add", "confirm", "fence", "room", "fault", "background", "idle", "new", "sync", "full"})
+_QUIET = frozenset(
+    {"add", "confirm", "fence", "room", "fault", "background", "idle", "new", "sync", "full", "close", "backup"}
+)
 """Steps that change nothing of what a check could find."""
 
 
@@ -75,13 +84,22 @@ class History(Stepped):
         self.lied = self.disk_lost_a_write = False
         self.lossy = False
         """Was there a lossy boot?"""
+        self.apart = False
+        """Was a boot without one of the directories?"""
+        self.fence_asked: set[int] = set()
+        self.told: dict[int, int] = {}
+        """The highest LAC that was told of each ledger."""
+        self.added: list[tuple[int, list[int]]] = []
+        """Of adds: the ledger, and the answer."""
         self.killed = True
         self.boots = self.power_cuts = 0
         self.noted: tuple[dict[int, set[int]], set[int]] = ({}, set())
         """What was acknowledged, and fenced, when the notes were made durable last."""
         self.lost_early: dict[int, set[int]] = {}
         """Early acknowledged entries that a lossy boot did not find."""
+        self.promises = Promises()
         self.slots = [self.new_ledger() for _ in _PAYLOADS]
+        self.do_backup()
         settings = config(
             *paths,
             entry_log_bytes_max=story.entry_log_bytes_max,
@@ -89,10 +107,12 @@ class History(Stepped):
             background_sync_interval_ms=3_600_000,
             background_sync_bytes=story.background_sync_bytes,
         )
-        super().__init__(settings, FaultyFileSystem(self.disk), Promises())
+        super().__init__(settings, FaultyFileSystem(self.disk), self.promises)
 
     def new_ledger(self) -> int:
         ledger_id = self.metadata.new_ledger_id()
+        if not self.hurt and not self.lossy:
+            assert not self.promises.acked.get(ledger_id), f"given out again: {ledger_id}"
         self.metadata.create_ledger(ledger_metadata(ledger_id, master_key=KEY))
         return ledger_id
 
@@ -117,16 +137,39 @@ class History(Stepped):
 
     def do_add(self, slot: int, first: int, count: int, flags: int) -> None:
         flags |= VOLATILE if slot == _VOLATILE_SLOT else 0
-        self.add(self.slots[slot], first, first + count - 1, flags=flags, payload=_PAYLOADS[slot])
+        ledger_id = self.slots[slot]
+        answer = self.add(ledger_id, first, first + count - 1, flags=flags, payload=_PAYLOADS[slot])
+        self.added.append((ledger_id, answer))
 
     def do_commit(self) -> None:
         self.commit()
 
     def do_fence(self, slot: int) -> None:
+        self.fence_asked.add(self.slots[slot])
         self.fence(self.slots[slot])
 
     def do_confirm(self, slot: int, entry_id: int) -> None:
-        self.confirm(self.slots[slot], entry_id)
+        ledger_id = self.slots[slot]
+        self.told[ledger_id] = max(entry_id, self.told.get(ledger_id, -1))
+        self.confirm(ledger_id, entry_id)
+
+    def do_stranger(self, slot: int, what: str) -> None:
+        """Somebody with another password, where the bookie knows the right one for sure."""
+        ledger_id = self.slots[slot]
+        self.commit()
+        if not (self.promises.acked.get(ledger_id) or ledger_id in self.promises.fenced) or self.lied or self.lossy:
+            return
+        answers: list[int] = []
+        if what == "add":
+            frame = add_frame(ledger_id, 0, payload=b"stranger", master_key=OTHER_KEY, flags=RECOVERY)
+            header, crc = decode(frame, 88)
+            self.storage.add(header, EntryBatch.checked(frame, header, crc), answers.append)
+        elif what == "fence":
+            self.storage.fence(ledger_id, OTHER_KEY, answers.append)
+        else:
+            self.storage.write_last_add_confirmed(ledger_id, OTHER_KEY, 99, answers.append)
+        self.commit()
+        assert Status.OK not in answers, f"granted: a stranger's {what} of {ledger_id}"
 
     def do_sync(self) -> None:
         """The writer of the VD ledger asks for a sync."""
@@ -142,6 +185,36 @@ class History(Stepped):
     def do_new(self, slot: int) -> None:
         """The old ledger stays."""
         self.slots[slot] = self.new_ledger()
+
+    def do_close(self, slot: int) -> None:
+        """Its writer closes the ledger: the metadata says so from now on."""
+        self.commit()
+        ledger_id = self.slots[slot]
+        if ledger_id in self.metadata.list_ledgers():
+            metadata, version = self.metadata.read_ledger(ledger_id)
+            last = max(self.promised(ledger_id), default=-1)
+            closed = replace(metadata, state=LedgerState.CLOSED, last_entry_id=last, length=max(0, last + 1))
+            self.metadata.write_ledger(closed, version)
+        self.slots[slot] = self.new_ledger()
+
+    def do_backup(self) -> None:
+        """Somebody copies the metadata."""
+        world = self.metadata._world
+        self.copied = world.ledger_ids, world.highest_given, dict(world.documents)
+
+    def do_put_back(self) -> None:
+        """The copy is put back, and the bookie starts."""
+        self.killed = True
+        world = self.metadata._world
+        world.ledger_ids, world.highest_given, documents = self.copied
+        world.documents = dict(documents)
+        self.boot("")
+        there = self.metadata.list_ledgers()
+        self.slots = [one if one in there else self.new_ledger() for one in self.slots]
+
+    def do_collect(self) -> None:
+        self.commit()
+        run_steps(self.storage.garbage_collection.collect(self.metadata), self.commit)
 
     def do_delete(self, slot: int) -> None:
         self.commit()
@@ -247,6 +320,16 @@ class History(Stepped):
         self.killed = True
         self.boot(fault)
 
+    def do_without(self, number: int, kill: bool) -> None:
+        """A boot without one of the directories. The next one has it again."""
+        self.hurt = self.apart = True
+        if kill:
+            self.killed = True
+        else:
+            with suppress(StorageError):
+                self.storage.close()
+        self.boot("", [f"/disk{number}"][: self.story.disks - 1])
+
     def do_crash(self, seed: int, fault: str) -> None:
         """A power cut: one of ``LOSSES``, or one that is drawn."""
         self.killed = True
@@ -259,7 +342,7 @@ class History(Stepped):
         self.disk = self.disk.crashed(LOSSES[seed] if seed < 0 else drawn(seed))
         self.boot(fault)
 
-    def boot(self, fault: str) -> None:
+    def boot(self, fault: str, without: Sequence[str] = ()) -> None:
         """A boot that fails because of ``fault``, of a full disk, or of an error that nobody was told yet, is tried again."""
         self.hurt |= bool(fault)
         # A note may be behind. Without one nothing but what lies there tells of a loss.
@@ -268,7 +351,7 @@ class History(Stepped):
         for left in range(_BOOTS_MAX)[::-1]:
             self.files = FaultyFileSystem(self.disk, *filter(None, [fault]))
             try:
-                self.open(reached)
+                self.open(reached, without)
                 return
             except (StorageError, BookieError, OSError) as error:
                 if not left and self.lied:
@@ -277,7 +360,7 @@ class History(Stepped):
                     raise
                 self.killed, fault, self.disk.capacity_bytes = True, "", 1 << 50
 
-    def open(self, reached: Mapping[str, Reach] = NOTHING_NOTED) -> None:
+    def open(self, reached: Mapping[str, Reach] = NOTHING_NOTED, without: Sequence[str] = ()) -> None:
         self.boots += 1
         self.storage = Storage(
             self._settings,
@@ -285,6 +368,7 @@ class History(Stepped):
             # As the kernel's: no flipped bit makes another one of it.
             boot_id=str(uuid.uuid5(uuid.NAMESPACE_OID, str(self.power_cuts))) if self.story.trusts_boot_id else "",
             check_fence=fence_check(self.metadata, ME),
+            without=without,
         ).open(reached)
         why = why_lossy(self.storage.lossy_boots, ())
         if why:
@@ -292,6 +376,7 @@ class History(Stepped):
             fence_what_may_be_lost(self.storage, self.metadata, ME, (), lambda text: None)
             self.storage.lossy_boots.phase_one_is_over()
             self.lossy = True
+        keep_lost_records(self.storage, self.metadata)
         self.storage.start(lambda function, *arguments: function(*arguments))
         self.settle_early(why)
 
@@ -380,14 +465,37 @@ class History(Stepped):
                 else:
                     assert not isinstance(refusal, Negative), f"denied: {ledger_id}/{first} was acknowledged: {refusal}"
                     assert self.hurt or first in may_be_gone, f"gone: {ledger_id}/{first} without a fault: {refusal}"
+            self.check_sparse(ledger_id)
+        if not self.lossy:
+            told = [ledger_id for ledger_id, answer in self.added if answer == [Status.FENCED]]
+            assert self.fence_asked.issuperset(told), f"told of a fence: {told}, and nobody fenced"
+        self.added.clear()
         for ledger_id in self.promises.fenced:
             ledger = self.storage.holdings.control.known(ledger_id)
             assert ledger.fenced or ledger.fence_unsure or ledger.limbo, f"forgotten: the fence of {ledger_id}"
         for ledger_id, confirmed in self.promises.confirmed.items():
             known = self.storage.ledger(ledger_id)
-            assert self.lied or (known is not None and (known.last_add_confirmed >= confirmed or known.limbo)), (
-                f"forgotten: the explicit LAC {confirmed} of {ledger_id}: {known}"
+            assert (
+                self.lied
+                or self.apart
+                or (known is not None and (known.last_add_confirmed >= confirmed or known.limbo))
+            ), f"forgotten: the explicit LAC {confirmed} of {ledger_id}: {known}"
+
+        for ledger_id in self.promises.asked:
+            known = self.storage.ledger(ledger_id)
+            confirmed = -1 if known is None else known.last_add_confirmed
+            assert self.lied or confirmed <= self.told.get(ledger_id, -1), (
+                f"an LAC of {ledger_id} that nobody told: {known}"
             )
+
+    def check_sparse(self, ledger_id: int) -> None:
+        """What a sparse read passes over, it denies."""
+        wanted = self.promised(ledger_id)
+        if wanted:
+            plan = self.storage.plan_read(ledger_id, wanted[0], wanted[-1], 0, sparse=True)
+            given = {one for piece in plan.pieces for one in range(piece.first, piece.last + 1)}
+            passed = [one for one in wanted if one <= plan.end and one not in given]
+            assert not passed, f"denied: {passed} of {ledger_id} were passed over, and acknowledged"
 
 
 def failure_of(story: Story) -> str:
