@@ -14,14 +14,25 @@ from bookspark.wire.header import Flag
 
 Step = tuple[Any, ...]
 RECOVERY, VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
-TROUBLES = ("none", "space", "io", "lie", "all", "apart")
+TROUBLES = ("none", "space", "io", "lie", "all", "apart", "control")
 """What is injected besides kills and power cuts: nothing, full disks, I/O errors, one lie of a disk, all of it; or
-directories are out of use at some boots."""
+directories are out of use at some boots, with little of all else, or with bits that flip in control logs."""
 
 _KINDS = (
     *("add", "commit", "background", "idle", "sync", "fence", "confirm", "second", "checkpoint", "seal", "reclaim"),
     *("scrub", "delete", "new", "close", "stranger", "backup", "put_back", "collect", "heal", "stop", "kill", "crash"),
+    "again",
 )
+_APART = ("apart", "control")
+_DISKS = {"apart": [2], "control": [1, 2, 2, 3]}
+"""How many disks there may be, where it is not one or two."""
+_MUCH_OF_CONTROL = {
+    **dict.fromkeys(("fence", "confirm", "new", "close", "put_back", "collect", "second", "again", "stranger"), 3.0),
+    **dict.fromkeys(("add", "reclaim", "seal", "scrub"), 0.4),
+}
+"""Where the story is about control logs, there are few entries."""
+_HEALINGS = ((), (), (1.0, 1), (0.5,), (0.5, 1))
+"""All, but what is on no other bookie, or a part of the ledgers (``History.do_heal``)."""
 _PATHS = ("*", "*", "/disk0/*", "*/control*", "*/logs/*", "*.arrow*", "*.synced", "*/checkpoint*", "*/unclean*")
 _IO = ("*", "read", "write", "sync", "open", "create", "sync_directory", "rename", "unlink", "truncate", "size", "list")
 
@@ -53,7 +64,7 @@ def drawn_story(trouble: str, seed: int) -> Story:
         )
         steps[place:place] = [_lie(source), *([after] if after else [])]
     return Story(
-        disks=2 if trouble == "apart" else source.choice([1, 1, 2]),
+        disks=source.choice(_DISKS.get(trouble, [1, 1, 2])),
         entry_log_bytes_max=source.choice([1500, 2500]),
         journal=source.random() < 0.7,
         background_sync_bytes=source.choice([1, 1000, 100_000]),
@@ -84,6 +95,7 @@ def _step(source: random.Random, trouble: str, often: Mapping[str, float]) -> St
     slot = source.randrange(3)
     kinds: dict[str, tuple[float, Callable[[], Step]]] = {
         "add": (45, lambda: ("add", slot, source.randint(0, 12), source.randint(1, 4), source.choice([0, 0, 0, RECOVERY]))),
+        "again": (3, lambda: ("again",)),
         "commit": (16, lambda: ("commit",)),
         "background": (4, lambda: ("background",)),
         "idle": (1, lambda: ("idle",)),
@@ -102,8 +114,9 @@ def _step(source: random.Random, trouble: str, often: Mapping[str, float]) -> St
         "backup": (1, lambda: ("backup",)),
         "put_back": (1, lambda: ("put_back",)),
         "collect": (1, lambda: ("collect",)),
-        "without": (9 if trouble == "apart" else 0, lambda: ("without", source.randrange(2), source.random() < 0.5)),
-        "heal": (9 if trouble == "apart" else 3, lambda: ("heal",)),
+        "without": (9 if trouble in _APART else 0, lambda: ("without", source.randrange(2), source.random() < 0.5)),
+        "heal": (9 if trouble in _APART else 3, lambda: ("heal", *source.choice(_HEALINGS))),
+        "flip_control": (3 if trouble == "control" else 0, lambda: _control_flip(source)),
         "stop": (3, lambda: ("stop", _boot_fault(source, trouble))),
         "kill": (4, lambda: ("kill", _boot_fault(source, trouble))),
         "crash": (5, lambda: ("crash", _power_cut(source), _boot_fault(source, trouble))),
@@ -112,8 +125,14 @@ def _step(source: random.Random, trouble: str, often: Mapping[str, float]) -> St
         "room": (3 if trouble in ("space", "all") else 0, lambda: ("room",)),
         "evict": (3 if trouble != "none" else 0, lambda: ("evict",)),
     }  # fmt: skip
-    [kind] = source.choices(list(kinds), [weight * often.get(kind, 1.0) for kind, (weight, _) in kinds.items()])
+    much = _MUCH_OF_CONTROL if trouble == "control" else {}
+    weights = [weight * often.get(kind, 1.0) * much.get(kind, 1.0) for kind, (weight, _) in kinds.items()]
+    [kind] = source.choices(list(kinds), weights)
     return kinds[kind][1]()
+
+
+def _control_flip(source: random.Random) -> Step:
+    return ("flip_control", source.randrange(3), source.random(), source.randrange(8))
 
 
 def _power_cut(source: random.Random) -> int:
