@@ -7,16 +7,32 @@ when it is its turn, so a story stays one when others of its steps are left out.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bookspark.wire.header import Flag
 
 Step = tuple[Any, ...]
 RECOVERY, VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
-TROUBLES = ("none", "space", "io", "lie", "all")
-"""What is injected besides kills and power cuts: nothing, full disks, I/O errors, one lie of a disk, all of it."""
+TROUBLES = ("none", "space", "io", "lie", "all", "apart", "control")
+"""What is injected besides kills and power cuts: nothing, full disks, I/O errors, one lie of a disk, all of it; or
+directories are out of use at some boots, with little of all else, or with bits that flip in control logs."""
 
+_KINDS = (
+    *("add", "commit", "background", "idle", "sync", "fence", "confirm", "second", "checkpoint", "seal", "reclaim"),
+    *("scrub", "delete", "new", "close", "stranger", "backup", "put_back", "collect", "heal", "stop", "kill", "crash"),
+    "again",
+)
+_APART = ("apart", "control")
+_DISKS = {"apart": [2], "control": [1, 2, 2, 3]}
+"""How many disks there may be, where it is not one or two."""
+_MUCH_OF_CONTROL = {
+    **dict.fromkeys(("fence", "confirm", "new", "close", "put_back", "collect", "second", "again", "stranger"), 3.0),
+    **dict.fromkeys(("add", "reclaim", "seal", "scrub"), 0.4),
+}
+"""Where the story is about control logs, there are few entries."""
+_HEALINGS = ((), (), (1.0, 1), (0.5,), (0.5, 1))
+"""All, but what is on no other bookie, or a part of the ledgers (``History.do_heal``)."""
 _PATHS = ("*", "*", "/disk0/*", "*/control*", "*/logs/*", "*.arrow*", "*.synced", "*/checkpoint*", "*/unclean*")
 _IO = ("*", "read", "write", "sync", "open", "create", "sync_directory", "rename", "unlink", "truncate", "size", "list")
 
@@ -37,7 +53,9 @@ class Story(NamedTuple):
 def drawn_story(trouble: str, seed: int) -> Story:
     """The story of a seed. ``trouble``: one of ``TROUBLES``."""
     source = random.Random(f"{trouble} {seed}")
-    steps = [_step(source, trouble) for _ in range(source.randint(10, 60))]
+    # Half of the stories have much of some kinds of steps, and little of others.
+    often = {} if source.random() < 0.5 else {kind: source.choice([0.2, 1.0, 1.0, 4.0]) for kind in sorted(_KINDS)}
+    steps = [_step(source, trouble, often) for _ in range(source.randint(10, 60))]
     if trouble in ("lie", "all"):
         # Something is to be there that the lie is about, and something soon after that looks at it.
         place = source.randint(5, len(steps))
@@ -46,7 +64,7 @@ def drawn_story(trouble: str, seed: int) -> Story:
         )
         steps[place:place] = [_lie(source), *([after] if after else [])]
     return Story(
-        disks=source.choice([1, 1, 2]),
+        disks=source.choice(_DISKS.get(trouble, [1, 1, 2])),
         entry_log_bytes_max=source.choice([1500, 2500]),
         journal=source.random() < 0.7,
         background_sync_bytes=source.choice([1, 1000, 100_000]),
@@ -73,10 +91,11 @@ def shortened(story: Story, fails: Callable[[Story], bool]) -> Story:
     return story
 
 
-def _step(source: random.Random, trouble: str) -> Step:
+def _step(source: random.Random, trouble: str, often: Mapping[str, float]) -> Step:
     slot = source.randrange(3)
     kinds: dict[str, tuple[float, Callable[[], Step]]] = {
         "add": (45, lambda: ("add", slot, source.randint(0, 12), source.randint(1, 4), source.choice([0, 0, 0, RECOVERY]))),
+        "again": (3, lambda: ("again",)),
         "commit": (16, lambda: ("commit",)),
         "background": (4, lambda: ("background",)),
         "idle": (1, lambda: ("idle",)),
@@ -90,7 +109,14 @@ def _step(source: random.Random, trouble: str) -> Step:
         "scrub": (3, lambda: ("scrub",)),
         "delete": (2, lambda: ("delete", slot)),
         "new": (1, lambda: ("new", slot)),
-        "heal": (3, lambda: ("heal",)),
+        "close": (2, lambda: ("close", slot)),
+        "stranger": (3, lambda: ("stranger", slot, source.choice(["add", "fence", "confirm"]))),
+        "backup": (1, lambda: ("backup",)),
+        "put_back": (1, lambda: ("put_back",)),
+        "collect": (1, lambda: ("collect",)),
+        "without": (9 if trouble in _APART else 0, lambda: ("without", source.randrange(2), source.random() < 0.5)),
+        "heal": (9 if trouble in _APART else 3, lambda: ("heal", *source.choice(_HEALINGS))),
+        "flip_control": (3 if trouble == "control" else 0, lambda: _control_flip(source)),
         "stop": (3, lambda: ("stop", _boot_fault(source, trouble))),
         "kill": (4, lambda: ("kill", _boot_fault(source, trouble))),
         "crash": (5, lambda: ("crash", _power_cut(source), _boot_fault(source, trouble))),
@@ -99,8 +125,14 @@ def _step(source: random.Random, trouble: str) -> Step:
         "room": (3 if trouble in ("space", "all") else 0, lambda: ("room",)),
         "evict": (3 if trouble != "none" else 0, lambda: ("evict",)),
     }  # fmt: skip
-    [kind] = source.choices(list(kinds), [weight for weight, _ in kinds.values()])
+    much = _MUCH_OF_CONTROL if trouble == "control" else {}
+    weights = [weight * often.get(kind, 1.0) * much.get(kind, 1.0) for kind, (weight, _) in kinds.items()]
+    [kind] = source.choices(list(kinds), weights)
     return kinds[kind][1]()
+
+
+def _control_flip(source: random.Random) -> Step:
+    return ("flip_control", source.randrange(3), source.random(), source.randrange(8))
 
 
 def _power_cut(source: random.Random) -> int:

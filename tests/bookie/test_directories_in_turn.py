@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import fence_what_may_be_lost, why_lossy
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.ledger.responses import Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
@@ -28,7 +30,8 @@ class Bookie(Stepped):
     def __init__(self) -> None:
         self.away: tuple[str, ...] = ()
         self.metadata = MemoryStore()
-        super().__init__(config(Path(A), Path(B)), FaultyFileSystem(MemoryFileSystem(A, B)), Promises())
+        self.disk = MemoryFileSystem(A, B)
+        super().__init__(config(Path(A), Path(B)), FaultyFileSystem(self.disk), Promises())
 
     def open(self) -> None:
         self.storage = Storage(self._settings, self.files, without=self.away).open()
@@ -125,3 +128,51 @@ def test_a_directory_that_comes_back_after_the_others_were_healed_changes_nothin
     bookie.boot()
     boots = bookie.storage.lossy_boots
     assert (boots.mark, boots.healed_boot) == (mark, mark.boot)
+
+
+def test_a_mark_that_a_damaged_control_log_lost_leaves_no_number_to_the_next_lossy_boot(bookie):
+    """B has no room for what A tells, and A's control log loses the mark, but not the end of the limbo: the boot counted from 1
+    again, so that end held for what it lost itself. An entry that had been acknowledged was denied. Found by ``boots``."""
+    ledger_id = bookie.metadata.new_ledger_id()
+    bookie.metadata.create_ledger(ledger(ledger_id, master_key=KEY))
+    adding = bookie.add(ledger_id, 0, 9)
+    bookie.commit()
+    bookie.seal()
+    bookie.boot(B)
+    bookie.heal()
+    closed = ledger(ledger_id, master_key=KEY, state=LedgerState.CLOSED, last_entry_id=9, length=10)
+    bookie.metadata.write_ledger(closed, bookie.metadata.read_ledger(ledger_id).version)
+    bookie.files.add("create /b/control* 1.. no-space")
+    bookie.boot()
+    bookie.storage.close()
+    bookie.files.clear()
+    content = bookie.disk.files()[f"{A}/control.log"]
+    for found in re.finditer(b"lossy boot", content):
+        bookie.disk.flip(f"{A}/control.log", found.start(), 0)
+    for directory in (A, B):
+        bookie.lose_logs(directory)
+    bookie.away = ()
+    bookie.open()
+    assert adding == [0] and bookie.storage.lossy_boots.mark.boot == 2
+    assert isinstance(bookie.read(ledger_id, 0, 9)[1], Unknown)
+
+
+def test_a_directory_that_had_no_room_and_is_used_alone_is_stood_for_by_none_that_has_counted_past_it(bookie):
+    """A had been used without B. B came back without room for what A tells, and was used alone, from its own number: what it
+    wrote had numbers that A had, too. When B's control log was damaged, A's was taken for as good, and a fence was forgotten.
+    Found by ``boots``."""
+    boots_that_b_has_no_room_for(bookie)
+    ledger_id = bookie.metadata.new_ledger_id()
+    bookie.metadata.create_ledger(
+        ledger(ledger_id, master_key=KEY, state=LedgerState.CLOSED, last_entry_id=-1, length=0)
+    )
+    bookie.fence(ledger_id)
+    bookie.commit()
+    assert ledger_id in bookie.promises.fenced
+    bookie.storage.close()
+    content = bookie.disk.files()[f"{B}/control.log"]
+    bookie.disk.flip(f"{B}/control.log", content.rindex(b"fence"), 0)
+    bookie.away = ()
+    bookie.open()
+    known = bookie.storage.holdings.control.known(ledger_id)
+    assert known.fenced or known.fence_unsure

@@ -15,6 +15,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeVar
 
 from bookspark.bookie.disk.checkpoint import Checkpoint
@@ -34,10 +35,18 @@ from bookspark.protocol.bookie.bookie_boot import (
     LossyBootNoted,
     MarksTold,
     in_limbo,
+    mark_above,
     marks_together,
 )
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, LimboNoted, MasterKeyNoted
-from bookspark.protocol.bookie.control_copies import NUMBERS_LEFT_OUT, ControlCopy, CopiesTell, judge_copies, used_apart
+from bookspark.protocol.bookie.control_copies import (
+    NUMBERS_LEFT_OUT,
+    ControlCopy,
+    CopiesTell,
+    judge_copies,
+    left_behind,
+    used_apart,
+)
 from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
 from bookspark.wire.logged_frames import LoggedFrame, LoggedFrames
 
@@ -98,8 +107,12 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
                     "an earlier version or in another order. Nothing is lost. Empty one of them and allow that by bookspark "
                     "cookie fix: what it held is copied back from other bookies"
                 )
+    full = [
+        scanned[directory].copy._replace(directory=directory.number) for directory in live if directory.control_behind
+    ]
+    without += left_behind(full, holdings.control.write_number)
     for directory in live:
-        directory.note_without(without)
+        directory.note_without([number for number in without if number != directory.number])
     _note_lost_places(holdings)
 
 
@@ -205,6 +218,7 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
     state.write_number = max((max(copy.complete_to, copy.reaches or 0) for _, _, copy in copies), default=0)
     if tell is CopiesTell.TOO_LITTLE:
         state.write_number += 1
+        state.mark = mark_above(state.mark, chain.from_iterable(scan.records for _, scan in scans))
         for directory, _, copy in copies:
             if not copy.whole:
                 directory.lose(

@@ -141,6 +141,15 @@ def marks_together(told: Sequence[MarksTold]) -> MarksTogether:
     return MarksTogether(mark, healed, left)
 
 
+def mark_above(mark: LossyBootNoted, records: Iterable[object]) -> LossyBootNoted:
+    """The mark where records are lost, perhaps a later mark among them. No number that is left, of a limbo, of its end or of a
+    healing, is one of a lossy boot that is still to come: it would end what that one loses."""
+    numbered = (
+        record for record in records if isinstance(record, LossyBootNoted | HealedNoted | LimboNoted | LimboCleared)
+    )
+    return mark._replace(boot=max([mark.boot, *(record.boot for record in numbered)]))
+
+
 def in_limbo(records: Iterable[object]) -> set[int]:
     """The ledgers that are in limbo by these control records."""
     since: dict[int, int] = {}

@@ -13,7 +13,8 @@ A directory that can't be read is left out, and its copy is behind when it comes
 both go on from the same number with writes of their own. So a boot without some directories leaves ``NUMBERS_LEFT_OUT`` numbers
 out and notes in each copy which ones it is without. A copy stands for none that it was used without. Copies of directories that
 were used each without the other hold all that was written, together, but their lossy boots have the same numbers, and what one
-of them calls healed the other may have lost: the boot that finds them is lossy."""
+of them calls healed the other may have lost: the boot that finds them is lossy. A directory without room may be left behind as
+far as one that can't be read (``left_behind``), and is noted as such."""
 
 from __future__ import annotations
 
@@ -64,6 +65,12 @@ def _stands_for(copy: ControlCopy, damaged: ControlCopy) -> bool:
     if damaged.reaches is None or damaged.directory in copy.without:
         return False
     return damaged.reaches <= copy.complete_to
+
+
+def left_behind(copies: Iterable[ControlCopy], written_to: int) -> frozenset[int]:
+    """Of directories that have no room for what the others tell, by number: those that would go on, if they were used alone, from
+    numbers that the others have used. The bookie is used without them."""
+    return frozenset(copy.directory for copy in copies if copy.complete_to + NUMBERS_LEFT_OUT <= written_to)
 
 
 def used_apart(copies: Iterable[ControlCopy]) -> frozenset[int]:
