@@ -170,6 +170,10 @@ class TwoLedgers(World):
         after_second[places[1]] = self.second.slots.collect(after_second[places[1]], gone)
         return self._with(tuple(after), Second(made, tuple(after_second)))
 
+    def move_of_second(self, argument: int) -> Move | None:
+        """The move in the second ledger's world. None: the ledger is made."""
+        return None if argument < 0 else self._moves[argument]
+
     def in_second(self, state: State, argument: int) -> InSecond | None:
         """A move of the second ledger with what it makes of that one's state. None: the ledger is made."""
         if argument < 0:
