@@ -9,6 +9,7 @@ Source: docs/decisions/logs.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bookspark.arguments import Password, checked
@@ -31,19 +32,19 @@ FIRST_COMMIT = HEADER_ENTRY + 1
 """The entry of its first commit."""
 
 
-class PlacedCommit(NamedTuple):
-    """A commit and its place in the log."""
-
+class _Placed(NamedTuple):
     before: Position
     """Batches, rows and bytes of the log before the commit."""
     commit: Commit
-    after: Position
-    """The same up to and with the commit."""
 
-    @classmethod
-    def behind(cls, before: Position, commit: Commit) -> PlacedCommit:
-        """The commit that begins at ``before``."""
-        return cls(before, commit, before.followed_by(commit))
+
+class PlacedCommit(_Placed):
+    """A commit and its place in the log."""
+
+    @cached_property
+    def after(self) -> Position:
+        """Batches, rows and bytes of the log up to and with the commit."""
+        return self.before.followed_by(self.commit)
 
 
 @checked
@@ -125,7 +126,7 @@ def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
     """The commits of a commit ledger that are confirmed now."""
     before = read_header(handle).position
     for entry in handle.read(FIRST_COMMIT, handle.read_last_add_confirmed()):
-        placed = PlacedCommit.behind(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
+        placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
         before = placed.after
         yield placed
 

@@ -296,7 +296,7 @@ class LogReader:
 
     def _pass(self, commit: Commit) -> PlacedCommit:
         """Go behind the next commit."""
-        placed = PlacedCommit.behind(self.position, commit)
+        placed = PlacedCommit(self.position, commit)
         self.position, self.opened, self._newest = placed.after, commit.open_ledger, commit
         self._next_entry += 1
         return placed
