@@ -127,8 +127,8 @@ class Query:
             assert record is None or record.ended_rows is not None, f"{which} of {before[-1]}"
 
     def set_back(self) -> None:
-        """An older copy of the Spark checkpoint is restored, and the query started again if it had ended."""
-        kept = max(0, self._checkpoint.done - self._random.randrange(1, 4))
+        """An older copy of the Spark checkpoint is restored, or one of now, and the query started again if it had ended."""
+        kept = max(0, self._checkpoint.done - self._random.choice([0, 0, 1, 1, 2]))
         plans = {number: plan for number, plan in self._checkpoint.plans.items() if number < kept}
         self._checkpoint, self._restored, self._refused = Checkpoint(plans, kept), True, False
         self._batches += self._random.randrange(3)
@@ -147,7 +147,7 @@ class Query:
             first = checkpoint.plans.get(number - 1, Plan((0, 0), (0, 0), 0)).end
             again = sorted(span for span in self._spans[number] if span[0] == first)
             # (What earlier versions know of files does not tell an empty batch from another one.)
-            number_of_rows = self._random.choice([1, 2, 3] if self._kind == "files" else [0, 1, 1, 2, 3])
+            number_of_rows = self._random.choice([1, 2, 3] if self._kind == "files" else [0, 0, 1, 1, 2, 3])
             of_one = self._random.randint(0, number_of_rows)
             rows = of_one, number_of_rows - of_one
             if again and self._random.random() < 0.5:
