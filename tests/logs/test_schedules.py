@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 from unittest import mock
@@ -12,15 +13,18 @@ from unittest import mock
 import pytest
 
 from bookspark.errors import ReadError
-from bookspark.logs import producer_ledgers
-from bookspark.logs.chain import committer, compaction, maintenance, retention
+from bookspark.logs import lane_ending, producer_ledgers
+from bookspark.logs.chain import committer, compaction, lane_choice, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
 from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import KIND, LogRegistry
+from bookspark.logs.feeds import log_feed
 from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
 from bookspark.logs.row_reader import RowReader
 from bookspark.metadata.documents.sharing import Sharing
-from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs import orphans
+from bookspark.protocol.logs.commits import Fingerprint
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
 from bookspark.protocol.logs.retention import Retention
 from tests.logs.schedules import stand_ins
 from tests.logs.schedules.cluster import Client
@@ -128,6 +132,42 @@ def of_whichever_log(reader: RowReader, document: bytes) -> dict[str, int]:
     return offset
 
 
+def a_row_less(lane_ended: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, *, rows, **others: lane_ended(record, rows=max(0, rows - 1), **others)
+
+
+def of_an_ended_lane_too(claim: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    def call(record: LogRecord, *arguments: Any) -> LogRecord:
+        return replace(claim(replace(record, ended_rows=None), *arguments), ended_rows=record.ended_rows)
+
+    return call
+
+
+def taken_back(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, row, ends: replace(truncated(record, row, ends), first_position=row)
+
+
+def following_nobody(lane_of_query: Callable[..., int | None]) -> Callable[..., int | None]:
+    return lambda record, query, committed, follows="", *others: lane_of_query(record, query, committed, "", *others)
+
+
+def without_the_shared_one(check: Callable[[LogRecord, int], None]) -> Callable[[LogRecord, int], None]:
+    def call(record: LogRecord, number: int) -> None:
+        if not any(lane.number == number for lane in record.lanes):
+            check(record, number)
+
+    return call
+
+
+def of_epoch_0(labels: Mapping[str, bytes]) -> int:
+    found = labels[EPOCH_LABEL]
+    return int(found) if found.isdigit() else 0
+
+
+def whoever_is_there(record: LogRecord, run: str) -> LogRecord:
+    return replace(record, epoch=record.newest_epoch + 1, owner=run)
+
+
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: mock.patch.object(owner, name, fault)
 
@@ -138,76 +178,99 @@ def silent(owner: Any, name: str, answer: object) -> Callable[[], AbstractContex
 
 PLANTED = {
     "recovery fences nothing": (1, planted(Client, "open_ledger", no_fence)),
-    "an epoch that is over commits": (2, silent(LogRecord, "check_writer", None)),
-    "an epoch is over before its commits are recovered": (11, planted(LogRecord, "ended", ended_too_early)),
-    "a batch is committed twice": (0, silent(committer, "is_committed", False)),
+    "an epoch that is over commits": (0, silent(LogRecord, "check_writer", None)),
+    "an epoch is over before its commits are recovered": (5, planted(LogRecord, "ended", ended_too_early)),
+    "a batch is committed twice": (1, silent(committer, "is_committed", False)),
     "a chain grows behind a ledger that was not recovered": (
-        2,
+        14,
         planted(LogRecord, "with_commit_ledger", behind_any(LogRecord.with_commit_ledger)),
     ),
-    "compaction leaves out a ledger": (4, planted(compaction, "_copied", all_but_one(compaction._copied))),
+    "compaction leaves out a ledger": (2, planted(compaction, "_copied", all_but_one(compaction._copied))),
     "a collection does not know of the newest ledger's first commit": (
-        84,
+        1,
         planted(maintenance, "open_commit_ledger", header_alone),
     ),
-    "a truncation takes a row more": (10, planted(LogRecord, "truncated", a_row_more(LogRecord.truncated))),
-    "a producer forgets what the one before left open": (2, silent(ProducerLedgers, "_take_over", None)),
-    "a producer forgets its numbers": (13, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
-    "a reader begins at the chain's first ledger, wherever it is": (8, silent(LogReader, "_seek", None)),
+    "a truncation takes a row more": (3, planted(LogRecord, "truncated", a_row_more(LogRecord.truncated))),
+    "a producer forgets what the one before left open": (1, silent(ProducerLedgers, "_take_over", None)),
+    "a producer forgets its numbers": (1, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
+    "a reader begins at the chain's first ledger, wherever it is": (29, silent(LogReader, "_seek", None)),
+    "a truncation takes an earlier one back": (18, planted(LogRecord, "truncated", taken_back(LogRecord.truncated))),
+    "a label that is no number is one of epoch 0": (5, planted(orphans, "epoch_of", of_epoch_0)),
+    "a limit is for each lane": (102, planted(log_feed, "shared_out", lambda waiting, most: dict(waiting))),
+    "a limit leaves nothing": (1, planted(log_feed, "shared_out", lambda waiting, _: dict.fromkeys(waiting, 0))),
 }
 """The fault, and from which seed on it is looked for: one that finds it now."""
 
 
 PLANTED_ANEW = {
     "a collection lists ledgers after it has read the record": (
-        292,
+        23,
         planted(Client, "list_ledgers", lambda client: ListedLater(client)),
     ),
-    "a deletion deletes whatever record is there": (43, planted(LogRegistry, "delete", whichever)),
+    "a deletion deletes whatever record is there": (5, planted(LogRegistry, "delete", whichever)),
     "a log that was made anew is taken for the old one": (
-        0,
+        3,
         planted(stand_ins, "count", lambda first, _: repeat(first)),
     ),
 }
 """The same for a log that is deleted and made anew."""
 
 PLANTED_RETENTION = {
-    "retention takes a commit too many": (14, planted(Retention, "expired", with_the_next(Retention.expired))),
+    "retention takes a commit too many": (9, planted(Retention, "expired", with_the_next(Retention.expired))),
     "retention deletes ledgers of which rows stay": (
         25,
         planted(retention, "_complete", lambda _, last_entries: last_entries),
     ),
-    "retention takes commit ledgers of rows that stay": (14, planted(retention, "link_ends", all_at)),
+    "retention takes commit ledgers of rows that stay": (17, planted(retention, "link_ends", all_at)),
 }
 """The same for one whose rows go by time and by bytes."""
 
 PLANTED_OFFLOAD = {
     "an offload deletes ledgers of which rows are not in the table": (
-        3,
+        8,
         planted(Offload, "_needless", whatever_is_closed),
     ),
     "a reader goes on behind a ledger that it could not open": (
-        52,
+        205,
         planted(LogReader, "_enter", passing_over(LogReader._enter)),
     ),
 }
 """The same for one that is offloaded."""
 
 PLANTED_OFFLOAD_ANEW = {
-    "an offload goes on in the next log of the name": (241, planted(Offload, "_same", lambda _, record: record)),
+    "an offload goes on in the next log of the name": (56, planted(Offload, "_same", lambda _, record: record)),
 }
 """The same for one that is offloaded, and deleted and made anew."""
 
 PLANTED_GROUPS = {
     "a reader saves the end of the log, wherever it is": (
-        7,
+        3,
         planted(RowReader, "_save", saves_the_end(RowReader._save)),
     ),
     "a reader does not begin where its group was": (0, silent(RowReader, "_saved", None)),
-    "a lane is taken that another reader of the group has": (53, planted(Sharing, "take", whoever_has_them)),
-    "a place in a log that was deleted is one in the next log": (17, planted(RowReader, "_place_in", of_whichever_log)),
+    "a lane is taken that another reader of the group has": (1, planted(Sharing, "take", whoever_has_them)),
+    "a place in a log that was deleted is one in the next log": (16, planted(RowReader, "_place_in", of_whichever_log)),
 }
 """The same for readers of groups."""
+
+PLANTED_QUERIES = {
+    "plans are not compared": (65, silent(Fingerprint, "may_be_planned_as", True)),
+    "another batch of the last number is taken for the same": (17, silent(Fingerprint, "same_as", True)),
+    "a replay is taken for another batch": (2, silent(Fingerprint, "same_as", False)),
+    "the plan of the last batch is never the same": (0, silent(Fingerprint, "may_be_planned_as", False)),
+    "a query that follows another one does not get its lane": (
+        0,
+        planted(lane_choice, "lane_of_query", following_nobody(lane_choice.lane_of_query)),
+    ),
+    "a lane ends with a row less": (0, planted(lane_ending, "lane_ended", a_row_less(lane_ending.lane_ended))),
+    "the lane that batch writes share may end": (
+        17,
+        planted(lane_ending, "check_may_end", without_the_shared_one(lane_ending.check_may_end)),
+    ),
+    "a lane that has ended gets an owner": (61, planted(LogRecord, "claim", of_an_ended_lane_too(LogRecord.claim))),
+    "a lane that has ended is ended once more": (0, planted(lane_ending, "ending", whoever_is_there)),
+}
+"""The same for one whose queries have copies of checkpoints, follow one another, and whose lanes end."""
 
 EVERY = [
     *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
@@ -216,6 +279,7 @@ EVERY = [
     *((Kind.OFFLOAD, what, *fault) for what, fault in PLANTED_OFFLOAD.items()),
     *((Kind.OFFLOAD_ANEW, what, *fault) for what, fault in PLANTED_OFFLOAD_ANEW.items()),
     *((Kind.GROUPS, what, *fault) for what, fault in PLANTED_GROUPS.items()),
+    *((Kind.QUERIES, what, *fault) for what, fault in PLANTED_QUERIES.items()),
 ]
 
 

@@ -55,6 +55,14 @@ def test_the_first_query_of_a_log_has_lane_0_and_every_other_one_a_lane_of_its_o
     assert lane_of_query(record, "q3", ()) is None
 
 
+def test_no_lane_is_made_for_who_follows_a_query_that_has_a_lane() -> None:
+    """That one's lane had ended, and it has another one by now: it is that which is to be followed."""
+    record = with_lane(OWNED, 1, writer_of("q2"))
+    with pytest.raises(LogChangedError):
+        with_lane(record, 2, writer_of("q3"), follows=writer_of("q2"))
+    assert with_lane(record, 2, writer_of("q3"), follows=writer_of("q4")).lanes[1].writers == ("query:q4", "query:q3")
+
+
 def test_a_query_that_committed_in_lane_0_is_found_there_by_its_commits() -> None:
     """A record of an earlier version does not name the owner's query, and one that was followed is not named either."""
     assert lane_of_query(LogRecord("orders"), "q1", {"q1": 7}) == 0

@@ -71,11 +71,11 @@ def known_lane(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -
 
 def lane_for_query(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -> str:
     """The same; a lane is made if it needs a new one. Raises TooManyLanesError too."""
-    lane = known_lane(bookkeeper, log, query)
-    if lane is None:
-        follows = writer_of(query.follows) if query.follows else ""
-        new = NewLane(writer_of(query.id), query.checkpoint, follows)
-        lane = lane_name(log.name, LaneIndex(bookkeeper.metadata, log.name).begin(new))
+    new = NewLane(writer_of(query.id), query.checkpoint, writer_of(query.follows) if query.follows else "")
+    while (lane := known_lane(bookkeeper, log, query)) is None:
+        # The query that it follows may have got a lane meanwhile.
+        with suppress(LogChangedError):
+            return lane_name(log.name, LaneIndex(bookkeeper.metadata, log.name).begin(new))
     return lane
 
 

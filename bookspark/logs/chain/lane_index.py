@@ -18,7 +18,7 @@ from bookspark.logs.chain.registry import ATTEMPTS_MAX, BLOCKS, ENDED, KIND, End
 from bookspark.metadata.records.documents import proven_struct, read_struct
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.logs.ended_lanes import Ended, full_block, kept_of, out_of_index
-from bookspark.protocol.logs.lanes import MARK, lane_in_index, lane_name, new_lane, with_lane
+from bookspark.protocol.logs.lanes import MARK, has_lane, lane_in_index, lane_name, new_lane, with_lane
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 
 
@@ -42,7 +42,8 @@ class LaneIndex:
 
     def begin(self, new: NewLane, ctime_ms: int | None = None) -> int:
         """Make a lane for the writer, unless it has one. Returns its number. ``ctime_ms``: when the log was made that is meant;
-        None: whichever is there. Raises TooManyLanesError, and LogChangedError if it was made anew."""
+        None: whichever is there. Raises TooManyLanesError, and LogChangedError if it was made anew, or if the one that the writer
+        follows has a lane by now."""
         for _ in range(ATTEMPTS_MAX):
             record = self._registry.get(self._name)
             if ctime_ms not in (None, record.ctime_ms):
@@ -54,6 +55,8 @@ class LaneIndex:
                 continue
             before = self.ended(record, new.writer) or (self.ended(record, new.follows) if new.follows else None)
             follows = new.follows if before is not None and before.key == new.follows else ""
+            if has_lane(record, follows):
+                raise LogChangedError(f"log {self._name!r}: {follows}, which {new.writer} follows, has a lane by now")
             named = partial(_named, of=record, new=new._replace(follows=follows), after=before.lane if before else 0)
             made = new_lane(record, record.lanes_made + 1)
             with suppress(LogChangedError):

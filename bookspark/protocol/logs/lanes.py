@@ -94,12 +94,13 @@ def with_lane(
     """The record with ``lane`` as the lane of ``writer``. Done twice it changes nothing.
 
     ``after``: the lane that ended and that it goes on after; 0: none. ``follows``: the writer of that one, if it was another.
-    Raises LogChangedError if another writer has that lane, or the writer another lane; TooManyLanesError.
+    Raises LogChangedError if another writer has that lane, the writer another lane, or the one that it follows has one again;
+    TooManyLanesError.
     """
     known = lane_in_index(record, writer)
     if known == lane:
         return record
-    if known is not None or lane != record.lanes_made + 1:
+    if known is not None or has_lane(record, follows) or lane != record.lanes_made + 1:
         raise LogChangedError(f"log {record.name!r}: other lanes were made meanwhile, {record.lanes_made} in all")
     if len(record.lanes) >= LANES_MAX:
         raise TooManyLanesError(
@@ -124,6 +125,12 @@ def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "")
 def lane_in_index(record: LogRecord, writer: str) -> int | None:
     """The lane that ``writer`` writes, or wrote before another one followed it; None if the index names none."""
     return next((lane.number for lane in record.lanes if writer in lane.writers), None)
+
+
+def has_lane(record: LogRecord, follows: str) -> bool:
+    """Has the writer that another one follows a lane that has not ended? Then that one is to be followed, and no lane made beside
+    it: of two runs of the follower, each could find another one of the two."""
+    return bool(follows) and lane_in_index(record, follows) is not None
 
 
 def after_of(record: LogRecord, number: int) -> int:

@@ -93,13 +93,15 @@ class Query:
         self._planned = count()
         self._spans: dict[int, set[tuple[Span, Span]]] = defaultdict(set)
         """What was ever planned under each number."""
-        self._refused = self._restored = False
+        self._refused = self._restored = self._goes_on = False
         self.sets_back = self._kind != "unread"
 
     def run(self) -> None:
+        self._goes_on = True
         self._stage.again_and_again(
             self._name, self._run, lambda: self._refused or self._checkpoint.done >= self._batches
         )
+        self._goes_on = False
 
     @property
     def lanes(self) -> list[str]:
@@ -125,11 +127,14 @@ class Query:
             assert record is None or record.ended_rows is not None, f"{which} of {before[-1]}"
 
     def set_back(self) -> None:
-        """An older copy of the Spark checkpoint is restored."""
-        kept = max(0, self._checkpoint.done - self._random.randrange(1, 4))
+        """An older copy of the Spark checkpoint is restored, or one of now, and the query started again if it had ended."""
+        kept = max(0, self._checkpoint.done - self._random.choice([0, 0, 1, 1, 2]))
         plans = {number: plan for number, plan in self._checkpoint.plans.items() if number < kept}
-        self._checkpoint, self._restored = Checkpoint(plans, kept), True
+        self._checkpoint, self._restored, self._refused = Checkpoint(plans, kept), True, False
+        self._batches += self._random.randrange(3)
         self._stage.turns.told.append(f"    the checkpoint of {self._name} is set back to batch {kept}")
+        if not self._goes_on:
+            self._stage.turns.begin(f"{self._name} again", self.run, lasts=True)
 
     # -- inside
 
@@ -142,7 +147,7 @@ class Query:
             first = checkpoint.plans.get(number - 1, Plan((0, 0), (0, 0), 0)).end
             again = sorted(span for span in self._spans[number] if span[0] == first)
             # (What earlier versions know of files does not tell an empty batch from another one.)
-            number_of_rows = self._random.choice([1, 2, 3] if self._kind == "files" else [0, 1, 1, 2, 3])
+            number_of_rows = self._random.choice([1, 2, 3] if self._kind == "files" else [0, 0, 1, 1, 2, 3])
             of_one = self._random.randint(0, number_of_rows)
             rows = of_one, number_of_rows - of_one
             if again and self._random.random() < 0.5:

@@ -83,7 +83,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "alterations": random.choice([0, 0, 1, 3]),
         "ended lanes": random.choice([0, 0, 1, 3]),
         "followers": random.choice([0, 0, 0, 1, 2]),
-        "restored checkpoints": random.choice([0, 0, 0, 1, 2]),
+        "restored checkpoints": random.choice([0, 0, 1, 2, 4]),
     }
     if stage.makes_anew:
         begun["deletions"] = random.randrange(1, 4)

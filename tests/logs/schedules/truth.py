@@ -6,6 +6,7 @@ Laws, judged at the moment of each change:
   that somebody deletes.
 * What is truncated stays truncated.
 * A lane ends with all the rows that it has, and nobody writes it again.
+* The oldest epoch that a lane tells as one whose writer may still commit is not over.
 * A ledger whose epoch is no number is somebody else's: only the deletion of the log deletes it.
 * No ledger is deleted that the log has a use for: one that the chain names, one with rows that are not truncated and that nobody
   has copied to a table, and the one that the newest commit opened.
@@ -88,6 +89,8 @@ class Truth:
         if before.ended_rows is not None:
             writers = [(one.ended_rows, one.epoch, one.owner, one.batch_writes) for one in (before, after)]
             assert writers[0] == writers[1], f"{after.name} has ended, and is to go on: {writers}"
+        oldest = after.oldest_live_epoch
+        assert not oldest or not after.ended(oldest), f"{after.name} tells that epoch {oldest} lives, and it is over"
         self._given_out(before, after)
 
     def _given_out(self, before: LogRecord, after: LogRecord) -> None:

@@ -108,7 +108,7 @@ class Turns:
             if not actor.lasts and self.random.random() < self.crash_chance:
                 self.crash(actor)
             if self.random.random() < self.pause_chance:
-                actor.stands_until = self.steps + self.random.randrange(300)
+                actor.stands_until = self.steps + self.random.choice([30, 300, 1000])
             self.steps += 1
             if self.steps == self.calm_from:
                 self.crash_chance = self.pause_chance = 0.0
