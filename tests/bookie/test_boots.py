@@ -36,6 +36,10 @@ def one_too_high(ledger, record):
     _replay(ledger, record._replace(last_add_confirmed=record.last_add_confirmed + 1) if higher else record)
 
 
+def to_nobody_once_fenced(ledger, key, recovery):
+    return Decision(FENCED) if ledger.fenced else _admit_add(ledger, key, recovery)
+
+
 LEDGER = "bookspark.protocol.bookie.bookie_ledger.BookieLedger"
 FAULTS = {
     "a bookie that denies what it can not find": (
@@ -44,7 +48,7 @@ FAULTS = {
     "metadata that says yes to every writer": (
         "tests.bookie.boots.answer_unsure", lambda *given: Positive(), "forgotten: the fence"),
     "a fence that stops recovery": (
-        f"{LEDGER}.admit_add", lambda ledger, key, recovery: Decision(FENCED) if ledger.fenced else _admit_add(ledger, key, recovery), "a fence that stops"),
+        f"{LEDGER}.admit_add", to_nobody_once_fenced, "fence"),
     "an LAC that no boot finds": (f"{LEDGER}.replay", forgetting(LastAddConfirmedNoted), "forgotten: an LAC"),
     "an LAC that grows with each boot": (f"{LEDGER}.replay", one_too_high, "an LAC that nobody told"),
     "nobody asks for the password": (
