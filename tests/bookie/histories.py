@@ -257,6 +257,9 @@ class History(Rebooted):
                 # Ledger recovery comes first.
                 self.close_ledger(ledger_id)
                 self.slots = [self.new_ledger() if one == ledger_id else one for one in self.slots]
+            elif (metadata := self.metadata_of(ledger_id)) is None or not metadata.closed:
+                # Where it ends, and so what lacks of it, is not known.
+                continue
             missing = [
                 entry_id for entry_id in self.promised(ledger_id) if not self.read(ledger_id, entry_id, entry_id)[0]
             ]

@@ -8,6 +8,7 @@ did. What can't be imported late is imported here: a process that is forked has 
 ``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
 ``repairs``    random schedules of repairs (``tests/autorecovery/schedules``): the machines, over hundreds of entries
 ``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
+``boots``      random schedules of a bookie's boots (``tests/bookie/boots``): the decisions over directories on paper
 =============  =====================================================================================================
 """
 
@@ -24,6 +25,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from tests.autorecovery.schedules import run as repairs
+from tests.bookie import boots
 from tests.bookie.histories import failure_of, stepped
 from tests.bookie.stories import TROUBLES, drawn_story
 from tests.logs.schedules.run import Kind, run
@@ -97,11 +99,17 @@ def _histories() -> Iterator[Outcome]:
         yield TROUBLES[kind], failure
 
 
+def _boots() -> Iterator[Outcome]:
+    for seed in count():
+        yield "boots", boots.failure_of(seed).partition(";")[0]
+
+
 SIMULATORS: Mapping[str, Callable[[], Iterator[Outcome]]] = {
     "ledgers": _ledgers,
     "logs": _logs,
     "repairs": _repairs,
     "histories": _histories,
+    "boots": _boots,
 }
 
 

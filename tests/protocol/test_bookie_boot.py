@@ -19,6 +19,7 @@ from bookspark.protocol.bookie.bookie_boot import (
     first_mark,
     in_limbo,
     is_lossy,
+    mark_above,
     marks_together,
     phase_one,
 )
@@ -240,6 +241,20 @@ class TestSeveralDirectories:
     def test_they_are_healed_together_if_each_is_or_a_later_boot_is(self, tell, together):
         mark, healed, not_healed = together
         assert marks_together(tell) == MarksTogether(LossyBootNoted(*mark), HealedNoted(healed), not_healed)
+
+
+@pytest.mark.parametrize(
+    ("records", "boot"),
+    [
+        ([], 1),
+        ([LimboNoted(7, 3)], 3),
+        ([LimboCleared(7, 3), LimboNoted(8, 2)], 3),
+        ([HealedNoted(4), FenceNoted(7)], 4),
+        ([LossyBootNoted(2, 30)], 2),
+    ],
+)
+def test_where_records_are_lost_the_next_lossy_boot_has_a_number_that_is_left_of_none(records, boot):
+    assert mark_above(MARK, records) == LossyBootNoted(boot, 20)
 
 
 class TestWhatALimboDoesNotTellOf:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.bookie.control_copies import ControlCopy, CopiesTell, judge_copies, used_apart
+from bookspark.protocol.bookie.control_copies import (
+    NUMBERS_LEFT_OUT,
+    ControlCopy,
+    CopiesTell,
+    judge_copies,
+    left_behind,
+    used_apart,
+)
 
 WHOLE_5, WHOLE_7 = ControlCopy(True, 5, 5), ControlCopy(True, 7, 7)
 
@@ -57,3 +64,8 @@ def test_a_whole_copy_stands_for_a_damaged_one_only_if_it_goes_as_far(copies, te
 def test_directories_were_used_apart_if_each_was_used_without_the_other(without, apart):
     copies = [ControlCopy(True, 5, 5, frozenset(others), number) for number, others in enumerate(without)]
     assert used_apart(copies) == set(apart)
+
+
+@pytest.mark.parametrize(("written_to", "behind"), [(9, ()), (NUMBERS_LEFT_OUT + 4, ()), (NUMBERS_LEFT_OUT + 5, (1,))])
+def test_a_full_directory_is_left_behind_once_it_would_go_on_from_numbers_that_others_have_used(written_to, behind):
+    assert left_behind([ControlCopy(True, 5, 5, directory=1)], written_to) == frozenset(behind)
