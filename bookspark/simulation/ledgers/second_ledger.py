@@ -183,6 +183,10 @@ class TwoLedgers(World):
 
     # -- checks
 
+    def is_made(self, state: State) -> bool:
+        """Was the second ledger made?"""
+        return self._seconds[state[SECOND]].made
+
     def state_of_second(self, state: State) -> State:
         """The state of the second ledger's world."""
         return self._seconds[state[SECOND]].state

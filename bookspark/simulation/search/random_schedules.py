@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from bookspark.simulation.ledgers.second_ledger import TwoLedgers, world_of
+from bookspark.simulation.ledgers.second_ledger import world_of
 from bookspark.simulation.moves import Group
 from bookspark.simulation.search.calm import calm_down
 from bookspark.simulation.search.coverage import Pair, met_pairs
@@ -27,7 +27,7 @@ from bookspark.simulation.search.shortest import shortest
 from bookspark.simulation.search.shrinking import shrink
 from bookspark.simulation.search.uncollected import uncollected
 from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.state import CLIENTS, METADATA, Move
+from bookspark.simulation.state import CLIENTS, METADATA, SECOND, Move
 from bookspark.simulation.view import Violation
 from bookspark.simulation.world import Met, World
 
@@ -153,7 +153,6 @@ class _Likelihoods:
         self._random = random
         self._world = world
         self._messages = world.slots.messages.values
-        self._second = world if isinstance(world, TwoLedgers) else None
         self._change = random.choice((0.0, 0.04, 0.15))
         self._limits: list[tuple[float, ...]] = []
         self._totals: list[float] = []
@@ -167,12 +166,11 @@ class _Likelihoods:
         self._kinds |= {kind: 4.0 ** (-3 + 3.5 * draw()) for kind in self._TROUBLES}
         # Nothing is drawn for it, so that other schedules stay as they are.
         self._kinds["depart"] = self._kinds["crash"]
+        self._kinds["second"] = self._kinds["user"]
         places = (METADATA, *range(CLIENTS, len(world.initial)))
         self._places = {place: self._one_of(_PLACES) for place in places}
+        self._places[SECOND] = 1.0
         self._by_message = draw() < 0.5
-        if self._second is not None:
-            in_second = range(METADATA, len(self._second.second.initial))
-            self._places_of_second = [self._one_of(_PLACES) for _ in in_second]
         self._ways: dict[tuple[int, int], float] = {}
 
     def _one_of(self, four: tuple[float, ...]) -> float:
@@ -209,12 +207,11 @@ class _Likelihoods:
         total, sums = 0.0, [0.0]
         kinds, places = self._kinds, self._places
         for kind, place, argument in group:
-            if kind == "second":
-                likely = self._in_second(argument)
-            else:
-                likely = kinds[kind] * places[place]
-                if kind == "request" or kind == "answer":
-                    likely *= self._way(place, argument)
+            likely = kinds[kind] * places[place]
+            if kind == "request" or kind == "answer":
+                likely *= self._way(place, argument)
+            elif kind == "second":
+                likely *= self._fast((argument, place))
             total += likely
             sums.append(total)
         return tuple(sums)
@@ -222,19 +219,6 @@ class _Likelihoods:
     def _way(self, place: int, message: int) -> float:
         """How fast the message is: as fast as all of its client on this way, or with a speed of its own."""
         return self._fast((message if self._by_message else -1 - self._messages[message].client, place))
-
-    def _in_second(self, argument: int) -> float:
-        """A move of the second ledger is as likely as one of the first of its kind, with places and ways of its own."""
-        assert self._second is not None
-        move = self._second.move_of_second(argument)
-        if move is None:
-            return self._kinds["user"]
-        likely = self._kinds[move.kind] * self._places_of_second[move.place]
-        if move.kind == "request" or move.kind == "answer":
-            message = move.argument
-            client = self._second.second.slots.messages.values[message].client
-            likely *= self._fast((message if self._by_message else -1 - client, -move.place))
-        return likely
 
     def _fast(self, key: tuple[int, int]) -> float:
         found = self._ways.get(key)
