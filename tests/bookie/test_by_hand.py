@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
+from bookspark.bookie.disk import index_block
 from bookspark.bookie.disk.control_state import ControlState
-from bookspark.bookie.disk.index import Index, log_of
+from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.file_system import write_all
+from bookspark.bookie.disk.index import Index, Row, location, log_of
+from bookspark.bookie.disk.index_block import BlockBuilder
 from bookspark.bookie.disk.log_scan import _BODY_BYTES_MIN, _LAST_BUFFER, FRAME_BYTES_MAX, PREFIX_BYTES, _stated_ends
+from bookspark.bookie.holdings import boot, reads
 from bookspark.bookie.holdings.checkpointing import fill
-from bookspark.bookie.holdings.reads import PART_BYTES
+from bookspark.bookie.holdings.reads import PART_BYTES, Fetched, LogFiles, Piece, ReadPlan
 from bookspark.bookie.offline.dry_run import DryRunFileSystem
 from bookspark.bookie.serving.admission import Admission
 from bookspark.bookie.serving.connection import Connection
+from bookspark.bookie.serving.entry_reads import EntryReads
 from bookspark.bookie.serving.read_room import ReadRoom
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.steps import at_once
+from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
+from bookspark.protocol.bookie.garbage_collection import CollectionNoted
+from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
+from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.wire.header import Flag, Header, Kind, Status
 from tests.bookie.kit import config
 from tests.bookie.stepped import Stepped, without_threads
 
@@ -115,16 +127,22 @@ def test_a_started_storage_tells_long_polls_in_turns_of_its_loop():
         assert len(told) == 1000
 
 
-@pytest.mark.parametrize("count", [2, 40])
-def test_a_boot_knows_how_far_all_copies_are_there(count):
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_a_boot_knows_how_far_all_copies_are_there(count, rewritten):
     with without_threads():
         files = MemoryFileSystem("/disk")
         run = Stepped(config("/disk"), files)
-        for entry_id in range(count):
+        for entry_id in range(1, count + 1):
             run.add(5, entry_id, last_add_fully_replicated=entry_id - 1, last_add_confirmed=entry_id - 1)
             run.commit()
-        again = Stepped(config("/disk"), files)
-        assert again.storage.ledger(5).last_add_fully_replicated == count - 2
+        if rewritten:
+            run.seal()
+            run.reclaim()
+            for path in [path for path in files.files() if "checkpoint" in path]:
+                files.lose(path)
+        ledger = Stepped(config("/disk"), files).storage.ledger(5)
+        assert ledger.last_add_fully_replicated == ledger.last_add_confirmed == count - 1
 
 
 def test_a_checkpoint_of_a_directory_has_nothing_of_ledgers_that_lie_elsewhere():
@@ -169,3 +187,206 @@ def test_marks_of_a_disk_may_be_the_same(marks):
         disk_usage_threshold=threshold,
         disk_usage_recovery_threshold=recovery,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("mark", LossyBootNoted(3, 10)),
+        ("healed", HealedNoted(3)),
+        ("collected", CollectionNoted(9)),
+        ("switch", ReadOnlySwitched(2, True)),
+    ],
+)
+def test_of_records_of_the_whole_bookie_the_highest_is_kept(name, record):
+    state = ControlState()
+    state.replay([record])
+    assert getattr(state, name) == record
+    state.replay([record._replace(**{record._fields[0]: 1})])
+    assert getattr(state, name) == record
+
+
+@pytest.mark.parametrize(
+    "request_of_6",
+    [
+        lambda run: run.add(6, 1),
+        lambda run: run.add(6, 0),
+        lambda run: run.add(6, 1, flags=Flag.RECOVERY),
+        lambda run: run.fence(6),
+        lambda run: run.confirm(6, 0),
+    ],
+    ids=["add", "the same add again", "recovery's add", "fence", "explicit LAC"],
+)
+def test_a_granted_request_takes_its_ledger_out_of_those_that_are_about_to_be_forgotten(request_of_6):
+    with without_threads():
+        run = Stepped(config("/disk"), MemoryFileSystem("/disk"))
+        run.add(6, 0)
+        run.commit()
+        suspects = run.storage.holdings.control.suspects
+        suspects.update((5, 6))
+        request_of_6(run)
+        assert suspects == {5}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_boot_that_removes_rows_leaves_a_ledger_packed_or_in_use_as_it_was(packed):
+    """What is packed and in use at once would be told by the bytes, although the rows in use have changed since."""
+    index = Index()
+    rows = index.of(5)
+    rows.insert(0, 0, location(1, 0), 8)
+    rows.insert(1, 1, location(2, 0), 8)
+    if packed:
+        content = rows.to_bytes()
+        index = Index()
+        index.put(5, memoryview(content))
+    assert list(index.remove_at_boot({2: 0})) == [(5, [Row(1, 1, location(2, 0), 8)])]
+    assert (index.get(5).last_entry_id, index._rows.in_use_count) == (0, not packed)
+    index.changing(5).remove(location(1, 0), location(1, 0))
+    assert not index.holds_any(5)
+
+
+def test_the_log_that_was_not_read_for_longest_is_closed_when_too_many_are_open(monkeypatch):
+    monkeypatch.setattr(reads, "_OPEN_FILES_MAX", 2)
+    logs = LogFiles(lambda number: f"log {number}")
+    for number in (1, 2, 1, 3):
+        assert logs.get(number) == f"log {number}"
+    assert [logs.is_open(number) for number in (1, 2, 3)] == [True, False, True]
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_LEDGERS_MAX", 2), ("_BYTES_MAX", 48)])
+def test_a_block_of_the_index_is_full_with_as_much_as_it_may_have(monkeypatch, limit, most):
+    monkeypatch.setattr(index_block, limit, most)
+    builder = BlockBuilder()
+    builder.add((5, -1, -1, 0, 1), bytes(24))
+    assert not builder.is_full
+    builder.add((6, -1, -1, 0, 1), bytes(24))
+    assert builder.is_full
+
+
+def test_the_room_of_a_log_that_was_begun_is_taken_by_nobody_else():
+    files = MemoryFileSystem("/disk", "/disk/logs", capacity_bytes=1 << 20)
+    log = EntryLog(files, "/disk", 1)
+    log.create(1 << 19)
+    files.capacity_bytes -= files.free_bytes("/disk")
+    end = log.write([bytes(1 << 18)], log.end)
+    assert end > 1 << 18
+
+
+def test_what_a_short_write_left_is_written_after_it_and_a_write_of_nothing_is_an_error():
+    files = FaultyFileSystem(MemoryFileSystem("/disk"), "write * 1.. short:3")
+    file = files.open("/disk/file", create=True)
+    assert write_all(file, [b"0123", b"", b"4567"], 2) == 10
+    assert file.read(10, 0) == b"\0\0" + b"01234567"
+    files.clear()
+    files.add("write * 1.. short:0")
+    with pytest.raises(OSError, match="wrote nothing"):
+        write_all(file, [b"0123"], 0)
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_the_collector_is_as_before_after_a_boot_and_what_it_made_is_old(monkeypatch, was_enabled):
+    """What stays frozen is never collected: a process that opens one bookie after the other would keep all of them."""
+    monkeypatch.setattr(boot, "_MANY_OBJECTS", -1)
+    assert gc.isenabled()
+    try:
+        if not was_enabled:
+            gc.disable()
+        with boot._collector_paused():
+            made = [[]]
+            assert not gc.isenabled()
+        assert gc.isenabled() is was_enabled and gc.get_freeze_count() == 0
+        assert any(one is made for one in gc.get_objects(generation=2)) is was_enabled
+    finally:
+        gc.enable()
+
+
+# -- the end of a read
+
+
+class ReadOf:
+    """A read of entry 0 of ledger 5 by a peer that counts. ``takes``: has the peer taken all that was sent? ``plan`` and ``run``
+    stand for the storage's."""
+
+    def __init__(self, *, takes, plan=None, run=None):
+        self.reads = self.parts = 0
+        self.statuses = []
+        found = ReadPlan([Piece(5, 0, 0, location(1, 0), 8, None)], 0, None)
+        storage = SimpleNamespace(
+            traffic=SimpleNamespace(reads=SimpleNamespace(observe=lambda seconds: None), entries_out=0, bytes_out=0),
+            may_read=lambda ledger_id, key: True,
+            ledger=lambda ledger_id: None,
+            plan_read=plan or (lambda *arguments, **options: found),
+            files=SimpleNamespace(fetch=self._fetch, is_open=lambda number: True),
+            holdings=SimpleNamespace(lose_unreadable=lambda pieces, stop: False),
+            has_moved=lambda piece: False,
+            disk_threads=SimpleNamespace(run=run or self._run),
+        )
+        self._takes = takes
+        self._answers = SimpleNamespace(answer=self._answer)
+        self._bookie = SimpleNamespace(storage=storage, incarnation=1)
+
+    @staticmethod
+    def _run(where, fetch):
+        told = Future()
+        told.set_result(fetch())
+        return told
+
+    def _fetch(self, pieces, *, cached_only, bytes_max):
+        return None if cached_only and not self._takes else Fetched([bytes(8)])
+
+    def _answer(self, header, status, *, value=0):
+        self.statuses.append(status)
+        self._answered.set()
+
+    def _count(self, reads, parts):
+        self.reads += reads
+        self.parts += parts
+
+    def _when_it_takes(self, size, begin):
+        self._count(0, size)
+        begin(size)
+
+    async def ended(self):
+        peer = SimpleNamespace(
+            peer="here",
+            read_begins=lambda: self._count(1, 0),
+            read_ends=lambda: self._count(-1, 0),
+            takes=lambda size: self._takes,
+            when_it_takes=self._when_it_takes,
+            part_ends=lambda size: self._count(0, -size),
+            flush=lambda: None,
+        )
+        self._answered = asyncio.Event()
+        EntryReads(self._bookie, peer, self._answers).read(Header(Kind.READ, 1, 5, 0, 0))
+        await asyncio.wait_for(self._answered.wait(), 60)
+        return self.statuses, self.reads, self.parts
+
+
+def _raises(error):
+    def trip(*arguments, **options):
+        raise error
+
+    return trip
+
+
+def _failed(where, fetch):
+    told = Future()
+    told.set_exception(OSError("on purpose"))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("takes", "options", "status"),
+    [
+        (True, {}, Status.OK),
+        (False, {}, Status.OK),
+        (True, {"plan": _raises(ValueError("on purpose"))}, Status.IO_ERROR),
+        (False, {"run": _raises(ValueError("on purpose"))}, Status.IO_ERROR),
+        (False, {"run": _raises(RuntimeError("no thread"))}, Status.TOO_MANY_REQUESTS),
+        (False, {"run": _failed}, Status.IO_ERROR),
+    ],
+    ids=["at once", "in a thread", "no plan", "a defect", "no thread", "a thread that failed"],
+)
+def test_however_a_read_ends_it_is_answered_once_and_counts_as_under_way_no_more(takes, options, status):
+    """A connection has some hundred reads under way at most: with those that ended and were not told it would take no more."""
+    assert asyncio.run(ReadOf(takes=takes, **options).ended()) == ([status], 0, 0)

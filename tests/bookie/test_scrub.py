@@ -14,9 +14,11 @@ from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.disk.control_log import ControlLog
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import RealFileSystem, uncached
+from bookspark.bookie.disk.index import log_of, position_of
 from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
 from bookspark.bookie.holdings.kept_files import KeptFile
+from bookspark.bookie.holdings.reads import LogFiles
 from bookspark.bookie.offline.scrub import scrub
 from bookspark.bookie.steps import run_steps
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY
@@ -328,6 +330,30 @@ def test_what_both_scrubs_find_in_a_log_is_the_same() -> None:
     told = {entry.first for damage in scrub(one.disk, "/disk1").damages for entry in damage.entries}
     one.run.scrub()
     assert told == {2, 7} == set(range(10)) - set(one.held(5))
+
+
+@pytest.mark.parametrize("rotten", [False, True])
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_only_what_a_scrub_does_not_find_sound_is_read_a_second_time(
+    rewritten: bool, rotten: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, run = started()
+    run.seal()
+    if rewritten:
+        run.reclaim()
+    row = run.storage.holdings.index.get(5).row(0)
+    if rotten:
+        path = run.storage.holdings.logs[log_of(row.where)][1].path
+        disk.flip(path, position_of(row.where) + row.size - 40, 3)
+    again: list[int] = []
+    fetch = LogFiles.fetch
+    monkeypatch.setattr(
+        LogFiles,
+        "fetch",
+        lambda self, pieces, **how: (again.extend(piece.where for piece in pieces), fetch(self, pieces, **how))[1],
+    )
+    run.scrub()
+    assert again == [row.where] * rotten
 
 
 def test_the_page_cache_of_a_real_file_is_dropped(tmp_path: Path) -> None:

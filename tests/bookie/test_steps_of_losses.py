@@ -352,6 +352,22 @@ def test_what_is_back_is_noted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None
     assert one.holdings.lacking(8) == () and max(calls) <= 2 * _ROWS_A_STEP and len(calls) <= 4
 
 
+def test_what_is_held_and_not_durable_or_lies_in_a_directory_that_failed_is_not_back() -> None:
+    """A bookie that took it for back would say after a power cut that it never had the entry."""
+    one = Failing()
+    one.holdings.control.replay([EntriesLost(4, 10, 10), EntriesLost(5, 0, 9)])
+
+    def lacking(ledger_id: int) -> list[tuple[int, int]]:
+        run_steps(note_what_is_back(one.holdings), lambda: None)
+        return list(one.holdings.lacking(ledger_id))
+
+    one.run.add(4, 10)
+    one.fail()
+    assert lacking(4) == [(10, 10)] and lacking(5) == [(0, 9)]
+    one.run.commit()
+    assert lacking(4) == []
+
+
 # -- who is told
 
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +239,18 @@ def _needs_cluster(item: pytest.Item) -> bool:
 
 
 @contextmanager
+def lent(cluster: Any) -> Iterator[Any]:
+    """A cluster that goes on, for one module: the clients that it made there end with the module, as they would with a cluster of
+    its own. If they did not, their threads would fail the module's last test, and any mutant with it."""
+    before, cluster._stack = cluster._stack, ExitStack()
+    try:
+        with cluster._stack:
+            yield cluster
+    finally:
+        cluster._stack = before
+
+
+@contextmanager
 def _shared_cluster() -> Iterator[None]:
     """One ZooKeeper and one cluster of three bookies for all mutants. A forked process can neither end nor break them."""
     # Not before pytest has seen its plugins.
@@ -255,7 +267,7 @@ def _shared_cluster() -> Iterator[None]:
 
         def shared(*, zookeeper: str, bookies: int = 3, **options: Any) -> Any:
             own = options or bookies != 3
-            return LocalCluster(bookies=bookies, zookeeper=zookeeper, **options) if own else nullcontext(cluster)
+            return LocalCluster(bookies=bookies, zookeeper=zookeeper, **options) if own else lent(cluster)
 
         for module in (plugin, conftest):
             module.LocalCluster = shared  # type: ignore[assignment,attr-defined]

@@ -15,7 +15,9 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +26,7 @@ from tests.mutants.changing import PARTS, ROOT, all_mutants, code_for
 from tests.mutants.driver_operators import DRIVER_OPERATORS
 from tests.mutants.equivalents import equivalents, harmless
 from tests.mutants.forking import Work, each_in_a_process
+from tests.mutants.judging import lent
 from tests.mutants.operators import OPERATORS, mutants_of
 from tests.mutants.reaching import Reached, known_runs, traced
 from tests.mutants.simulating import SAFETY, touching_safety
@@ -267,6 +270,19 @@ def test_a_thread_that_an_earlier_test_started_counts_for_the_test_that_runs():
             traced(part, "asks it", lambda: server.submit(patience.is_spent, "b1").result(60.0) or "", time.monotonic),
         ]
     assert [bool(run.reached) for run in runs] == [False, True]
+
+
+def test_the_clients_of_a_module_end_with_it_and_the_shared_cluster_goes_on():
+    """Their threads outlived the module, so its last test failed after 300 s: every mutant that had come so far was found."""
+    ended = []
+    cluster = SimpleNamespace(_stack=ExitStack())
+    cluster._stack.callback(ended.append, "cluster")
+    with lent(cluster) as shared:
+        shared._stack.callback(ended.append, "client")
+        assert ended == []
+    assert ended == ["client"]
+    cluster._stack.close()
+    assert ended == ["client", "cluster"]
 
 
 def in_a_thread(call, *arguments):

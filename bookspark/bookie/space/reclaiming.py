@@ -149,7 +149,7 @@ class Reclaiming:
             free_bytes = partial(self._file_system.free_bytes, directory.path)
             try:
                 room: int = yield free_bytes
-                if self._doomed and room < live:
+                if room < live:
                     given_back += yield from self._remove()
                     room = yield free_bytes
                 if room < live:
