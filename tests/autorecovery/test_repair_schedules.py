@@ -8,6 +8,8 @@ from unittest import mock
 
 import pytest
 
+from bookspark.protocol.bookie import bookie_ledger
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair import audit_plan, bookie_healing, entry_copying, ledger_replication, replication_plan
 from bookspark.protocol.repair.not_copied import NotCopied
 from bookspark.protocol.repair.replication_plan import Copy
@@ -58,6 +60,14 @@ PLANTED = {
     "the audit looks at no second time": (Kind.AUDIT, audits, "confirmed", lambda _: lambda first, second: list(first)),
     "no ledger is marked": (Kind.AUDIT, audits, "mark_of_lost", never),
     "entries beyond a list's end are not missed": (Kind.AUDIT, audit_plan, "lacks", one_less),
+    "a record with a loss is taken, though it is not closed": (
+        Kind.AUDIT, LedgerMetadata, "closed", lambda _: property(lambda self: True)
+    ),
+    "ranges are not joined where they touch": (
+        Kind.LOSE, bookie_ledger, "with_ranges", lambda _: lambda ranges, others: tuple(sorted((*ranges, *others)))
+    ),
+    "what is back stays lost": (Kind.LOSE, bookie_ledger, "without_ranges", lambda _: lambda ranges, others: ranges),
+    "a lost entry is denied": (Kind.LOSE, bookie_ledger, "first_within", never),
     "a stripe has one entry more": (
         Kind.AUDIT, replication_plan, "stripe",
         lambda original: lambda metadata, at, first, last: original(metadata, at, first, last + 1),

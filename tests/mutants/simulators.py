@@ -6,7 +6,8 @@ did. What can't be imported late is imported here: a process that is forked has 
 =============  =====================================================================================================
 ``ledgers``    ``bookspark simulate``: the machines of a ledger's clients and bookies
 ``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
-``repairs``    random schedules of repairs (``tests/autorecovery/schedules``): the machines, over hundreds of entries
+``repairs``    random schedules of repairs (``tests/autorecovery/schedules``): the machines, over hundreds of entries, and what a
+               bookie knows of those that it lost
 ``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
 ``boots``      random schedules of a bookie's boots (``tests/bookie/boots``): the decisions over directories on paper
 =============  =====================================================================================================
@@ -41,6 +42,8 @@ _STEP = 7
 def phases() -> Iterator[Phase]:
     """What a ledger's schedules are, in turns: everything drawn, then each mode. For ever."""
     vd, guaranteed = {"ledger_type": LedgerType.VD_JOURNAL}, {"replication": Replication.GUARANTEED}
+    alone: dict[str, Any] = {"recoverers": 0, "readers": 0, "replicators": 0}
+    changes: dict[str, Any] = {"ensemble_changes": ChangeMode.AT_ONCE, **alone}
     modes: dict[str, Mapping[str, Any]] = {
         "VD": vd,
         "guaranteed": guaranteed,
@@ -48,6 +51,13 @@ def phases() -> Iterator[Phase]:
         "accepted loss": {"accept_loss": True},
         "changes delayed": {"ensemble_changes": ChangeMode.DELAYED},
         "held back": {"holds_back": True},
+        # A writer that nobody fences lives long enough for what rarely comes.
+        "VD, held back": {"holds_back": True, "entries": 6, **vd, **alone},
+        "explicit LACs": {"explicit_lacs": 3, "closes": False, "spares": 1, "losses": 2, **changes},
+        "bookies hold up": {"hold_ups": 2, "spares": 1, "entries": 3, **changes},
+        "no other bookies": {"spares": 0, "losses": 3, "crashes": 2, **changes},
+        "no other bookies, VD, guaranteed": {"spares": 0, "losses": 3, "crashes": 2, **changes, **vd, **guaranteed},
+        "bookies go": {"departures": 2, "ensemble_changes": ChangeMode.AT_ONCE},
     }
     yield "all drawn", {}, 600
     while True:

@@ -96,11 +96,6 @@ class Client:
         """What its machine raised, instead of deciding."""
 
     @property
-    def waits_for_bookies(self) -> bool:
-        """Did placement find no bookies for it, so that it waits for new ones?"""
-        return False
-
-    @property
     def done_with(self) -> int:
         """The id up to which the writer sends nothing any more. Other clients give ``NO_ENTRY``."""
         return NO_ENTRY

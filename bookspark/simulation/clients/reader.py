@@ -69,6 +69,8 @@ class ReaderClient(Client):
         """The entry that the user waits for."""
         self.metadata: LedgerMetadata | None = None
         self.last_add_confirmed = NO_ENTRY
+        self.heard = False
+        """Did a bookie tell what it knows of the LAC, in the read of the LAC that is under way?"""
         self.read: dict[int, str] = {}
         """Everything that was ever read, by id."""
         self.denied: frozenset[int] = frozenset()
@@ -101,6 +103,7 @@ class ReaderClient(Client):
                 self.store = ReadMetadata()
                 return [], []
             case LacAnswered(), LacRead():
+                self.heard = self.heard or not isinstance(event.response, Unknown)
                 return self._lac_told(self.machine.step(event), options)
             case MetadataFailed(), LacWait() if self.machine.phase is LacWaitPhase.WAITING:
                 # The watch has failed. The reader waits on without it, because the bookies tell of new entries, unless the ledger
@@ -141,6 +144,8 @@ class ReaderClient(Client):
     def _lac_told(self, actions: list[Action], options: SimulationOptions) -> Step:
         for action in actions:
             if isinstance(action, Finish):
+                if isinstance(self.machine, LacRead) and not self.heard:
+                    self.contradiction = "a LAC was told, and no bookie has told one"
                 self.metadata, self.may_watch = action.metadata, False
                 return self._confirmed(self.machine.last_add_confirmed, options)
         return self._perform(actions, options)
@@ -153,6 +158,7 @@ class ReaderClient(Client):
                 f"the LAC was {self.last_add_confirmed}, and the ledger is closed at {last_add_confirmed}"
             )
         self.last_add_confirmed = max(last_add_confirmed, self.last_add_confirmed)
+        self.heard = False
         self.machine = RangeRead(self.metadata, 0, self.last_add_confirmed, rereads_metadata=True)
         self.may_speculate = True
         return self._perform(self.machine.start(), options)
@@ -173,4 +179,5 @@ class ReaderClient(Client):
         self.machine = None
         self.store = None
         self.metadata = None
+        self.heard = False
         self.may_speculate = self.may_watch = False

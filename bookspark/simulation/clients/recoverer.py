@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
-from bookspark.protocol.ledger.actions import Fail, Finish, MetadataWritten, ReadMetadata, SendAdd
+from bookspark.protocol.ledger.actions import Fail, Finish, MetadataRead, MetadataWritten, ReadMetadata, SendAdd
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.simulation.clients.client import BEGIN, Begin, Client, Step
-from bookspark.simulation.messages import Request
+from bookspark.simulation.clients.client import BEGIN, Begin, Client, Step, WriteTaken
+from bookspark.simulation.messages import Read, ReadLac, Request
 from bookspark.simulation.simulation_options import SimulationOptions
 
 
@@ -35,6 +36,8 @@ class RecovererClient(Client):
         super().__init__()
         self.wrote_back: tuple[int, ...] = ()
         """Ids that it wrote back; kept if it closed the ledger itself."""
+        self.may_fence = False
+        """Does the record say that the ledger is being recovered?"""
         self.told_end: tuple[int, int] | None = None
         """Last entry and length of the closed ledger, as its user was told."""
 
@@ -48,7 +51,15 @@ class RecovererClient(Client):
             self.machine = LedgerRecovery(replaces_bookies=changes, accepted_loss=accepted)
             self.store = ReadMetadata()
             return [], []
+        if isinstance(event, MetadataRead):
+            self.may_fence = event.metadata.state is not LedgerState.OPEN
+        elif isinstance(event, WriteTaken) and isinstance(event.answer, MetadataWritten):
+            self.may_fence = self.store.metadata.state is not LedgerState.OPEN
         step = super().step(event, options)
+        if self.machine is not None and not self.may_fence and any(_fences(request) for _, request in step[0]):
+            self.defect = "it fences the writer of a ledger whose record is OPEN"
+        if self.machine is None:
+            self.may_fence = False
         if self.outcome and not (self.outcome == "finished" and isinstance(event, MetadataWritten)):
             self.wrote_back = ()
         return step
@@ -61,3 +72,7 @@ class RecovererClient(Client):
     def _end(self, action: Finish | Fail) -> None:
         super()._end(action)
         self.told_end = self._end_of(action)
+
+
+def _fences(request: Request) -> bool:
+    return isinstance(request, Read | ReadLac) and request.fence

@@ -69,6 +69,8 @@ class WriterClient(Client):
         self.may_abandon = options.abandons
         self.tells_left = options.explicit_lacs
         self.hold_ups_left = options.hold_ups
+        self.left: tuple[str, ...] = ()
+        """Bookies that were replaced. Who finds that a bookie holds the writer up may have looked before that."""
         self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
         self.may_retry = False
         """Were there no bookies for an ensemble change?"""
@@ -83,10 +85,6 @@ class WriterClient(Client):
         self.cut_off = 0
         """How many entries its own close left out, of those that its user was told are appended or, if it was told that the close
         went well, of all."""
-
-    @property
-    def waits_for_bookies(self) -> bool:
-        return self.may_retry
 
     @property
     def done_with(self) -> int:
@@ -112,11 +110,11 @@ class WriterClient(Client):
         if self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY:
             possible.append(_TELL_LAC)
         if self.tells_left > 0 and machine is not None and machine.owes_explicit_lac:
-            possible.append(self._idle())
+            possible.append(self.idle())
         if self.may_abandon:
             possible += _ENDS
         if self.hold_ups_left and machine is not None and machine.cursors.pending:
-            possible += [HeldUp((bookie,)) for bookie in machine.metadata.last_fragment.ensemble]
+            possible += [HeldUp((bookie,)) for bookie in (*machine.metadata.last_fragment.ensemble, *self.left)]
         return possible
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
@@ -138,9 +136,15 @@ class WriterClient(Client):
                 self.may_retry = True
             case BookiesChanged():
                 self.may_retry = False
+        ensemble = self._ensemble
         step = super().step(event, options)
+        if self._ensemble != ensemble:
+            # Where nobody says that the writer is held up, nothing is to depend on it.
+            self.left = tuple(sorted({*self.left, *ensemble} - {*self._ensemble})) if self.hold_ups_left else ()
         if isinstance(event, Abandon | DeadlinePassed) and self.machine is not None:
             self.defect = f"it was told {type(event).__name__}, and has not ended"
+        if isinstance(event, Idle) and self.machine is not None and self.machine.owes_explicit_lac:
+            self.defect = "it was idle for long, and bookies that may not know the LAC were not told"
         if isinstance(self.store, WriteMetadata) and self.store.metadata.closed:
             self._leaves_out(self.last_add_acknowledged - self.store.metadata.last_entry_id)
         if self.machine is not None and self.machine.state is not State.OPEN:
@@ -149,11 +153,15 @@ class WriterClient(Client):
         return step
 
     @property
+    def _ensemble(self) -> tuple[str, ...]:
+        return () if self.machine is None else self.machine.metadata.last_fragment.ensemble
+
+    @property
     def _now(self) -> float:
         """Time passes as explicit LACs are told."""
         return -_LAC_STEP_SECONDS * self.tells_left
 
-    def _idle(self) -> Idle:
+    def idle(self) -> Idle:
         """It is time to tell the LAC. The clock makes one step, so that an explicit LAC that was not taken is due again."""
         return Idle(self._now + _LAC_STEP_SECONDS, _LAC_STEP_SECONDS)
 
@@ -164,11 +172,14 @@ class WriterClient(Client):
 
     def _told(self, action: Action) -> None:
         if isinstance(action, Acknowledge):
+            self._is_news(action.last_add_acknowledged, self.last_add_acknowledged)
             self.last_add_acknowledged = action.last_add_acknowledged
         if isinstance(action, Confirm):
+            self._is_news(action.last_add_confirmed, self.last_add_confirmed)
             self.last_add_confirmed = action.last_add_confirmed
             self.last_add_acknowledged = max(self.last_add_acknowledged, self.last_add_confirmed)
         if isinstance(action, Release):
+            self._is_news(action.last_add_fully_replicated, self.last_add_fully_replicated)
             self.last_add_fully_replicated = action.last_add_fully_replicated
 
     def _end(self, action: Finish | Fail) -> None:
@@ -181,6 +192,11 @@ class WriterClient(Client):
         self._no_more()
         self.may_retry = self.may_abandon = False
         self.tells_left = self.hold_ups_left = 0
+        self.left = ()
+
+    def _is_news(self, told: int, before: int) -> None:
+        if told <= before:
+            self.defect = f"it told its user {told}, after {before}"
 
     def _leaves_out(self, entries: int) -> None:
         self.cut_off = max(self.cut_off, entries)

@@ -2,11 +2,13 @@
 
 From some moment on no message is lost, no bookie crashes or goes, all that is under way arrives, in any order, the users begin
 nothing, and the writer's user closes the ledger. Whoever waits for an answer of a bookie that is gone runs out of time. Then the
-writer, each recovery, each repair and each read end, well or with an error. The one who finds no bookies that are left waits for
-new ones, and does not count.
+writer, each recovery, each repair and each read end, well or with an error. The one for whom there are only bookies that are gone
+waits for new ones, and does not count; nor does a writer that may not replace bookies, or has to keep them, if too few are left.
+A writer that nobody closes is idle then, and tells its bookies the LAC: each that is left knows it.
 
-A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. What does not
-end has nothing left that could happen, or goes on for ever.
+A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. In
+half of these moments, if no bookie has gone yet, one goes, so that the others are needed. What does not end has nothing left that
+could happen, or goes on for ever.
 
 A second ledger on the same bookies is one more thing that was begun.
 
@@ -21,11 +23,14 @@ from random import Random
 from typing import Any
 
 from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
-from bookspark.protocol.ledger.ledger_metadata import Replication
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Replication
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
-from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.ensemble_change import ChangeMode, quorum_lost
 from bookspark.protocol.writing.writer_events import BookiesChanged, Close
+from bookspark.protocol.writing.writer_state import State as WriterState
+from bookspark.simulation.bookie import SimulatedBookie
+from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.ledgers.second_ledger import TwoLedgers
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, Move, State
 from bookspark.simulation.view import Violation
@@ -37,7 +42,7 @@ _ENDING = (Close, NoBookies, WriterWaitedFor)
 _STEPS_MAX = 1000
 """Sixty times what the usual one takes. Three recoveries and two repairs of one ledger were seen to take 354."""
 _NEWS_MAX = 3
-"""So often a writer hears of bookies that may have come, once nothing else is left."""
+"""So often a writer hears of bookies that may have come, once nothing else is left, and so often it is idle after that."""
 
 
 def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list[Move], Violation | None]:
@@ -49,13 +54,20 @@ def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list
             break
         state = world.apply(state, move)
         done.append(move)
-    news = 0
+    if random.random() < 0.5 and not _gone(world, state):
+        goes = Move("depart", random.randrange(world.slots_from, len(state)))
+        if not _takes_answers_along(world, state, goes):
+            state = world.apply(state, goes)
+            done.append(goes)
+    later = 0
     for _ in range(_STEPS_MAX):
-        possible = _moves(world, state) or (_news(world, state) if news < _NEWS_MAX else [])
+        possible = _moves(world, state)
         if not possible:
-            return done, stuck(world, state)
+            possible = (_news(world, state) if later < _NEWS_MAX else []) or _idle(world, state, later)
+            later += 1
+        if not possible:
+            return done, stuck(world, state) or _untold(world, state)
         move = random.choice(possible)
-        news += _is_news(world, move)
         state = world.apply(state, move)
         done.append(move)
     return done, _violation(world, state, f"goes on for {_STEPS_MAX} steps")
@@ -95,10 +107,14 @@ def until_stuck(world: World, moves: Sequence[Move]) -> list[Move] | None:
         if _takes_answers_along(world, state, move):
             return None
         state = world.apply(state, move)
+    later = 0
     for _ in range(_STEPS_MAX):
         possible = _moves(world, state)
         if not possible:
-            return done if stuck(world, state) else None
+            possible = _idle(world, state, later)
+            later += 1
+        if not possible:
+            return done if stuck(world, state) or _untold(world, state) else None
         state = world.apply(state, possible[0])
         done.append(possible[0])
     return None
@@ -164,6 +180,52 @@ def _is_news(world: World, move: Move) -> bool:
     return move.kind == "user" and isinstance(world.events[move.argument], BookiesChanged)
 
 
+def _idle(world: World, state: State, told: int) -> list[Move]:
+    """It is time for the writer to tell its LAC, unless that was so often enough."""
+    writer = _writer(world, state)
+    if told > 2 * _NEWS_MAX or writer.machine is None or not writer.machine.owes_explicit_lac:
+        return []
+    return [Move("user", CLIENTS, world.events.number(writer.idle()))]
+
+
+def _untold(world: World, state: State) -> Violation | None:
+    """A bookie that does not know the LAC of a writer that has nothing to do and owes nothing. One that may have lost what it was
+    told, or takes nothing from the writer any more, does not count."""
+    writer = _writer(world, state)
+    machine = writer.machine
+    if machine is None or machine.state is not WriterState.OPEN or machine.cursors.pending:
+        return None
+    wanted = (writer.last_add_confirmed, writer.last_add_fully_replicated)
+    if state[CRASHES] < world.initial[CRASHES]:
+        # A LAFR is in memory only.
+        wanted = (wanted[0], NO_ENTRY)
+    for name in machine.metadata.last_fragment.ensemble if world.metadata(state) is not None else ():
+        bookie = world.slots.bookie(state[world.slots_from + world.bookies.index(name)])
+        known = _known(bookie)
+        if known is not None and (known[0] < wanted[0] or known[1] < wanted[1]):
+            what = f"{name} knows LAC {known[0]} and LAFR {known[1]} and is not told that they are {wanted[0]} and {wanted[1]}"
+            return Violation(INVARIANT, what)
+    return None
+
+
+def _known(bookie: SimulatedBookie) -> tuple[int, int] | None:
+    """The LAC and the LAFR that a bookie knows; None if nothing is asked of it."""
+    ledger = bookie.ledger
+    if bookie.gone or bookie.lost_boots:
+        return None
+    if ledger is None:
+        return NO_ENTRY, NO_ENTRY
+    if ledger.fenced or ledger.limbo or ledger.fence_unsure:
+        return None
+    return ledger.last_add_confirmed, ledger.last_add_fully_replicated
+
+
+def _writer(world: World, state: State) -> WriterClient:
+    writer = world.clients[state[CLIENTS]]
+    assert isinstance(writer, WriterClient)
+    return writer
+
+
 def _unended(world: World, state: State) -> Iterator[str]:
     """The clients that have begun something which has not ended."""
     for one, of_one in _ledgers(world, state):
@@ -175,17 +237,20 @@ def _unended_of_one(world: World, state: State) -> Iterator[str]:
     gone = _gone(world, state)
     for name, number in zip(world.client_names, state[CLIENTS : world.slots_from], strict=True):
         client = world.clients[number]
-        waits_for_bookies = client.choosing is not None or client.waits_for_bookies
-        # A long poll waits for an entry that may never come, a ledger is not closed if nobody does that, and a writer that may
-        # not replace bookies waits for those that it has. That is so for the last holders of what a guaranteed ledger confirmed.
-        fixed = world.options.ensemble_changes is ChangeMode.OFF or (
-            world.options.replication is Replication.GUARANTEED
-            and client.kind == "writer"
-            and client.machine is not None
-            and not gone.isdisjoint(client.machine.metadata.last_fragment.ensemble)
-        )
+        # A long poll waits for an entry that may never come, and a ledger is not closed if nobody does that.
         endless = isinstance(client.machine, LacWait) or (
-            client.kind == "writer" and (fixed or not world.options.closes)
+            isinstance(client, WriterClient) and (not world.options.closes or _lacks_bookies(world, state, gone))
         )
-        if client.machine is not None and not waits_for_bookies and not endless:
+        if client.machine is not None and client.choosing is None and not endless:
             yield f"the {name}"
+
+
+def _lacks_bookies(world: World, state: State, gone: Set[str]) -> bool:
+    """Are there too few bookies left for a writer that can't replace them? It may not, or its policy keeps those that hold what
+    it has confirmed. Any other one gives up without bookies. Of a deleted ledger bookies keep nothing."""
+    options, writer = world.options, _writer(world, state)
+    guaranteed = options.replication is Replication.GUARANTEED
+    if writer.machine is None or not (guaranteed or options.ensemble_changes is ChangeMode.OFF):
+        return False
+    copies = options.write_quorum if guaranteed else options.ack_quorum
+    return world.metadata(state) is None or quorum_lost(writer.machine.metadata, frozenset(gone), copies)

@@ -1,14 +1,19 @@
 """What an auditor decides, against the same decided entry by entry.
 
-Law: the exact check finds all that is missing, and nothing else; a ledger is marked if there is something to do.
+Law: the exact check finds all that is missing, and nothing else; a ledger is marked if there is something to do. A record that
+can't be is refused when it is read, and nothing is decided by it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from typing import Any
 
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.errors import ConfigurationError, InvalidArgumentError
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.repair.audit_plan import absent, confirmed, mark_of_lost, merged
 from bookspark.protocol.repair.replication_plan import lacks, repairs, unreadable
 from tests.autorecovery.schedules.truth import ended, holds, wanted_of
@@ -22,6 +27,29 @@ def audit(random: Random, record: LedgerMetadata) -> None:
     _exact_check(random, record, ended(record))
     _what_a_bookie_lacks(random, record, entries)
     _lost_bookies(random, record)
+    _what_cant_be(random, record)
+
+
+def _what_cant_be(random: Random, record: LedgerMetadata) -> None:
+    ensemble, end = record.fragments[0].ensemble, record.last_entry_id
+    behind = Loss(LossKind.ENTRIES, end + 2, end + 2, ensemble)
+    open_one = replace(record, state=random.choice((LedgerState.OPEN, LedgerState.IN_RECOVERY)), accepted_loss=None)
+    wrong: tuple[tuple[LedgerMetadata, dict[str, Any]], ...] = (
+        (record, {"fragments": ()}),
+        (record, {"fragments": (Fragment(1, ensemble),)}),
+        (record, {"fragments": (Fragment(0, ensemble[1:]),)}),
+        (record, {"fragments": (Fragment(0, (*ensemble[1:], ensemble[1])),)}),
+        (record, {"write_quorum": record.ensemble_size + 1}),
+        (record, {"ack_quorum": record.write_quorum + 1}),
+        (replace(record, state=LedgerState.CLOSED), {"accepted_loss": AcceptedLoss("operator", 0, losses=(behind,))}),
+        (open_one, {"accepted_loss": AcceptedLoss("operator", 0, losses=(Loss(LossKind.FENCE, -1, -1, ensemble),))}),
+    )
+    sound, fields = random.choice(wrong)
+    try:
+        replace(sound, **fields)
+    except (ConfigurationError, InvalidArgumentError):
+        return
+    holds(False, f"a record that can't be is taken: {', '.join(fields)}")
 
 
 def _exact_check(random: Random, record: LedgerMetadata, entries: int) -> None:

@@ -76,8 +76,17 @@ def draw_ledger(random: Random, entries_max: int = 400) -> LedgerMetadata:
 
 def _with_losses(random: Random, record: LedgerMetadata) -> LedgerMetadata:
     losses: list[Loss] = []
-    for entry_id in sorted(random.sample(range(record.last_entry_id + 1), min(3, record.last_entry_id + 1))):
-        losses.append(Loss(LossKind.ENTRIES, entry_id, entry_id, record.write_set_of(entry_id)))
+    firsts = sorted(random.sample(range(record.last_entry_id + 1), min(3, record.last_entry_id + 1)))
+    for first, following in zip(firsts, [*firsts[1:], record.last_entry_id + 1], strict=True):
+        last, wanted = first, random.choice((1, 1, 4, 20))
+        bookies = tuple(sorted(record.write_set_of(first)))
+        while (
+            last + 1 < following
+            and last - first + 1 < wanted
+            and bookies == tuple(sorted(record.write_set_of(last + 1)))
+        ):
+            last += 1
+        losses.append(Loss(LossKind.ENTRIES, first, last, bookies))
     return replace(record, accepted_loss=AcceptedLoss("operator", 0, (), tuple(losses)))
 
 

@@ -34,6 +34,7 @@ from bookspark.protocol.repair.replication_plan import lacks, runs_of
 from tests.autorecovery.schedules.audits import audit
 from tests.autorecovery.schedules.drawing import Bookie, draw_bookies, draw_ledger
 from tests.autorecovery.schedules.driving import STORE_LOST, Driving
+from tests.autorecovery.schedules.lost_entries import lose_and_get_back
 from tests.autorecovery.schedules.truth import accepted_losses, check_named, check_told, ended, holds, wanted_of
 
 _GRACE_SECONDS = 10.0
@@ -50,11 +51,15 @@ class Kind(Enum):
     HEAL = "heal"
     """A bookie's limbo is ended."""
     AUDIT = "audit"
+    LOSE = "lose"
+    """A bookie loses copies, and gets some of them back."""
 
 
 def run(seed: int, kind: Kind) -> int:
     """Raises ``Broken``, or what a machine raises. Returns how many entries the ledger has."""
     random = Random(seed)
+    if kind is Kind.LOSE:
+        return lose_and_get_back(random)
     record = draw_ledger(random)
     if kind is Kind.AUDIT:
         audit(random, record)

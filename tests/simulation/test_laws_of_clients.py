@@ -1,0 +1,84 @@
+"""Laws that are about what a client does, and not about a state of the world: whoever breaks one is found by random schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bookspark.protocol.ledger.actions import Confirm
+from bookspark.protocol.ledger.quorum import Verdict
+from bookspark.protocol.reading import lac_read
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.explicit_lac import ExplicitLac
+from bookspark.protocol.writing.replication import BestEffort
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_events import Idle
+from bookspark.simulation.search.random_schedules import RandomSchedules
+from bookspark.simulation.view import Violation
+
+Step = Callable[..., Any]
+
+
+def deaf_to(event: type) -> Callable[[Step], Step]:
+    return lambda step: lambda self, came: [] if isinstance(came, event) else step(self, came)
+
+
+def twice(step: Step) -> Step:
+    return lambda self, came: [
+        each for action in step(self, came) for each in ([action] * (2 if isinstance(action, Confirm) else 1))
+    ]
+
+
+def at_once(step: Step) -> Step:
+    def begin(self: Any, metadata: Any, version: int) -> Any:
+        actions = step(self, metadata, version)
+        return actions if metadata.closed else self._fence()
+
+    return begin
+
+
+def forgets_who_joined(_: Step) -> Step:
+    return lambda self, swap: setattr(self, "_untold", self._untold.difference(swap))
+
+
+def covered(*_: object) -> Verdict:
+    return Verdict.PRESENT
+
+
+def changes(**given: object) -> dict[str, object]:
+    return {"ensemble_changes": ChangeMode.AT_ONCE, "recoverers": 0, "readers": 0, "replicators": 0, **given}
+
+
+IDLE = changes(explicit_lacs=3, closes=False, spares=1, losses=2)
+WRONG: dict[str, tuple[Any, str, Callable[[Any], Any], dict[str, Any], str]] = {
+    "a writer that is never idle": (LedgerWriter, "step", deaf_to(Idle), IDLE, "it was idle for long"),
+    "a writer that takes those who joined for told": (
+        ExplicitLac, "replace", forgets_who_joined, IDLE, "is not told",
+    ),
+    "a writer that tells its user everything twice": (LedgerWriter, "step", twice, {}, "it told its user"),
+    "a recovery that fences before the record says so": (
+        LedgerRecovery, "_begin", at_once, {"recoverers": 1}, "whose record is OPEN",
+    ),
+    "a reader that is told a LAC by nobody": (
+        lac_read, "fencing_verdict", lambda _: covered, {"readers": 1}, "no bookie has told one",
+    ),
+    "a best-effort writer that never gives up": (
+        BestEffort, "gives_up", lambda _: False, changes(departures=2, closes=True), "everything_begun_ends",
+    ),
+}  # fmt: skip
+
+
+def found(given: dict[str, Any], schedules: int) -> Violation | None:
+    random = RandomSchedules(given)
+    return next((broken for seed in range(schedules) if (broken := random.schedule(seed)[2]) is not None), None)
+
+
+@pytest.mark.parametrize("who", WRONG)
+def test_one_that_breaks_a_law_of_its_own_is_found(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, plant, given, said = WRONG[who]
+    assert found(given, 150) is None
+    monkeypatch.setattr(where, name, plant(getattr(where, name)))
+    assert said in str(found(given, 3000))
