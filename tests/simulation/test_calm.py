@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from random import Random
 
 import pytest
 
-from bookspark.protocol.ledger.actions import MetadataWritten, ReadAnswered
+from bookspark.protocol.ledger.actions import AddAnswered, MetadataWritten, ReadAnswered
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.recovery import LedgerRecovery
@@ -69,6 +70,26 @@ def test_a_machine_that_never_ends_is_told_with_its_story(monkeypatch, machine, 
     assert len(lines) < 40
     page = story_page(failure.world, failure.moves, failure.violation, "again")
     assert "comes to an end" in page
+
+
+@pytest.mark.parametrize(
+    ("machine", "event", "ledger_id", "who"),
+    [
+        (LedgerWriter, AddAnswered, attrgetter("metadata.ledger_id"), "the writer of ledger 8"),
+        (LedgerRecovery, ReadAnswered, attrgetter("_metadata.ledger_id"), "the recoverer of ledger 8"),
+    ],
+)
+def test_a_machine_of_the_second_ledger_that_never_ends_is_told(monkeypatch, machine, event, ledger_id, who):
+    step = machine.step
+
+    def deaf_for_the_second(self, came):
+        return [] if isinstance(came, event) and ledger_id(self) == 8 else step(self, came)
+
+    monkeypatch.setattr(machine, "step", deaf_for_the_second)
+    given = ALONE | {"second_ledger": True, "ensemble_changes": ChangeMode.AT_ONCE, "abandons": False}
+    failure = RandomSchedules(given).run(2000, 1000).failure
+    assert failure is not None and failure.violation.invariant == INVARIANT and who in failure.violation.what
+    assert tell(failure.world, failure.moves)[-1] == f"     → {INVARIANT}: {failure.violation.what}."
 
 
 def test_a_machine_that_goes_on_for_ever_is_told(monkeypatch):

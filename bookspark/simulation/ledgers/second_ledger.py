@@ -170,6 +170,10 @@ class TwoLedgers(World):
         after_second[places[1]] = self.second.slots.collect(after_second[places[1]], gone)
         return self._with(tuple(after), Second(made, tuple(after_second)))
 
+    def move_of_second(self, argument: int) -> Move | None:
+        """The move in the second ledger's world. None: the ledger is made."""
+        return None if argument < 0 else self._moves[argument]
+
     def in_second(self, state: State, argument: int) -> InSecond | None:
         """A move of the second ledger with what it makes of that one's state. None: the ledger is made."""
         if argument < 0:
@@ -178,6 +182,10 @@ class TwoLedgers(World):
         return InSecond(self._seconds[state[SECOND]].state, self._moves[argument], self._seconds[after[SECOND]].state)
 
     # -- checks
+
+    def is_made(self, state: State) -> bool:
+        """Was the second ledger made?"""
+        return self._seconds[state[SECOND]].made
 
     def state_of_second(self, state: State) -> State:
         """The state of the second ledger's world."""

@@ -8,6 +8,8 @@ new ones, and does not count.
 A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. What does not
 end has nothing left that could happen, or goes on for ever.
 
+A second ledger on the same bookies is one more thing that was begun.
+
 A search of all orders has each of these ways to the end among its states. So it continues none, and looks for states in which
 nothing is left that could happen (``waits_for_ever``). What goes on for ever it does not find.
 """
@@ -24,6 +26,7 @@ from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer_events import BookiesChanged, Close
+from bookspark.simulation.ledgers.second_ledger import TwoLedgers
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, Move, State
 from bookspark.simulation.view import Violation
 from bookspark.simulation.world import World
@@ -52,7 +55,7 @@ def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list
         if not possible:
             return done, stuck(world, state)
         move = random.choice(possible)
-        news += move.kind == "user" and isinstance(world.events[move.argument], BookiesChanged)
+        news += _is_news(world, move)
         state = world.apply(state, move)
         done.append(move)
     return done, _violation(world, state, f"goes on for {_STEPS_MAX} steps")
@@ -104,7 +107,17 @@ def until_stuck(world: World, moves: Sequence[Move]) -> list[Move] | None:
 def _takes_answers_along(world: World, state: State, move: Move) -> bool:
     """Is it the end of a bookie that still owes answers? Whoever waits for them would run out of time, and nobody has a clock
     here."""
-    return move.kind in ("crash", "depart") and world.slots.bookie(state[move.place]).owes_answers
+    if move.kind not in ("crash", "depart"):
+        return False
+    at = move.place - world.slots_from
+    return any(one.slots.bookie(slots[one.slots_from + at]).owes_answers for one, slots in _ledgers(world, state))
+
+
+def _ledgers(world: World, state: State) -> Iterator[tuple[World, State]]:
+    """The world of each ledger that was made, with its state."""
+    yield world, state
+    if isinstance(world, TwoLedgers) and world.is_made(state):
+        yield world.second, world.state_of_second(state)
 
 
 def _moves(world: World, state: State) -> list[Move]:
@@ -120,6 +133,10 @@ def _gone(world: World, state: State) -> Set[str]:
 
 
 def _is_calm(world: World, state: State, move: Move, gone: Set[str]) -> bool:
+    if move.kind == "second":
+        assert isinstance(world, TwoLedgers)
+        inner = world.move_of_second(move.argument)
+        return inner is not None and _is_calm(world.second, world.state_of_second(state), inner, gone)
     if move.kind == "user":
         return _is_ending(world.events[move.argument], gone)
     return move.kind in _KINDS or (move.kind == "timeout" and world.slots.traits(state[move.place]).gone)
@@ -136,15 +153,25 @@ def _is_ending(event: Any, gone: Set[str]) -> bool:
 
 
 def _news(world: World, state: State) -> list[Move]:
-    return [
-        move
-        for move in world.moves(state)
-        if move.kind == "user" and isinstance(world.events[move.argument], BookiesChanged)
-    ]
+    return [move for move in world.moves(state) if _is_news(world, move)]
+
+
+def _is_news(world: World, move: Move) -> bool:
+    if move.kind == "second":
+        assert isinstance(world, TwoLedgers)
+        inner = world.move_of_second(move.argument)
+        return inner is not None and _is_news(world.second, inner)
+    return move.kind == "user" and isinstance(world.events[move.argument], BookiesChanged)
 
 
 def _unended(world: World, state: State) -> Iterator[str]:
     """The clients that have begun something which has not ended."""
+    for one, of_one in _ledgers(world, state):
+        of = "" if one is world else f" of ledger {one.ledger_id}"
+        yield from (f"{client}{of}" for client in _unended_of_one(one, of_one))
+
+
+def _unended_of_one(world: World, state: State) -> Iterator[str]:
     gone = _gone(world, state)
     for name, number in zip(world.client_names, state[CLIENTS : world.slots_from], strict=True):
         client = world.clients[number]
