@@ -53,8 +53,11 @@ QUIET = {
     **dict.fromkeys(("spares", "readers", "replicators", "losses", "duplicates", "departures"), 0),
     **dict.fromkeys(("explicit_lacs", "hold_ups"), 0),
     **dict.fromkeys(("closes", "abandons", "holds_back", "accept_loss", "heals"), False),
-    **{"entries": 1, "recoverers": 1, "ensemble_changes": ChangeMode.OFF},
-    **{"ledger_type": LedgerType.PD_JOURNAL, "replication": Replication.BEST_EFFORT},
+    "entries": 1,
+    "recoverers": 1,
+    "ensemble_changes": ChangeMode.OFF,
+    "ledger_type": LedgerType.PD_JOURNAL,
+    "replication": Replication.BEST_EFFORT,
 }
 """Nothing but what these faults need, which is rare enough: one of a thousand such schedules shows them."""
 

@@ -35,7 +35,7 @@ _SIZES = (
 )
 _SMALL_SIZES = ((2, 2, 1), (2, 2, 2), (3, 3, 2))
 _SMALL_GUARANTEED = (*_SMALL_SIZES, (3, 2, 2), (3, 2, 1))
-"""Which bookies a guaranteed ledger may replace is another question where it is striped. It was drawn too rarely by ``_SIZES`` alone."""
+"""Which bookies may be replaced is another question where such a ledger is striped, which ``_SIZES`` alone draws too rarely."""
 _Sizes = tuple[int, int, int]
 
 
