@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -12,17 +11,16 @@ import pytest
 from bookspark.bookie.disk import index_block
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.entry_log import EntryLog
-from bookspark.bookie.disk.file_system import write_all
+from bookspark.bookie.disk.file_system import _IOV_MAX, write_all
 from bookspark.bookie.disk.index import Index, Row, location, log_of
 from bookspark.bookie.disk.index_block import BlockBuilder
 from bookspark.bookie.disk.log_scan import _BODY_BYTES_MIN, _LAST_BUFFER, FRAME_BYTES_MAX, PREFIX_BYTES, _stated_ends
 from bookspark.bookie.holdings import boot, reads
 from bookspark.bookie.holdings.checkpointing import fill
-from bookspark.bookie.holdings.reads import PART_BYTES, Fetched, LogFiles, Piece, ReadPlan
+from bookspark.bookie.holdings.reads import PART_BYTES, LogFiles
 from bookspark.bookie.offline.dry_run import DryRunFileSystem
 from bookspark.bookie.serving.admission import Admission
 from bookspark.bookie.serving.connection import Connection
-from bookspark.bookie.serving.entry_reads import EntryReads
 from bookspark.bookie.serving.read_room import ReadRoom
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.steps import at_once
@@ -31,7 +29,7 @@ from bookspark.protocol.bookie.garbage_collection import CollectionNoted
 from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
-from bookspark.wire.header import Flag, Header, Kind, Status
+from bookspark.wire.header import Flag
 from tests.bookie.kit import config
 from tests.bookie.stepped import Stepped, without_threads
 
@@ -283,6 +281,18 @@ def test_what_a_short_write_left_is_written_after_it_and_a_write_of_nothing_is_a
         write_all(file, [b"0123"], 0)
 
 
+def test_no_write_has_more_buffers_than_the_system_takes_and_none_is_left_out():
+    """The kernel takes 1,024 and refuses more (EINVAL)."""
+    files = MemoryFileSystem("/disk")
+    file, counts = files.open("/disk/file", create=True), []
+    counted = SimpleNamespace(
+        write=lambda buffers, position: (counts.append(len(buffers)), file.write(buffers, position))[1]
+    )
+    buffers = [b"%04d" % number for number in range(2 * _IOV_MAX + 1)]
+    assert write_all(counted, buffers, 0) == 4 * len(buffers)
+    assert counts == [_IOV_MAX, _IOV_MAX, 1] and file.read(1 << 20, 0) == b"".join(buffers)
+
+
 @pytest.mark.parametrize("was_enabled", [True, False])
 def test_the_collector_is_as_before_after_a_boot_and_what_it_made_is_old(monkeypatch, was_enabled):
     """What stays frozen is never collected: a process that opens one bookie after the other would keep all of them."""
@@ -298,95 +308,3 @@ def test_the_collector_is_as_before_after_a_boot_and_what_it_made_is_old(monkeyp
         assert any(one is made for one in gc.get_objects(generation=2)) is was_enabled
     finally:
         gc.enable()
-
-
-# -- the end of a read
-
-
-class ReadOf:
-    """A read of entry 0 of ledger 5 by a peer that counts. ``takes``: has the peer taken all that was sent? ``plan`` and ``run``
-    stand for the storage's."""
-
-    def __init__(self, *, takes, plan=None, run=None):
-        self.reads = self.parts = 0
-        self.statuses = []
-        found = ReadPlan([Piece(5, 0, 0, location(1, 0), 8, None)], 0, None)
-        storage = SimpleNamespace(
-            traffic=SimpleNamespace(reads=SimpleNamespace(observe=lambda seconds: None), entries_out=0, bytes_out=0),
-            may_read=lambda ledger_id, key: True,
-            ledger=lambda ledger_id: None,
-            plan_read=plan or (lambda *arguments, **options: found),
-            files=SimpleNamespace(fetch=self._fetch, is_open=lambda number: True),
-            holdings=SimpleNamespace(lose_unreadable=lambda pieces, stop: False),
-            has_moved=lambda piece: False,
-            disk_threads=SimpleNamespace(run=run or self._run),
-        )
-        self._takes = takes
-        self._answers = SimpleNamespace(answer=self._answer)
-        self._bookie = SimpleNamespace(storage=storage, incarnation=1)
-
-    @staticmethod
-    def _run(where, fetch):
-        told = Future()
-        told.set_result(fetch())
-        return told
-
-    def _fetch(self, pieces, *, cached_only, bytes_max):
-        return None if cached_only and not self._takes else Fetched([bytes(8)])
-
-    def _answer(self, header, status, *, value=0):
-        self.statuses.append(status)
-        self._answered.set()
-
-    def _count(self, reads, parts):
-        self.reads += reads
-        self.parts += parts
-
-    def _when_it_takes(self, size, begin):
-        self._count(0, size)
-        begin(size)
-
-    async def ended(self):
-        peer = SimpleNamespace(
-            peer="here",
-            read_begins=lambda: self._count(1, 0),
-            read_ends=lambda: self._count(-1, 0),
-            takes=lambda size: self._takes,
-            when_it_takes=self._when_it_takes,
-            part_ends=lambda size: self._count(0, -size),
-            flush=lambda: None,
-        )
-        self._answered = asyncio.Event()
-        EntryReads(self._bookie, peer, self._answers).read(Header(Kind.READ, 1, 5, 0, 0))
-        await asyncio.wait_for(self._answered.wait(), 60)
-        return self.statuses, self.reads, self.parts
-
-
-def _raises(error):
-    def trip(*arguments, **options):
-        raise error
-
-    return trip
-
-
-def _failed(where, fetch):
-    told = Future()
-    told.set_exception(OSError("on purpose"))
-    return told
-
-
-@pytest.mark.parametrize(
-    ("takes", "options", "status"),
-    [
-        (True, {}, Status.OK),
-        (False, {}, Status.OK),
-        (True, {"plan": _raises(ValueError("on purpose"))}, Status.IO_ERROR),
-        (False, {"run": _raises(ValueError("on purpose"))}, Status.IO_ERROR),
-        (False, {"run": _raises(RuntimeError("no thread"))}, Status.TOO_MANY_REQUESTS),
-        (False, {"run": _failed}, Status.IO_ERROR),
-    ],
-    ids=["at once", "in a thread", "no plan", "a defect", "no thread", "a thread that failed"],
-)
-def test_however_a_read_ends_it_is_answered_once_and_counts_as_under_way_no_more(takes, options, status):
-    """A connection has some hundred reads under way at most: with those that ended and were not told it would take no more."""
-    assert asyncio.run(ReadOf(takes=takes, **options).ended()) == ([status], 0, 0)
