@@ -1,8 +1,8 @@
 """Random schedules of all that works on a log (``tests/logs/schedules``): queries, batch writes, producers, readers, truncations,
 collections and lanes that are ended, over a cluster in memory whose answers get lost, while processes die; and of logs that are
-deleted and made anew, whose rows expire, that are offloaded, or that groups of readers read. The number of rounds is that of
-schedules, 2,000 if none is given; ``--first`` is the first one's seed, ``--kind`` says which kind; all of them in turn, if none
-is given."""
+deleted and made anew, whose rows expire, that are offloaded, that groups of readers read, or whose queries have copies of
+checkpoints and follow one another. The number of rounds is that of schedules, 2,000 if none is given; ``--first`` is the first
+one's seed, ``--kind`` says which kind; all of them in turn, if none is given."""
 
 from __future__ import annotations
 

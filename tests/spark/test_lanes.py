@@ -222,10 +222,10 @@ def test_a_query_and_a_batch_write_that_are_the_first_at_once_get_two_lanes(
     query = StreamingQuery("q1")
     lane = lane_for_query(bookkeeper, ORDERS, query)
     assert lane == "orders"
-    _, header = newest_header(bookkeeper, lane, b"")
+    record, header = newest_header(bookkeeper, lane, b"")
     assert begun_batch_write(bookkeeper, ORDERS, "w").name == "orders"
     with pytest.raises(LogChangedError):
-        claimed(bookkeeper, ORDERS, lane, "run", query, header)
+        claimed(bookkeeper, ORDERS, record, "run", query, header)
     assert lane_for_query(bookkeeper, ORDERS, query) == "orders@1"
 
 
