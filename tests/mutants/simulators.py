@@ -52,13 +52,16 @@ def phases() -> Iterator[Phase]:
         "changes delayed": {"ensemble_changes": ChangeMode.DELAYED},
         "held back": {"holds_back": True},
         # A writer that nobody fences lives long enough for what rarely comes.
-        "VD, held back": {"holds_back": True, "entries": 6, **vd, **alone},
+        "VD, held back": {
+            "holds_back": True, "entries": 6, "closes": True, "write_quorum": 2, "ack_quorum": 1, "crashes": 0, "losses": 0,
+            "replication": Replication.BEST_EFFORT, "ensemble_changes": ChangeMode.OFF, **vd, **alone,
+        },
         "explicit LACs": {"explicit_lacs": 3, "closes": False, "spares": 1, "losses": 2, **changes},
         "bookies hold up": {"hold_ups": 2, "spares": 1, "entries": 3, **changes},
         "no other bookies": {"spares": 0, "losses": 3, "crashes": 2, **changes},
         "no other bookies, VD, guaranteed": {"spares": 0, "losses": 3, "crashes": 2, **changes, **vd, **guaranteed},
         "bookies go": {"departures": 2, "ensemble_changes": ChangeMode.AT_ONCE},
-    }
+    }  # fmt: skip
     yield "all drawn", {}, 600
     while True:
         for name, given in modes.items():
