@@ -53,7 +53,7 @@ from bookspark.simulation.messages import (
     WriteLac,
     WriteLacAnswer,
 )
-from bookspark.simulation.search.calm import is_calms_own, stuck, untold
+from bookspark.simulation.search.calm import is_calms_own, stuck, untold_at_rest
 from bookspark.simulation.state import CLIENTS, METADATA, SECOND, Move, State
 from bookspark.simulation.values import clone
 from bookspark.simulation.world import World
@@ -72,7 +72,7 @@ def tell(world: World, moves: Iterable[Move]) -> list[str]:
         after = world.apply(state, move)
         lines.append(f"{number:3}. {sentence(world, state, move, after)}")
         state = after
-    violation = world.violation(state) or stuck(world, state) or untold(world, state)
+    violation = world.violation(state) or stuck(world, state) or untold_at_rest(world, state)
     if violation is not None:
         lines.append(f"     → {violation.invariant}: {violation.what}.")
     return lines

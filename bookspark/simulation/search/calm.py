@@ -192,6 +192,13 @@ def untold(world: World, state: State) -> Violation | None:
     return None
 
 
+def untold_at_rest(world: World, state: State) -> Violation | None:
+    """``untold``, in a state of whose way nothing is known: None while something may still happen, or is owed."""
+    machine = _writer(world, state).machine
+    at_rest = machine is not None and not machine.owes_explicit_lac and not _moves(world, state)
+    return untold(world, state) if at_rest else None
+
+
 def _known(bookie: SimulatedBookie) -> tuple[int, int] | None:
     """The LAC and the LAFR that a bookie knows; None if nothing is asked of it."""
     ledger = bookie.ledger
