@@ -53,7 +53,7 @@ from bookspark.simulation.messages import (
     WriteLac,
     WriteLacAnswer,
 )
-from bookspark.simulation.search.calm import stuck
+from bookspark.simulation.search.calm import is_calms_own, stuck, untold_at_rest
 from bookspark.simulation.state import CLIENTS, METADATA, SECOND, Move, State
 from bookspark.simulation.values import clone
 from bookspark.simulation.world import World
@@ -67,12 +67,12 @@ def tell(world: World, moves: Iterable[Move]) -> list[str]:
     lines: list[str] = []
     state = world.initial
     for number, move in enumerate(moves, 1):
-        if move not in world.moves(state):
+        if move not in world.moves(state) and not is_calms_own(world, move):
             raise ValueError(f"step {number} of the story, {move}, is not possible")
         after = world.apply(state, move)
         lines.append(f"{number:3}. {sentence(world, state, move, after)}")
         state = after
-    violation = world.violation(state) or stuck(world, state)
+    violation = world.violation(state) or stuck(world, state) or untold_at_rest(world, state)
     if violation is not None:
         lines.append(f"     → {violation.invariant}: {violation.what}.")
     return lines

@@ -27,7 +27,7 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Replication
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.ensemble_change import ChangeMode, quorum_lost
-from bookspark.protocol.writing.writer_events import BookiesChanged, Close
+from bookspark.protocol.writing.writer_events import BookiesChanged, Close, Idle
 from bookspark.protocol.writing.writer_state import State as WriterState
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.clients.writer import WriterClient
@@ -66,11 +66,16 @@ def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list
             possible = (_news(world, state) if later < _NEWS_MAX else []) or _idle(world, state, later)
             later += 1
         if not possible:
-            return done, stuck(world, state) or _untold(world, state)
+            return done, stuck(world, state) or untold(world, state)
         move = random.choice(possible)
         state = world.apply(state, move)
         done.append(move)
     return done, _violation(world, state, f"goes on for {_STEPS_MAX} steps")
+
+
+def is_calms_own(world: World, move: Move) -> bool:
+    """Is it one that is made here whatever is left of its budget?"""
+    return move.kind == "depart" or (move.kind == "user" and isinstance(world.events[move.argument], Idle))
 
 
 def stuck(world: World, state: State) -> Violation | None:
@@ -114,7 +119,7 @@ def until_stuck(world: World, moves: Sequence[Move]) -> list[Move] | None:
             possible = _idle(world, state, later)
             later += 1
         if not possible:
-            return done if stuck(world, state) or _untold(world, state) else None
+            return done if stuck(world, state) or untold(world, state) else None
         state = world.apply(state, possible[0])
         done.append(possible[0])
     return None
@@ -188,7 +193,7 @@ def _idle(world: World, state: State, told: int) -> list[Move]:
     return [Move("user", CLIENTS, world.events.number(writer.idle()))]
 
 
-def _untold(world: World, state: State) -> Violation | None:
+def untold(world: World, state: State) -> Violation | None:
     """A bookie that does not know the LAC of a writer that has nothing to do and owes nothing. One that may have lost what it was
     told, or takes nothing from the writer any more, does not count."""
     writer = _writer(world, state)
@@ -206,6 +211,13 @@ def _untold(world: World, state: State) -> Violation | None:
             what = f"{name} knows LAC {known[0]} and LAFR {known[1]} and is not told that they are {wanted[0]} and {wanted[1]}"
             return Violation(INVARIANT, what)
     return None
+
+
+def untold_at_rest(world: World, state: State) -> Violation | None:
+    """``untold``, in a state of whose way nothing is known: None while something may still happen, or is owed."""
+    machine = _writer(world, state).machine
+    at_rest = machine is not None and not machine.owes_explicit_lac and not _moves(world, state)
+    return untold(world, state) if at_rest else None
 
 
 def _known(bookie: SimulatedBookie) -> tuple[int, int] | None:
