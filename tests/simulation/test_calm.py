@@ -63,7 +63,7 @@ def ignoring(machine, event):
 )
 def test_a_machine_that_never_ends_is_told_with_its_story(monkeypatch, machine, event, who):
     monkeypatch.setattr(machine, "step", ignoring(machine, event))
-    failure = RandomSchedules({"recoverers": 1, "readers": 1, "replicators": 0, "closes": True}).run(2000, 1000).failure
+    failure = RandomSchedules({"recoverers": 1, "readers": 1, "replicators": 0, "closes": True}).run(2000, 2000).failure
     assert failure is not None and failure.violation.invariant == INVARIANT and who in failure.violation.what
     lines = tell(failure.world, failure.moves)
     assert lines[-1] == f"     → {INVARIANT}: {failure.violation.what}."
