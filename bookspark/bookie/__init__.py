@@ -14,7 +14,7 @@ The rooms, from the top to the bottom; each imports only what stands below it:
 ``disk``            every byte on the disk: logs, control log, index, checkpoint, notes and markers
 ``steps``           background work in steps, which the loop, a test or a simulator carries through
 ``storage_status``  what a storage tells of itself
-``collector``       Python's garbage collector in a bookie's process
+``interpreter``     Python's interpreter in a bookie's process
 ``traffic``         what passes through, counted for metrics
 ``bookie_config``   ``BookieConfig``: a bookie's options
 ==================  ==============================================================================================

@@ -38,7 +38,7 @@ from bookspark.autorecovery.fetching import Fetching
 from bookspark.autorecovery.healing import Healing
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
-from bookspark.bookie.collector import collect_seldom
+from bookspark.bookie.interpreter import suit_a_bookie
 from bookspark.bookie.commit.commit_thread import Post
 from bookspark.bookie.serving.served_bookie import Fetch
 from bookspark.bookie.serving.server import BookieServer
@@ -171,7 +171,7 @@ def _boot_and_serve(
     storage.broken = lambda why: ends.put(
         BookieError(f"{why}; start the bookie again, and report this with the lines above, since it is a defect")
     )
-    collect_seldom()
+    suit_a_bookie()
     storage.holdings.made_objects = gc.freeze
     phase("listening")
     if why := open_to_strangers(config):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import deque
 
 import pytest
@@ -21,6 +23,7 @@ from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, L
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.header import Status
+from tests.awaiting import SECONDS_MAX
 from tests.bookie.kit import LocalRewriter, Pumped, add_frame, config, held_ledgers, run_checkpoint
 
 MANY = 20_000
@@ -280,3 +283,13 @@ def test_what_is_lost_packs_no_ledgers_on_the_loop(monkeypatch, storage):
     held.note(7, 7)
     assert control.ledgers.look(5).last_add_confirmed == 7
     monkeypatch.undo()
+
+
+def test_who_waits_for_the_interpreter_of_a_bookie_has_it_within_a_millisecond():
+    """A commit thread waited 5 ms three times for each group, while steps of background work followed one another on the loop."""
+    said = "import gc, sys; from bookspark.bookie.interpreter import suit_a_bookie as suit; suit(); "
+    said += "print(sys.getswitchinterval(), gc.get_threshold()[0], gc.get_freeze_count() > 0)"
+    found = subprocess.run(
+        [sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=SECONDS_MAX
+    )
+    assert found.stdout.split() == ["0.001", "50000", "True"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.collector import collect_seldom
+from bookspark.bookie.interpreter import suit_a_bookie
 from bookspark.bookie.disk.file_system import RealFileSystem, write_all
 from bookspark.bookie.steps import Steps, Wait
 from bookspark.bookie.storage import Storage
@@ -78,13 +79,14 @@ class StorageRun:
         """What is to be called at the end of this turn of the loop."""
         self.storage = Storage(BookieConfig(directories=(str(directory),), zookeeper="-", **options)).open()
         self.storage.start(lambda function, *arguments: self._posted.put((function, arguments)), self._soon.append)
-        self._thresholds = gc.get_threshold()
-        collect_seldom()
+        self._thresholds, self._switch_interval = gc.get_threshold(), sys.getswitchinterval()
+        suit_a_bookie()
 
     def close(self) -> None:
         """Close the storage."""
         self.storage.close()
         gc.set_threshold(*self._thresholds)
+        sys.setswitchinterval(self._switch_interval)
         gc.unfreeze()
 
     def add_all(self, requests: Sequence[Add]) -> None:
