@@ -38,8 +38,8 @@ from bookspark.autorecovery.fetching import Fetching
 from bookspark.autorecovery.healing import Healing
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
-from bookspark.bookie.interpreter import suit_a_bookie
 from bookspark.bookie.commit.commit_thread import Post
+from bookspark.bookie.interpreter import suit_a_bookie
 from bookspark.bookie.serving.served_bookie import Fetch
 from bookspark.bookie.serving.server import BookieServer
 from bookspark.bookie.space.rewriting_process import RewritingProcess

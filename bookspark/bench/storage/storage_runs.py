@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.interpreter import suit_a_bookie
 from bookspark.bookie.disk.file_system import RealFileSystem, write_all
+from bookspark.bookie.interpreter import suit_a_bookie
 from bookspark.bookie.steps import Steps, Wait
 from bookspark.bookie.storage import Storage
 from bookspark.errors import StorageError
