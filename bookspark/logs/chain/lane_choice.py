@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.decisions.seam import decided
+from bookspark.errors import MetadataVersionError
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
-from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.chain.registry import ATTEMPTS_MAX, LogRegistry
 from bookspark.protocol.logs.commits import CommitHeader
 from bookspark.protocol.logs.lanes import (
     BATCH_WRITES,
@@ -70,13 +71,19 @@ def known_lane(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -
 
 
 def lane_for_query(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -> str:
-    """The same; a lane is made if it needs a new one. Raises TooManyLanesError too."""
+    """The same; a lane is made if it needs a new one. Raises TooManyLanesError too, and MetadataVersionError if the lanes change
+    again and again."""
     new = NewLane(writer_of(query.id), query.checkpoint, writer_of(query.follows) if query.follows else "")
-    while (lane := known_lane(bookkeeper, log, query)) is None:
+    for _ in range(ATTEMPTS_MAX):
+        lane = known_lane(bookkeeper, log, query)
+        if lane is not None:
+            return lane
         # The query that it follows may have got a lane meanwhile.
         with suppress(LogChangedError):
             return lane_name(log.name, LaneIndex(bookkeeper.metadata, log.name).begin(new))
-    return lane
+    raise MetadataVersionError(
+        f"log {log.name!r}: its lanes changed {ATTEMPTS_MAX} times while one was looked for {query.id}"
+    )
 
 
 def claimed(
