@@ -67,7 +67,7 @@ def tell(world: World, moves: Iterable[Move]) -> list[str]:
     lines: list[str] = []
     state = world.initial
     for number, move in enumerate(moves, 1):
-        if move not in world.moves(state) and not is_calms_own(world, move):
+        if move not in world.moves(state) and not is_calms_own(world, state, move):
             raise ValueError(f"step {number} of the story, {move}, is not possible")
         after = world.apply(state, move)
         lines.append(f"{number:3}. {sentence(world, state, move, after)}")

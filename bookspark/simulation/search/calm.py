@@ -27,7 +27,7 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Replication
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.ensemble_change import ChangeMode, quorum_lost
-from bookspark.protocol.writing.writer_events import BookiesChanged, Close, Idle
+from bookspark.protocol.writing.writer_events import BookiesChanged, Close
 from bookspark.protocol.writing.writer_state import State as WriterState
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.clients.writer import WriterClient
@@ -73,9 +73,9 @@ def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list
     return done, _violation(world, state, f"goes on for {_STEPS_MAX} steps")
 
 
-def is_calms_own(world: World, move: Move) -> bool:
-    """Is it one that is made here whatever is left of its budget?"""
-    return move.kind == "depart" or (move.kind == "user" and isinstance(world.events[move.argument], Idle))
+def is_calms_own(world: World, state: State, move: Move) -> bool:
+    """Is it one that may be made here whatever is left of its budget?"""
+    return not _gone(world, state) if move.kind == "depart" else move in _idle(world, state, 0)
 
 
 def stuck(world: World, state: State) -> Violation | None:
