@@ -341,6 +341,15 @@ def test_a_test_that_only_a_mutant_lets_stand_till_its_deadline_kills_it(tmp_pat
         assert {(status, each["killed"], each["tests"], each["undecided"]) for each in last.values()} == {found}
 
 
+def test_a_failure_counts_only_if_the_test_passes_without_the_mutant(tmp_path, monkeypatch):
+    """Clients that other mutants had left in the shared cluster failed a test, and each mutant with it."""
+    monkeypatch.setenv("MUTANTS_MEASURED", str(tmp_path / "measured"))
+    fails = "tests/mutants/standing.py::test_fails_from_the_second_time"
+    status, verdicts = run("--only", "ledger.quorum:write_set quorum: .*-", "--schedules", "0", fails)
+    assert (status, verdicts[0]["killed"]) == (1, True)
+    assert (verdicts[-1]["killed"], verdicts[-1]["undecided"]) == (False, f"fails without it too: {fails}")
+
+
 @cache
 def names_of(part):
     return [mutant.name for mutant in all_mutants(PARTS[part])]
