@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -128,3 +129,12 @@ def test_a_copy_of_an_object_with_fields_that_were_never_set_is_equal_to_it() ->
     copy = clone(half)
     assert copy.second == [1] and copy.second is not half.second
     assert freeze(copy) == freeze(half)
+
+
+def test_the_first_value_of_its_type_has_the_same_form_in_a_tuple_or_set_as_the_next() -> None:
+    for pack in (frozenset, tuple):
+
+        class Kind(Enum):
+            ONE = "one"
+
+        assert freeze(pack([Kind.ONE])) == freeze(pack([Kind.ONE]))
