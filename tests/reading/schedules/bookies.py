@@ -2,7 +2,7 @@
 
 Law: the ledger is one that can be. Its confirmed entries were on an ack quorum, those up to the LAFR (last add fully replicated)
 on the write quorum, and no bookie tells more than what is confirmed (LAC, last add confirmed). A bookie that lost a copy says so:
-it denies only what it never had. What ails a bookie stays for the whole schedule.
+it denies only what it never had, unless it is ``FORGETFUL``. What ails a bookie stays for the whole schedule.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class Ail(Enum):
     """It says that all is well, and sends nothing."""
     STRANGE = auto()
     """It does not know the password."""
+    FORGETFUL = auto()
+    """It lost copies and does not know that, against all that is promised: it denies them."""
 
 
 _AILS = (
@@ -77,7 +79,7 @@ _AILS = (
     Ail.LACKING,
     Ail.REFUSING,
 )
-_RARE_AILS = (Ail.BUSY, Ail.EMPTY, Ail.STRANGE)
+_RARE_AILS = (Ail.BUSY, Ail.EMPTY, Ail.STRANGE, Ail.FORGETFUL, Ail.FORGETFUL)
 
 
 @dataclass
@@ -172,6 +174,8 @@ def _ail(random: Random, bookie: Bookie, sent: int) -> None:
             # Whoever wrote to it was fenced when it booted.
             bookie.fenced = True
             bookie.held -= set(some if random.random() < 0.7 else range(sent + 1))
+        case Ail.FORGETFUL:
+            bookie.held -= set(some)
         case Ail.UNREADABLE:
             bookie.unreadable = {entry_id: random.choice(_UNREADABLE) for entry_id in some if entry_id in bookie.held}
 

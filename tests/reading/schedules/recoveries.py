@@ -102,6 +102,8 @@ class Recovery:
         holds(end.version == self._version, "a recovery ended well at another version of the record")
         if record is None or record.accepted_loss is not None:
             return
+        if any(bookie.ail is Ail.FORGETFUL for bookie in self._drawn.bookies.values()):
+            return
         holds(record.last_entry_id >= self._drawn.confirmed, "a confirmed entry was cut off")
         holds(record.length == length_of(record.last_entry_id), "the length is not that of the last entry")
         for entry_id in range(record.fragments[-1].first_entry_id, record.last_entry_id + 1):
