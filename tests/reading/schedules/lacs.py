@@ -5,7 +5,7 @@ for; with the highest LAC that was heard. It fails if nobody told, and not befor
 
 Law of a long poll: it ends as soon as it hears that the entry is confirmed or the ledger is closed, or at its deadline, with the
 highest LAC that was heard. Until then each bookie of the last ensemble is asked, once at a time, or has failed; it fails only
-after all of them failed, none having told anything, and the record names no others.
+after all of them failed, none having told anything, and the record names no others. Then it does.
 """
 
 from __future__ import annotations
@@ -181,6 +181,8 @@ class Poll:
             holds(looked and self._failed >= set(ensemble), "a long poll fails though somebody may tell")
             self._ended = True
             return
+        nobody = looked and not wanted and self._failed >= set(ensemble)
+        holds(not nobody, "a long poll goes on though nobody tells and there are no others")
         asked = [one.bookie for one in actions if isinstance(one, act.SendReadLac)]
         holds(set(asked) >= set(wanted or ()), "a bookie is not asked that told, or is new")
         for one in actions:

@@ -30,7 +30,8 @@ class Recovery:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._drawn = drawn = draw(random)
-        self._version = 3
+        self._version = self._known = 3
+        """That of the record, and that of the record as the recovery read or wrote it last."""
         self._trouble = random.choice((0.0, 0.0, 0.0, 0.03, 0.3))
         self._deadline = random.choice((0.0, 0.0, 0.0, 0.02))
         accepted = None
@@ -138,6 +139,7 @@ class Recovery:
     def _read_record(self) -> Any:
         if self._random.random() < self._trouble:
             return self._lost()
+        self._known = self._version
         return act.MetadataRead(self._drawn.record, self._version)
 
     def _lost(self) -> act.MetadataFailed:
@@ -150,7 +152,9 @@ class Recovery:
             return self._lost()
         if asked.version != self._version:
             return act.MetadataConflict()
+        holds(self._known == self._version, "a record is written over one that was never read")
         self._drawn.record, self._version = asked.metadata, self._version + 1
+        self._known = self._version
         return act.MetadataWritten(self._version)
 
     def _choose(self, asked: act.ChooseBookies) -> Any:
