@@ -65,6 +65,7 @@ def read_lac(random: Random) -> None:
             holds(failed and isinstance(actions[0].error, ReadError), "a LAC is told that nobody told")
             break
         holds(not actions, "a read of the LAC ends though others may know more")
+    holds(not machine.step(random.choice((act.DeadlinePassed(), act.ReadIsLate()))), "a read of the LAC ends twice")
     for asked in todo:
         event = answer(random, asked.bookie, drawn.bookies[asked.bookie], asked)
         holds(not machine.step(event), "a read of the LAC that has ended goes on")
@@ -102,6 +103,8 @@ class Poll:
         else:
             raise AssertionError("a long poll goes on for ever")
         heard = self._machine.last_add_confirmed
+        holds(not self._machine.step(act.DeadlinePassed()), "a long poll ends twice")
+        holds(not self._machine.step(act.MetadataRead(self._drawn.record, 9)), "a long poll ends twice")
         for asked in self._todo:
             if isinstance(asked, act.SendReadLac):
                 event = self._answer(asked.bookie)

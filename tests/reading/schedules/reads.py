@@ -71,6 +71,7 @@ class Read:
         self._carry_out(self._machine.start(), asks=self._first <= self._last)
         for _ in range(_STEPS_MAX):
             if self._ended:
+                holds(not self._machine.step(act.ReadIsLate(self._next)), "a read ends twice")
                 for asked in self._todo:
                     if isinstance(asked, act.SendRead):
                         holds(not self._machine.step(self._answer(asked)), "a read that has ended goes on")

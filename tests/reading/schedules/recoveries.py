@@ -116,7 +116,8 @@ class Recovery:
             holds(held >= record.ack_quorum, "the ledger was closed, and too few bookies have an entry of it")
 
     def _late(self) -> None:
-        """What was under way is answered later."""
+        """What was under way is answered later, and so is the deadline."""
+        holds(not self._machine.step(act.DeadlinePassed()), "a recovery ends twice")
         for asked, name in self._todo:
             if name:
                 event = answer(self._random, name, self._drawn.bookies[name], asked)
