@@ -72,6 +72,7 @@ class Read:
         for _ in range(_STEPS_MAX):
             if self._ended:
                 holds(not self._machine.step(act.ReadIsLate(self._next)), "a read ends twice")
+                refuses(self._machine, act.MetadataRead(self._drawn.record, 9))
                 for asked in self._todo:
                     if isinstance(asked, act.SendRead):
                         holds(not self._machine.step(self._answer(asked)), "a read that has ended goes on")
