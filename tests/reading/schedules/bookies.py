@@ -180,6 +180,18 @@ def _ail(random: Random, bookie: Bookie, sent: int) -> None:
             bookie.unreadable = {entry_id: random.choice(_UNREADABLE) for entry_id in some if entry_id in bookie.held}
 
 
+def lose_for_good(random: Random, drawn: Drawn) -> None:
+    """Nobody can give some of the entries any more, and each bookie that has one knows that."""
+    gone = random.sample(range(drawn.sent + 1), random.randrange(drawn.sent + 2)) if drawn.sent >= 0 else []
+    for bookie in drawn.bookies.values():
+        if random.random() < 0.3:
+            bookie.ail, bookie.fenced = Ail.LIMBO, True
+            bookie.held -= set(gone)
+        elif bookie.ail in (Ail.WELL, Ail.LACKING, Ail.UNREADABLE):
+            bookie.unreadable.update((i, UnknownReason.LOST) for i in gone if i in bookie.held)
+        bookie.last_add_confirmed = min(bookie.last_add_confirmed, random.choice((drawn.confirmed, -1)))
+
+
 def closed(drawn: Drawn) -> LedgerMetadata:
     """The record once somebody has recovered the ledger: it ends at or after what is confirmed."""
     for bookie in drawn.bookies.values():

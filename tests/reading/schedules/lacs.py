@@ -236,7 +236,9 @@ class Poll:
         else:
             last = drawn.record.fragments[-1]
             gone = random.choice(last.ensemble)
-            new = random.choice([name for name in drawn.bookies if name not in last.ensemble])
+            others = [name for name in drawn.bookies if name not in last.ensemble]
+            back = [name for name in drawn.record.bookies() if name in others]
+            new = random.choice(back if back and random.random() < 0.5 else others)
             ensemble = tuple(new if name == gone else name for name in last.ensemble)
             after = drawn.confirmed + 1
             before = tuple(one for one in drawn.record.fragments if one.first_entry_id < after)

@@ -18,7 +18,7 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, 
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from tests.autorecovery.schedules.truth import holds
-from tests.reading.schedules.bookies import Ail, answer, closed, draw, ensemble_of, length_of, members
+from tests.reading.schedules.bookies import Ail, answer, closed, draw, ensemble_of, length_of, lose_for_good, members
 from tests.reading.schedules.misfits import another_ledgers, refuses
 from tests.reading.schedules.plainly import How, recovery
 
@@ -33,16 +33,18 @@ class Recovery:
         self._version = self._known = 3
         """That of the record, and that of the record as the recovery read or wrote it last."""
         self._trouble = random.choice((0.0, 0.0, 0.0, 0.03, 0.3))
-        self._deadline = random.choice((0.0, 0.0, 0.0, 0.02))
+        self._deadline = random.choice((0.0, 0.0, 0.0, 0.02, 0.2))
         accepted = None
-        if random.random() < 0.4:
+        if random.random() < 0.5:
+            if random.random() < 0.5:
+                lose_for_good(random, drawn)
             silent = [name for name, bookie in drawn.bookies.items() if bookie.ail is Ail.SILENT]
             named = silent if random.random() < 0.7 else random.sample(sorted(drawn.bookies), random.randrange(3))
             accepted = AcceptedLoss("operator", 5, tuple(named))
         self._accepts = accepted is not None
         self._writes = random.choice((0.0, 0.1, 0.4)) if not accepted else 0.0
         how = How(random.choice((1, 3, 10_000)), random.random() < 0.6, random.random() < 0.1, accepted)
-        self._machine = LedgerRecovery(how.run_entries_max, how.replaces_bookies, how.ack_quorum_reads, None, accepted)
+        self._machine = LedgerRecovery(how.run_entries_max, how.replaces_bookies, how.ack_quorum_reads, accepted)
         self._plain = recovery(how)
         next(self._plain)
         self._todo: list[tuple[Any, str]] = []
