@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from bookspark.protocol.bookie import bookie_ledger
+from bookspark.protocol.ledger.accepted_loss import Loss
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair import audit_plan, bookie_healing, entry_copying, ledger_replication, replication_plan
 from bookspark.protocol.repair.not_copied import NotCopied
@@ -53,6 +54,9 @@ PLANTED = {
     "copies are not named where some failed": (Kind.REPLACE, ledger_replication, "few", lambda _: lambda found, most: []),
     "a writer is fenced at once": (Kind.REPLACE, ledger_replication, "may_fence", at_once),
     "limbo ends over an entry that is missing": (Kind.HEAL, bookie_healing, "lacks", one_less),
+    "losses that follow each other are not joined": (
+        Kind.REPLACE, Loss, "follows", lambda _: lambda self, before: False
+    ),
     "what may be readable later is lost": (Kind.HEAL, NotCopied, "lost", all_lost),
     "a bookie that never answers is asked for all": (Kind.FILL, entry_copying, "_SILENT_MAX", lambda _: 10**9),
     "a target that refuses an entry gets nothing more": (Kind.FILL, entry_copying, "_OF_ENTRIES", lambda _: frozenset()),

@@ -8,6 +8,8 @@ did. What can't be imported late is imported here: a process that is forked has 
 ``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
 ``repairs``    random schedules of repairs (``tests/autorecovery/schedules``): the machines, over hundreds of entries, and what a
                bookie knows of those that it lost
+``reading``    random schedules of readers and recoveries (``tests/reading/schedules``): the machines, each step against what the
+               answers so far say
 ``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
 ``boots``      random schedules of a bookie's boots (``tests/bookie/boots``): the decisions over directories on paper
 =============  =====================================================================================================
@@ -30,6 +32,7 @@ from tests.bookie import boots
 from tests.bookie.histories import failure_of, stepped
 from tests.bookie.stories import TROUBLES, drawn_story
 from tests.logs.schedules.run import Kind, run
+from tests.reading.schedules import run as reading
 
 Phase = tuple[str, Mapping[str, Any], int]
 """Name, options that are given, and how many schedules."""
@@ -104,6 +107,18 @@ def _repairs() -> Iterator[Outcome]:
             yield name.value, ""
 
 
+def _reading() -> Iterator[Outcome]:
+    kinds = list(reading.Kind)
+    for number in count():
+        seed, kind = divmod(number, len(kinds))
+        try:
+            reading.run(seed, kinds[kind])
+        except AssertionError as error:
+            yield kinds[kind].value, str(error).partition(";")[0] or "AssertionError"
+        else:
+            yield kinds[kind].value, ""
+
+
 def _histories() -> Iterator[Outcome]:
     for number in count():
         seed, kind = divmod(number, len(TROUBLES))
@@ -121,6 +136,7 @@ SIMULATORS: Mapping[str, Callable[[], Iterator[Outcome]]] = {
     "ledgers": _ledgers,
     "logs": _logs,
     "repairs": _repairs,
+    "reading": _reading,
     "histories": _histories,
     "boots": _boots,
 }

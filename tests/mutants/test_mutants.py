@@ -397,11 +397,8 @@ def test_simulation_alone_finds_a_wrong_recovery_and_a_wrong_log_and_says_what_i
     status, verdicts = run("--by-simulate", "2", "--only", only)
     found = {verdict["mutant"].partition(".")[0]: (verdict["killed"], verdict["phase"]) for verdict in verdicts}
     assert status == 1
-    assert found == {
-        "reading": (True, "ledgers: all drawn"),
-        "logs": (True, "logs: steady"),
-        "ledger": (False, "not reached"),
-    }
+    assert found.pop("reading") in ((True, "ledgers: all drawn"), (True, "reading"))
+    assert found == {"logs": (True, "logs: steady"), "ledger": (False, "not reached")}
 
 
 @pytest.mark.timeout(1200)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.not_copied import NotCopied
@@ -75,3 +76,9 @@ def check_named(
                 elif one in before.write_set_of(entry_id):
                     holds(entry_id in bookies[other].held, "a copy is named that is not there")
     holds(now == expected, "an accepted loss was changed")
+    if before.accepted_loss != after.accepted_loss and after.accepted_loss is not None:
+        neighbours = pairwise(after.accepted_loss.losses)
+        apart = all(
+            (one.kind, one.bookies, one.last + 1) != (two.kind, two.bookies, two.first) for one, two in neighbours
+        )
+        holds(apart, "two losses are one")
