@@ -15,6 +15,7 @@ from bookspark.protocol.ledger.actions import (
     Action,
     Confirm,
     DeadlinePassed,
+    EnsembleChanged,
     Fail,
     Finish,
     NoBookies,
@@ -38,8 +39,8 @@ from bookspark.protocol.writing.writer_events import (
     TellLac,
 )
 from bookspark.protocol.writing.writer_state import State
-from bookspark.simulation.clients.client import Client, Step, content_of
-from bookspark.simulation.messages import Add, Request
+from bookspark.simulation.clients.client import Client, Sends, Step, content_of
+from bookspark.simulation.messages import Add, Request, WriteLac
 from bookspark.simulation.simulation_options import SimulationOptions
 
 _LAC_INTERVAL_SECONDS = 1.0
@@ -138,13 +139,15 @@ class WriterClient(Client):
                 self.may_retry = False
         ensemble = self._ensemble
         step = super().step(event, options)
-        if self._ensemble != ensemble:
+        if self.machine is not None and self._ensemble != ensemble:
+            if EnsembleChanged(self.machine.metadata, self.machine.version) not in step[1]:
+                self.defect = "its ensemble is another one, and it told nobody"
             # Where nobody says that the writer is held up, nothing is to depend on it.
             self.left = tuple(sorted({*self.left, *ensemble} - {*self._ensemble})) if self.hold_ups_left else ()
+        if isinstance(event, TellLac | Idle) and self.machine is not None:
+            self._tells_its_lac(event, step[0])
         if isinstance(event, Abandon | DeadlinePassed) and self.machine is not None:
             self.defect = f"it was told {type(event).__name__}, and has not ended"
-        if isinstance(event, Idle) and self.machine is not None and self.machine.owes_explicit_lac:
-            self.defect = "it was idle for long, and bookies that may not know the LAC were not told"
         if isinstance(self.store, WriteMetadata) and self.store.metadata.closed:
             self._leaves_out(self.last_add_acknowledged - self.store.metadata.last_entry_id)
         if self.machine is not None and self.machine.state is not State.OPEN:
@@ -165,9 +168,24 @@ class WriterClient(Client):
         """It is time to tell the LAC. The clock makes one step, so that an explicit LAC that was not taken is due again."""
         return Idle(self._now + _LAC_STEP_SECONDS, _LAC_STEP_SECONDS)
 
+    def _tells_its_lac(self, event: TellLac | Idle, sends: Sends) -> None:
+        """What goes out is the LAC and the LAFR that the user knows. Whoever asks for it has all bookies told."""
+        now = WriteLac(self.last_add_confirmed, self.last_add_fully_replicated)
+        told = {bookie for bookie, request in sends if isinstance(request, WriteLac)}
+        if any(isinstance(request, WriteLac) and request != now for _, request in sends):
+            self.defect = f"it tells bookies another LAC or LAFR than its user: {sends}"
+        if isinstance(event, TellLac) and not told.issuperset(self._ensemble):
+            self.defect = f"it was to tell its LAC, and told {', '.join(sorted(told)) or 'nobody'}"
+        if isinstance(event, Idle) and self.machine.owes_explicit_lac:
+            self.defect = "it was idle for long, and bookies that may not know the LAC were not told"
+
     def _add(self, action: SendAdd) -> Request:
         contents = tuple(content_of(i) for i in range(action.first, action.last + 1))
         lac, lafr = action.last_add_confirmed, action.last_add_fully_replicated
+        if (lac, lafr) != (self.last_add_confirmed, self.last_add_fully_replicated):
+            self.defect = (
+                f"it told bookies LAC {lac} and LAFR {lafr} with entry {action.first}, and its user other ones"
+            )
         return Add(action.first, action.last, lac, lafr, contents, recovery=False, assignment=action.assignment)
 
     def _told(self, action: Action) -> None:
