@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bookspark.protocol.ledger.actions import Confirm
+from bookspark.protocol.ledger.actions import Confirm, EnsembleChanged
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.ledger.quorum import Verdict
 from bookspark.protocol.reading import lac_read
 from bookspark.protocol.reading.recovery import LedgerRecovery
@@ -15,7 +16,8 @@ from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.explicit_lac import ExplicitLac
 from bookspark.protocol.writing.replication import BestEffort
 from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_events import Idle
+from bookspark.protocol.writing.writer_adds import Adds
+from bookspark.protocol.writing.writer_events import Idle, Sync, TellLac
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.view import Violation
 
@@ -24,6 +26,20 @@ Step = Callable[..., Any]
 
 def deaf_to(event: type) -> Callable[[Step], Step]:
     return lambda step: lambda self, came: [] if isinstance(came, event) else step(self, came)
+
+
+def silent_about(action: type) -> Callable[[Step], Step]:
+    return lambda step: lambda self, came: [each for each in step(self, came) if not isinstance(each, action)]
+
+
+def tells_less(append: Step) -> Step:
+    def told(*given: Any) -> Any:
+        sends = append(*given)
+        for send in sends:
+            send.last_add_confirmed = max(send.last_add_confirmed - 1, -1)
+        return sends
+
+    return told
 
 
 def twice(step: Step) -> Step:
@@ -53,8 +69,21 @@ def changes(**given: object) -> dict[str, object]:
 
 
 IDLE = changes(explicit_lacs=3, closes=False, spares=1, losses=2)
+VOLATILE = changes(ledger_type=LedgerType.VD_JOURNAL, abandons=False)
 WRONG: dict[str, tuple[Any, str, Callable[[Any], Any], dict[str, Any], str]] = {
     "a writer that is never idle": (LedgerWriter, "step", deaf_to(Idle), IDLE, "it was idle for long"),
+    "a writer that is deaf to who wants its LAC told": (
+        LedgerWriter, "step", deaf_to(TellLac), IDLE, "it was to tell its LAC, and told nobody",
+    ),
+    "a writer that tells another LAC with an entry than its user": (
+        Adds, "append", tells_less, {}, "and its user other ones",
+    ),
+    "a writer that says nothing of its new bookies": (
+        LedgerWriter, "step", silent_about(EnsembleChanged), IDLE, "its ensemble is another one, and it told nobody",
+    ),
+    "a writer that never syncs before it is closed": (
+        LedgerWriter, "step", deaf_to(Sync), VOLATILE, "is not confirmed, and nothing happens any more",
+    ),
     "a writer that takes those who joined for told": (
         ExplicitLac, "replace", forgets_who_joined, IDLE, "is not told",
     ),
