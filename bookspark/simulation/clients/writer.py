@@ -9,10 +9,11 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import Any
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, NotEnoughBookiesError
 from bookspark.protocol.ledger.actions import (
     Acknowledge,
     Action,
+    AddAnswered,
     Confirm,
     DeadlinePassed,
     EnsembleChanged,
@@ -21,10 +22,13 @@ from bookspark.protocol.ledger.actions import (
     NoBookies,
     Release,
     SendAdd,
+    SyncAnswered,
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.durability import SYNC_BYTES
+from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import (
@@ -39,6 +43,7 @@ from bookspark.protocol.writing.writer_events import (
     TellLac,
 )
 from bookspark.protocol.writing.writer_state import State
+from bookspark.simulation.clients.cannot_be import for_a_writer
 from bookspark.simulation.clients.client import Client, Sends, Step, content_of
 from bookspark.simulation.messages import Add, Request, WriteLac
 from bookspark.simulation.simulation_options import SimulationOptions
@@ -55,7 +60,7 @@ class WriterClient(Client):
     """The application that created the ledger and appends to it."""
 
     kind = "writer"
-    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off")
+    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off", "outcome")
 
     def __init__(self, metadata: LedgerMetadata, version: int, options: SimulationOptions) -> None:
         super().__init__()
@@ -72,6 +77,8 @@ class WriterClient(Client):
         self.hold_ups_left = options.hold_ups
         self.left: tuple[str, ...] = ()
         """Bookies that were replaced. Who finds that a bookie holds the writer up may have looked before that."""
+        self.failed: tuple[str, ...] = ()
+        """Where the writer may give up: the bookies that refused something, or did not answer in time."""
         self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
         self.may_retry = False
         """Were there no bookies for an ensemble change?"""
@@ -118,6 +125,9 @@ class WriterClient(Client):
             possible += [HeldUp((bookie,)) for bookie in (*machine.metadata.last_fragment.ensemble, *self.left)]
         return possible
 
+    def cannot_be(self) -> list[Any]:
+        return [] if self.machine is None else for_a_writer(self, self.last_add_pushed)
+
     def step(self, event: Any, options: SimulationOptions) -> Step:
         match event:
             case Append():
@@ -129,6 +139,9 @@ class WriterClient(Client):
                 self.tells_left -= 1
             case HeldUp():
                 self.hold_ups_left -= 1
+            case AddAnswered() | SyncAnswered() if not isinstance(event.response, Positive):
+                if options.ensemble_changes is not ChangeMode.OFF:
+                    self.failed = tuple(sorted({*self.failed, event.bookie}))
             case ExplicitLacAnswered():
                 event = replace(event, now=self._now)
             case Close():
@@ -201,7 +214,15 @@ class WriterClient(Client):
             self.last_add_fully_replicated = action.last_add_fully_replicated
 
     def _end(self, action: Finish | Fail) -> None:
+        if isinstance(action, Fail) and isinstance(action.error, NotEnoughBookiesError):
+            metadata = self.machine.metadata
+            sets = [
+                metadata.write_set_of(metadata.last_fragment.first_entry_id + i) for i in range(metadata.ensemble_size)
+            ]
+            if all(len({*one} - {*self.failed}) >= metadata.ack_quorum for one in sets):
+                self.defect = f"it gave up, and only {', '.join(self.failed) or 'nobody'} had failed"
         super()._end(action)
+        self.failed = ()
         self.told_end = self._end_of(action)
         if self.told_end is not None:
             self._leaves_out(self.last_add_pushed - min(self.told_end[0], self.last_add_acknowledged))

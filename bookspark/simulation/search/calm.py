@@ -8,9 +8,9 @@ In half of the ways to the end the writer's user waits: before the close, or if 
 confirmed once a sync is asked for; on a guaranteed ledger each entry is on all of its bookies. The writer is idle then, and tells
 its bookies the LAC: each that is left knows it.
 
-A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. In
-half of these moments, if no bookie has gone yet, one goes, so that the others are needed. What does not end has nothing left that
-could happen, or goes on for ever.
+A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. Then clients
+are told what can't be, from which nothing follows (``clients.cannot_be``). In half of these moments, if no bookie has gone yet,
+one goes, so that the others are needed. What does not end has nothing left that could happen, or goes on for ever.
 
 A second ledger on the same bookies is one more thing that was begun.
 
@@ -23,16 +23,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from operator import itemgetter
 from random import Random
+from types import UnionType
 from typing import Any
 
 from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
-from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerType, Replication
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.ensemble_change import ChangeMode, quorum_lost
 from bookspark.protocol.writing.writer_events import BookiesChanged, Close, Idle, Sync
 from bookspark.protocol.writing.writer_state import State as WriterState
 from bookspark.simulation.bookie import SimulatedBookie
+from bookspark.simulation.clients.client import CannotBe
 from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.ledgers.second_ledger import TwoLedgers
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, Move, State
@@ -44,6 +46,8 @@ _KINDS = frozenset(("request", "answer", "store", "boot", "sync", "told", "ask")
 _ENDING = (Close, NoBookies, WriterWaitedFor)
 _STEPS_MAX = 1000
 """Sixty times what the usual one takes. Three recoveries and two repairs of one ledger were seen to take 354."""
+_IMPOSSIBLE = 4
+"""So many things that can't be a schedule's clients are told."""
 _NEWS_MAX = 3
 """So often a writer hears of bookies that may have come, once nothing else is left, and so often it is idle after that."""
 
@@ -58,6 +62,11 @@ def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list
             break
         state = world.apply(state, move)
         done.append(move)
+    for move in random.sample(impossible := list(_impossible(world, state)), min(_IMPOSSIBLE, len(impossible))):
+        before, state = state, world.apply(state, move)
+        done.append(move)
+        if (violation := world.violation_after(before, state)) is not None:
+            return done, violation
     if random.random() < 0.5 and not _gone(world, state):
         goes = Move("depart", random.randrange(world.slots_from, len(state)))
         if not _takes_answers_along(world, state, goes):
@@ -93,9 +102,20 @@ def _let_end(
     return _violation(world, state, f"goes on for {_STEPS_MAX} steps"), True
 
 
+def _impossible(world: World, state: State) -> Iterator[Move]:
+    """Each client is told what can't be."""
+    for place in range(CLIENTS, world.slots_from):
+        for event in world.clients[state[place]].cannot_be():
+            yield Move("user", place, world.events.number(CannotBe(event)))
+
+
+def is_impossible(world: World, move: Move) -> bool:
+    return _is_of_user(world, move, CannotBe)
+
+
 def is_calms_own(world: World, move: Move) -> bool:
     """Is it one that is made here whatever is left of its budget?"""
-    return move.kind == "depart" or (move.kind == "user" and isinstance(world.events[move.argument], Idle | Sync))
+    return move.kind == "depart" or _is_of_user(world, move, Idle | Sync | CannotBe)
 
 
 def stuck(world: World, state: State) -> Violation | None:
@@ -163,7 +183,7 @@ def _moves(world: World, state: State, *, closes: bool = True) -> list[Move]:
     return calm if closes else [move for move in calm if not _is_of_user(world, move, Close)]
 
 
-def _is_of_user(world: World, move: Move, event: type) -> bool:
+def _is_of_user(world: World, move: Move, event: type | UnionType) -> bool:
     return move.kind == "user" and isinstance(world.events[move.argument], event)
 
 
@@ -308,8 +328,19 @@ def _lacks_bookies(world: World, state: State, gone: Set[str]) -> bool:
     """Are there too few bookies left for a writer that can't replace them? It may not, or its policy keeps those that hold what
     it has confirmed. Any other one gives up without bookies. Of a deleted ledger bookies keep nothing."""
     options, writer = world.options, _writer(world, state)
-    guaranteed = options.replication is Replication.GUARANTEED
+    guaranteed, metadata = options.replication is Replication.GUARANTEED, world.metadata(state)
     if writer.machine is None or not (guaranteed or options.ensemble_changes is ChangeMode.OFF):
         return False
-    copies = options.write_quorum if guaranteed else options.ack_quorum
-    return world.metadata(state) is None or quorum_lost(writer.machine.metadata, frozenset(gone), copies)
+    if metadata is None:
+        return True
+    left, copies = writer.machine.metadata, options.write_quorum if guaranteed else options.ack_quorum
+    return quorum_lost(left, frozenset(gone), copies) and not _can_replace(world, left, gone)
+
+
+def _can_replace(world: World, metadata: LedgerMetadata, gone: Set[str]) -> bool:
+    """Are there bookies in place of those that are gone, of which each entry that is confirmed has a copy left? A bookie that is
+    slow wants one too, and there may not be so many."""
+    options, ensemble = world.options, {*metadata.last_fragment.ensemble}
+    lost, others = len(gone & ensemble), len({*world.bookies} - ensemble - gone)
+    may_replace = options.ensemble_changes is not ChangeMode.OFF and not options.hold_ups
+    return may_replace and lost < options.ack_quorum and lost <= others

@@ -72,8 +72,8 @@ def shortest(
 ) -> tuple[World, tuple[Move, ...]]:
     """The world and the moves of a shortest story, or those given. Options in ``given`` stay as they are."""
     best, story = world, tuple(moves)
-    if invariant == calm.INVARIANT:
-        # A search finds no one who goes on for ever, and nobody who waits behind a crash.
+    if invariant == calm.INVARIANT or calm.is_impossible(world, moves[-1]):
+        # A search finds no one who goes on for ever, nobody who waits behind a crash, and nobody who is told what can't be.
         return best, story
     states, end = 0, _STATES_MAX_IN_ALL
     for options in _worlds(used_options(world, moves), given):
