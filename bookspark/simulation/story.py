@@ -29,7 +29,7 @@ from bookspark.protocol.ledger.responses import Negative, Positive, Response, Un
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.writer_events import Abandon, Append, Close, HeldUp, Idle, Sync, TellLac
 from bookspark.simulation.bookie import SimulatedBookie
-from bookspark.simulation.clients.client import Begin
+from bookspark.simulation.clients.client import Begin, CannotBe
 from bookspark.simulation.clients.reader import BeginWaiting, MetadataWatched
 from bookspark.simulation.clients.recoverer import BeginAccepting
 from bookspark.simulation.clients.repair import TakeForLost
@@ -160,6 +160,8 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return "the writer's client ends without a close"
         case DeadlinePassed():
             return f"the time of the {name} is over"
+        case CannotBe() as told:
+            return f"the {name} is told what can't be, {told.event}"
         case Sync():
             return f"the {name}'s user asks for a sync"
         case HeldUp() as held:

@@ -27,6 +27,7 @@ import tests.logs.schedules.offloads  # noqa: F401
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.search.random_schedules import RandomSchedules
+from bookspark.simulation.simulation_options import CrashLoses
 from tests.autorecovery.schedules import run as repairs
 from tests.bookie import boots
 from tests.bookie.histories import failure_of, stepped
@@ -59,10 +60,18 @@ def phases() -> Iterator[Phase]:
             "holds_back": True, "entries": 6, "closes": True, "write_quorum": 2, "ack_quorum": 1, "crashes": 0, "losses": 0,
             "replication": Replication.BEST_EFFORT, "ensemble_changes": ChangeMode.OFF, **vd, **alone,
         },
+        "VD, crashes": {
+            "crashes": 2, "closes": True, "crash_loses": CrashLoses.UNSYNCED, "ensemble_changes": ChangeMode.OFF, **vd, **alone,
+        },
+        "guaranteed, one goes": {"spares": 1, "hold_ups": 0, "crashes": 0, "closes": True, **changes, **guaranteed},
         "explicit LACs": {"explicit_lacs": 3, "closes": False, "spares": 1, "losses": 2, **changes},
         "bookies hold up": {"hold_ups": 2, "spares": 1, "entries": 3, **changes},
         "no other bookies": {"spares": 0, "losses": 3, "crashes": 2, **changes},
-        "no other bookies, VD, guaranteed": {"spares": 0, "losses": 3, "crashes": 2, **changes, **vd, **guaranteed},
+        # Few things befall a small ledger, so that those that have to come together do.
+        "no other bookies, VD, guaranteed": {
+            "spares": 0, "losses": 2, "crashes": 2, "entries": 2, "explicit_lacs": 0, "duplicates": 0, "departures": 0,
+            "abandons": False, "deletes": False, "crash_loses": CrashLoses.UNSYNCED, **changes, **vd, **guaranteed,
+        },
         "bookies go": {"departures": 2, "ensemble_changes": ChangeMode.AT_ONCE},
     }  # fmt: skip
     yield "all drawn", {}, 600

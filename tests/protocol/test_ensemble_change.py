@@ -535,6 +535,19 @@ def test_a_slow_bookie_for_which_there_is_no_other_stays_and_the_ledger_goes_on(
     assert pair.writer.waits_for("b1")[-1] == 1
 
 
+def test_a_writer_goes_on_with_a_slow_bookie_if_there_is_none_for_another_one_that_failed():
+    """It gave up and closed the ledger, although an ack quorum served: the slow one counted as lost."""
+    pair = held_up("b1")
+    pair.writer.chooses()
+    pair.writer.refuses("b2", 0)
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1", "b2"))]
+    pair.writer.chooses()
+    assert pair.writer.machine.state is State.OPEN
+    assert pair.writer.wanted == []
+    pair.writer.answers("b1", 0)
+    assert pair.writer.confirmed == 0
+
+
 def test_a_bookie_that_was_slow_and_then_failed_is_replaced_by_whatever_there_is():
     pair = held_up("b1")
     pair.writer.chooses()

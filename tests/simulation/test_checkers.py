@@ -134,6 +134,7 @@ VIOLATIONS = {
         told((-1, 0), b1=(0,), b2=(0,), closed_at=0),
         told((0, 2), b1=(0,), b2=(0,), closed_at=0),
         a_writer(cut_off=1),
+        a_writer(outcome="LedgerFencedError"),
     ],
     "repairs_have_repaired": [
         a_repair(still_named="b3", b1=(0,), b2=(0,), closed_at=0),
