@@ -110,7 +110,7 @@ def test_what_one_directory_lost_is_not_healed_by_the_numbers_that_the_other_has
 
 def test_what_one_directory_lost_is_not_healed_by_the_other_if_older_metadata_gave_out_the_same_ids_again(bookie):
     """The boot whose mark had the higher id was taken for the later one. After older metadata was put back, a later boot takes a
-    lower id, so what it had lost counted as healed before: entries that had been acknowledged were denied."""
+    lower id, so what it had lost counted as healed before: acknowledged entries could be denied."""
     for _ in range(10):
         bookie.metadata.new_ledger_id()
     bookie.storage.close()
