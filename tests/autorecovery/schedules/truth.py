@@ -43,6 +43,7 @@ def check_told(
     """What is told as not copied is wanted, and lost is only what nobody will ever give. Returns each entry and its target."""
     told: set[tuple[int, str]] = set()
     for one in found:
+        holds(bool(one.targets) and one.first <= one.last, "nothing is told as not copied, or to nobody")
         for entry_id in range(one.first, one.last + 1):
             for target in one.targets:
                 holds(entry_id in wanted[target], "an entry is told as not copied that nobody wanted")
