@@ -122,7 +122,7 @@ def test_what_a_machine_asks_is_sent_as_what_it_is(bench, action, kind):
 
 
 def test_a_fetch_names_the_source_and_has_the_time_of_two_answers(bench):
-    told, source = [], FetchFrom("b2", "here:1", 5)
+    told, source = [], FetchFrom("b2", "CRC32C")
     action = act.SendAdd(("b1",), 3, 9, 2, None, 1)
     bench.requests.fetch("b1", action, source, 5, told.append)
     header = bench.header()
@@ -270,8 +270,8 @@ def test_only_a_busy_bookie_is_asked_again_and_only_while_there_is_time(bench, a
 
 def ranges(*last_ids):
     found = Ranges.empty()
-    for column, row in zip(found, zip(*((1, i, i, 0, 0, 1) for i in last_ids), strict=True), strict=True):
-        column.extend(row)
+    for last in last_ids:
+        found.append((1, last, last, 0, 0, 1))
     return memoryview(found.encode())
 
 
