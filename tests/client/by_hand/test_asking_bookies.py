@@ -6,6 +6,7 @@ import queue
 from types import SimpleNamespace
 
 import pytest
+from crc32c import crc32c
 
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.inspection import bookie_orders, bookie_questions, copies
@@ -17,7 +18,9 @@ from bookspark.client.runtime import client_figures
 from bookspark.errors import BookieError, BookKeeperError, ReadError
 from bookspark.protocol.ledger.responses import Negative, Positive, Unknown, UnknownReason
 from bookspark.threads import mark_own_thread
-from bookspark.wire.frames import parse_frame
+from bookspark.wire.batch_prefix import PREFIX_BYTES
+from bookspark.wire.entry_batch import Entry, encode_entries
+from bookspark.wire.frames import Frame, parse_frame
 from bookspark.wire.header import Flag, Header, Kind
 from bookspark.wire.messages import Ranges
 
@@ -300,6 +303,32 @@ def test_copies_are_asked_for_from_row_to_row_and_not_between_them(monkeypatch):
     assert read_copies(monkeypatch, rows, (FAILED, 9), (Positive(), 29)) == ([], [3, 20])
     assert read_copies(monkeypatch, rows, (LOST, 24), (LOST, 24)) == ([Unreadable(25, 29)], [3, 25])
     assert read_copies(monkeypatch, [(0, 0), (1, 1)], (FAILED, 0), (LOST, 0)) == ([Unreadable(1, 1)], [0, 1])
+
+
+def test_copies_that_came_are_told_and_the_row_goes_on_behind_them(monkeypatch):
+    def frame(*ids, damaged=0):
+        header = Header(Kind.READ, 1, 5, ids[0], ids[-1], flags=Flag.MORE | Flag.RESPONSE)
+        encoded = memoryview(encode_entries(header, [Entry(5, i, -1, 1, b"x", b"") for i in ids]))
+        return Frame(header, crc32c(encoded[PREFIX_BYTES:]) + damaged, encoded, memoryview(b""))
+
+    def came(*parts):
+        left = list(parts)
+
+        def ask(context, bookie, header):
+            batches, end = left.pop(0)
+            return Answer(Positive(), header._replace(last_entry_id=end), batches)
+
+        monkeypatch.setattr(copies, "ask", ask)
+        context = SimpleNamespace(runtime=SimpleNamespace(connections=SimpleNamespace(next_request_id=lambda: 1)))
+        found = [
+            [entry.entry_id for entry in batch.entries()] for batch in copies_on(context, "b1", 5, [(3, 6), (8, 9)])
+        ]
+        assert left == []
+        return found
+
+    assert came(((frame(3), frame(4)), 4), ((frame(5, 6), frame(8, 9)), 9)) == [[3], [4], [5, 6], [8, 9]]
+    with pytest.raises(ReadError, match="bookie b1, ledger 5"):
+        came(((frame(3), frame(4, damaged=1)), 9))
 
 
 @pytest.mark.parametrize("response", [GONE, BAD, Unknown(UnknownReason.FENCED)])
