@@ -32,7 +32,11 @@ from bookspark.wire.digests import digester, digester_without_password
 from tests.client.by_hand.noted import Noted
 from tests.metadata.kit import ledger
 
-PIDS = {"none": None, "mine": os.getpid(), "a parent's": -1}
+WHOSE = ("none", "mine", "a parent's")
+
+
+def pid_of(whose):
+    return {"none": None, "mine": os.getpid(), "a parent's": -1}[whose]
 
 
 def bookies(*names, **fields):
@@ -65,14 +69,14 @@ def _no_client_is_closed_by_its_finalizer():
 # -- a process's runtime
 
 
-@pytest.mark.parametrize("had", PIDS)
+@pytest.mark.parametrize("had", WHOSE)
 @pytest.mark.parametrize("meanwhile", ["nothing", "made", "closed"])
 def test_a_runtime_is_made_once_in_each_process_whatever_a_signal_handler_does_meanwhile(
     monkeypatch, parents, had, meanwhile
 ):
     closed, context = [], context_of()
     other = SimpleNamespace(pid=os.getpid())
-    before = None if PIDS[had] is None else SimpleNamespace(pid=PIDS[had])
+    before = None if pid_of(had) is None else SimpleNamespace(pid=pid_of(had))
     context._runtime = before
 
     def make(connect, config):
@@ -113,22 +117,22 @@ def test_a_closed_client_says_so_whatever_thread_asks():
     assert context.closed
 
 
-@pytest.mark.parametrize("had", PIDS)
+@pytest.mark.parametrize("had", WHOSE)
 def test_a_process_has_calls_of_its_own(monkeypatch, had):
     context, made = context_of(), SimpleNamespace(pid=os.getpid())
     monkeypatch.setattr(client_context, "Calls", lambda: made)
-    before = context._calls = None if PIDS[had] is None else SimpleNamespace(pid=PIDS[had])
+    before = context._calls = None if pid_of(had) is None else SimpleNamespace(pid=pid_of(had))
     assert context.calls is (before if had == "mine" else made)
     assert context.calls is context._calls
 
 
-@pytest.mark.parametrize("runtime", PIDS)
-@pytest.mark.parametrize("calls", PIDS)
+@pytest.mark.parametrize("runtime", WHOSE)
+@pytest.mark.parametrize("calls", WHOSE)
 def test_a_close_ends_what_is_this_processs_and_keeps_what_is_a_parents(parents, runtime, calls):
     context, noted = context_of(), []
-    mine = None if PIDS[runtime] is None else Noted(noted, "runtime", pid=PIDS[runtime])
+    mine = None if pid_of(runtime) is None else Noted(noted, "runtime", pid=pid_of(runtime))
     context._runtime = mine
-    context._calls = None if PIDS[calls] is None else Noted(noted, "calls", pid=PIDS[calls])
+    context._calls = None if pid_of(calls) is None else Noted(noted, "calls", pid=pid_of(calls))
     context.close()
     assert noted == [("calls.close",)] * (calls == "mine") + [("runtime.close",)] * (runtime == "mine")
     assert parents == [mine] * (runtime == "a parent's")
@@ -136,16 +140,16 @@ def test_a_close_ends_what_is_this_processs_and_keeps_what_is_a_parents(parents,
     context.close()
 
 
-@pytest.mark.parametrize("runtime", PIDS)
-@pytest.mark.parametrize("calls", PIDS)
+@pytest.mark.parametrize("runtime", WHOSE)
+@pytest.mark.parametrize("calls", WHOSE)
 @pytest.mark.parametrize("finalizing", [True, False])
 def test_a_client_that_is_dropped_is_closed_without_waiting_and_its_user_warned(
     monkeypatch, parents, runtime, calls, finalizing
 ):
     context, noted = context_of(), []
-    mine = None if PIDS[runtime] is None else Noted(noted, "runtime", pid=PIDS[runtime])
+    mine = None if pid_of(runtime) is None else Noted(noted, "runtime", pid=pid_of(runtime))
     context._runtime = mine
-    context._calls = None if PIDS[calls] is None else Noted(noted, "calls", pid=PIDS[calls])
+    context._calls = None if pid_of(calls) is None else Noted(noted, "calls", pid=pid_of(calls))
     with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         patch.setattr(sys, "is_finalizing", lambda: finalizing)
