@@ -234,6 +234,7 @@ def collection(monkeypatch, *looks, seconds=100.0):
         if header.kind == Kind.COLLECT:
             return Answer(Positive(), header._replace(value=4, incarnation=8))
         incarnation, number, problem = left.pop(0) if left else looks[-1]
+        assert len(found) < 99, "it goes on"
         found.append(None if number is None else SimpleNamespace(number=number, problem=problem))
         return Answer(Positive(), header._replace(incarnation=incarnation))
 

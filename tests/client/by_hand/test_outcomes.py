@@ -12,6 +12,7 @@ from bookspark.client.writing.futures import AppendFuture, SyncFuture, Watermark
 from bookspark.client.writing.shared_with_callers import SharedWithCallers
 from bookspark.errors import BookKeeperError, InvalidArgumentError, LedgerClosedError, LedgerFencedError
 from bookspark.threads import mark_own_thread
+from tests.awaiting import await_that
 from tests.client.by_hand.noted import Noted
 
 ERROR, OTHER = LedgerFencedError("first"), LedgerFencedError("second")
@@ -140,8 +141,7 @@ def test_who_waits_without_a_limit_is_woken_by_his_entry():
     future = AppendFuture(watermark, 3)
     thread = threading.Thread(target=lambda: ended.append(future.result()))
     thread.start()
-    while not watermark._new:
-        pass
+    await_that(lambda: watermark._new)
     watermark.advance(2)
     assert thread.is_alive() and ended == []
     watermark.advance(3)
