@@ -91,6 +91,9 @@ def test_a_place_is_filled_from_the_rack_that_its_neighbours_have_least():
     # In the order given: a1, then another rack than its neighbours'.
     assert fill([None] * 3, ["a1", "a2", "b1", "c1"], {}, topology, 3) == ("a1", "b1", "c1")
     assert fill([None] * 4, ["a1", "a2", "b1", "b2"], {}, topology, 2) == ("a1", "b1", "a2", "b2")
+    # Only those count that share a write set with it.
+    assert fill([None] * 4, ["a1", "b1", "a2", "c1"], {}, topology, 2) == ("a1", "b1", "a2", "c1")
+    assert fill([None] * 4, ["a1", "b1", "a2", "c1"], {}, topology, 3) == ("a1", "b1", "c1", "a2")
     # Of two racks that are there already, the one that is there less often.
     assert fill(["a1", "b1", "b2", None], ["b3", "a2"], {}, racks(a1="A", a2="A", b1="B", b2="B", b3="B"), 4)[3] == "a2"
     # Who is avoided comes last, whatever its rack.
