@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
@@ -165,6 +166,7 @@ def test_the_rows_of_one_ledger_or_of_all_are_asked_for_page_after_page(monkeypa
         asked,
     )
     table = bookie_questions.ranges(None, "b1", ledger_id)
+    assert isinstance(table, pa.Table)
     assert [tuple(row.values()) for row in table.to_pylist()] == [(n, f, e, 1, 2, s) for n, f, e, s in found]
     assert asked == questions
 

@@ -16,6 +16,7 @@ from bookspark.client.network.hello import ClientSecurity
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.wire.chunks import ChunkPool
 
 GONE = Unknown(UnknownReason.UNREACHABLE, "gone")
 
@@ -131,6 +132,13 @@ def test_no_more_waits_for_a_connection_than_may_and_the_rest_is_answered_at_onc
         assert answer.response == Unknown(UnknownReason.UNREACHABLE, "1048576 bytes wait for a connection")
 
     run(scenario)
+
+
+def test_frames_are_received_into_the_chunks_that_are_given_or_into_its_own():
+    given = ChunkPool()
+    config = ClientConfig()
+    assert Connections(None, config, ClientSecurity(), None, given)._chunks is given
+    assert isinstance(Connections(None, config, ClientSecurity(), None)._chunks, ChunkPool)
 
 
 def test_request_ids_are_used_once():

@@ -213,7 +213,7 @@ def test_a_close_ends_before_the_gap_and_what_waits_behind_it_fails(bench, monke
     assert closes == [(False, 7.0, True, ({}, 0, 0, 1), None, [1])]
     for future in futures:
         with pytest.raises(LedgerClosedError, match="before entry 1 was appended: 2 entries after it, up to 5"):
-            future.result()
+            future.result(0.0)
     assert (bench.shared.acknowledged.error is not None) is gap
     with pytest.raises(LedgerClosedError):
         handle.append_at_async(1, b"1")

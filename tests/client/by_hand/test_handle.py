@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
@@ -393,7 +392,6 @@ def test_a_handle_that_is_dropped_open_is_left_and_its_user_warned(monkeypatch, 
         monkeypatch.setattr(sys, "is_finalizing", lambda: True)
     if why == "not made":
         del handle._driver
-    gc.collect()
     recwarn.clear()
     handle.__del__()
     told = [str(warning.message) for warning in recwarn if "not closed" in str(warning.message)]
