@@ -305,6 +305,8 @@ def test_copies_are_asked_for_from_row_to_row_and_not_between_them(monkeypatch):
     assert read_copies(monkeypatch, rows, (LOST, 2), (LOST, 19)) == ([Unreadable(3, 9), Unreadable(20, 29)], [3, 20])
     assert read_copies(monkeypatch, rows, (FAILED, 9), (Positive(), 29)) == ([], [3, 20])
     assert read_copies(monkeypatch, rows, (LOST, 24), (LOST, 24)) == ([Unreadable(25, 29)], [3, 25])
+    # One that tells of less than it was asked for is asked for the row again.
+    assert read_copies(monkeypatch, rows[:1], (LOST, 0), (LOST, 2)) == ([Unreadable(3, 9)], [3, 3])
     assert read_copies(monkeypatch, [(0, 0), (1, 1)], (FAILED, 0), (LOST, 0)) == ([Unreadable(1, 1)], [0, 1])
 
 

@@ -27,7 +27,8 @@ from bookspark.errors import (
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 from bookspark.wire.digests import digester, master_key
-from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Entry, encode_entries
+from bookspark.wire.header import Header, Kind
 
 
 class Fixed(Random):
@@ -283,21 +284,29 @@ def test_the_password_is_kept_where_bookkeepers_digests_need_it():
 # -- payloads
 
 
-def test_runs_are_cut_by_their_sizes_with_and_without_heads():
-    room = 100 + 2 * ENTRY_OVERHEAD_BYTES
-    for sizes, counts in (((50, 50), [2]), ((50, 51), [1, 1]), ((0, 100), [2]), ((999, 1), [1, 1]), ((), [])):
-        runs = runs_of([bytes(size) for size in sizes], room, one_each=False)
+CUT = [((50, 50), [2]), ((50, 51), [1, 1]), ((0, 100), [2]), ((999, 1), [1, 1]), ((), [])]
+TWO = 100 + 2 * ENTRY_OVERHEAD_BYTES
+
+
+@pytest.mark.parametrize(("sizes", "counts"), CUT)
+def test_runs_are_cut_by_their_sizes(sizes, counts):
+    runs = runs_of([bytes(size) for size in sizes], TWO, one_each=False)
+    assert [run.count for run in runs] == counts
+    assert [run.byte_length for run in runs] == ([sum(sizes)] if counts == [2] else list(sizes))
+
+
+@pytest.mark.parametrize(("sizes", "counts"), CUT)
+def test_arrays_are_cut_as_lists_are(sizes, counts):
+    for kind in (pa.binary(), pa.large_binary()):
+        array = pa.array([b"x", *map(bytes, sizes)], kind)[1:]
+        runs = runs_of(payloads_of(array, "f"), TWO, one_each=False)
         assert [run.count for run in runs] == counts
         assert [run.byte_length for run in runs] == ([sum(sizes)] if counts == [2] else list(sizes))
-        for kind in (pa.binary(), pa.large_binary()):
-            array = pa.array([b"x", *map(bytes, sizes)], kind)[1:]
-            assert [(run.count, run.byte_length) for run in runs_of(payloads_of(array, "f"), room, one_each=False)] == [
-                (run.count, run.byte_length) for run in runs
-            ]
+    assert runs_of(payloads_of(pa.array([], pa.binary()), "f"), TWO, one_each=False) == []
     chunked = pa.chunked_array([pa.array(["a"]), pa.array(["bc"])])
-    (run,) = runs_of(payloads_of(chunked, "f"), room, one_each=False)
+    (run,) = runs_of(payloads_of(chunked, "f"), TWO, one_each=False)
     assert list(map(bytes, run.payloads())) == [b"a", b"bc"]
-    (run,) = runs_of(payloads_of(pa.array(["", ""], pa.large_string()), "f"), room, one_each=False)
+    (run,) = runs_of(payloads_of(pa.array(["", ""], pa.large_string()), "f"), TWO, one_each=False)
     assert list(map(bytes, run.payloads())) == [b"", b""]
 
 
@@ -310,7 +319,9 @@ def test_the_largest_entry_fits_and_no_larger_one():
             runs_of(given, 10, one_each=False)
 
 
-@pytest.mark.parametrize("given", ["text", b"bytes", bytearray(b"b"), memoryview(b"b"), 7, {b"a"}, [b"a", 7], [None]])
+@pytest.mark.parametrize(
+    "given", ["text", "", b"bytes", b"", bytearray(), memoryview(b""), 7, {b"a"}, [b"a", 7], [None]]
+)
 def test_what_is_no_list_of_bytes_is_refused(given):
     with pytest.raises(InvalidArgumentError):
         payloads_of(given, "append_batch")
@@ -350,6 +361,17 @@ def test_what_waits_goes_together_up_to_the_frame_size():
     assert frames(outgoing(b"0", run, frame_bytes=3 + 3 * ENTRY_OVERHEAD_BYTES)) == [[b"0", b"1", b"2"]]
     assert frames(outgoing(b"0", run, frame_bytes=2 + 3 * ENTRY_OVERHEAD_BYTES)) == [[b"0"], [b"1", b"2"]]
     assert frames(outgoing(b"0", run, frame_bytes=9 + 2 * ENTRY_OVERHEAD_BYTES)) == [[b"0"], [b"1", b"2"]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_frame_is_that_of_its_entries(count):
+    made = outgoing(*[b"%d" % n for n in range(count)])
+    header = Header(Kind.ADD, 5, 1, 7, 6 + count, 4)
+    digest, rows = digester(DigestType.CRC32C, b""), []
+    for n in range(count):
+        length = 101 + n
+        rows.append(Entry(1, 7 + n, 4, length, b"%d" % n, digest(1, 7 + n, 4, length, b"%d" % n)))
+    assert bytes(made.encode(header, made.take(), 100)) == bytes(encode_entries(header, rows))
 
 
 @pytest.mark.parametrize(

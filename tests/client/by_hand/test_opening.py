@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +27,7 @@ from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.digests import master_key
-from tests.client.by_hand.test_reading import FAILURE, LAC, OPEN, Box, Machine
+from tests.client.by_hand.test_reading import CLOSED, FAILURE, LAC, OPEN, Box, Machine
 from tests.metadata.kit import ledger
 
 
@@ -134,9 +135,9 @@ def test_only_an_open_ledger_is_recovered_with_the_loss_that_is_accepted(monkeyp
     else:
         ((given, password, accepted),) = asked
         assert (given, password) == (Versioned(metadata, 3), b"right")
-        assert (
-            accepted == (AcceptedLoss("me", accepted.at_ms, ("bookie-1", "bookie-2")) if by else None) if by else True
-        )
+        assert (accepted is None) is (by is None)
+        if accepted:
+            assert accepted == AcceptedLoss("me", accepted.at_ms, ("bookie-1", "bookie-2"))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,28 @@ def test_what_ends_a_recovery_says_whether_it_can_be_tried_again(monkeypatch, ra
     with pytest.raises(told) as caught:
         ledger_opening._recover(context_of(OPEN), Versioned(OPEN, 3), b"pw", None)
     assert (caught.value is raised) is (type(raised) is told)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_recovery_replaces_bookies_and_tells_what_was_lost(monkeypatch, lost, caplog):
+    accepted = AcceptedLoss("me", 7, ("b1",)) if lost else None
+    closed, machine = replace(CLOSED, accepted_loss=accepted), Machine()
+    machine.step = lambda event: [event]
+    monkeypatch.setattr(ledger_opening, "made", machine)
+
+    class Driver:
+        def __init__(self, *given):
+            pass
+
+        def run(self, step, actions):
+            assert (step, actions) == (machine.step, [act.MetadataRead(OPEN, 3)])
+            return act.Finish(closed, 5)
+
+    monkeypatch.setattr(ledger_opening, "MachineDriver", Driver)
+    found = ledger_opening._recover(context_of(OPEN), Versioned(OPEN, 3), b"pw", accepted)
+    assert found == Versioned(closed, 5)
+    assert machine.given == ((), {"replaces_bookies": True, "accepted_loss": accepted})
+    assert ("with a loss that me accepted" in caplog.text) is lost
 
 
 def test_where_the_lac_is_not_known_it_is_asked_for(monkeypatch):

@@ -353,6 +353,13 @@ def test_an_entry_is_waited_for_until_it_is_confirmed_or_the_time_is_over(monkey
 # -- reading entries
 
 
+def test_entries_are_those_of_the_batches_of_the_range():
+    handle, asked = handle_of(), []
+    batches = [SimpleNamespace(entries=lambda: iter("ab")), SimpleNamespace(entries=lambda: iter("c"))]
+    handle._batches = lambda *what: asked.append(what) or iter(batches)
+    assert list(handle._entries(2, 5)) == ["a", "b", "c"] and asked == [(2, 5)]
+
+
 def test_what_is_delivered_is_confirmed_and_who_delivered_is_asked_first_again(monkeypatch):
     machine, asked = Machine(), []
     handle = handle_of(read_order=lambda by: asked.append(by) or "order", requests=lambda *what: "requests", runtime=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import queue
 import socket
 from itertools import product
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from bookspark.errors import (
     LedgerClosedError,
 )
 from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.threads import check_may_ask_store, check_may_wait
 
 
 def bookies(*names, **fields):
@@ -196,3 +199,64 @@ def test_a_runtime_is_made_wholly_or_not_at_all(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         Runtime(lambda: 1 / 0, ClientConfig())
     assert len(made) == 4 and not any(thread.is_alive() for each in made for thread in each._threads)
+
+
+def test_a_runtime_has_what_its_client_shares_and_ends_all_of_it_in_order(monkeypatch):
+    order, watched, loops, found = [], [], [], queue.SimpleQueue()
+
+    class Loop(runtime_module.IoLoop):
+        def __init__(self, name):
+            super().__init__(name)
+            loops.append(self)
+
+        def stop(self):
+            order.append("loop")
+            super().stop()
+
+    monkeypatch.setattr(runtime_module, "IoLoop", Loop)
+    store = SimpleNamespace(close=lambda: order.append("store"), watch_bookies=watched.append)
+    config = ClientConfig(client_bytes_in_flight_max=1 << 30, appends_per_second_max=7)
+    runtime = Runtime(lambda: store, config)
+    assert (runtime.pid, runtime.store, runtime.room.bytes_max) == (os.getpid(), store, 1 << 30)
+    assert (runtime.rate_limit.limits, runtime.ledger_watches._store, runtime._closed) == (True, store, False)
+    assert (runtime.connections._store, runtime.free_space._connections) == (store, runtime.connections)
+    close = runtime.connections.close
+
+    async def closing():
+        order.append("connections")
+        await close()
+
+    runtime.connections.close = closing
+
+    def look():
+        for check in (check_may_ask_store, check_may_wait):
+            try:
+                check()
+            except BookKeeperError:
+                found.put("refused")
+            else:
+                found.put("may")
+
+    # Its threads for the store may wait for the store, and for nothing else; those for callbacks may do all.
+    for threads, told in ((runtime.threads, ["may", "refused"]), (runtime.callbacks, ["may", "may"])):
+        threads.post(look)
+        assert [found.get(timeout=60) for _ in range(2)] == told
+    (changed,) = watched
+    changed()
+    runtime.io.submit(lambda: found.put(runtime._changes))
+    assert found.get(timeout=60) == 1
+    runtime.close()
+    assert order == ["connections", "loop", "store"]
+    assert not any(thread.is_alive() for each in (runtime.threads, runtime.callbacks) for thread in each._threads)
+    runtime.close()
+    assert len(order) == 3
+
+
+def test_a_runtime_whose_connections_can_not_be_made_leaves_no_thread_behind(monkeypatch):
+    loops, closed = [], []
+    loop = runtime_module.IoLoop
+    monkeypatch.setattr(runtime_module, "IoLoop", lambda name: loops.append(loop(name)) or loops[-1])
+    monkeypatch.setattr(runtime_module, "Connections", lambda *what: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Runtime(lambda: SimpleNamespace(close=lambda: closed.append(1)), ClientConfig())
+    assert closed == [1] and not loops[0]._thread.is_alive()
