@@ -26,6 +26,7 @@ from bookspark.errors import (
 )
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.wire.columns import offsets_of
 from bookspark.wire.digests import digester, master_key
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Entry, encode_entries
 from bookspark.wire.header import Header, Kind
@@ -272,8 +273,15 @@ def test_a_store_that_does_not_tell_an_id_ends_the_creation_and_is_not_asked_any
 def test_a_ledger_that_may_lose_what_it_acknowledged_is_warned_of(risky, caplog):
     create(Store(), risky=risky, ack_quorum=1)
     assert ("a ledger is created with" in caplog.text) is risky
+    assert create(Store(), ack_quorum=3)[1][1].ack_quorum == 3
     with pytest.raises(ConfigurationError):
-        create(Store(), ack_quorum=9)
+        create(Store(), ack_quorum=4)
+
+
+def test_a_digest_of_bookkeepers_is_for_what_its_clients_know():
+    kind = next(kind for kind in DigestType if kind.bookkeepers)
+    with pytest.raises(ConfigurationError, match="is for ledgers that BookKeeper's own clients"):
+        create(Store(), digest_type=kind, ledger_type=LedgerType.VD_JOURNAL)
 
 
 def test_the_password_is_kept_where_bookkeepers_digests_need_it():
@@ -293,6 +301,13 @@ def test_runs_are_cut_by_their_sizes(sizes, counts):
     runs = runs_of([bytes(size) for size in sizes], TWO, one_each=False)
     assert [run.count for run in runs] == counts
     assert [run.byte_length for run in runs] == ([sum(sizes)] if counts == [2] else list(sizes))
+
+
+def test_a_run_is_of_its_pieces_or_of_the_parts_of_one():
+    parts = PayloadRun((b"abc",), 3, offsets_of((1, 2)))
+    assert (parts.count, parts.is_list, list(map(bytes, parts.payloads()))) == (2, False, [b"a", b"bc"])
+    pieces = PayloadRun((b"a", b"bc"), 3)
+    assert (pieces.count, pieces.is_list, pieces.offsets) == (2, True, parts.offsets)
 
 
 @pytest.mark.parametrize(("sizes", "counts"), CUT)

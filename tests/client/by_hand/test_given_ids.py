@@ -139,8 +139,17 @@ def test_so_much_may_wait_behind_a_gap_and_no_more(bench, entry_id, size, kept, 
         with pytest.raises(AddTimeoutError, match="6 bytes wait for entry 0, which was not appended"):
             bench.handle._wait_behind_the_gap(entry_id, size)
         assert waits == [(False, 60.0)]
-        bench.shared.acknowledged.wait = lambda condition, seconds: True
+        looks = []
+
+        def wait(condition, seconds):
+            for waiting in (6, 5):
+                bench.handle._waiting_bytes = waiting
+                looks.append(condition())
+            return True
+
+        bench.shared.acknowledged.wait = wait
         bench.handle._wait_behind_the_gap(entry_id, size)
+        assert looks == [False, True]
 
 
 def test_half_of_the_bytes_in_flight_may_wait_behind_a_gap(bench):

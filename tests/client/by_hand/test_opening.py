@@ -183,7 +183,7 @@ def test_a_recovery_replaces_bookies_and_tells_what_was_lost(monkeypatch, lost, 
     found = ledger_opening._recover(context_of(OPEN), Versioned(OPEN, 3), b"pw", accepted)
     assert found == Versioned(closed, 5)
     assert machine.given == ((), {"replaces_bookies": True, "accepted_loss": accepted})
-    assert ("with a loss that me accepted" in caplog.text) is lost
+    assert ("closed at entry 9 with a loss that me accepted" in caplog.text) is lost
 
 
 def test_where_the_lac_is_not_known_it_is_asked_for(monkeypatch):

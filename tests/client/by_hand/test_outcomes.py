@@ -136,6 +136,20 @@ def test_an_entry_is_done_at_the_watermark_or_with_an_error(value, error, done):
     assert (future.cancel(), future.cancelled()) == (False, False)
 
 
+def test_who_waits_with_a_limit_goes_on_at_his_entry():
+    looks = []
+
+    class Waited(Watermark):
+        def wait(self, condition, timeout_seconds):
+            for value in (2, 3, 4):
+                self.value = value
+                looks.append(condition())
+            looks.append(timeout_seconds)
+            return True
+
+    assert AppendFuture(Waited(), 3).result(7.0) == 3 and looks == [False, True, True, 7.0]
+
+
 def test_who_waits_without_a_limit_is_woken_by_his_entry():
     watermark, ended = Watermark(), []
     future = AppendFuture(watermark, 3)
@@ -243,6 +257,8 @@ def test_a_sync_tells_the_last_entry_that_is_synced():
     future = SyncFuture(watermark, 3)
     watermark.advance(7)
     assert future.result() == 7
+    with pytest.raises(TimeoutError):
+        SyncFuture(watermark, 8).result(0.0)
     watermark.error = ERROR
     with pytest.raises(LedgerFencedError):
         SyncFuture(watermark, 8).result()

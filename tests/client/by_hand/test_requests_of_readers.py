@@ -171,6 +171,7 @@ def reason(event):
 def test_of_a_read_only_what_goes_on_without_a_gap_is_believed(frames, last, came, up_to, following):
     event = read(ended(*frames, last=last, value=came), 2)
     assert (event.last, ids(event.entries), reason(event)) == (up_to, list(range(2, up_to + 1)), following)
+    assert all(batch.count for batch in event.entries), "no batch is empty"
     assert event.length == (10 * up_to if up_to >= 2 else 0) and event.ahead == ()
 
 

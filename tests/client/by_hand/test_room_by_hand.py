@@ -148,6 +148,7 @@ def test_the_end_gives_back_all_and_lets_everybody_go_on():
     room.end()
     assert (client.held, client.pressed) == (0, {}) and room.has_room() and room.ask() and room.wait(0.0)
     room.appended = 5000
+    assert room.has_room()
     room.release(60)
     room.end()
     assert (client.held, room.released) == (0, 80) and room.ask()
@@ -374,6 +375,14 @@ def test_who_gets_no_room_in_time_is_told_what_is_missing(acknowledged, confirme
         one.pressure.wait(4, 1, 1)
     assert f"ledger 1: {min(appended - 1, 10)} bytes wait for {missing}" in str(raised.value)
     assert ("all ledgers of this client keep" in str(raised.value)) is (appended - 1 <= 10)
+
+
+@pytest.mark.parametrize(("pushed", "missing"), [(3, "a sync"), (4, "an acknowledgement")])
+def test_behind_a_gap_too_it_is_told_what_is_missing(pushed, missing):
+    one = Waiting(has_room=False, room_comes=False)
+    vars(one.cursors).update(last_add_acknowledged=3, last_add_confirmed=2)
+    with pytest.raises(AddTimeoutError, match=missing):
+        one.pressure.wait_behind_gap(pushed, 1, lambda: True)
 
 
 def test_who_gets_no_turn_in_time_is_told_the_limits():

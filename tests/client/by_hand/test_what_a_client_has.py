@@ -26,7 +26,7 @@ from bookspark.errors import (
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.ledger import actions as act
-from bookspark.protocol.ledger.ledger_metadata import Fragment
+from bookspark.protocol.ledger.ledger_metadata import DigestType, Fragment
 from bookspark.threads import mark_own_thread
 from bookspark.wire.digests import digester, digester_without_password
 from tests.client.by_hand.noted import Noted
@@ -196,13 +196,13 @@ class Running:
         return frozenset(("b3",))
 
 
+@pytest.mark.parametrize("kind", [DigestType.CRC32C, DigestType.HMAC])
 @pytest.mark.parametrize("password", [None, b"pw"])
-def test_requests_have_the_ledgers_key_the_digests_that_can_be_checked_and_a_deadline(password):
+def test_requests_have_the_ledgers_key_the_digests_that_can_be_checked_and_a_deadline(password, kind):
     context = context_of(answer_timeout_seconds=7.0)
     context._runtime = Running({})
-    requests = context.requests(ledger(1, master_key=b"k" * 16), password)
+    requests = context.requests(ledger(1, master_key=b"k" * 16, digest_type=kind), password)
     assert (requests._master_key, requests._timeout_seconds, requests._ledger_id) == (b"k" * 16, 7.0, 1)
-    kind = ledger(1).digest_type
     expected = digester_without_password(kind) if password is None else digester(kind, password)
     assert type(requests._digest) is type(expected)
     assert (requests._io, requests._connections) == ("io", context._runtime.connections)
