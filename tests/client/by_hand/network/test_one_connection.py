@@ -60,11 +60,15 @@ class Bench:
             SimpleNamespace(
                 set_write_buffer_limits=lambda high: self.limits.append(high),
                 get_write_buffer_size=lambda: self.queued,
-                write=lambda content: self.notes.append(("write", bytes(content))),
+                write=self.write,
                 writelines=lambda parts: self.notes.append(("writelines", *map(bytes, parts))),
                 abort=lambda: self.notes.append(("abort", self.connection.lost)),
             )
         )
+
+    def write(self, content):
+        self.written = content
+        self.notes.append(("write", bytes(content)))
 
     def timer(self, seconds, function):
         self.timers.append(Timer(seconds, function))
@@ -138,8 +142,10 @@ def test_frames_of_one_turn_are_written_together_at_its_end_and_a_single_one_is_
     assert bench.notes == [] and len(bench.soon) == 1 and bench.connection.queued_bytes == 4
     bench.turn()
     assert bench.notes == [("write", b"abBc")] and bench.connection.queued_bytes == 0
-    bench.ask(4, b"next")
+    frame = b"next"
+    bench.ask(4, frame)
     bench.turn()
+    assert bench.written is frame
     assert bench.notes[1:] == [("write", b"next")]
     assert bench.traffic.sent_bytes == 8 and bench.connection.in_flight == 4
 

@@ -14,7 +14,7 @@ from bookspark.wire.frames import parse_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind
 from bookspark.wire.messages import Hello
 from bookspark.wire.security import proof
-from tests.client.by_hand.test_connections_made import GONE, Connection
+from tests.client.by_hand.network.test_connections_made import GONE, Connection
 
 CHALLENGE = Answer(Unknown(UnknownReason.UNAUTHORIZED), Header(Kind.HELLO, 1), body=memoryview(b"challenge"))
 

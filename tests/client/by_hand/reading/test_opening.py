@@ -27,7 +27,7 @@ from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.digests import master_key
-from tests.client.by_hand.test_reading import CLOSED, FAILURE, LAC, OPEN, Box, Machine
+from tests.client.by_hand.reading.test_reading import CLOSED, FAILURE, LAC, OPEN, Box, Machine
 from tests.metadata.kit import ledger
 
 

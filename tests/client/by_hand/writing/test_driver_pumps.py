@@ -14,7 +14,7 @@ from bookspark.protocol.writing.writer_state import State
 from bookspark.wire.digests import digester
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Flag, Header, Kind
-from tests.client.by_hand.test_driver_steps import driver_of
+from tests.client.by_hand.writing.test_driver_steps import driver_of
 
 
 def pumping(calls, *payloads, **fields):

@@ -21,7 +21,7 @@ from bookspark.protocol.writing.writer_events import Sync
 from bookspark.threads import Threads
 from bookspark.wire.header import Flag
 from tests.client.by_hand.noted import Noted
-from tests.client.by_hand.test_driver_steps import ENSEMBLE, driver_of
+from tests.client.by_hand.writing.test_driver_steps import ENSEMBLE, driver_of
 from tests.metadata.kit import ledger
 
 NOW = 1000.0
