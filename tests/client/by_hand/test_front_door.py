@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from types import SimpleNamespace
+from weakref import WeakMethod
 
 import pytest
 
@@ -326,6 +327,15 @@ def test_a_change_is_told_as_it_is_after_the_next_watch_and_a_close_ends_the_wat
     store.watches[0]()
     assert listener.seen == [told] and store.order == order and (1 in watches._listeners) is listens
     assert caplog.text.count(" failed") == 1 and len(watches._listeners.get(1, ())) == 2 * listens
+
+
+def test_a_listener_that_went_meanwhile_is_not_told(caplog):
+    listener = Listener()
+    reference = WeakMethod(listener.changed)
+    del listener
+    gc.collect()
+    LedgerWatches._tell([reference], OPEN)
+    assert caplog.text == ""
 
 
 def test_a_ledger_whose_listeners_are_all_gone_is_not_read_any_more():

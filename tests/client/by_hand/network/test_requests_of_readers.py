@@ -175,6 +175,11 @@ def test_of_a_read_only_what_goes_on_without_a_gap_is_believed(frames, last, cam
     assert event.length == (10 * up_to if up_to >= 2 else 0) and event.ahead == ()
 
 
+def test_of_a_batch_whose_first_entry_is_rotten_nothing_is_told():
+    event = read(ended(frame(0, 1, rotten=(0,)), last=1, value=2))
+    assert (event.last, event.length, event.entries, reason(event)) == (-1, 0, [], UnknownReason.DIGEST_MISMATCH)
+
+
 def test_the_last_entry_that_was_asked_for_is_believed_and_none_behind_it():
     assert read(ended(frame(2, 3), last=3, value=2), 2, 3).last == 3
     event = read(ended(frame(2, 3), frame(4), last=4, value=3), 2, 3)
