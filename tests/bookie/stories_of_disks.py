@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from bookspark.bookie.disk.index import location
 from bookspark.bookie.holdings.kept_files import KeptFile
@@ -51,6 +50,7 @@ def story_logs_and_checkpoints(telling: Telling) -> None:
 
 
 def story_checkpoints_of_two_directories(telling: Telling) -> None:
+    telling.brief = True
     run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=2500)
     run.boot()
     for ledger_id in range(4, 12):
@@ -128,6 +128,7 @@ def collect(run: ToldStorage, store: object) -> None:
 
 
 def story_space_comes_back(telling: Telling) -> None:
+    telling.brief = True
     run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=3000)
     run.boot()
     rewriter = Rewriter(run)
@@ -257,6 +258,7 @@ def story_deleted_ledgers(telling: Telling) -> None:
 
 
 def story_scrubbing(telling: Telling) -> None:
+    telling.brief = True
     run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=3000, journal_write_data=False, background_sync_bytes=1)
     run.boot()
     for entry_id in range(5):
@@ -341,6 +343,7 @@ def _raising(error: Exception) -> Callable[[], bool]:
 
 
 def story_room_runs_out(telling: Telling) -> None:
+    telling.brief = True
     run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=4000, journal_write_data=True)
     run.boot()
     disks = run.storage.disks
@@ -556,6 +559,7 @@ def story_boots_after_damage(telling: Telling) -> None:
 
 
 def story_boots_of_older_or_fewer_directories(telling: Telling) -> None:
+    telling.brief = True
     telling.muted = True
     made = ToldStorage(telling, "/a", "/b", "/c")
     made.boot()
