@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bookspark.bookie.disk.index import location
+from bookspark.bookie.disk.checkpoint import Snapshot, write_checkpoint
+from bookspark.bookie.disk.index import ChangingRows, location
 from bookspark.bookie.holdings.kept_files import KeptFile
 from bookspark.bookie.space.reclaiming import unlimited
 from bookspark.bookie.space.rewriting import Job, NoRewriterError, Rewritten, rewrite
@@ -116,7 +117,12 @@ class Rewriter:
 
 def reclaim(run: ToldStorage, rewriter: Rewriter | None, threshold: float = 0.0, **options: object) -> None:
     job_bytes = options.pop("job_bytes", 4000)
-    pace = options.pop("pace", unlimited)
+    speed = options.pop("pace", unlimited)
+
+    def pace(directory: object, left: int) -> int:
+        run.telling.note(f"left {left}")
+        return speed(directory, left)  # type: ignore[no-any-return,operator]
+
     steps = run.storage.reclaiming.reclaim(rewriter, threshold, job_bytes, pace, **{"entry_logs": True, **options})  # type: ignore
     run.say("reclaimed", run.steps(f"reclaim {threshold} {options}", steps))
 
@@ -148,6 +154,8 @@ def story_space_comes_back(telling: Telling) -> None:
     run.read(4, 0, 5)
     run.read(4, 1, 2)
     run.read(4, 3, 3, cached=True)
+    run.fail("sync *control.log 1 io-error")
+    run.fail()
     run.steps("forget", run.storage.garbage_collection.forget([4], suspects={4}))
     run.steps("forget none", run.storage.garbage_collection.forget([5], suspects=set()))
     reclaim(run, rewriter, 0.9, entry_logs=False)
@@ -195,6 +203,35 @@ def story_space_comes_back(telling: Telling) -> None:
     run.lose("/b/checkpoint")
     run.boot()
     run.state()
+
+
+def story_logs_in_which_nothing_can_be_read(telling: Telling) -> None:
+    telling.brief = True
+    for what in ("unreadable", "flipped", "gone"):
+        telling.section(what)
+        run = ToldStorage(telling, "/a", "/b")
+        run.boot()
+        for ledger_id in (4, 5, 6):
+            run.add(ledger_id, 0, 3)
+        run.commit()
+        run.seal()
+        path = run.storage.logs[64].path
+        if what == "flipped":
+            run.hurt(path, 1000)
+            run.hurt(path, 1900)
+        elif what == "gone":
+            run.lose(path)
+        run.fail(*(["read /a/logs/*.arrows 1.. io-error"] if what == "unreadable" else []))
+        run.state()
+        reclaim(run, Rewriter(run))
+        run.state()
+        run.say("lacking", run.storage.lacking(9))
+        reclaim(run, Rewriter(run))
+        run.fail()
+        run.state()
+        run.close()
+        run.boot()
+        run.state()
 
 
 def story_deleted_ledgers(telling: Telling) -> None:
@@ -810,6 +847,20 @@ def story_a_look_at_stopped_directories(telling: Telling) -> None:
     look()
     files = run.disk.files()
     made = run.disk
+    telling.section("rows that name batches of others")
+    run.disk = made.crashed(everything_kept)
+    run.files = _told_files(run)
+    wrong = Snapshot(None, location(1 << 20, 0), False, frozenset(), whole=True)
+    wheres = [row.where for ledger_id in (4, 5) for row in run.storage.holdings.index.get(ledger_id).covering(0, 99)]  # type: ignore[union-attr]
+    for ledger_id in (3, 4, 5):
+        rows = ChangingRows.empty()
+        for number, where in enumerate(wheres):
+            rows.append(2 * number, 2 * number, where, 656)
+        wrong.add(ledger_id, -1, -1, 0, rows)
+    wrong.end()
+    for directory in ("/a", "/b"):
+        write_checkpoint(run.disk, directory, [], [wrong])
+    look()
     for path in files:
         telling.section(f"flipped {path}")
         run.disk = made.crashed(everything_kept)

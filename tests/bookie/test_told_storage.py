@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.bookie import stories_of_disks, stories_of_requests, stories_of_serving
+from tests.bookie import stories_of_disks, stories_of_parts, stories_of_requests, stories_of_serving
 from tests.bookie.telling import Telling, apart_from_time
 
 FOLDER = Path(__file__).parent / "told"
 STORIES: dict[str, Callable[[Telling], None]] = {
     name: story
-    for module in (stories_of_requests, stories_of_disks, stories_of_serving)
+    for module in (stories_of_requests, stories_of_disks, stories_of_serving, stories_of_parts)
     for name, story in vars(module).items()
     if name.startswith("story_")
 }
