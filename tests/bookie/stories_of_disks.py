@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 from bookspark.bookie.disk.checkpoint import Snapshot, write_checkpoint
 from bookspark.bookie.disk.index import ChangingRows, location
@@ -695,14 +696,13 @@ def story_torn_tails(telling: Telling) -> None:
 def story_of_small_steps(telling: Telling) -> None:
     """Everything that is done in steps, with steps so small that there are some."""
     from contextlib import ExitStack
-    from unittest.mock import patch
 
     small = {
         "holdings.holdings._LEDGERS_A_STEP": 2, "holdings.holdings._ROWS_A_STEP": 2, "holdings.holdings._ROWS_LOOKED_AT": 3,
         "holdings.checkpointing._WEIGHT_A_STEP": 30, "holdings.checkpointing._ROWS_A_STEP": 2, "holdings.boot._LEDGERS_SEEN_MAX": 2,
         "holdings.boot._LOST_A_WRITE": 2, "holdings.boot._RUN_MIN": 2, "holdings.what_is_back._LEDGERS_A_STEP": 2,
         "holdings.what_is_back._ROWS_A_STEP": 2, "holdings.scrubbing._ROWS_A_STEP": 3, "holdings.scrubbing._GROUP_BYTES": 2000,
-        "holdings.scrubbing._LOOK_BYTES": 1000, "holdings.volatile_ledgers._ROWS_MAX": 2, "holdings.volatile_ledgers._SETTLED_MAX": 2,
+        "holdings.scrubbing._LOOK_BYTES": 656, "holdings.volatile_ledgers._ROWS_MAX": 2, "holdings.volatile_ledgers._SETTLED_MAX": 2,
         "holdings.volatile_ledgers._LEDGERS_A_STEP": 1, "disk.control_state._LEDGERS_A_PART": 2, "disk.control_state._IN_USE_MAX": 2,
         "disk.control_state._LEDGERS_A_STEP": 1, "disk.control_state._LOST_PACKED_MAX": 2, "disk.index._PACKED_ROWS_MAX": 3,
         "disk.packed_dict._A_STEP": 1, "disk.sorted_ids._PART_MAX": 2, "disk.index_block._LEDGERS_MAX": 4, "disk.index_block._BYTES_MAX": 150,

@@ -61,7 +61,7 @@ from bookspark.protocol.bookie.garbage_collection import CollectionNoted
 from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
-from bookspark.wire.entry_batch import EntryBatch, encode_entries
+from bookspark.wire.entry_batch import EntryBatch, encode, encode_entries
 from bookspark.wire.header import Header, Kind
 from bookspark.wire.messages import Ranges
 from tests.bookie.kit import KEY, entries
@@ -153,7 +153,7 @@ def story_of_control_logs(telling: Telling) -> None:
             telling, repr(body), lambda body=body: decode_records(struct.pack("<II", len(body), crc32c(body)) + body, 0)
         )  # type: ignore[misc]
     telling.section("written")
-    for rule in ("", "write *.log* 1 no-space", "write *.log* 1 io-error", "sync *.log* 1 io-error", "sync *.log.new 1 no-space", "truncate * 1 io-error",
+    for rule in ("", "write *.log* 2 no-space", "write *.log* 3 no-space", "write *.log* 4 no-space", "write *.log* 5 no-space", "write *.log* 1 no-space", "write *.log* 1 io-error", "sync *.log* 1 io-error", "sync *.log.new 1 no-space", "truncate * 1 io-error",
                  "write *.synced 1 no-space", "open /a/control.log 2 too-many-files", "open /a/control.log 1.. too-many-files", "rename * 1 io-error"):  # fmt: skip
         telling.section(rule or "no fault")
         _, faults, files = _files(telling)
@@ -240,6 +240,21 @@ def story_of_control_states(telling: Telling) -> None:
         for ledger_id in (5, 6, 99, 1234):
             again.forget(ledger_id)
         telling.line(f"    forgotten: {_told_state(again)}")
+    with patch("bookspark.bookie.disk.control_state._IN_USE_MAX", 3):
+        one = ControlState()
+        for ledger_id in range(20):
+            one.replay_at_boot([MasterKeyNoted(ledger_id, KEY)])
+            telling.note(f"in use {one.ledgers.in_use_count}")
+        one.ledgers.rest_all()
+    for known, told in product(
+        ((-1, -1), (5, 3), (3, 5)), ((-1, -1), (4, 4), (5, 3), (6, 2), (2, 6), (9, 9), (-2, 0), (0, -2))
+    ):
+        one.forget(4)
+        one.replay_at_boot([MasterKeyNoted(4, KEY)])
+        one.of(4).note(*known)
+        one.ledgers.rest_all()
+        one.note(array("q", [4]), array("q", [told[0]]), array("q", [told[1]]))
+        telling.note(f"{known} {told}: {one.ledgers.look(4)}")
     for lac, lafr in ((-1, -1), ((1 << 32) - 2, 5), ((1 << 32) - 1, 5), (5, (1 << 32) - 1)):
         one = ControlState()
         ledger = one.of(3)
@@ -448,6 +463,7 @@ def story_of_scanned_logs(telling: Telling) -> None:
     with ExitStack() as stack:
         stack.enter_context(patch("bookspark.bookie.disk.log_scan._READ_BYTES", 2000))
         stack.enter_context(patch("bookspark.bookie.disk.log_scan._PAGE_BYTES", 256))
+        stack.enter_context(patch("bookspark.bookie.disk.entry_log._COPY_BYTES", 700))
         for name, pieces in {
             "plain": plain,
             "nested": [*plain[:2], nested, *plain[2:]],
@@ -518,17 +534,34 @@ def story_of_scanned_logs(telling: Telling) -> None:
                         lambda: log.recover(
                             0, lambda why: telling.note(f"lose: {why}"), lambda frames: None, begun=begun, cached=cached
                         ),
-                    )  # noqa: B023
+                    )
                     telling.note(f"{log.end} {log.synced} {digest(again.files()['/a/logs/00000001.arrows'])}")
-                found = [
-                    tuple(one) for one in check_entry_log(disk, "/a/logs/00000001.arrows", starts[len(starts) // 2])
-                ]
-                telling.line(f"  = {len(found)} {digest(str(found).encode())}")
+                for synced, end in (
+                    (0, None),
+                    (starts[len(starts) // 2], None),
+                    (len(content), None),
+                    (len(content) + 1, None),
+                    (400, 401),
+                    (starts[-1], starts[-1]),
+                ):
+                    found = [tuple(one) for one in check_entry_log(disk, "/a/logs/00000001.arrows", synced, end)]
+                    telling.note(f"checked to {synced}: {found}")
                 faults.add("read * 1.. io-error" if "size" in what else "read * 2..3 io-error")
                 telling.note(
                     f"{digest(bytes(read_tolerant(file, 100, len(content))))} {len([*read_frames(file, 400, len(content), 0)])}"
                 )
             telling.flush()
+    good = EntryBatch(plain[1])
+    for wrong in ((6, 1, 3), (5, 2, 4), (5, 1, 2)):
+        columns, payload, value = good.columns(1, 3)
+        count = wrong[2] - wrong[1] + 1
+        columns = [
+            column[: 8 * count] if number < 4 else column[: 4 * (count + 1)] for number, column in enumerate(columns)
+        ]
+        frame = encode(Header(Kind.ADD, 0, *wrong, master_key=KEY), columns, payload, value)
+        disk, _, files = _files(telling)
+        disk.open("/a/x", create=True).write([SCHEMA + bytes(frame)], 0)
+        attempt(telling, f"wrong inside {wrong}", lambda: [tuple(one)[1:] for one in check_entry_log(disk, "/a/x", 0)])  # noqa: B023
     for size in (len(plain[0]), 2 * len(plain[0]), (1 << 20) + 5000, 2 << 20):
         telling.line(f"filler {size}: {[len(one) for one in filler(size)]} {digest(b''.join(filler(size)))}")
 
@@ -547,7 +580,7 @@ def story_of_logs_without_files(telling: Telling) -> None:
             telling,
             f"recover {note!r} {begun} {covered}",
             lambda: log.recover(covered, lambda why: telling.note(f"lose: {why}"), lambda frames: None, begun=begun),
-        )  # noqa: B023
+        )
         attempt(telling, "adopt", lambda: (log.adopt(), log.is_removed, log.end, log.synced))  # noqa: B023
     for rule in ("", "open *.arrows 1 no-space", "write *.arrows 1 no-space", "write *.synced 1 too-many-files", "preallocate * 1 no-space", "preallocate * 1 io-error",
                  "sync *.synced 1 no-space", "sync_directory * 2 io-error", "sync *.arrows 1 io-error", "write *.synced 2 io-error", "truncate * 1 io-error", "unlink * 1 io-error"):  # fmt: skip
@@ -593,7 +626,7 @@ def story_of_checkpoints(telling: Telling) -> None:
             faults.add(rule)
         made = attempt(
             telling, f"write {[one.size for one in taken]} {rule}", lambda: write_checkpoint(files, "/a", parts, taken)
-        )  # noqa: B023
+        )
         faults.clear()
         parts = made if made is not None else parts
         found = read_checkpoint(files, "/a")
@@ -604,6 +637,12 @@ def story_of_checkpoints(telling: Telling) -> None:
         )
     remove_parts(files, "/a", parts)
     content = disk.files()["/a/checkpoint"]
+    for number, byte in product((2, 3, 4, 5), (8, 9, 15, 16, 23, 24, 60)):
+        faults.add(f"read *checkpoint.* {number} flip:{byte}.0")
+        attempt(
+            telling, f"read {number} with a flip of {byte}", lambda: len(list(read_checkpoint(files, "/a").ledgers))
+        )  # type: ignore[union-attr]
+        faults.clear()
     for rule in (
         "open *checkpoint.* 1 too-many-files",
         "open *checkpoint.* 1 io-error",

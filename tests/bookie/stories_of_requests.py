@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bookspark.bookie.disk.index import location
 from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, EntriesLost
 from bookspark.protocol.ledger.responses import FENCED, Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
@@ -98,6 +99,10 @@ def story_lists_of_what_is_held(telling: Telling) -> None:
     run.commit()
     run.add(4, 6)
     for at, first, limit, only in (
+        (99, 0, 1, True),
+        (4, 5, 2, True),
+        (4, 6, 1, True),
+        (7, 0, 2, False),
         (0, 0, 0, False),
         (4, 2, 3, True),
         (4, 3, 2, False),
@@ -215,6 +220,25 @@ def story_volatile_ledgers(telling: Telling) -> None:
     run.checkpoint()
     run.checkpoint()
     run.say("cursors", len(run.storage.volatile))
+    run.add(8, 0, flags=VOLATILE)
+    run.add(9, 0, flags=VOLATILE)
+    run.commit()
+    run.checkpoint()
+    run.sync(8)
+    run.commit()
+    run.checkpoint()
+    run.say("cursors", len(run.storage.volatile))
+    run.checkpoint()
+    run.say("cursors", len(run.storage.volatile))
+    volatile = run.storage.volatile
+    run.say("asked", (volatile.asked(77, Assignment(0)), volatile.asked(8, other), volatile.asked(8, Assignment(0))))
+    volatile.forget(77)
+    volatile.forget(78)
+    volatile.when_begun(79, other, lambda: telling.line("  = begun"))
+    volatile.added(80, Assignment(3), 3, 4, location(1, 400))
+    volatile.added(80, Assignment(3), 5, 5, location(1 << 20, 400))
+    volatile.added(80, other, 5, 5, location(1, 1000))
+    run.say("synced", [(one, volatile.last_add_synced(one, Assignment(3))) for one in (77, 79, 80, 81)])
     run.add(6, 1, flags=VOLATILE)
     run.fence(6)
     run.sync(6)
@@ -519,5 +543,30 @@ def story_lossy_boots(telling: Telling) -> None:
     run.add(4, 9)
     run.state()
     run.close()
-    run.boot()
+    run.boot("sync /b/control.log 1 io-error", starts=False)
+    run.storage.lossy_boots.note_lossy_boot(PhaseOne(LossyBootNoted(9, 20), (LimboNoted(4, 9),)))
+    run.start()
     run.state()
+    run.add(5, 9)
+    run.commit()
+    run.close()
+    for rule in (
+        "write /a/control.log.new 1 no-space",
+        "write /a/control.log 1 no-space",
+        "write /b/control.log.new 1 io-error",
+    ):
+        telling.line(f"behind at the boot: {rule}")
+        run.boot()
+        run.lac(6, run.storage.holdings.control.write_number)
+        run.fail("sync /b/control.log 1 io-error")
+        run.commit()
+        run.kill()
+        run.boot(rule)
+        run.state()
+        for directory, used in run.storage.disks.measure():
+            run.steps(f"look at {directory.path}", run.storage.disks.look(directory, used))
+        run.commit()
+        run.add(4, 20, flags=RECOVERY)
+        run.commit()
+        run.state()
+        run.close()

@@ -124,9 +124,13 @@ class _ToldFile:
         return self._tell("write", lambda: self._inner.write(buffers, position), what)  # type: ignore[no-any-return]
 
     def read(self, size: int, position: int) -> bytes:
+        if self._telling.brief:
+            self._telling.note(f"read {self._path} {position}+{size}")
         return self._inner.read(size, position)
 
     def read_cached(self, into: memoryview, position: int) -> bool:
+        if self._telling.brief:
+            self._telling.note(f"read what is cached of {self._path} {position}+{len(into)}")
         return self._inner.read_cached(into, position)
 
     def drop_cached(self) -> None:
@@ -160,7 +164,7 @@ def told(telling: Telling, what: str, call: Callable[[], Any]) -> Any:
 
 
 class ToldFiles:
-    """A file system that tells what is done to its files. What is only asked or read is not told."""
+    """A file system that tells what is done to its files. What is only asked is not told, and what is read goes into digests."""
 
     def __init__(self, telling: Telling, inner: FileSystem) -> None:
         self._telling, self._inner = telling, inner

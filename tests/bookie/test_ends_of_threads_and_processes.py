@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from bookspark.bookie.commit.commit_thread import CommitThread
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.rewritten_log import adopt
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from tests.bookie.kit import Pumped, config
 
@@ -31,3 +35,20 @@ def test_a_closed_storage_has_no_thread_left(tmp_path):
     run.storage.close()
     assert {thread.name for thread in set(threading.enumerate()) - before} <= {"bookie metadata"}
     assert all(directory.commit.ended for directory in run.storage.holdings.directories)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("soon", [True, False])
+def test_the_loop_writes_itself_only_where_it_has_one_directory_and_turns(alone, soon):
+    writer = SimpleNamespace(patience=None, commit=lambda *group, **options: False, sync_notes=lambda: None)
+    thread = CommitThread("/a", writer)
+    thread.start(lambda *call: None, lambda *told: None, (lambda function: None) if soon else None, alone=alone)
+    assert (thread._completed is not None) is (alone and soon)
+    thread.stop()
+    assert thread.join(60) and thread.ended
+
+
+def test_a_rewritten_log_that_is_shorter_than_its_end_is_not_taken_over(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "00000007.arrow").write_bytes(b"ARR")
+    assert adopt(RealFileSystem(), str(tmp_path), 7) is None
