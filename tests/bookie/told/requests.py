@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from bookspark.bookie.disk.index import location
-from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, EntriesLost
+from bookspark.protocol.bookie.bookie_ledger import (
+    IN_LIMBO,
+)
 from bookspark.protocol.ledger.responses import FENCED, Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
-from bookspark.testing.power_cuts import everything_kept, nothing_kept
+from bookspark.testing.power_cuts import nothing_kept
 from bookspark.wire.header import NO_KEY, Flag
 from bookspark.wire.messages import Ranges
 from tests.bookie.kit import KEY, OTHER_KEY
-from tests.bookie.telling import Telling, ToldStorage
+from tests.bookie.told.storage import ToldStorage
+from tests.bookie.told.telling import Telling
 
 RECOVERY, VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
 
@@ -254,127 +257,6 @@ def story_volatile_ledgers(telling: Telling) -> None:
     run.close()
 
 
-def story_acknowledged_before_the_sync(telling: Telling) -> None:
-    run = ToldStorage(
-        telling,
-        "/a",
-        "/b",
-        journal_write_data=False,
-        background_sync_bytes=3000,
-        background_sync_interval_ms=50,
-        trust_boot_id=True,
-    )
-    run.asked["boot_id"] = "boot-1"
-    run.boot()
-    run.add(4, 0, 2)
-    run.add(5, 0)
-    run.commit()
-    run.state()
-    run.add(4, 1)
-    run.add(4, 3, flags=RECOVERY)
-    run.add(5, 1)
-    run.commit(0.01)
-    run.add(5, 2, payload=bytes(4000))
-    run.commit()
-    run.add(4, 4, flags=VOLATILE)
-    run.commit(0.06)
-    run.idle(0.06)
-    run.commit()
-    run.idle(1.0)
-    run.idle(1.0)
-    run.state()
-    run.add(4, 5)
-    run.commit()
-    run.kill()
-    run.boot()
-    run.state()
-    run.add(4, 6)
-    run.commit()
-    run.kill()
-    run.asked["boot_id"] = "boot-2"
-    run.boot()
-    run.state()
-    run.add(4, 7)
-    run.commit()
-    run.checkpoint()
-    run.steps("end of phase one", iter(()))
-    run.storage.end_phase_one()
-    run.state()
-    run.add(4, 8)
-    run.commit()
-    run.kill(nothing_kept)
-    run.boot()
-    run.state()
-    run.storage.end_phase_one()
-    run.add(4, 9)
-    run.add(5, 9)
-    run.commit()
-    run.add(4, 10)
-    run.close()
-    run.boot()
-    run.state()
-
-
-def story_a_loop_that_writes_itself(telling: Telling) -> None:
-    run = ToldStorage(telling, "/a", loop=True)
-    run.boot()
-    shared = [False]
-    run.storage.loop_is_shared = lambda: shared[0]
-    for entry_id in range(20):
-        run.add(5, entry_id)
-        run.turn()
-        run.say("queued", run.storage.live[0].commit.queued)
-        run.commit()
-        run.turn()
-    for entry_id in range(20, 23):
-        run.add(5, entry_id)
-    run.turn()
-    shared[0] = True
-    run.add(5, 23)
-    run.turn()
-    run.commit()
-    run.turn()
-    shared[0] = False
-    for entry_id in range(24, 29):
-        run.add(5, entry_id)
-    run.turn()
-    run.commit()
-    run.turn()
-    for size in ((32 << 10) - 600, 32 << 10):
-        run.add(5, size, payload=bytes(size))
-        run.turn()
-        run.commit()
-        run.turn()
-    run.fence(6)
-    run.turn()
-    run.add(5, 70_000)
-    run.turn()
-    run.commit()
-    run.turn(2)
-    run.add(5, 70_001)
-    telling.now += 0.1
-    run.turn()
-    run.add(5, 70_002)
-    run.turn()
-    run.commit()
-    run.turn()
-    run.add(5, 0)
-    run.turn(3)
-    run.commit()
-    run.turn(2)
-    run.add(5, 80_000, flags=VOLATILE)
-    run.turn()
-    run.commit()
-    run.turn()
-    run.add(5, 80_001)
-    run.turn()
-    run.commit()
-    run.turn()
-    run.state()
-    run.close()
-    run.turn()
-
-
 def story_unsure_fences(telling: Telling) -> None:
     answers: dict[int, object] = {}
     run = ToldStorage(telling, "/a")
@@ -384,7 +266,7 @@ def story_unsure_fences(telling: Telling) -> None:
         answer = answers.get(ledger_id, Positive())
         if isinstance(answer, Exception):
             raise answer
-        return answer  # type: ignore[return-value]
+        return answer
 
     run.asked |= {"check_fence": check, "check_first": check}
     run.boot()
@@ -422,151 +304,3 @@ def story_unsure_fences(telling: Telling) -> None:
     run.add(30, 1)
     run.fence(40)
     run.state()
-
-
-def story_losses(telling: Telling) -> None:
-    run = ToldStorage(telling, "/a", "/b")
-    run.boot()
-    for ledger_id in range(4, 8):
-        for entry_id in range(0, 8, 2):
-            run.add(ledger_id, entry_id, entry_id + 1)
-    run.commit()
-    boots = run.storage.lossy_boots
-    boots.note_lost(4, [(20, 22), (25, 25)], run.done("note lost"))
-    run.commit()
-    boots.clear_limbo(4, 1, run.done("clear limbo"))
-    boots.clear_limbo(99, 1, run.done("clear limbo of 99"))
-    boots.note_healed(1, run.done("healed"))
-    run.commit()
-    run.state()
-    log = next(iter(run.storage.logs.values())).path
-    run.hurt(log, 1000)
-    run.read(4, 0, 7)
-    run.read(4, 0, 9)
-    run.read(4, 0, 30, sparse=True)
-    run.commit()
-    run.state()
-    run.say("lacking", run.storage.lacking(1))
-    run.say("lacking", run.storage.lacking(10))
-    run.add(4, 0, 5, flags=RECOVERY)
-    run.commit()
-    run.state()
-    run.checkpoint()
-    run.state()
-    run.fail("write *control.log 1.. no-space")
-    run.hurt(log, 1700)
-    run.read(4, 4, 7)
-    run.read(4, 6, 7)
-    run.commit()
-    run.state()
-    run.checkpoint()
-    run.fail()
-    run.checkpoint()
-    run.state()
-    run.fail("read *.arrows 1.. io-error")
-    run.read(5, 0, 7)
-    run.fail("open *.arrows 1.. io-error")
-    run.storage.files.clear()
-    run.read(5, 2, 7)
-    run.fail("open *.arrows 1.. too-many-files")
-    run.storage.files.clear()
-    run.read(5, 4, 7)
-    run.fail("open *.arrows 1 io-error")
-    run.storage.files.clear()
-    run.read(5, 4, 7)
-    run.fail("read *.arrows 1 io-error")
-    run.read(5, 4, 7)
-    run.fail()
-    run.lose(log)
-    run.storage.files.clear()
-    run.read(6, 0, 7)
-    run.commit()
-    run.state()
-    run.kill(everything_kept)
-    run.boot()
-    run.state()
-    run.close()
-    run.storage.holdings.lost([EntriesLost(5, 3, 3)])
-    run.close()
-
-
-def story_lossy_boots(telling: Telling) -> None:
-    from bookspark.protocol.bookie.bookie_boot import LossyBootNoted, PhaseOne
-    from bookspark.protocol.bookie.bookie_ledger import FenceNoted, LimboNoted
-
-    run = ToldStorage(telling, "/a", "/b", journal_write_data=False)
-    run.boot(starts=False)
-    run.storage.lossy_boots.note_first_mark(3)
-    run.storage.lossy_boots.note_first_mark(3)
-    run.start()
-    for ledger_id in range(4, 10):
-        run.add(ledger_id, 0, 3)
-    run.commit()
-    run.kill(nothing_kept)
-    run.boot(starts=False)
-    boots = run.storage.lossy_boots
-    for name in ("unclean", "losses", "fences_lost", "unreadable", "mark", "healed_boot", "limbo_count"):
-        run.say(name, getattr(boots, name))
-    found = PhaseOne(LossyBootNoted(7, 20), (LimboNoted(4, 7), LimboNoted(6, 7), FenceNoted(5)))
-    boots.note_lossy_boot(found)
-    run.storage.end_phase_one()
-    run.start()
-    run.state()
-    for name in ("unclean", "losses", "fences_lost", "unreadable", "mark", "healed_boot", "limbo_count"):
-        run.say(name, getattr(boots, name))
-    for start, count in ((0, 1), (5, 9), (7, 1)):
-        run.say("limbo", boots.limbo(start, count))
-    for ledger_id in (4, 5, 6, 7, 15, 25):
-        run.read(ledger_id, 0, 5)
-        run.read(ledger_id, 5, 5, sparse=True)
-        run.say("absent", run.storage.absent(ledger_id))
-    run.add(4, 4)
-    run.add(5, 4)
-    run.add(15, 0)
-    run.add(25, 0)
-    run.commit()
-    boots.clear_limbo(4, 6, run.done("clear limbo"))
-    boots.clear_limbo(4, 7, run.done("clear limbo"))
-    run.commit()
-    run.say("limbo", boots.limbo(0, 9))
-    boots.note_healed(7, run.done("healed"))
-    run.commit()
-    run.say("limbo", (boots.limbo(0, 9), boots.limbo_count))
-    run.state()
-    run.kill(nothing_kept)
-    run.boot("write /a/control.log.new 1.. no-space", starts=False)
-    boots = run.storage.lossy_boots
-    boots.note_lossy_boot(PhaseOne(LossyBootNoted(8, 20), ()), fences_lost=True)
-    run.state()
-    run.storage.end_phase_one()
-    run.start()
-    run.add(4, 9)
-    run.state()
-    run.close()
-    run.boot("sync /b/control.log 1 io-error", starts=False)
-    run.storage.lossy_boots.note_lossy_boot(PhaseOne(LossyBootNoted(9, 20), (LimboNoted(4, 9),)))
-    run.start()
-    run.state()
-    run.add(5, 9)
-    run.commit()
-    run.close()
-    for rule in (
-        "write /a/control.log.new 1 no-space",
-        "write /a/control.log 1 no-space",
-        "write /b/control.log.new 1 io-error",
-    ):
-        telling.line(f"behind at the boot: {rule}")
-        run.boot()
-        run.lac(6, run.storage.holdings.control.write_number)
-        run.fail("sync /b/control.log 1 io-error")
-        run.commit()
-        run.kill()
-        run.boot(rule)
-        run.state()
-        for directory, used in run.storage.disks.measure():
-            run.steps(f"look at {directory.path}", run.storage.disks.look(directory, used))
-        run.commit()
-        run.add(4, 20, flags=RECOVERY)
-        run.commit()
-        run.state()
-        run.close()

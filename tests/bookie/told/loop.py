@@ -1,6 +1,6 @@
 """A loop of asyncio on the story's clock, and a connection to a bookie on it whose socket is the story's.
 
-Law: as in ``telling``. When nothing else is to be done the clock goes on to the next timer at once, so an hour passes in a moment.
+Law: as in ``telling``. When nothing else is to be done the clock goes on to the next timer at once, and an hour is a moment.
 What would be done in a thread is done at once. Real sockets may be looked at: what the kernel has for them is there at once.
 """
 
@@ -22,7 +22,8 @@ from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind, Status
 from bookspark.wire.messages import Acks, Hello
-from tests.bookie.telling import Telling, ToldStorage, digest
+from tests.bookie.told.storage import ToldStorage
+from tests.bookie.told.telling import Telling, digest
 
 _SERVING = "bookspark.bookie.serving"
 
@@ -84,7 +85,7 @@ def on_the_storys_clock(telling: Telling) -> Iterator[None]:
 
 def run_on_loop(telling: Telling, story: Callable[[StoryLoop], Awaitable[None]]) -> None:
     with on_the_storys_clock(telling), asyncio.Runner(loop_factory=lambda: StoryLoop(telling)) as runner:
-        runner.run(story(runner.get_loop()))  # type: ignore[arg-type]
+        runner.run(story(runner.get_loop()))
 
 
 async def turns(count: int = 8) -> None:
@@ -185,7 +186,7 @@ class ToldPeer:
         self.transport = ToldTransport(telling, name)
         self._requests = 0
         telling.line(f"{name} connects")
-        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+        self.connection.connection_made(self.transport)
 
     async def send(self, *frames: bytes, count: int = 8) -> None:
         """The bytes of these frames arrive, in one piece if there is room."""
@@ -221,7 +222,7 @@ class Numbered(SimpleNamespace):
     """A stand-in whose place in a set does not depend on where it lies in memory. It has a ``number``."""
 
     def __hash__(self) -> int:
-        return self.number  # type: ignore[no-any-return]
+        return self.number
 
 
 class _Connection(Connection):
