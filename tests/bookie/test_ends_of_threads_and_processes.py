@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -11,7 +13,8 @@ import pytest
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.rewritten_log import adopt
-from bookspark.bookie.space.rewriting_process import RewritingProcess
+from bookspark.bookie.space.rewriting_process import _PID, RewritingProcess, _fork_worker
+from bookspark.errors import StorageError
 from tests.bookie.kit import Pumped, config
 
 
@@ -35,6 +38,36 @@ def test_a_closed_storage_has_no_thread_left(tmp_path):
     run.storage.close()
     assert {thread.name for thread in set(threading.enumerate()) - before} <= {"bookie metadata"}
     assert all(directory.commit.ended for directory in run.storage.holdings.directories)
+
+
+def test_who_waits_for_a_thread_waits_as_long_as_he_said(monkeypatch):
+    waited = []
+    thread = CommitThread("/a", SimpleNamespace())
+    assert thread.join(3) and not thread.ended
+    thread._thread = SimpleNamespace(join=waited.append, is_alive=lambda: True)
+    assert not thread.join(3) and not thread.ended and waited == [3]
+
+
+def test_a_storage_whose_disk_does_not_answer_says_so_when_it_is_closed(tmp_path, monkeypatch):
+    run = Pumped(config(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(CommitThread, "join", lambda thread, seconds: seconds != 60.0)
+        with pytest.raises(StorageError, match="does not answer"):
+            run.storage.close()
+    for directory in run.storage.holdings.directories:
+        assert directory.commit.join(60)
+
+
+def test_a_worker_that_can_not_be_forked_is_told_to_who_asked(monkeypatch):
+    ours, theirs = socket.socketpair()
+
+    def fork():
+        raise OSError(errno.EAGAIN, "no process")
+
+    monkeypatch.setattr(os, "fork", fork)
+    with ours, theirs:
+        assert _fork_worker(theirs) == 0
+        assert _PID.unpack(ours.recv(100)) == (-errno.EAGAIN,)
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -208,8 +208,14 @@ def story_the_porch(telling: Telling) -> None:
         await asyncio.sleep(1)
         n = call()
         await turns(20)
+        o = call()
+        o.send(hello)
+        while not porch.tasks:
+            await asyncio.sleep(0)
         telling.line("closes")
         await porch.close()
+        telling.line(f"tasks {len(porch.tasks)}")
+        await hear("o", o)
         await hear("n", n)
         await hear("m", m)
         await porch.close()
@@ -223,7 +229,7 @@ def story_the_porch(telling: Telling) -> None:
         telling.line(
             f"clients {len(admission.connections)} readers {len(asyncio.get_running_loop()._selector.get_map())}"
         )
-        for one in (*ones.values(), j, k, m, n):
+        for one in (*ones.values(), j, k, m, n, o):
             one.close()
 
     served(telling, scene)

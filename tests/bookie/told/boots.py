@@ -37,14 +37,18 @@ def story_boots_after_damage(telling: Telling) -> None:
     files = made.disk.files()
     logs = sorted(path for path in files if "/logs/" in path)
     for path in [path for path in files if path.startswith("/a")]:
-        for what in ("lost", "flipped", "cut", "zeros"):
-            if what != "lost" and not files[path]:
+        for what in ("lost", "lost with its note", "flipped", "cut", "zeros"):
+            if what == "lost with its note" and not path.endswith(".arrows"):
+                continue
+            if what[:4] != "lost" and not files[path]:
                 continue
             telling.section(f"{what} {path}")
             run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=1500)
             run.disk = made.disk.crashed(everything_kept)
-            if what == "lost":
+            if what[:4] == "lost":
                 run.disk.lose(path)
+                if what != "lost":
+                    run.disk.lose(path.replace(".arrows", ".synced"))
             elif what == "flipped":
                 run.disk.flip(path, min(450, len(files[path]) - 1), 1, cached=False)
             else:

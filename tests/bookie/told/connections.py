@@ -10,6 +10,8 @@ from unittest.mock import patch
 
 from bookspark.bookie.serving.entry_reads import EntryReads
 from bookspark.bookie.serving.server import BookieServer
+from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
+from bookspark.protocol.bookie.bookie_ledger import LimboNoted
 from bookspark.wire.entry_batch import encode_entries
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
@@ -82,6 +84,10 @@ def story_greetings(telling: Telling) -> None:
         await b.ask(Kind.STATUS)
         await asyncio.sleep(11)
         await b.lost()
+        early = ToldPeer(telling, server, "early", connects=False)
+        early.connection.abort()
+        early.connection.connection_made(early.transport)
+        await early.lost()
         c = ToldPeer(telling, server, "c")
         c.connection.abort()
         c.connection.abort()
@@ -158,7 +164,10 @@ def story_requests_of_each_kind(telling: Telling) -> None:
         await a.ask(Kind.STATUS)
         for start in (0, 1, 2, 65):
             await a.ask(Kind.ENTRY_LOGS, value=start)
-        for ledger_id, limit in ((0, 0), (4, 1), (-1, 0)):
+        run.storage.holdings.control.replay(
+            [LossyBootNoted(3, 9), *(LimboNoted(ledger_id, 3) for ledger_id in (4, 5, 6, 30))]
+        )
+        for ledger_id, limit in ((0, 0), (4, 1), (4, 9), (5, 2), (6, 2), (6, 1), (30, 1), (-1, 0)):
             await a.ask(Kind.LIMBO, ledger_id, limit=limit)
         await a.ask(Kind.SWITCH_READ_ONLY, value=1)
         await a.send(add_frame(4, 20, request_id=120))

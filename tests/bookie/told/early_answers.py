@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from bookspark.testing.power_cuts import nothing_kept
 from bookspark.wire.header import Flag
 from tests.bookie.told.storage import ToldStorage
@@ -69,6 +71,43 @@ def story_acknowledged_before_the_sync(telling: Telling) -> None:
     run.close()
     run.boot()
     run.state()
+
+
+def story_some_are_told_in_each_turn(telling: Telling) -> None:
+    telling.brief = True
+    with (
+        patch("bookspark.bookie.holdings.commit_results._TOLD_A_TURN", 2),
+        patch("bookspark.bookie.holdings.long_polls._TOLD_A_TURN", 2),
+    ):
+        for rule in ("", "write *.arrows 2.. no-space", "write *.arrows 2.. io-error", "sync *.arrows 2 io-error"):
+            telling.section(rule or "no fault")
+            run = ToldStorage(telling, "/a", "/b", loop=True, request_bytes_in_flight_max=1000)
+            run.boot()
+            run.add(4, 0)
+            run.turn()
+            run.commit()
+            run.turn()
+            for target in range(5):
+                run.poll(4, target // 2)
+            if rule:
+                run.fail(rule)
+            run.storage.when_below(3000, lambda: telling.line("  = relieved"))
+            for entry_id in range(1, 8):
+                run.add(4, entry_id, last_add_confirmed=entry_id - 1)
+            run.add(5, 0)
+            run.fence(6)
+            run.turn()
+            run.commit()
+            run.say("in flight", run.storage.bytes_in_flight)
+            for _ in range(6):
+                run.turn()
+                run.say("in flight", (run.storage.bytes_in_flight, run.storage.last_entry_id(4)))
+                run.add(4, 20)
+            run.state()
+            for _ in range(8):
+                run.commit()
+                run.turn()
+            run.state()
 
 
 def story_a_loop_that_writes_itself(telling: Telling) -> None:

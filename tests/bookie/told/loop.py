@@ -171,7 +171,9 @@ _TOLD = frozenset(Header._fields) - {"kind", "request_id", "status", "incarnatio
 class ToldPeer:
     """A connection to a bookie, from the moment that its first message is there."""
 
-    def __init__(self, telling: Telling, server: BookieServer, name: str, origin: str = "10.0.0.1") -> None:
+    def __init__(
+        self, telling: Telling, server: BookieServer, name: str, origin: str = "10.0.0.1", *, connects: bool = True
+    ) -> None:
         self.telling, self.name = telling, name
         bookie, admission, chunks = server.behind
         self.stranger = Numbered(
@@ -186,7 +188,8 @@ class ToldPeer:
         self.transport = ToldTransport(telling, name)
         self._requests = 0
         telling.line(f"{name} connects")
-        self.connection.connection_made(self.transport)
+        if connects:
+            self.connection.connection_made(self.transport)
 
     async def send(self, *frames: bytes, count: int = 8) -> None:
         """The bytes of these frames arrive, in one piece if there is room."""

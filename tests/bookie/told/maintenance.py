@@ -27,7 +27,7 @@ def story_an_hour_of_maintenance(telling: Telling) -> None:
                 raise ValueError("on purpose")
             return super().highest_ledger_id()
 
-    telling.brief = True
+    telling.brief = telling.clocked = True
 
     async def story(loop: StoryLoop) -> None:
         run = ToldStorage(
@@ -110,7 +110,8 @@ def story_an_hour_of_maintenance(telling: Telling) -> None:
         await maintenance.stop()
         telling.line(f"  = tasks {[task.done() for task in maintenance._tasks][:6]}")
 
-    run_on_loop(telling, story)
+    with patch("bookspark.bookie.holdings.scrubbing._GROUP_BYTES", 1500):
+        run_on_loop(telling, story)
 
 
 def _failing() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from unittest.mock import patch
 
 from bookspark.bookie.space.reclaiming import unlimited
 from bookspark.bookie.space.rewriting import Job, NoRewriterError, Rewritten, rewrite
@@ -149,6 +150,25 @@ def story_logs_in_which_nothing_can_be_read(telling: Telling) -> None:
         run.state()
         run.close()
         run.boot()
+        run.state()
+
+
+def story_logs_are_removed_between_jobs(telling: Telling) -> None:
+    telling.brief = True
+    for remove_bytes in (1, 3000, 1 << 30):
+        telling.section(f"a checkpoint for each {remove_bytes} bytes")
+        run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=1500)
+        run.boot()
+        for entry_id in range(8):
+            for ledger_id in (4, 5):
+                run.add(ledger_id, entry_id)
+            run.commit()
+        run.seal()
+        with patch("bookspark.bookie.space.reclaiming._REMOVE_BYTES", remove_bytes):
+            reclaim(run, Rewriter(run), job_bytes=1000)
+        run.state()
+        run.disk.capacity_bytes = run.disk.used_bytes() + 3000
+        reclaim(run, Rewriter(run), 1.1, job_bytes=2000)
         run.state()
 
 

@@ -37,11 +37,18 @@ class Telling:
         """Is nothing told at present?"""
         self.brief = False
         """Only calls, answers and warnings: of the rest of a section a digest, so that a change of it is seen all the same."""
+        self.clocked = False
+        """Does each note that comes later than the one before say when?"""
+        self._noted_at = self.now
         self._left_out: list[str] = []
 
     def note(self, what: str) -> None:
-        if not self.muted:
-            self._notes.append(what)
+        if self.muted:
+            return
+        if self.clocked and self.now != self._noted_at:
+            self._noted_at = self.now
+            what = f"at {self.now:.3f} {what}"
+        self._notes.append(what)
 
     def flush(self) -> None:
         """The notes so far, several in a line."""
