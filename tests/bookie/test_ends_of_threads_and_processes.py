@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
+import struct
 import threading
 from types import SimpleNamespace
 
@@ -13,8 +15,10 @@ import pytest
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.rewritten_log import adopt
-from bookspark.bookie.space.rewriting_process import _PID, RewritingProcess, _fork_worker
+from bookspark.bookie.space.rewriting import Job, LedgerFacts, NoRewriterError, SealedLog
+from bookspark.bookie.space.rewriting_process import _PID, RewritingProcess, _fork_worker, _receive
 from bookspark.errors import StorageError
+from bookspark.wire.messages import Ranges
 from tests.bookie.kit import Pumped, config
 
 
@@ -85,3 +89,69 @@ def test_a_rewritten_log_that_is_shorter_than_its_end_is_not_taken_over(tmp_path
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "00000007.arrow").write_bytes(b"ARR")
     assert adopt(RealFileSystem(), str(tmp_path), 7) is None
+
+
+def test_a_job_that_fails_beside_fails_here_with_its_error_and_the_process_goes_on(tmp_path):
+    now = [0.0]
+    process = RewritingProcess(clock=lambda: now[0])
+    try:
+        worker = process.worker_pid()
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError, match="No such file"):
+                process.rewrite(Job(str(tmp_path / "none"), 9, [], Ranges.empty().encode(), {}, 0))
+        (tmp_path / "logs").mkdir()
+        rows = Ranges.empty()
+        rows.append((5, 0, 0, 3, 400, 656))
+        job = Job(
+            str(tmp_path),
+            9,
+            [SealedLog(3, str(tmp_path / "gone"))],
+            rows.encode(),
+            {5: LedgerFacts(-1, -1, bytes(16))},
+            0,
+        )
+        made = process.rewrite(job)
+        assert (list(made.rows.ledger_ids), list(made.damaged.positions), made.size) == (
+            [],
+            [400],
+            (tmp_path / "logs/00000009.arrow.new").stat().st_size,
+        )
+        assert process.worker_pid() == worker
+        for pause in (1.0, 2.0, 4.0):
+            os.kill(process.worker_pid(), signal.SIGKILL)
+            with pytest.raises(OSError):
+                process.rewrite(job)
+            now[0] += pause - 0.001
+            with pytest.raises(NoRewriterError, match="not time yet") as refused:
+                process.rewrite(job)
+            assert refused.value.errno == errno.EAGAIN
+            now[0] += 0.001
+            assert process.worker_pid() != worker
+        process._pause = 290.0
+        os.kill(process.worker_pid(), signal.SIGKILL)
+        with pytest.raises(OSError):
+            process.rewrite(job)
+        assert process._pause == 300.0
+        now[0] += 290.0
+        assert process.rewrite(job).size == made.size and process._pause == 1.0
+        os.kill(process._forker, signal.SIGKILL)
+        os.waitpid(process._forker, 0)
+        process._worker.connection.close()
+        process._worker = None
+        with pytest.raises(NoRewriterError, match="until the bookie is restarted"):
+            process.rewrite(job)
+    finally:
+        process.close()
+
+
+def test_messages_of_the_process_beside_may_come_in_pieces_and_an_end_is_an_error():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack("<Q", 6) + b"abc")
+        sender = threading.Thread(target=theirs.sendall, args=(b"def" + struct.pack("<Q", 3) + b"x",))
+        sender.start()
+        assert _receive(ours) == b"abcdef"
+        sender.join()
+        theirs.close()
+        with pytest.raises(ConnectionResetError, match="has ended"):
+            _receive(ours)

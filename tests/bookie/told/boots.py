@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bookspark.bookie.disk.index import location
 from bookspark.protocol.bookie.reach import Reach
 from bookspark.testing.power_cuts import everything_kept, nothing_kept
@@ -13,7 +15,7 @@ from tests.bookie.told.telling import Telling
 RECOVERY, VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
 
 
-def story_boots_after_damage(telling: Telling) -> None:
+def _boots_after_damage(what: str, telling: Telling) -> None:
     telling.brief = True
     telling.muted = True
     made = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=1500)
@@ -37,41 +39,46 @@ def story_boots_after_damage(telling: Telling) -> None:
     files = made.disk.files()
     logs = sorted(path for path in files if "/logs/" in path)
     for path in [path for path in files if path.startswith("/a")]:
-        for what in ("lost", "lost with its note", "flipped", "cut", "zeros"):
-            if what == "lost with its note" and not path.endswith(".arrows"):
-                continue
-            if what[:4] != "lost" and not files[path]:
-                continue
-            telling.section(f"{what} {path}")
-            run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=1500)
-            run.disk = made.disk.crashed(everything_kept)
-            if what[:4] == "lost":
-                run.disk.lose(path)
-                if what != "lost":
-                    run.disk.lose(path.replace(".arrows", ".synced"))
-            elif what == "flipped":
-                run.disk.flip(path, min(450, len(files[path]) - 1), 1, cached=False)
-            else:
-                file = run.disk.open(path)
-                half = len(files[path]) // 2
-                file.truncate(half)
-                if what == "zeros":
-                    file.write([bytes(len(files[path]) - half)], half)
-                file.sync()
-            run.disk.evict()
-            if run.boot():
-                run.state()
-                run.read(4, 0, 9)
-                run.read(5, 0, 9)
-                run.say(
-                    "phase one",
-                    (
-                        run.storage.lossy_boots.losses,
-                        run.storage.lossy_boots.unclean,
-                        run.storage.lossy_boots.fences_lost,
-                    ),
-                )
+        if what == "lost with its note" and not path.endswith(".arrows"):
+            continue
+        if what[:4] != "lost" and not files[path]:
+            continue
+        telling.section(f"{what} {path}")
+        run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=1500)
+        run.disk = made.disk.crashed(everything_kept)
+        if what[:4] == "lost":
+            run.disk.lose(path)
+            if what != "lost":
+                run.disk.lose(path.replace(".arrows", ".synced"))
+        elif what == "flipped":
+            run.disk.flip(path, min(450, len(files[path]) - 1), 1, cached=False)
+        else:
+            file = run.disk.open(path)
+            half = len(files[path]) // 2
+            file.truncate(half)
+            if what == "zeros":
+                file.write([bytes(len(files[path]) - half)], half)
+            file.sync()
+        run.disk.evict()
+        if run.boot():
+            run.state()
+            run.read(4, 0, 9)
+            run.read(5, 0, 9)
+            run.say(
+                "phase one",
+                (
+                    run.storage.lossy_boots.losses,
+                    run.storage.lossy_boots.unclean,
+                    run.storage.lossy_boots.fences_lost,
+                ),
+            )
     run.say("logs", logs)
+
+
+vars().update(
+    (f"story_boots_after_something_is_{what.replace(' ', '_')}", partial(_boots_after_damage, what))
+    for what in ("lost", "lost with its note", "flipped", "cut", "zeros")
+)
 
 
 def story_boots_of_older_or_fewer_directories(telling: Telling) -> None:

@@ -1,4 +1,4 @@
-"""The story of an hour of a bookie's maintenance."""
+"""The story of some minutes of a bookie's maintenance."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.bookie.told.telling import Telling
 from tests.metadata.kit import ledger
 
 
-def story_an_hour_of_maintenance(telling: Telling) -> None:
+def story_some_minutes_of_maintenance(telling: Telling) -> None:
 
     class Store(MemoryStore):
         fails = False
 
         def highest_ledger_id(self) -> int:
             telling.note(f"asked at {telling.now:.2f}")
-            telling.now += 0.5
+            telling.now += 0.1
             if self.fails:
                 raise ValueError("on purpose")
             return super().highest_ledger_id()
@@ -36,12 +36,12 @@ def story_an_hour_of_maintenance(telling: Telling) -> None:
             "/b",
             loop=loop,
             entry_log_bytes_max=2000,
-            checkpoint_interval_seconds=60,
-            gc_wait_time_seconds=900,
-            scrub_interval_hours=1,
-            disk_check_interval_seconds=10,
-            minor_compaction_interval_seconds=1000,
-            major_compaction_interval_seconds=2500,
+            checkpoint_interval_seconds=6,
+            gc_wait_time_seconds=90,
+            scrub_interval_hours=0.1,
+            disk_check_interval_seconds=2,
+            minor_compaction_interval_seconds=100,
+            major_compaction_interval_seconds=250,
         )
         run.boot()
         store = Store()
@@ -64,28 +64,28 @@ def story_an_hour_of_maintenance(telling: Telling) -> None:
             for ledger_id in (4, 5, 6, 7):
                 run.add(ledger_id, n)
             await turns()
-        await until(115, "some adds")
+        await until(101.5, "some adds")
         telling.line(f"collects {maintenance.collect_now()} {maintenance.collect_now()}")
-        await until(125, "collected")
-        await until(600, "nothing")
+        await until(102.5, "collected")
+        await until(150, "nothing")
         run.disk.capacity_bytes = run.disk.used_bytes() + 10
-        await until(640, "full")
+        await until(154, "full")
         run.disk.capacity_bytes = 1 << 50
-        await until(700, "room again")
+        await until(160, "room again")
         store.fails = True
-        await until(1100, "a collection failed")
+        await until(200, "a collection failed")
         store.fails = False
         first = min(run.storage.logs)
         run.hurt(run.storage.logs[first].path, 700)
-        await until(1900, "damage")
+        await until(280, "damage")
         run.read(4, 0, 9)
         run.read(5, 0, 9)
-        await until(1950, "told")
+        await until(285, "told")
         telling.line(f"  = marks {store.underreplication.list_tasks()}")
         with patch.object(store.underreplication, "mark", side_effect=BookKeeperError("no")):
             run.storage.holdings.ledgers_lacking.add(4)
-            await until(1960, "not told")
-        await until(1970, "told later")
+            await until(286, "not told")
+        await until(287, "told later")
         rewriter.fails = {run.storage.holdings.next_log + n: OSError(28, "no room") for n in range(200)}
         run.fail("write *checkpoint* 1 no-space", "free_bytes * 1 io-error")
         for n in range(6, 9):
@@ -93,20 +93,20 @@ def story_an_hour_of_maintenance(telling: Telling) -> None:
                 run.add(ledger_id, n)
             await turns()
         run.seal()
-        await until(2900, "failing jobs")
+        await until(380, "failing jobs")
         rewriter.fails = {}
         with patch.object(run.storage.reclaiming, "reclaim", side_effect=ValueError("on purpose")):
-            await until(3700, "failing passes")
+            await until(460, "failing passes")
         with patch.object(run.storage, "checkpoint", side_effect=ValueError("on purpose")):
-            await until(3800, "failing checkpoints")
-        await until(5620, "the next scrub")
+            await until(470, "failing checkpoints")
+        await until(652, "the next scrub")
         with patch.object(run.storage.scrubbing, "group", side_effect=ValueError("on purpose")):
-            await until(5640, "a failing scrub")
+            await until(654, "a failing scrub")
         run.lose("/a/control.synced")
-        await until(7600, "a lost note")
+        await until(850, "a lost note")
         run.storage.holdings.carry_through(iter((None, None)))
         run.storage.holdings.carry_through(_failing())
-        await until(7700, "steps")
+        await until(860, "steps")
         await maintenance.stop()
         telling.line(f"  = tasks {[task.done() for task in maintenance._tasks][:6]}")
 

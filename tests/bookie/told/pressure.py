@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -124,6 +125,67 @@ def story_more_than_the_disk_takes(telling: Telling) -> None:
         telling.line(f"connections {len(server.connections)}")
 
     served(telling, scene, request_bytes_in_flight_max=2000, requests_in_flight_max=4)
+
+
+def story_a_server_stops(telling: Telling) -> None:
+    async def scene(run: ToldStorage, server: BookieServer) -> None:
+        admission = server._admission
+        a, b = ToldPeer(telling, server, "a"), ToldPeer(telling, server, "b")
+        await a.hello()
+        await b.hello()
+        await a.send(add_frame(5, 0, request_id=0))
+        CommitThread.held = True
+        await a.send(add_frame(5, 1, request_id=1))
+        await b.ask(Kind.READ_LAC, 5, 9, limit=100_000)
+
+        async def closes() -> None:
+            telling.line("  = the porch is closed")
+
+        await server.stop()
+        telling.line("a server that never started has stopped")
+        server._porch = SimpleNamespace(close=closes)
+        stopping = asyncio.ensure_future(server.stop())
+        await turns()
+        telling.line(f"reads nothing more: {admission.paused}")
+        await a.send(add_frame(5, 2, request_id=2))
+        CommitThread.held = False
+        run.commit()
+        await turns()
+        await a.lost()
+        await asyncio.sleep(9)
+        telling.line(f"stopped {stopping.done()}")
+        await asyncio.sleep(2)
+        telling.line(f"stopped {stopping.done()} {server._porch}")
+        await b.lost()
+        await asyncio.sleep(11)
+        telling.line(f"stopped {stopping.done()} {server._porch}")
+        try:
+            run.storage.disk_threads.run(1 << 32, lambda: None)
+        except RuntimeError as error:
+            telling.line(f"  = {error}")
+        await server.stop()
+
+    served(telling, scene)
+
+
+def story_a_server_stops_whose_disk_does_not_answer(telling: Telling) -> None:
+    async def scene(run: ToldStorage, server: BookieServer) -> None:
+        a = ToldPeer(telling, server, "a")
+        await a.hello()
+        CommitThread.held = True
+        await a.send(add_frame(5, 1, request_id=1))
+
+        async def closes() -> None:
+            telling.line("  = the porch is closed")
+
+        server._porch = SimpleNamespace(close=closes)
+        stopping = asyncio.ensure_future(server.stop())
+        for _ in range(6):
+            await asyncio.sleep(5)
+            telling.line(f"{telling.now:.1f} stopped {stopping.done()}")
+        CommitThread.held = False
+
+    served(telling, scene)
 
 
 def story_long_polls_of_connections(telling: Telling) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -47,7 +48,7 @@ def _frames(ids: Iterable[tuple[int, int, int]], payload: int = 40) -> list[byte
     ]
 
 
-def story_of_scanned_logs(telling: Telling) -> None:
+def _scanned_logs(name: str, telling: Telling) -> None:
     telling.brief = True
     plain = _frames([(5, 0, 0), (5, 1, 3), (6, 0, 0), (5, 4, 4), (7, 9, 9)])
     nested = encode_entries(
@@ -58,93 +59,97 @@ def story_of_scanned_logs(telling: Telling) -> None:
         stack.enter_context(patch("bookspark.bookie.disk.log_scan._READ_BYTES", 2000))
         stack.enter_context(patch("bookspark.bookie.disk.log_scan._PAGE_BYTES", 256))
         stack.enter_context(patch("bookspark.bookie.disk.entry_log._COPY_BYTES", 700))
-        for name, pieces in {
-            "plain": plain,
-            "nested": [*plain[:2], nested, *plain[2:]],
-            "one": plain[:1],
-            "none": [],
-        }.items():
-            starts = [len(SCHEMA) + sum(map(len, pieces[:n])) for n in range(len(pieces) + 1)]
-            whole = SCHEMA + b"".join(pieces)
-            changes: dict[str, bytes] = {
-                "good": whole,
-                "cut": whole[:-9],
-                "cut more": whole[: max(0, len(whole) - 300)],
-                "only a schema": whole[:400],
-                "part of it": whole[:200],
-                "headless": bytes(400) + whole[400:],
-            }
-            for number in range(len(pieces)):
-                at = starts[number]
-                for what, (byte, size) in {
-                    "start": (at, 8),
-                    "size": (at + 48, 8),
-                    "other size": (at + 472, 8),
-                    "body": (at + 640, 2),
-                    "sector": (at + 112 + (-at - 112) % 128, 128),
-                    "all": (at, starts[number + 1] - at),
-                }.items():
-                    for kind in ("zeros", "flip"):
-                        bad = bytearray(whole)
-                        bad[byte : byte + size] = (
-                            bytes(size)
-                            if kind == "zeros"
-                            else bytes(
-                                one ^ 255 if kind == "flip" and size < 9 else one ^ 1 for one in bad[byte : byte + size]
-                            )
+        pieces = {"plain": plain, "nested": [*plain[:2], nested, *plain[2:]], "one": plain[:1], "none": []}[name]
+        starts = [len(SCHEMA) + sum(map(len, pieces[:n])) for n in range(len(pieces) + 1)]
+        whole = SCHEMA + b"".join(pieces)
+        changes: dict[str, bytes] = {
+            "good": whole,
+            "cut": whole[:-9],
+            "cut more": whole[: max(0, len(whole) - 300)],
+            "only a schema": whole[:400],
+            "part of it": whole[:200],
+            "headless": bytes(400) + whole[400:],
+        }
+        for number in range(len(pieces)):
+            at = starts[number]
+            for what, (byte, size) in {
+                "start": (at, 8),
+                "size": (at + 48, 8),
+                "other size": (at + 472, 8),
+                "body": (at + 640, 2),
+                "sector": (at + 112 + (-at - 112) % 128, 128),
+                "all": (at, starts[number + 1] - at),
+            }.items():
+                for kind in ("zeros", "flip"):
+                    bad = bytearray(whole)
+                    bad[byte : byte + size] = (
+                        bytes(size)
+                        if kind == "zeros"
+                        else bytes(
+                            one ^ 255 if kind == "flip" and size < 9 else one ^ 1 for one in bad[byte : byte + size]
                         )
-                        changes[f"{kind} of {what} of {number}"] = bytes(bad)
-            telling.section(name)
-            for what, content in changes.items():
-                telling.section(f"{name}: {what}")
-                disk, faults, files = _files(telling)
-                file = files.open("/a/logs/00000001.arrows", create=True)
-                file.write([content], 0)
-                telling._notes.clear()
-                for covered, noted in (
-                    (0, 0),
-                    (0, len(content)),
-                    (starts[len(starts) // 2], starts[len(starts) // 2]),
-                    (0, starts[len(starts) // 2]),
-                ):
-                    taken: list[int] = []
-                    scan = scan_log(file, len(content), covered, noted, lambda frames: taken.extend(frames.position))
-                    telling.note(f"{covered} {noted}: {tuple(scan)} {taken}")
-                for begun, cached, with_note in (
-                    (False, False, starts[len(starts) // 2]),
-                    (True, True, None),
-                    (False, True, len(content) + 5),
-                ):
-                    again = MemoryFileSystem("/a", "/a/logs")
-                    again.open("/a/logs/00000001.arrows", create=True).write([content], 0)
-                    told = ToldFiles(telling, again)
-                    log = EntryLog(told, "/a", 1)
-                    if with_note is not None:
-                        log.note.write(with_note)
-                        log.note.note_written(starts[-2] if len(starts) > 1 else 0)
-                    attempt(
-                        telling,
-                        f"{what}: recover {begun} {cached} {with_note}",
-                        lambda: log.recover(
-                            0, lambda why: telling.note(f"lose: {why}"), lambda frames: None, begun=begun, cached=cached
-                        ),
                     )
-                    telling.note(f"{log.end} {log.synced} {digest(again.files()['/a/logs/00000001.arrows'])}")
-                for synced, end in (
-                    (0, None),
-                    (starts[len(starts) // 2], None),
-                    (len(content), None),
-                    (len(content) + 1, None),
-                    (400, 401),
-                    (starts[-1], starts[-1]),
-                ):
-                    found = [tuple(one) for one in check_entry_log(disk, "/a/logs/00000001.arrows", synced, end)]
-                    telling.note(f"checked to {synced}: {found}")
-                faults.add("read * 1.. io-error" if "size" in what else "read * 2..3 io-error")
-                telling.note(
-                    f"{digest(bytes(read_tolerant(file, 100, len(content))))} {len([*read_frames(file, 400, len(content), 0)])}"
+                    changes[f"{kind} of {what} of {number}"] = bytes(bad)
+        telling.section(name)
+        for what, content in changes.items():
+            telling.section(f"{name}: {what}")
+            disk, faults, files = _files(telling)
+            file = files.open("/a/logs/00000001.arrows", create=True)
+            file.write([content], 0)
+            telling._notes.clear()
+            for covered, noted in (
+                (0, 0),
+                (0, len(content)),
+                (starts[len(starts) // 2], starts[len(starts) // 2]),
+                (0, starts[len(starts) // 2]),
+            ):
+                taken: list[int] = []
+                scan = scan_log(file, len(content), covered, noted, lambda frames: taken.extend(frames.position))
+                telling.note(f"{covered} {noted}: {tuple(scan)} {taken}")
+            for begun, cached, with_note in (
+                (False, False, starts[len(starts) // 2]),
+                (True, True, None),
+                (False, True, len(content) + 5),
+            ):
+                again = MemoryFileSystem("/a", "/a/logs")
+                again.open("/a/logs/00000001.arrows", create=True).write([content], 0)
+                told = ToldFiles(telling, again)
+                log = EntryLog(told, "/a", 1)
+                if with_note is not None:
+                    log.note.write(with_note)
+                    log.note.note_written(starts[-2] if len(starts) > 1 else 0)
+                attempt(
+                    telling,
+                    f"{what}: recover {begun} {cached} {with_note}",
+                    lambda: log.recover(
+                        0, lambda why: telling.note(f"lose: {why}"), lambda frames: None, begun=begun, cached=cached
+                    ),
                 )
-            telling.flush()
+                telling.note(f"{log.end} {log.synced} {digest(again.files()['/a/logs/00000001.arrows'])}")
+            for synced, end in (
+                (0, None),
+                (starts[len(starts) // 2], None),
+                (len(content), None),
+                (len(content) + 1, None),
+                (400, 401),
+                (starts[-1], starts[-1]),
+            ):
+                found = [tuple(one) for one in check_entry_log(disk, "/a/logs/00000001.arrows", synced, end)]
+                telling.note(f"checked to {synced}: {found}")
+            faults.add("read * 1.. io-error" if "size" in what else "read * 2..3 io-error")
+            telling.note(
+                f"{digest(bytes(read_tolerant(file, 100, len(content))))} {len([*read_frames(file, 400, len(content), 0)])}"
+            )
+        telling.flush()
+
+
+vars().update(
+    (f"story_of_scanned_logs_{name}", partial(_scanned_logs, name)) for name in ("plain", "nested", "one", "none")
+)
+
+
+def story_of_frames_that_are_wrong_inside(telling: Telling) -> None:
+    plain = _frames([(5, 0, 0), (5, 1, 3)])
     good = EntryBatch(plain[1])
     for wrong in ((6, 1, 3), (5, 2, 4), (5, 1, 2)):
         columns, payload, value = good.columns(1, 3)
