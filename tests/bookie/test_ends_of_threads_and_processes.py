@@ -12,12 +12,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from bookspark.bookie.checks import check_control_log
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.packed_dict import PackedDict
 from bookspark.bookie.disk.rewritten_log import adopt
+from bookspark.bookie.disk.synced_note import SyncedNote
+from bookspark.bookie.holdings.disk_threads import DiskThreads
+from bookspark.bookie.ledgers.first_requests import FirstRequests
+from bookspark.bookie.ledgers.unsure_adds import UnsureAdds, WaitingAdd
 from bookspark.bookie.space.rewriting import Job, LedgerFacts, NoRewriterError, SealedLog
 from bookspark.bookie.space.rewriting_process import _PID, RewritingProcess, _fork_worker, _receive
 from bookspark.errors import StorageError
+from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.messages import Ranges
 from tests.bookie.kit import Pumped, config
 
@@ -155,3 +162,57 @@ def test_messages_of_the_process_beside_may_come_in_pieces_and_an_end_is_an_erro
         theirs.close()
         with pytest.raises(ConnectionResetError, match="has ended"):
             _receive(ours)
+
+
+def _stands(of):
+    """A call in a thread that stands until ``released``, and the close of ``of`` meanwhile, which must not wait for it."""
+    begun, released = threading.Event(), threading.Event()
+
+    def stand(*arguments):
+        begun.set()
+        assert released.wait(60)
+
+    closing = threading.Thread(target=of(stand, begun))
+    closing.start()
+    closing.join(60)
+    is_over = not closing.is_alive()
+    released.set()
+    closing.join(60)
+    return is_over
+
+
+def test_who_closes_waits_for_no_answer_of_the_metadata_and_for_no_disk():
+    def first_requests(stand, begun):
+        requests = FirstRequests(stand, PackedDict(lambda one: None, lambda *one: None))
+        requests.start(lambda call: None)
+        requests.when_granted(5, b"", lambda: None, lambda status: None)
+        assert begun.wait(60)
+        return requests.close
+
+    def unsure_adds(stand, begun):
+        adds = UnsureAdds(stand, lambda *adds: None)
+        adds.start(lambda call: None)
+        adds.wait(5, WaitingAdd(None, SimpleNamespace(frame=b""), lambda status: None))
+        assert begun.wait(60)
+        return adds.close
+
+    def disk_threads(stand, begun):
+        threads = DiskThreads(lambda log: None)
+        threads.run(0, stand)
+        assert begun.wait(60)
+        return threads.close
+
+    for of in (first_requests, unsure_adds, disk_threads):
+        assert _stands(of), of.__name__
+
+
+@pytest.mark.parametrize(("content", "noted"), [(b"", False), (b"", True), (b"x", False)])
+def test_an_empty_control_log_without_a_note_is_one_that_was_not_begun(content, noted):
+    disk = MemoryFileSystem("/a")
+    disk.open("/a/control.log", create=True).write([content], 0)
+    if noted:
+        SyncedNote(disk, "/a/control.synced", 0).write(0, 0)
+    _, damages = check_control_log(disk, "/a", expected=True)
+    assert [damage.what for damage in damages if "note" in damage.what] == [
+        "its synced note is missing or fails its checks"
+    ] * (content != b"")

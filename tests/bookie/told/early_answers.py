@@ -55,7 +55,6 @@ def story_acknowledged_before_the_sync(telling: Telling) -> None:
     run.add(4, 7)
     run.commit()
     run.checkpoint()
-    run.steps("end of phase one", iter(()))
     run.storage.end_phase_one()
     run.state()
     run.add(4, 8)
@@ -108,6 +107,48 @@ def story_some_are_told_in_each_turn(telling: Telling) -> None:
                 run.commit()
                 run.turn()
             run.state()
+
+
+def story_a_full_disk_that_the_loop_has_not_heard_of(telling: Telling) -> None:
+    for journal in (True, False):
+        run = ToldStorage(telling, "/a", "/b", loop=True, journal_write_data=journal)
+        run.boot()
+
+        def at_once(run: ToldStorage = run) -> None:
+            """What was asked goes to the disk before the loop hears of anything."""
+            for directory in run.storage.live:
+                directory.commit._end_turn()
+            run.commit()
+
+        run.add(4, 0)
+        at_once()
+        run.turn(2)
+        run.fail("write *.arrows 1 no-space")
+        run.add(4, 1)
+        at_once()
+        for entry_id in (2, 3):
+            run.add(4, entry_id)
+            run.lac(4, entry_id - 3)
+            at_once()
+        run.fence(6)
+        run.say("queued", [directory.commit._writer._no_space is not None for directory in run.storage.live])
+        at_once()
+        run.turn(4)
+        at_once()
+        run.turn(3)
+        run.state()
+        run.add(4, 1, flags=RECOVERY)
+        run.add(5, 1)
+        at_once()
+        run.turn(2)
+        for directory, used in run.storage.disks.measure():
+            run.steps(f"look at {directory.path}", run.storage.disks.look(directory, used))
+        at_once()
+        run.turn(2)
+        run.add(4, 1)
+        at_once()
+        run.turn(2)
+        run.state()
 
 
 def story_a_loop_that_writes_itself(telling: Telling) -> None:

@@ -10,6 +10,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
 )
 from bookspark.testing.power_cuts import everything_kept, nothing_kept
 from bookspark.wire.header import Flag
+from tests.bookie.told.space import Rewriter, reclaim
 from tests.bookie.told.storage import ToldStorage
 from tests.bookie.told.telling import Telling
 
@@ -77,6 +78,7 @@ def story_losses(telling: Telling) -> None:
     run.kill(everything_kept)
     run.boot()
     run.state()
+    reclaim(run, Rewriter(run), 1.0)
     run.close()
     run.storage.holdings.lost([EntriesLost(5, 3, 3)])
     run.close()

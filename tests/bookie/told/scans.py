@@ -158,7 +158,7 @@ def story_of_frames_that_are_wrong_inside(telling: Telling) -> None:
             column[: 8 * count] if number < 4 else column[: 4 * (count + 1)] for number, column in enumerate(columns)
         ]
         frame = encode(Header(Kind.ADD, 0, *wrong, master_key=KEY), columns, payload, value)
-        disk, _, files = _files(telling)
+        disk, _, _ = _files(telling)
         disk.open("/a/x", create=True).write([SCHEMA + bytes(frame)], 0)
         attempt(telling, f"wrong inside {wrong}", lambda: [tuple(one)[1:] for one in check_entry_log(disk, "/a/x", 0)])
     for size in (len(plain[0]), 2 * len(plain[0]), (1 << 20) + 5000, 2 << 20):

@@ -25,6 +25,10 @@ def story_scrubbing(telling: Telling) -> None:
     run.say("progress", (run.storage.scrubbing.progress, run.storage.scrubbing.part, run.storage.scrubbing.under_way))
     run.scrub()
     run.say("ahead", run.storage.scrubbing.ahead_seconds(7000, 100.0))
+    run.storage.scrubbing.begin(6500)
+    for read_bytes in (0, 1000, 10**9):
+        run.storage.scrubbing._read_bytes = read_bytes
+        run.say("left", (run.storage.scrubbing.left_bytes, run.storage.scrubbing.part))
     logs = {number: stored.path for number, stored in run.storage.logs.items()}
     first = logs[min(logs)]
     run.hurt(first, 500)
