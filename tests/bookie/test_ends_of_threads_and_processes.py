@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.bookie.checks import check_control_log
+from bookspark.bookie.commit.commit_items import Barrier
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.packed_dict import PackedDict
@@ -216,3 +217,15 @@ def test_an_empty_control_log_without_a_note_is_one_that_was_not_begun(content, 
     assert [damage.what for damage in damages if "note" in damage.what] == [
         "its synced note is missing or fails its checks"
     ] * (content != b"")
+
+
+def test_a_commit_thread_counts_as_idle_once_the_notes_are_durable():
+    """From then on the loop may write itself, and only one thread uses the writer at a time."""
+    through = []
+    writer = SimpleNamespace(
+        patience=None, commit=lambda *group, **options: True, sync_notes=lambda: through.append(thread._through)
+    )
+    thread = CommitThread("/a", writer)
+    thread.submit(Barrier(lambda status: None))
+    thread.commit_queued(lambda *call: None, lambda *told: None)
+    assert (through, thread._through) == ([0], 1)

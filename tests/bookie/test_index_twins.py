@@ -1,4 +1,4 @@
-"""What keeps the index in memory, beside twins that are plain dicts and sets: small sizes, a thousand changes, every answer."""
+"""What keeps the index in memory, beside twins that are plain dicts and sets: every answer after each of many changes."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ def test_ids_may_come_and_go_while_they_are_walked_over():
         if one == 20:
             ids.discard(38)
     assert seen == list(range(0, 38, 2))
+    ascending = SortedIds()
+    for one in range(40):
+        ascending.add(one)
+    assert list(map(len, ascending._parts)) == [4] * 10
 
 
 class Thing:
