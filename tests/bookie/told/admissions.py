@@ -15,7 +15,7 @@ from bookspark.wire.frames import control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind
 from bookspark.wire.messages import Hello
 from tests.bookie.told.connections import served
-from tests.bookie.told.loop import Numbered, StoryLoop, run_on_loop, turns
+from tests.bookie.told.loop import Numbered, StoryLoop, pass_by, run_on_loop, turns
 from tests.bookie.told.storage import ToldStorage
 from tests.bookie.told.telling import Telling
 
@@ -64,10 +64,10 @@ def story_admissions(telling: Telling) -> None:
         with patch.object(Admission, "connections_max", lambda self: 20):
             for number in range(18):
                 arrive(f"10.0.0.{number % 3}")
-                await asyncio.sleep(0.3 if number < 4 else 0.0)
-            await asyncio.sleep(4.0)
+                await pass_by(0.3 if number < 4 else 0.0)
+            await pass_by(4.0)
             told(f"4 s later: {len(admission.strangers)}")
-            await asyncio.sleep(2.0)
+            await pass_by(2.0)
             told(f"2 s later: {len(admission.strangers)}")
             for number in range(20):
                 stranger = arrive(f"10.0.0.{number % 3}")
@@ -75,11 +75,11 @@ def story_admissions(telling: Telling) -> None:
             arrive("10.0.0.1")
             arrive("10.0.0.9")
             arrive("10.0.0.9")
-            await asyncio.sleep(0.2)
+            await pass_by(0.2)
             arrive("10.0.0.9")
-            await asyncio.sleep(0.2)
+            await pass_by(0.2)
             arrive("10.0.0.0")
-            await asyncio.sleep(11)
+            await pass_by(11)
             arrive("10.0.0.8")
         told(f"shared {admission.is_shared}")
         few = Admission(storage, 1000)
@@ -90,7 +90,7 @@ def story_admissions(telling: Telling) -> None:
         for is_served in (False, True):
             few.turn_to(first)
             told(f"shared {few.is_shared}")
-            await asyncio.sleep(1.0)
+            await pass_by(1.0)
             second.is_served = is_served
             told(f"shared {few.is_shared} last {few.heard_last is first}")
         first.is_served, second.is_served = True, False
@@ -166,9 +166,9 @@ def story_the_porch(telling: Telling) -> None:
         ones["e"].send(hello)
         await hear("e", ones["e"])
         ones["f"].send(hello[:30])
-        await asyncio.sleep(3)
+        await pass_by(3)
         await hear("f", ones["f"])
-        await asyncio.sleep(3)
+        await pass_by(3)
         await hear("f", ones["f"])
         await hear("g", ones["g"])
         await hear("e", ones["e"])
@@ -205,7 +205,7 @@ def story_the_porch(telling: Telling) -> None:
         porch._listening.remove(none)
         asyncio.get_running_loop().add_reader(listening[0].fileno(), porch._accept, listening[0])
         await hear("m", m)
-        await asyncio.sleep(1)
+        await pass_by(1)
         n = call()
         await turns(20)
         o = call()

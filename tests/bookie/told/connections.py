@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
@@ -18,7 +17,7 @@ from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
 from bookspark.wire.messages import FetchFrom, Hello
 from bookspark.wire.security import proof
 from tests.bookie.kit import KEY, OTHER_KEY, add_frame, entries
-from tests.bookie.told.loop import StoryLoop, ToldPeer, run_on_loop, told_server, turns
+from tests.bookie.told.loop import StoryLoop, ToldPeer, pass_by, run_on_loop, told_server, turns
 from tests.bookie.told.storage import ToldStorage
 from tests.bookie.told.telling import Telling
 
@@ -82,7 +81,7 @@ def story_greetings(telling: Telling) -> None:
         await b.send(b"GET / HTTP")
         await b.send(b"more")
         await b.ask(Kind.STATUS)
-        await asyncio.sleep(11)
+        await pass_by(11)
         await b.lost()
         early = ToldPeer(telling, server, "early", connects=False)
         early.connection.abort()

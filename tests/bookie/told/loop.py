@@ -88,6 +88,14 @@ def run_on_loop(telling: Telling, story: Callable[[StoryLoop], Awaitable[None]])
         runner.run(story(runner.get_loop()))
 
 
+async def pass_by(seconds: float) -> None:
+    """So many seconds of the story go by, in no time."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    loop.call_later(seconds, over.set_result, None)
+    await over
+
+
 async def turns(count: int = 8) -> None:
     for _ in range(count):
         await asyncio.sleep(0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from unittest.mock import patch
 
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.memory.memory_store import MemoryStore
-from tests.bookie.told.loop import StoryLoop, run_on_loop, told_server, turns
+from tests.bookie.told.loop import StoryLoop, pass_by, run_on_loop, told_server, turns
 from tests.bookie.told.space import Rewriter
 from tests.bookie.told.storage import ToldStorage
 from tests.bookie.told.telling import Telling
@@ -54,7 +53,7 @@ def story_some_minutes_of_maintenance(telling: Telling) -> None:
         maintenance.start()
 
         async def until(seconds: float, what: str) -> None:
-            await asyncio.sleep(seconds - telling.now)
+            await pass_by(seconds - telling.now)
             telling.section(f"{telling.now:.1f} {what}")
             telling.line(f"  = collection {maintenance.collection}")
             telling.line(f"  = scrub {run.storage.scrubbing.progress} {run.storage.scrubbing.part:.3f}")

@@ -16,7 +16,7 @@ from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Flag, Header, Kind
 from tests.bookie.kit import KEY, OTHER_KEY, add_frame
 from tests.bookie.told.connections import served
-from tests.bookie.told.loop import Numbered, StoryLoop, ToldPeer, run_on_loop, turns
+from tests.bookie.told.loop import Numbered, StoryLoop, ToldPeer, pass_by, run_on_loop, turns
 from tests.bookie.told.storage import ToldStorage
 from tests.bookie.told.telling import Telling
 
@@ -118,7 +118,7 @@ def story_more_than_the_disk_takes(telling: Telling) -> None:
         ending = asyncio.ensure_future(server._admission.end_all(3.0))
         await turns()
         await a.lost()
-        await asyncio.sleep(4)
+        await pass_by(4)
         telling.line(f"ended {ending.done()}")
         await b.lost()
         await server._admission.end_all(3.0)
@@ -152,12 +152,12 @@ def story_a_server_stops(telling: Telling) -> None:
         run.commit()
         await turns()
         await a.lost()
-        await asyncio.sleep(9)
+        await pass_by(9)
         telling.line(f"stopped {stopping.done()}")
-        await asyncio.sleep(2)
+        await pass_by(2)
         telling.line(f"stopped {stopping.done()} {server._porch}")
         await b.lost()
-        await asyncio.sleep(11)
+        await pass_by(11)
         telling.line(f"stopped {stopping.done()} {server._porch}")
         try:
             run.storage.disk_threads.run(1 << 32, lambda: None)
@@ -181,7 +181,7 @@ def story_a_server_stops_whose_disk_does_not_answer(telling: Telling) -> None:
         server._porch = SimpleNamespace(close=closes)
         stopping = asyncio.ensure_future(server.stop())
         for _ in range(6):
-            await asyncio.sleep(5)
+            await pass_by(5)
             telling.line(f"{telling.now:.1f} stopped {stopping.done()}")
         CommitThread.held = False
 
@@ -203,22 +203,22 @@ def story_long_polls_of_connections(telling: Telling) -> None:
         await a.ask(Kind.READ_LAC, 5, 9, limit=1000)
         await a.send(add_frame(5, 1, request_id=1, last_add_confirmed=0))
         await a.send(add_frame(5, 2, request_id=2, last_add_confirmed=1))
-        await asyncio.sleep(0.5)
+        await pass_by(0.5)
         telling.line("half a second later")
-        await asyncio.sleep(1)
+        await pass_by(1)
         telling.line("a second later")
         await b.ask(Kind.READ_LAC, 5, 9, limit=400_000)
         await b.ask(Kind.READ_LAC, 5, 9, limit=500)
         await b.lost()
-        await asyncio.sleep(310)
+        await pass_by(310)
         await a.ask(Kind.READ_LAC, 5, 9, limit=400_000)
-        await asyncio.sleep(299)
+        await pass_by(299)
         telling.line("after 299 s")
-        await asyncio.sleep(2)
+        await pass_by(2)
         telling.line(f"polls {run.storage.long_polls._ledgers} timers {server._bookie.poll_timers._by_time}")
         await a.ask(Kind.WRITE_LAC, 5, last_add_confirmed=8, master_key=KEY)
         telling.line(f"under way {a.connection._dispatch._answers.under_way}")
-        await asyncio.sleep(1)
+        await pass_by(1)
         with patch.object(run.storage, "last_entry_id", side_effect=[None, None, 3]):
             await a.ask(Kind.READ_LAC, 5, 0)
 
@@ -243,13 +243,13 @@ def story_timers_of_long_polls(telling: Telling) -> None:
         timers.remove(removed)
         timers.add(0.3, fails)
         for seconds in (0.01, 0.3, 0.3, 1.0, 1.0):
-            await asyncio.sleep(seconds)
+            await pass_by(seconds)
             told(
                 f"it is {telling.now:.3f}: {len(timers._times)} times, {sum(map(len, timers._by_time.values()))} polls, "
                 f"timer {timers._timer is not None}"
             )
         timers.add(0.1, lambda: timers.add(0.1, lambda: told("  = the second one")) and None)
-        await asyncio.sleep(0.3)
+        await pass_by(0.3)
 
     with patch("bookspark.bookie.serving.poll_timers._ENDED_A_TURN", 2):
         run_on_loop(telling, story)
@@ -302,7 +302,7 @@ def story_room_for_reads(telling: Telling) -> None:
         for unsent in (100, 100, 50, 60, 60):
             readers["a"].unsent_bytes = unsent
             readers["b"].unsent_bytes = 10
-            await asyncio.sleep(31)
+            await pass_by(31)
             told(f"31 s later, with {unsent} unsent")
         told("a is forgotten")
         room.forget(readers["a"])
@@ -316,27 +316,27 @@ def story_room_for_reads(telling: Telling) -> None:
             told(f"{name} is forgotten")
             room.forget(readers[name])
             facts()
-        await asyncio.sleep(100)
+        await pass_by(100)
         readers["a"].unsent_bytes = 70
         hold("a", 19_000)
         ask("b", 9000)
-        await asyncio.sleep(1)
+        await pass_by(1)
         hold("a", 0)
         hold("b", 0)
-        await asyncio.sleep(100)
+        await pass_by(100)
         hold("a", 19_000)
         ask("b", 9000)
-        await asyncio.sleep(1)
+        await pass_by(1)
         telling.line("nobody was looked at twice yet")
-        await asyncio.sleep(31)
+        await pass_by(31)
         room.forget(readers["b"])
         hold("a", 0)
-        await asyncio.sleep(100)
+        await pass_by(100)
         ask("a", 50_000)
         hold("a", 50_000)
         ask("b", 40_000)
         room.forget(readers["b"])
-        await asyncio.sleep(31)
+        await pass_by(31)
         facts()
 
     with patch("bookspark.bookie.serving.read_room.PART_BYTES", 3000):
