@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bookspark.bookie.disk import file_system
 from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.private_files import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 
 def test_what_can_not_be_looked_at_is_not_absent(tmp_path: Path) -> None:
@@ -32,3 +36,74 @@ def test_a_sync_of_names_leaves_no_descriptor_open(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         RealFileSystem().sync_directory(str(tmp_path / "none"))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_is_written_read_cut_and_reserved_as_the_seam_says(tmp_path: Path) -> None:
+    files, path = RealFileSystem(), str(tmp_path / "deep" / "file")
+    files.make_directory(str(tmp_path / "deep"))
+    files.make_directory(str(tmp_path / "deep"))
+    assert (tmp_path / "deep").stat().st_mode & 0o777 == PRIVATE_DIRECTORY
+    with pytest.raises(FileNotFoundError):
+        files.open(path)
+    file = files.open(path, create=True)
+    assert (tmp_path / "deep" / "file").stat().st_mode & 0o777 == PRIVATE_FILE
+    assert file.write([b"abc", b"defg"], 2) == 7 and file.size() == 9
+    assert file.read(100, 0) == b"\0\0abcdefg" and file.read(3, 4) == b"cde" and file.read(5, 9) == b""
+    file.sync()
+    into = memoryview(bytearray(4))
+    assert file.read_cached(into, 2) and bytes(into) == b"abcd"
+    assert not file.read_cached(into, 7), "the file ends before"
+    file.drop_cached()
+    file.preallocate(1 << 16)
+    assert file.size() == 9
+    file.truncate(3)
+    assert file.size() == 3 and file.read(9, 0) == b"\0\0a"
+    assert files.list(str(tmp_path / "deep")) == ["file"]
+    files.rename(path, path + "2")
+    files.unlink(path + "2")
+    with pytest.raises(FileNotFoundError):
+        files.unlink(path)
+    assert 0 < files.free_bytes(str(tmp_path)) <= files.total_bytes(str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    file.close()
+    file.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_short_reads_of_the_kernel_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RealFileSystem().open(str(tmp_path / "file"), create=True)
+    file.write([b"0123456789"], 0)
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, position: pread(descriptor, min(size, 3), position))
+    assert file.read(8, 1) == b"12345678" and file.read(20, 4) == b"456789"
+
+
+@pytest.mark.parametrize(("number", "answer"), [(errno.EAGAIN, False), (errno.EOPNOTSUPP, False), (errno.EIO, None)])
+def test_what_the_page_cache_can_not_give_now_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, answer: bool | None
+) -> None:
+    file = RealFileSystem().open(str(tmp_path / "file"), create=True)
+
+    def preadv(*arguments: object) -> int:
+        raise OSError(number, "on purpose")
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    if answer is None:
+        with pytest.raises(OSError, match="on purpose"):
+            file.read_cached(memoryview(bytearray(1)), 0)
+    else:
+        assert file.read_cached(memoryview(bytearray(1)), 0) is answer
+
+
+@pytest.mark.parametrize(("number", "raises"), [(errno.EOPNOTSUPP, False), (errno.ENOSPC, True)])
+def test_a_file_system_that_can_not_reserve_space_is_only_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raises: bool
+) -> None:
+    file = RealFileSystem().open(str(tmp_path / "file"), create=True)
+    monkeypatch.setattr(file_system, "_libc", SimpleNamespace(fallocate=lambda *arguments: -1))
+    monkeypatch.setattr(file_system.ctypes, "get_errno", lambda: number)
+    if raises:
+        with pytest.raises(OSError, match="No space"):
+            file.preallocate(10)
+    else:
+        file.preallocate(10)

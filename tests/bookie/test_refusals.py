@@ -253,6 +253,26 @@ def test_a_sync_whose_ledger_is_fenced_before_it_began_is_refused_and_syncs_noth
     assert told == [Status.FENCED] and submitted == []
 
 
+@pytest.mark.parametrize("begins", [False, True], ids=["at first", "when it has begun"])
+def test_a_sync_that_was_refused_for_an_unsure_fence_is_not_answered_ok_once_the_fence_is_sure(begins):
+    """An add of the same writer makes the fence sure while rows of a directory that failed leave the index."""
+    ledger, left, begun, told = BookieLedger(5, fence_unsure=not begins), [], [], []
+    holdings = SimpleNamespace(
+        when_left=lambda ledger_id, then: left.append(then),
+        lacking=lambda ledger_id: False,
+        control=SimpleNamespace(known=lambda ledger_id: ledger),
+        volatile=SimpleNamespace(when_begun=lambda ledger_id, assignment, then: begun.append(then)),
+    )
+    VolatileSyncs(holdings, SimpleNamespace()).sync(5, KEY, Assignment(0), told.append)
+    ledger.fence_unsure = True
+    for then in begun:
+        then()
+    ledger.fence_is_sure()
+    for then in left:
+        then()
+    assert told == [Status.LIMBO]
+
+
 def test_losses_that_are_found_while_others_are_written_are_written_after_them_and_once():
     written = []
     holdings = SimpleNamespace(losses_durable=threading.Event())

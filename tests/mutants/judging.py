@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _CLUSTERS = frozenset(("bookspark_zookeeper", "zookeeper", "new_chroot", "chroot
 _LIMIT_SECONDS = 5
 """A mutant may take three times as long as the right code, and this."""
 _ALL_SECONDS = 1800
+_QUICK_SECONDS = 0.1
 _STANDS_SECONDS = 10
 """A test of a mutant stands when it takes four times as long as without, and this."""
 
@@ -128,10 +130,7 @@ class Judge:
         for name in names:
             if name not in known:
                 modules.setdefault(name.partition("::")[0], []).append(name)
-        works = (
-            Work(module, lambda watch, tests=tests: list(map(self._traced, tests, [*tests[1:], ""])), _ALL_SECONDS)
-            for module, tests in modules.items()
-        )
+        works = (Work(module, partial(self._traced_in_turn, tests), _ALL_SECONDS) for module, tests in modules.items())
         for module, runs in each_in_a_process(works, self._processes):
             if runs is None:
                 print(f"{module} did not end without a mutant: it is left out", file=sys.stderr)
@@ -148,10 +147,22 @@ class Judge:
                 print(f"without a mutant, this fails, and is left out: {name}: {failed[-200:]}", file=sys.stderr)
         return [known[name] for name in names if not known[name].failed]
 
-    def _traced(self, name: str, following: str) -> Run:
-        """With the clock of processors for what computes, and with everybody's for what waits."""
+    def _traced_in_turn(self, tests: Sequence[str], watch: Watch) -> list[Run]:
+        return list(map(self._traced, tests, [*tests[1:], ""], [*tests[1:], tests[0] if tests[1:] else ""]))
+
+    def _traced(self, name: str, following: str, beside: str) -> Run:
+        """With the clock of processors for what computes, and with everybody's for what waits. A test that computes takes several
+        times as long while its lines are noted, so one that was not quick runs once more for its seconds. ``beside``: another
+        test of the module, which keeps what they share."""
         clock = time.process_time if self._part.is_simulated else time.monotonic
-        return traced(self._part, name, lambda: self._run(name, following), clock)
+        if name == SIMULATION:
+            return traced(self._part, name, lambda: self._run(name, following), clock)
+        run = traced(self._part, name, lambda: self._run(name, beside), clock)
+        if run.seconds < _QUICK_SECONDS:
+            return run
+        began = clock()
+        failed = self._run(name, following)
+        return run._replace(seconds=min(run.seconds, round(clock() - began, 3)), failed=run.failed or failed)
 
     # -- with one
 

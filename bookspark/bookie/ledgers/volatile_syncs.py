@@ -16,8 +16,7 @@ from bookspark.bookie.commit.completions import Done
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.held_copies import HeldCopies
 from bookspark.bookie.ledgers.statuses import status_of
-from bookspark.protocol.bookie.bookie_ledger import Decision
-from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.ledger.responses import Positive, Response
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.wire.header import Status
 
@@ -37,23 +36,24 @@ class VolatileSyncs:
             self._holdings.when_left(ledger_id, partial(answer, status))
 
         def answer(status: int) -> None:
-            response = decide().response
+            response = decide()
             if status == Status.OK and self._holdings.lacking(ledger_id):
                 status = Status.IO_ERROR
+            # What was refused stays refused, also if the fence has become sure meanwhile: nothing was synced for it.
             done(status if type(response) is Positive else status_of(response))
 
-        def decide() -> Decision:
-            return self._holdings.control.known(ledger_id).admit_sync(master_key)
+        def decide() -> Response:
+            return self._holdings.control.known(ledger_id).admit_sync(master_key).response
 
         def begun() -> None:
             # It may have been fenced meanwhile.
-            if type(decide().response) is Positive:
+            if type(response := decide()) is Positive:
                 self._held.submit_behind(volatile.asked(ledger_id, assignment), synced, SyncWritten)
             else:
-                synced(Status.OK)
+                synced(status_of(response))
 
         volatile = self._holdings.volatile
-        if type(decide().response) is Positive:
+        if type(response := decide()) is Positive:
             volatile.when_begun(ledger_id, assignment, begun)
         else:
-            synced(Status.OK)
+            synced(status_of(response))

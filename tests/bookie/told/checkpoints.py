@@ -1,0 +1,82 @@
+"""Stories of a storage's logs and checkpoints."""
+
+from __future__ import annotations
+
+from tests.bookie.told.storage import ToldStorage
+from tests.bookie.told.telling import Telling
+
+
+def story_logs_and_checkpoints(telling: Telling) -> None:
+    run = ToldStorage(telling, "/a", entry_log_bytes_max=1500)
+    run.boot()
+    run.checkpoint()
+    for entry_id in range(6):
+        run.add(5, entry_id, payload=bytes(400))
+        run.add(4 + entry_id, 10)
+        run.commit()
+    run.state()
+    run.checkpoint()
+    run.checkpoint()
+    run.add(5, 6)
+    run.commit(1.5)
+    run.checkpoint()
+    run.state()
+    run.add(5, 7)
+    run.add(20, 0)
+    run.commit()
+    run.checkpoint()
+    run.state()
+    run.kill()
+    run.boot()
+    run.state()
+    run.add(5, 8)
+    run.commit()
+    run.close()
+    run.boot()
+    run.state()
+
+
+def story_checkpoints_of_two_directories(telling: Telling) -> None:
+    telling.brief = True
+    run = ToldStorage(telling, "/a", "/b", entry_log_bytes_max=2500)
+    run.boot()
+    for ledger_id in range(4, 12):
+        run.add(ledger_id, 0, last_add_confirmed=-1)
+    run.commit()
+    run.checkpoint()
+    run.add(4, 1, last_add_confirmed=0, last_add_fully_replicated=0)
+    run.add(5, 1)
+    run.commit()
+    prepared = run.steps("prepare", run.storage.checkpoint())
+    run.add(6, 1)
+    run.add(30, 0)
+    run.commit()
+    run.storage.write_checkpoints(prepared)
+    run.state()
+    run.fail("rename /a/checkpoint.new 1 io-error")
+    run.checkpoint()
+    run.fail("write /b/checkpoint* 1 no-space")
+    run.checkpoint()
+    run.fail()
+    run.checkpoint()
+    run.state()
+    run.hurt(next(path for path in run.disk.files() if path.startswith("/a/checkpoint.")), 60)
+    run.add(8, 1, 3)
+    run.commit()
+    run.checkpoint()
+    run.checkpoint()
+    run.state()
+    run.storage.garbage_collection.note([4, 5], run.done("noted"))
+    run.commit()
+    run.steps("forget", run.storage.garbage_collection.forget([4, 5]))
+    run.add(4, 0)
+    run.commit()
+    run.checkpoint()
+    run.state()
+    run.kill()
+    run.boot()
+    run.state()
+    run.hurt("/b/checkpoint", 30)
+    run.kill()
+    run.boot()
+    run.state()
