@@ -72,9 +72,7 @@ def shortest(
 ) -> tuple[World, tuple[Move, ...]]:
     """The world and the moves of a shortest story, or those given. Options in ``given`` stay as they are."""
     best, story = world, tuple(moves)
-    if calm.is_impossible(world, moves[-1]) or (
-        invariant == calm.INVARIANT and calm.until_stuck(world, moves) is None
-    ):
+    if calm.is_impossible(world, moves[-1]) or (invariant == calm.INVARIANT and calm.until_stuck(world, moves) is None):
         # A search finds no one who goes on for ever, and nobody who is told what can't be.
         return best, story
     states, end = 0, _STATES_MAX_IN_ALL
