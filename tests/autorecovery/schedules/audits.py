@@ -34,7 +34,15 @@ def _what_cant_be(random: Random, record: LedgerMetadata) -> None:
     ensemble, end = record.fragments[0].ensemble, record.last_entry_id
     behind = Loss(LossKind.ENTRIES, end + 2, end + 2, ensemble)
     open_one = replace(record, state=random.choice((LedgerState.OPEN, LedgerState.IN_RECOVERY)), accepted_loss=None)
-    wrong: tuple[tuple[LedgerMetadata, dict[str, Any]], ...] = (
+    bad = random.choice((
+        Loss(LossKind.ENTRIES, 1, 0, ensemble),
+        Loss(LossKind.ENTRIES, -1, 0, ensemble),
+        Loss(LossKind.END, -1, -1, ensemble),
+        Loss(LossKind.FENCE, 0, 0, ensemble),
+        Loss(LossKind.ENTRIES, 0, 0, ()),
+        Loss(LossKind.ENTRIES, 0, 0, (*ensemble[1:], ensemble[1])),
+    ))  # fmt: skip
+    wrong: tuple[tuple[Any, dict[str, Any]], ...] = (
         (record, {"fragments": ()}),
         (record, {"fragments": (Fragment(1, ensemble),)}),
         (record, {"fragments": (Fragment(0, ensemble[1:]),)}),
@@ -42,6 +50,7 @@ def _what_cant_be(random: Random, record: LedgerMetadata) -> None:
         (record, {"write_quorum": record.ensemble_size + 1}),
         (record, {"ack_quorum": record.write_quorum + 1}),
         (replace(record, state=LedgerState.CLOSED), {"accepted_loss": AcceptedLoss("operator", 0, losses=(behind,))}),
+        (AcceptedLoss("operator", 0), {"losses": (bad,)}),
         (open_one, {"accepted_loss": AcceptedLoss("operator", 0, losses=(Loss(LossKind.FENCE, -1, -1, ensemble),))}),
     )
     sound, fields = random.choice(wrong)

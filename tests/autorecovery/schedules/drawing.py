@@ -59,7 +59,12 @@ def draw_ledger(random: Random, entries_max: int = 400) -> LedgerMetadata:
     )
     names = [f"b{i + 1}" for i in range(ensemble + 2)]
     starts = sorted({0, *(random.randrange(entries or 1) for _ in range(random.choice((0, 0, 1, 2))))})
-    fragments = tuple(Fragment(start, tuple(random.sample(names, ensemble))) for start in starts)
+    bookies = tuple(random.sample(names, ensemble))
+    fragments: tuple[Fragment, ...] = ()
+    for start in starts:
+        fragments += (Fragment(start, bookies),)
+        # Repairs may have made the same bookies of two fragments, and one loss of two.
+        bookies = tuple(random.sample(bookies if random.random() < 0.3 else names, ensemble))
     closed = random.random() < 0.8
     record = LedgerMetadata(
         7,

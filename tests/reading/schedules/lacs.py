@@ -87,14 +87,16 @@ class Poll:
         self._under_way: dict[str, int] = {}
         self._failed: set[str] = set()
         """Those who failed since anybody told anything, or joined."""
+        self._again: set[str] = set()
+        """Those who were asked again after they failed, since then."""
         self._silent: dict[str, int] = {}
         self._todo: list[Any] = []
         self._looking = self._ended = False
         self._patience = random.choice((3, 10, 30))
 
     def run(self) -> None:
-        self._learn(self._record)
-        self._carry_out(self._machine.start(), looked=False)
+        new = self._learn(self._record)
+        self._carry_out(self._machine.start(), looked=False, wanted=new)
         for _ in range(_STEPS_MAX):
             if self._ended:
                 break
@@ -143,6 +145,7 @@ class Poll:
             self._failed.add(name)
         elif member:
             self._failed.clear()
+            self._again.clear()
             asks_again = [name]
         actions = self._machine.step(event)
         if self._heard >= self._entry:
@@ -172,6 +175,7 @@ class Poll:
         new = [name for name in last.ensemble if name not in self._asked_last]
         self._asked_last = set(last.ensemble)
         self._failed = set() if new else self._failed & self._asked_last
+        self._again = set() if new else self._again
         return new
 
     def _carry_out(self, actions: list[Any], looked: bool, wanted: list[str] | None = None) -> None:
@@ -195,6 +199,9 @@ class Poll:
                     holds(one.bookie in ensemble, "one is asked who is not in the ensemble")
                     again = one.bookie in (wanted or ()) or not self._under_way.get(one.bookie)
                     holds(again, "one is asked who has not answered")
+                    vain = one.bookie in self._again and one.bookie not in (wanted or ())
+                    holds(not vain, "one that failed is asked on and on, and nobody looks for others")
+                    self._again |= {one.bookie} - set(wanted or ())
                     self._under_way[one.bookie] = self._under_way.get(one.bookie, 0) + 1
                 case act.ReadMetadata():
                     holds(self._failed >= set(ensemble), "a long poll looks for others though not all failed")

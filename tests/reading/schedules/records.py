@@ -95,9 +95,14 @@ class Cursor:
     def _assign(self, random: Random) -> None:
         ensemble, write_quorum = self._sizes
         first = random.choice((0, 0, random.randrange(_IDS)))
-        new = assignment(first, ensemble, write_quorum, random.randrange(ensemble))
-        if ensemble == write_quorum:
-            holds(new == Assignment(first), "an unstriped ledger's assignment depends on the position")
+        position = random.randrange(ensemble)
+        new, plain = (
+            assignment(first, ensemble, write_quorum, position),
+            Assignment(first, ensemble, write_quorum, position),
+        )
+        same = all(_assigned_to(new, i) == _assigned_to(plain, i) for i in range(9))
+        holds(same, "other ids are assigned than those of the position")
+        holds(ensemble > write_quorum or new == Assignment(first), "an assignment depends on the position for nothing")
         old = self._assigned
         again = self._cursor.assign(new)
         if old is not None and new.first_entry_id < old.first_entry_id:

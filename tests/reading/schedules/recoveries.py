@@ -156,6 +156,8 @@ class Recovery:
         if asked.version != self._version:
             return act.MetadataConflict()
         holds(self._known == self._version, "a record is written over one that was never read")
+        loss = asked.metadata.accepted_loss
+        holds(loss is None or len(loss.not_known) > 0, "a loss is recorded, and people are not told of it")
         self._drawn.record, self._version = asked.metadata, self._version + 1
         self._known = self._version
         return act.MetadataWritten(self._version)
@@ -239,8 +241,5 @@ def _looks(action: Any) -> Any:
             return type(error)
         case act.WriteMetadata() | act.Finish() if action.metadata is not None and action.metadata.accepted_loss:
             loss = action.metadata.accepted_loss
-            holds(
-                bool(loss.not_known) or not isinstance(action, act.WriteMetadata) or action.metadata.closed, "no note"
-            )
             return replace(action, metadata=replace(action.metadata, accepted_loss=replace(loss, not_known=())))
     return action
