@@ -57,6 +57,8 @@ FAULTS = {
     "nobody asks for the password": (
         f"{LEDGER}.admit_add", lambda ledger, key, recovery: _admit_add(ledger, ledger.master_key or key, recovery),
         "granted to a stranger"),
+    "reads that nobody needs a password for": ("tests.bookie.boots.may_read", lambda *given: True, "granted to a stranger"),
+    "reads for nobody": ("tests.bookie.boots.may_read", lambda *given: False, "no reader of"),
     "a fence that nobody asked for": (f"{LEDGER}.admit_add", lambda *given: Decision(FENCED), "told of a fence"),
     "a limbo that nobody is told of": (
         "tests.bookie.boot_laws.answer_absent", lambda *given, **options: LOST_AT_BOOT, "in limbo, and says"),
