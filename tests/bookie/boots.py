@@ -81,7 +81,7 @@ class Boots(BootLaws):
     def run(self) -> None:
         steps = [self.add, self.close, self.heal, self.heal_all, self.heal_all, self.back_up_is_put_back]
         if self.about_numbers:
-            steps += [self.fill, self.fill, *[self.boot] * 5]
+            steps += [self.fence, self.fill, self.fill, *[self.boot] * 5]
         else:
             steps += [
                 self.add,
