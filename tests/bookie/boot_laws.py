@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bookspark.bookie.disk.control_state import ControlState, Record
 from bookspark.protocol.bookie.bookie_boot import answer_unsure
-from bookspark.protocol.bookie.bookie_ledger import answer_absent
+from bookspark.protocol.bookie.bookie_ledger import answer_absent, answer_last_add_confirmed
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.responses import Negative, Positive, UnknownReason
 from tests.bookie.paper import Directory, Entry
@@ -54,6 +54,9 @@ class BootLaws:
             assert not isinstance(said, Negative), f"denied: what {ledger_id} may have lost"
             in_limbo = ledger is not None and ledger.limbo
             assert not in_limbo or said.reason is UnknownReason.LIMBO, f"in limbo, and says of {ledger_id}: {said}"
+            if ledger is not None and not self.metadata[ledger_id].closed:
+                lac = answer_last_add_confirmed(ledger)
+                assert not isinstance(lac, Positive), f"answers: the LAC of {ledger_id}, which may be lost"
         for ledger_id in sorted(self.fenced):
             ledger = state.known(ledger_id)
             decision = ledger.admit_add(self.key, False)

@@ -28,7 +28,7 @@ from bookspark.protocol.bookie.bookie_boot import (
     mark_above,
     phase_one,
 )
-from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, LimboNoted
+from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, LimboNoted, may_read
 from bookspark.protocol.bookie.control_copies import (
     NUMBERS_LEFT_OUT,
     CopiesTell,
@@ -81,7 +81,7 @@ class Boots(BootLaws):
     def run(self) -> None:
         steps = [self.add, self.close, self.heal, self.heal_all, self.heal_all, self.back_up_is_put_back]
         if self.about_numbers:
-            steps += [self.fill, self.fill, *[self.boot] * 5]
+            steps += [self.fence, self.fill, self.fill, *[self.boot] * 5]
         else:
             steps += [
                 self.add,
@@ -198,7 +198,11 @@ class Boots(BootLaws):
                 ledger.admit_sync(_OTHER_KEY),
             )  # fmt: skip
             granted = any(isinstance(answer.response, Positive) for answer in answers)
+            granted |= may_read(ledger, _OTHER_KEY)
             assert not granted and before == (repr(ledger), ledger.master_key), f"granted to a stranger: {ledger}"
+        # Repair copies without a key, and nothing is given away of what is not known.
+        readers = may_read(ledger, self.key), may_read(ledger, None), may_read(None, _OTHER_KEY)
+        assert all(readers), f"no reader of {ledger}: {readers}"
 
     def back_up_is_put_back(self) -> None:
         """An older copy of the metadata's counter: ids are given out again that no ledger has."""

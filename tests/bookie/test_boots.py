@@ -57,9 +57,13 @@ FAULTS = {
     "nobody asks for the password": (
         f"{LEDGER}.admit_add", lambda ledger, key, recovery: _admit_add(ledger, ledger.master_key or key, recovery),
         "granted to a stranger"),
+    "reads that nobody needs a password for": ("tests.bookie.boots.may_read", lambda *given: True, "granted to a stranger"),
+    "reads for nobody": ("tests.bookie.boots.may_read", lambda *given: False, "no reader of"),
     "a fence that nobody asked for": (f"{LEDGER}.admit_add", lambda *given: Decision(FENCED), "told of a fence"),
     "a limbo that nobody is told of": (
         "tests.bookie.boot_laws.answer_absent", lambda *given, **options: LOST_AT_BOOT, "in limbo, and says"),
+    "an LAC of a ledger in limbo": (
+        "tests.bookie.boot_laws.answer_last_add_confirmed", lambda ledger: Positive(), "answers: the LAC of"),
     "metadata that says no to every writer": ("tests.bookie.boot_laws.answer_unsure", lambda *given: FENCED, "the writer of"),
     "a doubt that no boot finds": (f"{LEDGER}.replay", forgetting(FenceUnsureNoted), "forgotten: the fence"),
     "a healing that holds for all": (
