@@ -106,7 +106,6 @@ ONE_SIDED = {
     "Grant": LEASE,
     "Refuse": LEASE,
     "End": LEASE,
-    "EnsembleChanged": "the client keeps connections to the ensemble; in the simulator a message finds any bookie",
 }
 """Events and actions of the protocol that only production or only the simulator names, and why."""
 
