@@ -321,14 +321,17 @@ class SimulatedBookie:
         self.unsynced = set()
 
     def crash(self, found: Found, name: str, options: SimulationOptions) -> None:
-        """The process dies and starts again. The volatile part is gone, and phase one begins if the boot is lossy."""
+        """The process dies and starts again. The volatile part is gone, and phase one begins if the boot is lossy. One that was
+        not at its end begins anew: the marker goes after it, and of its records the mark alone may be durable."""
         everything = options.crash_loses is CrashLoses.EVERYTHING
-        lossy = is_lossy(unclean=self.unclean or found.unclean, directory_lost=everything)
+        unclean = self.unclean or found.unclean or self.booting is not None
+        lossy = is_lossy(unclean=unclean, directory_lost=everything)
         kept = {} if everything else {i: row for i, row in self.rows.items() if i not in self.unsynced}
         control = None if everything else self.control
-        mark = NO_LOSSY_BOOT if everything else self.mark
+        mark = self.mark if self.booting is None or not options.lossy_boot_mark else self.booting.mark
+        mark = NO_LOSSY_BOOT if everything else mark
         collected = NOTHING_COLLECTED if everything else self.collected
-        lost_boots = self.lost_boots + (lossy and (everything or self.unclean))
+        lost_boots = self.lost_boots + (lossy and (everything or self.unclean) and self.booting is None)
         incarnation = self.incarnation + (options.ledger_type is LedgerType.VD_JOURNAL)
         self.__init__(  # type: ignore[misc]
             rows=kept,

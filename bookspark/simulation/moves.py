@@ -198,7 +198,7 @@ class PossibleMoves:
                     troubles.append(_move(("duplicate", index, message)))
         moves += answers
         moves += [_move((kind, index, 0)) for kind in bookie.moves]
-        if crashes and not bookie.gone and "boot" not in bookie.moves:
+        if crashes and not bookie.gone:
             moves.append(_move(("crash", index, 0)))
         if departures and not bookie.gone:
             moves.append(_move(("depart", index, 0)))

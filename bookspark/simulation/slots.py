@@ -177,6 +177,13 @@ class Slots:
             self._left[key] = found
         return found
 
+    def unheard(self, slot: int, answer: Message) -> int:
+        """Nobody listens to what the bookie would answer after its next sync."""
+        bookie, messages = self.table[slot]
+        copy = clone(self.bookies[bookie])
+        copy.waiting.remove(answer)
+        return self.table.number(_slot((self._numbered(copy), messages)))
+
     def time_out(self, slot: int, message: int) -> int:
         """The client gives up waiting. A request may still arrive."""
         found = self.messages[message]

@@ -29,7 +29,7 @@ from bookspark.protocol.ledger.responses import Negative, Positive, Response, Un
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.writer_events import Abandon, Append, Close, HeldUp, Idle, Sync, TellLac
 from bookspark.simulation.bookie import SimulatedBookie
-from bookspark.simulation.clients.client import Begin
+from bookspark.simulation.clients.client import Begin, CannotBe
 from bookspark.simulation.clients.reader import BeginWaiting, MetadataWatched
 from bookspark.simulation.clients.recoverer import BeginAccepting
 from bookspark.simulation.clients.repair import TakeForLost
@@ -67,7 +67,7 @@ def tell(world: World, moves: Iterable[Move]) -> list[str]:
     lines: list[str] = []
     state = world.initial
     for number, move in enumerate(moves, 1):
-        if move not in world.moves(state) and not is_calms_own(world, move):
+        if move not in world.moves(state) and not is_calms_own(world, state, move):
             raise ValueError(f"step {number} of the story, {move}, is not possible")
         after = world.apply(state, move)
         lines.append(f"{number:3}. {sentence(world, state, move, after)}")
@@ -160,6 +160,8 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return "the writer's client ends without a close"
         case DeadlinePassed():
             return f"the time of the {name} is over"
+        case CannotBe() as told:
+            return f"the {name} is told what can't be, {told.event}"
         case Sync():
             return f"the {name}'s user asks for a sync"
         case HeldUp() as held:

@@ -65,14 +65,14 @@ def _freezer(kind: type) -> Function:
 
     def freeze_tuple(value: Any) -> Hashable:
         for x in value:
-            if type(x) not in plain:
+            if type(x) not in plain and freezers[type(x)] is not itself:
                 return (kind, *[x if type(x) in plain else freezers[type(x)](x) for x in value])
         # Nothing else begins with a plain tuple.
         return value, kind
 
     def freeze_frozenset(value: Any) -> Hashable:
         for x in value:
-            if type(x) not in plain:
+            if type(x) not in plain and freezers[type(x)] is not itself:
                 return kind, frozenset([x if type(x) in plain else freezers[type(x)](x) for x in value])
         # It keeps its hash, and nothing else is its own form.
         return value  # type: ignore[no-any-return]

@@ -9,6 +9,8 @@ from unittest import mock
 import pytest
 
 from bookspark.protocol.bookie import bookie_ledger
+from bookspark.protocol.ledger.accepted_loss import Loss
+from bookspark.protocol.ledger.actions import ReadAnswered
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair import audit_plan, bookie_healing, entry_copying, ledger_replication, replication_plan
 from bookspark.protocol.repair.not_copied import NotCopied
@@ -48,15 +50,36 @@ def all_lost(original: Any) -> Any:
     return property(lambda self: True)
 
 
+def of_whichever_bookie(original: Callable[..., bool]) -> Callable[..., bool]:
+    def awaits(copying: Any, event: Any) -> bool:
+        return event.first in copying._readings if isinstance(event, ReadAnswered) else original(copying, event)
+
+    return awaits
+
+
+def and_nothing_more(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: [*original(*args), (1, 0)]
+
+
+def told_to_nobody(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda ledger_id, found: original(ledger_id, [one._replace(targets=()) for one in found])
+
+
 PLANTED = {
     "not all is copied that is named": (Kind.REPLACE, ledger_replication, "copies", names_without_copying),
     "copies are not named where some failed": (Kind.REPLACE, ledger_replication, "few", lambda _: lambda found, most: []),
     "a writer is fenced at once": (Kind.REPLACE, ledger_replication, "may_fence", at_once),
     "limbo ends over an entry that is missing": (Kind.HEAL, bookie_healing, "lacks", one_less),
+    "losses that follow each other are not joined": (
+        Kind.REPLACE, Loss, "follows", lambda _: lambda self, before: False
+    ),
     "what may be readable later is lost": (Kind.HEAL, NotCopied, "lost", all_lost),
     "a bookie that never answers is asked for all": (Kind.FILL, entry_copying, "_SILENT_MAX", lambda _: 10**9),
     "a target that refuses an entry gets nothing more": (Kind.FILL, entry_copying, "_OF_ENTRIES", lambda _: frozenset()),
     "nothing bounds what is under way": (Kind.FILL, entry_copying.EntryCopying, "_has_room", lambda _: lambda self: True),
+    "whoever answers a read was asked": (Kind.FILL, entry_copying.EntryCopying, "awaits", of_whichever_bookie),
+    "what is not copied is told of nobody": (Kind.FILL, entry_copying, "not_copied_error", told_to_nobody),
+    "an audit finds an empty range": (Kind.AUDIT, audits, "confirmed", and_nothing_more),
     "the audit looks at no second time": (Kind.AUDIT, audits, "confirmed", lambda _: lambda first, second: list(first)),
     "no ledger is marked": (Kind.AUDIT, audits, "mark_of_lost", never),
     "entries beyond a list's end are not missed": (Kind.AUDIT, audit_plan, "lacks", one_less),

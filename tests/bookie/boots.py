@@ -12,7 +12,7 @@ schedules a second try orders of boots that ``histories``, which has real files,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from random import Random
@@ -28,7 +28,7 @@ from bookspark.protocol.bookie.bookie_boot import (
     mark_above,
     phase_one,
 )
-from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, LimboNoted, answer_absent
+from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, LimboNoted
 from bookspark.protocol.bookie.control_copies import (
     NUMBERS_LEFT_OUT,
     CopiesTell,
@@ -37,11 +37,12 @@ from bookspark.protocol.bookie.control_copies import (
     used_apart,
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.protocol.ledger.responses import FENCED, Negative, Positive
+from bookspark.protocol.ledger.responses import FENCED, Positive
+from tests.bookie.boot_laws import ME, BootLaws, superseded
 from tests.bookie.paper import Directory, Entry, Write
 
-_ME = "bookie-1"
-_KEY, _OTHER_KEY = b"k" * 16, b"o" * 16
+_KEYS, _OTHER_KEY = (b"k" * 16, b"k" * 20), b"o" * 16
+"""Keys of 20 bytes are those of BookKeeper's clients."""
 _STEPS_MAX = 30
 _LEDGERS_MAX = 4
 _ENTRIES_MAX = 5
@@ -49,16 +50,21 @@ _NUMBERED = (LossyBootNoted, HealedNoted, LimboNoted, LimboCleared)
 """What a boot concludes from all copies together. It concludes it again, or else entries are denied."""
 
 
-class Boots:
+class Boots(BootLaws):
     """One schedule."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.directories = [Directory(number) for number in range(random.choice((1, 2, 2, 3)))]
+        self.about_numbers = random.random() < 0.5
+        """Is it about what each directory counts and calls healed, with little of all else?"""
+        number = random.choice((2, 2, 3) if self.about_numbers else (1, 2, 2, 3))
+        self.directories = [Directory(number) for number in range(number)]
         self.used = list(self.directories)
         self.journal = random.random() < 0.3
+        self.key = random.choice(_KEYS)
         self.often_damaged = random.choice((0.0, 0.1, 0.3))
-        self.often_everywhere = random.choice((0.2, 0.4, 0.7))
+        self.often_everywhere = random.choice((0.2, 0.5, 0.8))
+        self.often_lost = random.choice((0.05, 0.15, 0.4))
         self.metadata: dict[int, LedgerMetadata] = {}
         self.given_out = -1
         self.state = ControlState()
@@ -68,21 +74,26 @@ class Boots:
         self.told: dict[int, int] = {}
         self.healed: set[int] = set()
         """The ledgers that were healed since the last boot."""
+        self.may_lack: set[int] = set()
         self.steps: list[str] = []
         self.down = False
 
     def run(self) -> None:
-        steps = [self.add, self.add, self.add, self.fence, self.confirm, self.close, self.boot, self.boot, self.boot]
-        steps += [
-            self.make,
-            self.heal,
-            self.heal,
-            self.heal_all,
-            self.rewrite,
-            self.stranger,
-            self.back_up_is_put_back,
-            self.fill,
-        ]
+        steps = [self.add, self.close, self.heal, self.heal_all, self.heal_all, self.back_up_is_put_back]
+        if self.about_numbers:
+            steps += [self.fill, self.fill, *[self.boot] * 5]
+        else:
+            steps += [
+                self.add,
+                self.add,
+                self.fence,
+                self.confirm,
+                *[self.boot] * 3,
+                self.make,
+                self.heal,
+                self.rewrite,
+            ]
+            steps += [self.stranger, self.fill, self.begin_anew]
         weights = [self.random.choice((0.2, 1.0, 1.0, 4.0)) for _ in steps]
         self.make()
         for _ in range(self.random.randint(5, _STEPS_MAX)):
@@ -99,9 +110,9 @@ class Boots:
         """A ledger is made."""
         if len(self.metadata) < _LEDGERS_MAX:
             self.given_out += 1
-            ensemble = (_ME, "bookie-2") if self.random.random() < 0.8 else ("bookie-2", "bookie-3")
+            ensemble = (ME, "bookie-2") if self.random.random() < 0.8 else ("bookie-2", "bookie-3")
             self.metadata[self.given_out] = LedgerMetadata(
-                self.given_out, 2, 2, 1, (Fragment(0, ensemble),), master_key=_KEY
+                self.given_out, 2, 2, 1, (Fragment(0, ensemble),), master_key=self.key
             )
 
     def one(self) -> int:
@@ -121,14 +132,14 @@ class Boots:
 
     def add(self) -> None:
         ledger_id, recovery = self.one(), self.random.random() < 0.2
-        if _ME not in self.metadata[ledger_id].last_fragment.ensemble:
+        if ME not in self.metadata[ledger_id].last_fragment.ensemble:
             return
         entry = ledger_id, self.random.randrange(_ENTRIES_MAX)
         ledger = self.state.known(ledger_id)
-        decision = ledger.admit_add(_KEY, recovery)
-        if decision.ask_metadata and isinstance(answer_unsure(_ME, self.metadata[ledger_id]), Positive):
+        decision = ledger.admit_add(self.key, recovery)
+        if decision.ask_metadata and isinstance(answer_unsure(ME, self.metadata[ledger_id]), Positive):
             ledger.fence_is_sure()
-            decision = ledger.admit_add(_KEY, recovery)
+            decision = ledger.admit_add(self.key, recovery)
         if isinstance(decision.response, Positive):
             ledger.added(decision, -1, -1)
             self.state.ledgers[ledger_id] = ledger
@@ -151,7 +162,7 @@ class Boots:
         if not metadata.closed:
             self.metadata[ledger_id] = replace(metadata, state=LedgerState.IN_RECOVERY)
         for _ in range(2):
-            decision = self.state.of(ledger_id).fence(_KEY)
+            decision = self.state.of(ledger_id).fence(self.key)
             if isinstance(decision.response, Positive):
                 self.note(decision.records)
                 self.fenced.add(ledger_id)
@@ -161,7 +172,7 @@ class Boots:
         self.told[ledger_id] = max(told, self.told.get(ledger_id, -1))
         for _ in range(2):
             ledger = self.state.known(ledger_id)
-            decision = ledger.write_last_add_confirmed(_KEY, told)
+            decision = ledger.write_last_add_confirmed(self.key, told)
             if isinstance(decision.response, Positive):
                 self.state.ledgers[ledger_id] = ledger
                 self.note(decision.records)
@@ -180,7 +191,7 @@ class Boots:
 
     def stranger(self) -> None:
         ledger = self.state.known(self.one())
-        if ledger.master_key == _KEY:
+        if ledger.master_key == self.key:
             before = repr(ledger), ledger.master_key
             answers = (
                 ledger.admit_add(_OTHER_KEY, True), ledger.fence(_OTHER_KEY), ledger.write_last_add_confirmed(_OTHER_KEY, 9),
@@ -192,6 +203,16 @@ class Boots:
     def back_up_is_put_back(self) -> None:
         """An older copy of the metadata's counter: ids are given out again that no ledger has."""
         self.given_out = max(self.metadata, default=-1)
+
+    def begin_anew(self) -> None:
+        """The bookie is decommissioned, and one of its id starts with empty directories. Repair names that one again."""
+        for ledger_id in self.metadata:
+            self.close_ledger(ledger_id)
+            self.fenced.add(ledger_id)
+        for forgotten in (self.acked, self.confirmed, self.may_lack):
+            forgotten.clear()
+        self.directories = [Directory(one.number) for one in self.directories]
+        self.start(list(self.directories), False)
 
     def rewrite(self) -> None:
         self.write_anew(self.with_room())
@@ -229,6 +250,7 @@ class Boots:
         nowhere = missing[:1] if self.random.random() < 0.2 else []
         for entry in missing[len(nowhere) :]:
             self.hold(entry, early=False)
+        self.may_lack.discard(ledger_id)
         lost = [EntriesLost(ledger_id, entry_id, entry_id) for _, entry_id in nowhere]
         if lost:
             self.state.of(ledger_id)
@@ -261,7 +283,7 @@ class Boots:
                 self.lose(directory, directory.early)
             directory.early = set()
         for directory in used:
-            if random.random() < 0.15:
+            if random.random() < self.often_lost:
                 directory.marked = True
                 self.lose(directory, directory.entries)
         if random.random() < self.often_damaged:
@@ -270,7 +292,7 @@ class Boots:
 
     def lose(self, directory: Directory, entries: set[Entry]) -> None:
         """Some of these entries are gone, and the directory tells that it may have lost something."""
-        directory.entries -= {entry for entry in sorted(entries) if self.random.random() < 0.5}
+        directory.entries -= {entry for entry in sorted(entries) if self.random.random() < 0.8}
 
     def damage(self, directory: Directory) -> None:
         """A part of the control log is gone, and what its note told of it may be."""
@@ -294,7 +316,7 @@ class Boots:
         read = [directory.records for directory in used]
         missed = set().union(*(directory.took for directory in used)) - set(chain.from_iterable(read))
         missed = {record for record in missed if not isinstance(record, _NUMBERED)}
-        assert tell is CopiesTell.TOO_LITTLE or not _superseded(missed, read), f"lost, and told to be whole: {missed}"
+        assert tell is CopiesTell.TOO_LITTLE or not superseded(missed, read), f"lost, and told to be whole: {missed}"
         self.state, self.used, self.healed = ControlState(), used, set()
         state = self.state
         for records in read:
@@ -307,6 +329,8 @@ class Boots:
             state.lose_fences()
             self.confirmed.clear()
         missing = len(used) < len(self.directories)
+        if unclean or missing:
+            self.may_lack.update(of.ledger_id for of in self.metadata.values() if ME in of.last_fragment.ensemble)
         lossy = is_lossy(unclean=unclean, directory_lost=missing or bool(apart) or tell is CopiesTell.TOO_LITTLE)
         for directory in used:
             directory.took &= set(chain.from_iterable(read))
@@ -326,7 +350,7 @@ class Boots:
         if lossy:
             self.given_out += 1
             highest = max([self.given_out, *self.metadata])
-            found = phase_one(_ME, self.metadata.values(), highest, state.mark)
+            found = phase_one(ME, self.metadata.values(), highest, state.mark)
             noted: list[Record] = [found.mark, *found.records]
             state.replay(noted)
             if missing or tell is CopiesTell.TOO_LITTLE:
@@ -339,52 +363,6 @@ class Boots:
         state.fences_lost = False
         for directory in used:
             directory.marked = False
-
-    # -- the law
-
-    def is_held(self, entry: Entry) -> bool:
-        return any(entry in directory.entries for directory in self.used)
-
-    def check(self) -> None:
-        state = self.state
-        for ledger_id, entry_id in sorted(self.acked):
-            if not self.is_held((ledger_id, entry_id)):
-                unsure = state.unsure_of(ledger_id)
-                said = answer_absent(state.ledgers.look(ledger_id), entry_id, storage_damaged=False, boot_unsure=unsure)
-                assert not isinstance(said, Negative), f"denied: {entry_id} of {ledger_id} was acknowledged"
-        for ledger_id in sorted(self.fenced):
-            ledger = state.known(ledger_id)
-            decision = ledger.admit_add(_KEY, False)
-            sure = answer_unsure(_ME, self.metadata[ledger_id]) if decision.ask_metadata else decision.response
-            assert not isinstance(sure, Positive), f"forgotten: the fence of {ledger_id}"
-            recovery = ledger.admit_add(_KEY, True).response
-            assert isinstance(recovery, Positive), f"a fence that stops who recovers {ledger_id}: {recovery}"
-        for ledger_id in sorted(self.metadata):
-            known = state.ledgers.look(ledger_id)
-            lac = -1 if known is None else known.last_add_confirmed
-            assert lac <= self.told.get(ledger_id, -1), f"an LAC that nobody told: {lac} of {ledger_id}"
-            if len(self.used) == len(self.directories) and not (known is not None and known.limbo):
-                assert lac >= self.confirmed.get(ledger_id, -1), f"forgotten: an LAC of {ledger_id}: {lac}"
-
-
-def _superseded(missed: set[Record], read: Sequence[list[Record]]) -> set[Record]:
-    """Of the records that are nowhere any more, those that say what the ones that are left do not say."""
-    with_them, without = ControlState(), ControlState()
-    for records in read:
-        without.replay_at_boot(records)
-        with_them.replay_at_boot(records)
-    with_them.replay_at_boot(missed)
-    return set() if _said(with_them) == _said(without) else missed
-
-
-def _said(state: ControlState) -> dict[int, tuple[object, ...]]:
-    """What is said of each ledger, but for doubts: the metadata ends these, and no record says so."""
-    ledgers = {ledger_id: state.ledgers.look(ledger_id) for ledger_id in state.ledgers.ids.ascending()}
-    return {
-        ledger_id: (known.master_key, known.fenced, known.last_add_confirmed, known.lost)
-        for ledger_id, known in ledgers.items()
-        if known is not None
-    }
 
 
 def failure_of(seed: int) -> str:

@@ -2,11 +2,11 @@
 
 Law: an entry that was acknowledged is served as it was, or Unknown; it is never denied, and never another one. A fence holds, or
 is told to be unsure: the old writer adds nothing, and whoever recovers the ledger does. A boot is lossy only if something that
-was acknowledged may be lost, and a bookie without a whole control log stays down. Where nothing was injected but kills,
-power cuts and full disks, everything is there. A sparse read passes over nothing that is there or may be lost. Nobody is told of
-a fence that nobody asked for, or of an LAC that nobody told; who has another password changes nothing. An id of which something
-is held is given to no other ledger, also if an older copy of the metadata is put back. Nothing ends in an exception but a boot,
-and that one says what is damaged.
+was acknowledged may be lost, and a bookie without a whole control log stays down. Where nothing was injected but kills, power
+cuts and full disks, everything is there. A sparse read passes over nothing that is there or may be lost. Nobody is told of a
+fence that nobody asked for, or of an LAC that nobody told; who has another password changes nothing. An id of which something is
+held is given to no other ledger, also if an older copy of the metadata is put back. A ledger is collected only if two looks at
+the metadata do not find it. Nothing ends in an exception but a boot, and that one says what is damaged.
 
 ``judged`` keeps what is true and has the laws, ``rebooted`` the ends, boots and mishaps.
 """
@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from bookspark.bookie.commit.commit_items import NoteSync
 from bookspark.bookie.steps import run_steps
+from bookspark.errors import NoSuchLedgerError
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
@@ -186,9 +187,15 @@ class History(Rebooted):
         there = self.metadata.list_ledgers()
         self.slots = [one if one in there else self.new_ledger() for one in self.slots]
 
-    def do_collect(self) -> None:
+    def do_collect(self, wrong: str = "") -> None:
+        """``wrong``: the look at the metadata that finds no ledger at all, "listing" or "record". One alone proves nothing."""
         self.commit()
-        run_steps(self.storage.garbage_collection.collect(self.metadata), self.commit)
+        looks: dict[str, AbstractContextManager[object]] = {
+            "listing": patch.object(self.metadata, "list_ledgers", return_value=[]),
+            "record": patch.object(self.metadata, "read_ledger", side_effect=NoSuchLedgerError("no such ledger")),
+        }
+        with looks.get(wrong, nullcontext()):
+            run_steps(self.storage.garbage_collection.collect(self.metadata), self.commit)
 
     def do_delete(self, slot: int) -> None:
         self.commit()

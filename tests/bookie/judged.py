@@ -160,11 +160,13 @@ class Judged(Stepped):
     def _check_sparse(self, ledger_id: int) -> None:
         """What a sparse read passes over, it denies."""
         wanted = self.promised(ledger_id)
-        if wanted:
-            plan = self.storage.plan_read(ledger_id, wanted[0], wanted[-1], 0, sparse=True)
+        # Behind the last one, too, where nothing is.
+        for last in (wanted[-1], wanted[-1] + 2) if wanted else ():
+            plan = self.storage.plan_read(ledger_id, wanted[0], last, 0, sparse=True)
             given = {one for piece in plan.pieces for one in range(piece.first, piece.last + 1)}
             passed = [one for one in wanted if one <= plan.end and one not in given]
             assert not passed, f"denied: {passed} of {ledger_id} were passed over, and acknowledged"
+            assert plan.end <= last, f"told of {plan.end} of {ledger_id}, and asked up to {last}"
 
     def _check_fence(self, ledger_id: int) -> None:
         """The old writer adds nothing, whatever the metadata says now, and who recovers the ledger does."""

@@ -107,6 +107,8 @@ class Rebooted(Judged):
             fence_what_may_be_lost(self.storage, self.metadata, ME, (), lambda text: None)
             self.storage.lossy_boots.phase_one_is_over()
             self.lossy = True
+        else:
+            self.storage.lossy_boots.note_first_mark(self.metadata.highest_ledger_id())
         self.storage.start(lambda function, *arguments: function(*arguments))
         self.settle_early(why)
 

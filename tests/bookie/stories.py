@@ -113,7 +113,7 @@ def _step(source: random.Random, trouble: str, often: Mapping[str, float]) -> St
         "stranger": (3, lambda: ("stranger", slot, source.choice(["add", "fence", "confirm"]))),
         "backup": (1, lambda: ("backup",)),
         "put_back": (1, lambda: ("put_back",)),
-        "collect": (1, lambda: ("collect",)),
+        "collect": (1, lambda: ("collect", source.choice(["", "", "listing", "record"]))),
         "without": (9 if trouble in _APART else 0, lambda: ("without", source.randrange(2), source.random() < 0.5)),
         "heal": (9 if trouble in _APART else 3, lambda: ("heal", *source.choice(_HEALINGS))),
         "flip_control": (3 if trouble == "control" else 0, lambda: _control_flip(source)),

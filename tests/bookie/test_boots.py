@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from bookspark.protocol.bookie.bookie_boot import marks_together
 from bookspark.protocol.bookie.bookie_ledger import (
+    LOST_AT_BOOT,
     NO_SUCH_ENTRY,
     BookieLedger,
     Decision,
     FenceNoted,
+    FenceUnsureNoted,
     LastAddConfirmedNoted,
 )
 from bookspark.protocol.bookie.control_copies import CopiesTell
@@ -43,17 +46,24 @@ def to_nobody_once_fenced(ledger, key, recovery):
 LEDGER = "bookspark.protocol.bookie.bookie_ledger.BookieLedger"
 FAULTS = {
     "a bookie that denies what it can not find": (
-        "tests.bookie.boots.answer_absent", lambda *given, **options: NO_SUCH_ENTRY, "denied"),
+        "tests.bookie.boot_laws.answer_absent", lambda *given, **options: NO_SUCH_ENTRY, "denied"),
     "a fence that no boot finds": (f"{LEDGER}.replay", forgetting(FenceNoted), "forgotten: the fence"),
     "metadata that says yes to every writer": (
-        "tests.bookie.boots.answer_unsure", lambda *given: Positive(), "forgotten: the fence"),
+        "tests.bookie.boot_laws.answer_unsure", lambda *given: Positive(), "forgotten: the fence"),
     "a fence that stops recovery": (
         f"{LEDGER}.admit_add", to_nobody_once_fenced, "fence"),
     "an LAC that no boot finds": (f"{LEDGER}.replay", forgetting(LastAddConfirmedNoted), "forgotten: an LAC"),
     "an LAC that grows with each boot": (f"{LEDGER}.replay", one_too_high, "an LAC that nobody told"),
     "nobody asks for the password": (
-        f"{LEDGER}.admit_add", lambda ledger, key, recovery: _admit_add(ledger, b"k" * 16, recovery), "granted to a stranger"),
+        f"{LEDGER}.admit_add", lambda ledger, key, recovery: _admit_add(ledger, ledger.master_key or key, recovery),
+        "granted to a stranger"),
     "a fence that nobody asked for": (f"{LEDGER}.admit_add", lambda *given: Decision(FENCED), "told of a fence"),
+    "a limbo that nobody is told of": (
+        "tests.bookie.boot_laws.answer_absent", lambda *given, **options: LOST_AT_BOOT, "in limbo, and says"),
+    "metadata that says no to every writer": ("tests.bookie.boot_laws.answer_unsure", lambda *given: FENCED, "the writer of"),
+    "a doubt that no boot finds": (f"{LEDGER}.replay", forgetting(FenceUnsureNoted), "forgotten: the fence"),
+    "a healing that holds for all": (
+        "bookspark.bookie.holdings.boot.marks_together", lambda told: marks_together(told[:1]), "denied: what"),
     "copies that always tell all": ("tests.bookie.boots.judge_copies", lambda copies: CopiesTell.ALL, "boots:"),
     "whole copies that always tell all": (
         "bookspark.protocol.bookie.control_copies._stands_for", lambda copy, damaged: True, "lost, and told to be whole"),

@@ -51,6 +51,12 @@ FAULTS = {
     "an LAC that grows with each boot": (f"{LEDGER}.replay", one_too_high, "control", "an LAC of N that nobody told"),
     "a sparse read that passes over what is lost": (
         "bookspark.bookie.holdings.reads.absence_proven", lambda ledger, first, last, **options: last, "lie", "were passed over"),
+    "a sparse read that tells of more than was asked": (
+        "bookspark.bookie.holdings.reads.absence_proven", lambda ledger, first, last, **options: last + 1, "none", "asked up to"),
+    "a collection that believes the listing alone": (
+        "bookspark.bookie.space.garbage_collection.collectable", lambda suspected, records: tuple(suspected), "none", "denied"),
+    "a collection that believes the records alone": (
+        "bookspark.bookie.space.garbage_collection.suspects", lambda held, listing: tuple(sorted(set(held))), "none", "denied"),
     "ids that are given out again": (
         "tests.bookie.rebooted.keep_lost_records", lambda storage, store: None, "none", "given out again"),
     "control logs that are taken as they are": (

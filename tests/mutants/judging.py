@@ -5,9 +5,9 @@ and of time. First everything is run once without a mutant, and who reaches whic
 comes to the mutant's lines can't find it, and is left out. The quickest come first, and the first that fails ends it. Nothing is
 drawn anew, so the same mutants are found by the same.
 
-A test that stands is not ended before its own deadline, at which it fails in any run of the tests. That finds the mutant only if
-the same test passes without it, afterwards on the same machine. What was ended sooner, or for the processor time that it took, is
-undecided.
+A test that stands is not ended before its own deadline, at which it fails in any run of the tests. Any failure finds the mutant
+only if the same test passes without it, afterwards on the same machine: mutants share clusters, and one may spoil the test of
+another one. What was ended sooner, or for the processor time that it took, is undecided.
 """
 
 from __future__ import annotations
@@ -98,16 +98,19 @@ class Judge:
         mutants = self._choose()
         gc.freeze()
         works = (self._work(mutant, reached) for mutant in mutants)
-        stood: dict[str, list[dict[str, Any]]] = {}
+        finds: dict[str, list[dict[str, Any]]] = {}
         for mutant, verdict in each_in_a_process(works, self._processes):
             verdict = {"mutant": mutant.name, "operator": mutant.operator, **(verdict or self._ended())}
             self._told(verdict)
-            if test := verdict.get("deadline"):
-                stood.setdefault(test, []).append(verdict)
-        for test, failed in each_in_a_process(map(self._without, stood), self._processes):
-            if failed == {"why": ""}:
-                for verdict in stood[test]:
+            if test := verdict.get("deadline") or verdict["tests"]:
+                finds.setdefault(test, []).append(verdict)
+        for test, failed in each_in_a_process(map(self._without, filter(self._items.get, finds)), self._processes):
+            passed = failed == {"why": ""}
+            for verdict in finds[test]:
+                if passed and verdict.get("deadline"):
                     self._told({**verdict, "killed": True, "tests": f"deadline: {test}", "undecided": ""})
+                elif not passed and not verdict["simulation"] and not verdict.get("deadline"):
+                    self._told({**verdict, "killed": False, "tests": "", "undecided": f"fails without it too: {test}"})
 
     def _ended(self) -> dict[str, Any]:
         """The verdict of a mutant that took too much processor time. The protocol computes, and waits for nobody: a slow machine

@@ -8,6 +8,8 @@ did. What can't be imported late is imported here: a process that is forked has 
 ``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
 ``repairs``    random schedules of repairs (``tests/autorecovery/schedules``): the machines, over hundreds of entries, and what a
                bookie knows of those that it lost
+``reading``    random schedules of readers and recoveries (``tests/reading/schedules``): the machines, each step against what the
+               answers so far say
 ``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
 ``boots``      random schedules of a bookie's boots (``tests/bookie/boots``): the decisions over directories on paper
 =============  =====================================================================================================
@@ -25,11 +27,13 @@ import tests.logs.schedules.offloads  # noqa: F401
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.search.random_schedules import RandomSchedules
+from bookspark.simulation.simulation_options import CrashLoses
 from tests.autorecovery.schedules import run as repairs
 from tests.bookie import boots
 from tests.bookie.histories import failure_of, stepped
 from tests.bookie.stories import TROUBLES, drawn_story
 from tests.logs.schedules.run import Kind, run
+from tests.reading.schedules import run as reading
 
 Phase = tuple[str, Mapping[str, Any], int]
 """Name, options that are given, and how many schedules."""
@@ -56,10 +60,18 @@ def phases() -> Iterator[Phase]:
             "holds_back": True, "entries": 6, "closes": True, "write_quorum": 2, "ack_quorum": 1, "crashes": 0, "losses": 0,
             "replication": Replication.BEST_EFFORT, "ensemble_changes": ChangeMode.OFF, **vd, **alone,
         },
+        "VD, crashes": {
+            "crashes": 2, "closes": True, "crash_loses": CrashLoses.UNSYNCED, "ensemble_changes": ChangeMode.OFF, **vd, **alone,
+        },
+        "guaranteed, one goes": {"spares": 1, "hold_ups": 0, "crashes": 0, "closes": True, **changes, **guaranteed},
         "explicit LACs": {"explicit_lacs": 3, "closes": False, "spares": 1, "losses": 2, **changes},
         "bookies hold up": {"hold_ups": 2, "spares": 1, "entries": 3, **changes},
         "no other bookies": {"spares": 0, "losses": 3, "crashes": 2, **changes},
-        "no other bookies, VD, guaranteed": {"spares": 0, "losses": 3, "crashes": 2, **changes, **vd, **guaranteed},
+        # Few things befall a small ledger, so that those that have to come together do.
+        "no other bookies, VD, guaranteed": {
+            "spares": 0, "losses": 2, "crashes": 2, "entries": 2, "explicit_lacs": 0, "duplicates": 0, "departures": 0,
+            "abandons": False, "deletes": False, "crash_loses": CrashLoses.UNSYNCED, **changes, **vd, **guaranteed,
+        },
         "bookies go": {"departures": 2, "ensemble_changes": ChangeMode.AT_ONCE},
     }  # fmt: skip
     yield "all drawn", {}, 600
@@ -104,6 +116,18 @@ def _repairs() -> Iterator[Outcome]:
             yield name.value, ""
 
 
+def _reading() -> Iterator[Outcome]:
+    kinds = list(reading.Kind)
+    for number in count():
+        seed, kind = divmod(number, len(kinds))
+        try:
+            reading.run(seed, kinds[kind])
+        except AssertionError as error:
+            yield kinds[kind].value, str(error).partition(";")[0] or "AssertionError"
+        else:
+            yield kinds[kind].value, ""
+
+
 def _histories() -> Iterator[Outcome]:
     for number in count():
         seed, kind = divmod(number, len(TROUBLES))
@@ -121,6 +145,7 @@ SIMULATORS: Mapping[str, Callable[[], Iterator[Outcome]]] = {
     "ledgers": _ledgers,
     "logs": _logs,
     "repairs": _repairs,
+    "reading": _reading,
     "histories": _histories,
     "boots": _boots,
 }

@@ -1,4 +1,4 @@
-"""What a mutant of ``write_set`` makes stand, and one that stands without a mutant too, once it was measured."""
+"""What a mutant of ``write_set`` makes stand, and what stands or fails without a mutant too, once it was measured."""
 
 from __future__ import annotations
 
@@ -29,4 +29,11 @@ def test_stands_from_the_second_time() -> None:
     measured = Path(os.environ["MUTANTS_MEASURED"])
     if measured.exists():
         _stand()
+    measured.touch()
+
+
+def test_fails_from_the_second_time() -> None:
+    write_set(0, 3, 2)
+    measured = Path(os.environ["MUTANTS_MEASURED"])
+    assert not measured.exists()
     measured.touch()

@@ -341,6 +341,15 @@ def test_a_test_that_only_a_mutant_lets_stand_till_its_deadline_kills_it(tmp_pat
         assert {(status, each["killed"], each["tests"], each["undecided"]) for each in last.values()} == {found}
 
 
+def test_a_failure_counts_only_if_the_test_passes_without_the_mutant(tmp_path, monkeypatch):
+    """Clients that other mutants had left in the shared cluster failed a test, and each mutant with it."""
+    monkeypatch.setenv("MUTANTS_MEASURED", str(tmp_path / "measured"))
+    fails = "tests/mutants/standing.py::test_fails_from_the_second_time"
+    status, verdicts = run("--only", "ledger.quorum:write_set quorum: .*-", "--schedules", "0", fails)
+    assert (status, verdicts[0]["killed"]) == (1, True)
+    assert (verdicts[-1]["killed"], verdicts[-1]["undecided"]) == (False, f"fails without it too: {fails}")
+
+
 @cache
 def names_of(part):
     return [mutant.name for mutant in all_mutants(PARTS[part])]
@@ -388,11 +397,8 @@ def test_simulation_alone_finds_a_wrong_recovery_and_a_wrong_log_and_says_what_i
     status, verdicts = run("--by-simulate", "2", "--only", only)
     found = {verdict["mutant"].partition(".")[0]: (verdict["killed"], verdict["phase"]) for verdict in verdicts}
     assert status == 1
-    assert found == {
-        "reading": (True, "ledgers: all drawn"),
-        "logs": (True, "logs: steady"),
-        "ledger": (False, "not reached"),
-    }
+    assert found.pop("reading") in ((True, "ledgers: all drawn"), (True, "reading"))
+    assert found == {"logs": (True, "logs: steady"), "ledger": (False, "not reached")}
 
 
 @pytest.mark.timeout(1200)

@@ -200,6 +200,10 @@ def test_what_can_not_be_done(what: str) -> None:
     assert what in "; ".join(decision.refusals)
 
 
+def test_one_bookie_is_restarted_beside_autorecovery_however_many_might_be_at_a_time() -> None:
+    assert not decided(Wanted(restart=frozenset("a"), at_once=2), [CLOSED])().refusals
+
+
 def test_a_step_that_takes_a_bookie_down_is_permitted_only_if_it_is_decided_again() -> None:
     progress = Progress({"a": Before(1, 0)}, frozenset("a"))
     assert permitted(RESTART, progress, observed([CLOSED], a=QUIET), Restart("a")) == ""
@@ -230,6 +234,14 @@ def test_those_that_are_preferred_come_first_and_what_one_gets_counts() -> None:
     assert [move.target for move in moves] == ["d", "e", "d", "e"]
     moves, _ = evacuation(seen, "a", pieces, "de", 9, preferred="e")
     assert [move.target for move in moves] == ["e"] * 4
+
+
+def test_what_is_passed_over_gets_nothing_and_does_not_count() -> None:
+    first, second = (Placed(ledger, 0, ("a", other), 2, 2, False, 100) for ledger, other in ((1, "b"), (2, "x")))
+    loads = [Placed(9, 0, (name,), 1, 1, False, size) for name, size in (("c", 5), ("d", 60))]
+    seen = observed([*loads, Placed(8, 0, ("b",), 1, 1, False, 1)], "abcdx")
+    moves, _ = evacuation(seen, "a", [first, second], "bcd", 9)
+    assert [move.target for move in moves] == ["c", "b"]
 
 
 def test_levelling_moves_from_the_fullest_to_the_emptiest_until_all_are_about_even() -> None:

@@ -71,6 +71,17 @@ def test_any_other_combination_stays_down_and_says_what_to_do(case, says: list[s
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("one", "two", "moved"), [(MINE, MINE, True), (MINE, None, False), (replace(MINE, directories=(ONE,)), None, False)]
+)
+def test_directories_are_said_to_have_moved_only_if_each_has_its_cookie(
+    one: Cookie, two: Cookie | None, moved: bool
+) -> None:
+    with pytest.raises(InvalidCookieError) as caught:
+        check(one, two, MINE, fresh=replace(FRESH, directories=(TWO, ONE)))
+    assert ("if they were moved" in str(caught.value)) is moved
+
+
 # -- what an operator may permit
 
 THREE = "/disk3/bookie-0"

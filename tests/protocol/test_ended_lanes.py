@@ -114,6 +114,12 @@ def test_a_query_whose_lane_ended_needs_a_new_one_and_one_without_its_checkpoint
         lane_of_query(LOG, "q3", {"q1"}, "q4", "/d", kept.get)
 
 
+def test_a_query_whose_first_lane_ended_gives_the_lane_that_it_has_now_to_the_one_that_follows_it() -> None:
+    kept = {"query:q2": "query:q2"}
+    again = with_lane(LOG, 1, writer_of("q2"))
+    assert lane_of_query(again, "q3", {"q1"}, "q2", "/d", kept.get) == 1
+
+
 def test_a_place_behind_ended_lanes_does_not_name_them() -> None:
     place = offset_at(17, {0: 5, 3: 2}, ended=4)
     assert place == {"position": 5, "log": 17, "3": 2, "ended": 4} and is_offset(place)

@@ -11,7 +11,9 @@ from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
     ChooseBookies,
+    DeadlinePassed,
     EnsembleChanged,
+    Fail,
     MetadataConflict,
     MetadataFailed,
     MetadataRead,
@@ -101,6 +103,15 @@ def test_a_late_ack_of_a_replaced_bookie_does_not_count():
     pair.writer.answers("b1", 0)
     pair.writer.answers("b2", 0)
     assert pair.writer.confirmed == 0
+
+
+def test_a_late_refusal_of_a_replaced_bookie_asks_for_no_other_one():
+    pair = LedgerPair()
+    pair.append(2)
+    pair.writer.refuses("b3", 0)
+    pair.change_ensemble("b4")
+    pair.writer.step(AddAnswered("b3", 1, 1, Unknown(UnknownReason.IO_ERROR)))
+    assert pair.writer.wanted == []
 
 
 def test_many_failures_make_one_metadata_write():
@@ -319,6 +330,15 @@ class TestNoBookies:
         assert (pair.metadata.state, pair.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
         assert pair.writer.machine.state is State.FAILED
 
+    def test_if_that_does_not_end_in_time_the_user_is_told_why_the_ledger_was_given_up(self):
+        pair = failing()
+        pair.writer.refuses("b2", 1)
+        pair.writer.chooses("b4")
+        pair.writer.chooses()
+        assert pair.writer.machine.state is State.WRITING
+        (action,) = pair.writer.machine.step(DeadlinePassed())
+        assert isinstance(action, Fail) and isinstance(action.error, NotEnoughBookiesError)
+
     def test_a_bookie_that_came_back_while_bookies_were_chosen_stays_if_there_are_none(self):
         pair = failing()
         pair.writer.refuses("b2", 1)
@@ -513,6 +533,19 @@ def test_a_slow_bookie_for_which_there_is_no_other_stays_and_the_ledger_goes_on(
     assert pair.writer.confirmed == 0
     pair.append()
     assert pair.writer.waits_for("b1")[-1] == 1
+
+
+def test_a_writer_goes_on_with_a_slow_bookie_if_there_is_none_for_another_one_that_failed():
+    """It gave up and closed the ledger, although an ack quorum served: the slow one counted as lost."""
+    pair = held_up("b1")
+    pair.writer.chooses()
+    pair.writer.refuses("b2", 0)
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1", "b2"))]
+    pair.writer.chooses()
+    assert pair.writer.machine.state is State.OPEN
+    assert pair.writer.wanted == []
+    pair.writer.answers("b1", 0)
+    assert pair.writer.confirmed == 0
 
 
 def test_a_bookie_that_was_slow_and_then_failed_is_replaced_by_whatever_there_is():

@@ -6,6 +6,8 @@ from itertools import combinations, product
 
 import pytest
 
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.ledger_metadata import Fragment
 from bookspark.protocol.ledger.quorum import (
     Verdict,
     covered,
@@ -15,6 +17,7 @@ from bookspark.protocol.ledger.quorum import (
     recovery_read_verdict,
     write_set,
 )
+from tests.protocol.ledgers import metadata
 
 QUORUMS = [(e, wq, aq) for e in range(1, 7) for wq in range(1, e + 1) for aq in range(1, wq + 1)]
 
@@ -105,3 +108,9 @@ def test_write_sets_are_those_of_the_overview():
     names = {0: "B1 B2 B3", 1: "B2 B3 B4", 2: "B3 B4 B1", 3: "B4 B1 B2", 4: "B1 B2 B3", 5: "B2 B3 B4"}
     for entry_id, expected in names.items():
         assert " ".join(f"B{position + 1}" for position in write_set(entry_id, 4, 3)) == expected
+
+
+@pytest.mark.parametrize("ensemble", [("b1", "b2"), ("b1", "b2", "b2"), ("b1", "b2", "b3", "b4")])
+def test_a_record_names_as_many_different_bookies_as_its_ensemble_has(ensemble):
+    with pytest.raises(ConfigurationError, match="has not 3 distinct bookies"):
+        metadata(fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(4, ensemble)))

@@ -10,10 +10,12 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.quorum import write_set
 from bookspark.protocol.repair.replication_plan import (
     Copy,
+    Piece,
     Repair,
     Unreadable,
     assigned,
     copies,
+    few,
     lacks,
     may_fence,
     missing,
@@ -25,6 +27,7 @@ from bookspark.protocol.repair.replication_plan import (
 )
 from tests.protocol.ledgers import metadata
 
+PIECES = [Piece(0, 1, ("b1",)), Piece(3, 4, ("b2",)), Piece(20, 20, ("b1",)), Piece(22, 29, ("b3",))]
 TWO = (Fragment(0, ("b1", "b2", "b3")), Fragment(5, ("b1", "b2", "b4")))
 OPEN = metadata(fragments=TWO)
 CLOSED = metadata(fragments=TWO, state=LedgerState.CLOSED, last_entry_id=9, length=100)
@@ -161,3 +164,16 @@ ranges = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=8).m
 def test_missing_is_the_difference(wanted, held):
     result = list(missing(wanted, held))
     assert ids(result) == sorted(set(ids(wanted)) - set(ids(held)))
+
+
+@pytest.mark.parametrize(
+    ("count_max", "expected"),
+    [
+        (4, PIECES),
+        (3, [*PIECES[:2], Piece(20, 29, ("b1", "b3"))]),
+        (2, [Piece(0, 4, ("b1", "b2")), Piece(20, 29, ("b1", "b3"))]),
+        (1, [Piece(0, 29, ("b1", "b2", "b3"))]),
+    ],
+)
+def test_pieces_become_few_by_what_lies_between_the_nearest(count_max, expected):
+    assert few(PIECES, count_max) == expected

@@ -76,8 +76,10 @@ class TransitionsKit:
     def check_illegal(self, machine: Any, event: Any) -> None:
         """Check that ``machine`` refuses ``event``, and is as it was before."""
         before = freeze(machine)
-        with pytest.raises(IllegalEventError):
+        with pytest.raises(IllegalEventError) as caught:
             self.step(machine, event)
+        assert isinstance(caught.value.state, Enum)
+        assert caught.value.event == event
         assert freeze(machine) == before, f"{event} changed something"
 
     def idle_places(self, key: Callable[[Any], Any]) -> set[tuple[Any, type]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive
@@ -35,6 +37,18 @@ def test_limbo_that_was_cleared_does_not_come_back_with_a_crash():
     taken(bookie, Clear(1))
     bookie.crash(Found((METADATA,)), "b1", OPTIONS)
     assert not bookie.ledger.limbo
+
+
+@pytest.mark.parametrize("loses", CrashLoses)
+def test_phase_one_that_a_crash_broke_off_begins_anew(loses):
+    """Its records may not be durable yet, and the marker goes after them."""
+    options = SimulationOptions(crash_loses=loses)
+    bookie = SimulatedBookie(unclean=True)
+    for _ in range(2):
+        bookie.crash(Found((METADATA,)), "b1", options)
+        assert bookie.booting is not None and bookie.lost_boots == 1
+    bookie.booted(options)
+    assert bookie.ledger.fenced and bookie.ledger.limbo
 
 
 def test_a_collected_ledger_leaves_one_number():

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from bookspark.protocol.ledger.actions import AddAnswered, MetadataWritten, ReadAnswered
+from bookspark.protocol.ledger.actions import AddAnswered, BookiesChosen, MetadataWritten, ReadAnswered
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.recovery import LedgerRecovery
@@ -132,6 +132,49 @@ def test_a_search_finds_who_waits_for_ever_and_so_it_does_with_all_states(
         assert tell(search.world, result.moves)[-1] == f"     → {INVARIANT}: {result.violation.what}."
         assert steps in (None, len(result.moves))
         assert Exhaustive(options, exchange=reduced, prune=reduced, invariant="none").run(20_000).violation is None
+
+
+def test_a_search_tells_of_a_recoverer_that_ignores_acks_which_wait_for_a_sync(monkeypatch):
+    """In the state that was visited for it, such a write-back had come to nothing, and no move led there: an AssertionError."""
+    monkeypatch.setattr(LedgerRecovery, "step", ignoring(LedgerRecovery, AddAnswered))
+    options = replace(SMALL, crashes=1, accept_loss=True, closes=False, ensemble_changes=ChangeMode.OFF)
+    result = Exhaustive(options, invariant=INVARIANT).run(20_000)
+    assert result.violation is not None and "the recoverer waits for ever" in result.violation.what
+
+
+@pytest.mark.parametrize(
+    ("machine", "event", "options"),
+    [
+        (LedgerRecovery, ReadAnswered, SMALL),
+        (LedgerRecovery, AddAnswered, SMALL),
+        (LedgerWriter, MetadataWritten, CHANGES),
+    ],
+)
+def test_who_waits_for_ever_is_told_in_a_story_hardly_longer_than_the_shortest_that_is_known(
+    monkeypatch, machine, event, options
+):
+    """Such stories were shrunk, and none was searched: recoveries took up to 31 steps."""
+    monkeypatch.setattr(machine, "step", ignoring(machine, event))
+    known = Exhaustive(options, invariant=INVARIANT).run(200_000)
+    found, seed = 0, 2000
+    while found < 3:
+        schedules = RandomSchedules({"accept_loss": False, "readers": 0})
+        failure = schedules.run(2000, seed).failure
+        assert failure is not None and failure.violation.invariant == INVARIANT
+        assert len(failure.moves) <= 1.2 * len(known.moves), "\n".join(tell(failure.world, failure.moves))
+        found, seed = found + 1, failure.seed + 1
+
+
+def test_a_departure_that_calm_had_made_is_in_the_story_if_someone_waits_because_of_it(monkeypatch):
+    """It was no move of the world, whose departures were all drawn, so nothing could be taken out of such a story."""
+    monkeypatch.setattr(LedgerWriter, "step", ignoring(LedgerWriter, BookiesChosen))
+    given = ALONE | {"crashes": 0, "losses": 0, "duplicates": 0, "hold_ups": 0, "ensemble_changes": ChangeMode.AT_ONCE}
+    schedules, seed = RandomSchedules(given), 2000
+    while (failure := schedules.run(4000, seed).failure) is not None and failure.moves_before < 25:
+        seed = failure.seed + 1
+    assert failure is not None and failure.violation.invariant == INVARIANT
+    assert [move.kind for move in failure.moves].count("depart") == 1 and len(failure.moves) < 15
+    assert tell(failure.world, failure.moves)[-1].startswith(f"     → {INVARIANT}: the writer waits for ever")
 
 
 def test_a_search_says_nothing_of_answers_that_a_crash_took_along(monkeypatch):

@@ -107,6 +107,8 @@ VIOLATIONS = {
     "closed_length_is_that_of_the_last_entry": [view(b1=(0,), closed_at=0, length=2)],
     "accepted_losses_are_losses": [
         view(lac=0, closed_at=-1, **ACCEPTED),
+        view(closed_at=0, length=0, **GIVEN_UP),
+        view(lac=0, closed_at=0, length=0, second_ledger=True, **GIVEN_UP),
         view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
         view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
         view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP_ELSEWHERE),
@@ -132,6 +134,7 @@ VIOLATIONS = {
         told((-1, 0), b1=(0,), b2=(0,), closed_at=0),
         told((0, 2), b1=(0,), b2=(0,), closed_at=0),
         a_writer(cut_off=1),
+        a_writer(outcome="LedgerFencedError"),
     ],
     "repairs_have_repaired": [
         a_repair(still_named="b3", b1=(0,), b2=(0,), closed_at=0),
@@ -146,6 +149,8 @@ SOUND = [
     view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=1), closed_at=0),
     view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
     view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
+    # A bookie in limbo after a loss of the other ledger does not know that it never had the entry.
+    view(closed_at=0, length=0, second_ledger=True, **GIVEN_UP),
     a_recoverer_closed_after_writing_back(0, b1=(0,), b2=(0,)),
     told((0, 1), b1=(0,), b2=(0,), closed_at=0),
     a_reader(read={0: "e0"}),

@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
-from bookspark.protocol.ledger.actions import Confirm
+from bookspark.protocol.ledger.actions import Confirm, EnsembleChanged
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.ledger.quorum import Verdict
+from bookspark.protocol.ledger.transitions import LATE
 from bookspark.protocol.reading import lac_read
 from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing import writer
+from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges
 from bookspark.protocol.writing.explicit_lac import ExplicitLac
 from bookspark.protocol.writing.replication import BestEffort
 from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_events import Idle
+from bookspark.protocol.writing.writer_adds import Adds
+from bookspark.protocol.writing.writer_events import Idle, Sync, TellLac
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.view import Violation
 
@@ -24,6 +28,20 @@ Step = Callable[..., Any]
 
 def deaf_to(event: type) -> Callable[[Step], Step]:
     return lambda step: lambda self, came: [] if isinstance(came, event) else step(self, came)
+
+
+def silent_about(action: type) -> Callable[[Step], Step]:
+    return lambda step: lambda self, came: [each for each in step(self, came) if not isinstance(each, action)]
+
+
+def tells_less(append: Step) -> Step:
+    def told(*given: Any) -> Any:
+        sends = append(*given)
+        for send in sends:
+            send.last_add_confirmed = max(send.last_add_confirmed - 1, -1)
+        return sends
+
+    return told
 
 
 def twice(step: Step) -> Step:
@@ -53,8 +71,40 @@ def changes(**given: object) -> dict[str, object]:
 
 
 IDLE = changes(explicit_lacs=3, closes=False, spares=1, losses=2)
+GUARANTEED = changes(
+    replication=Replication.GUARANTEED, spares=1, closes=True, abandons=False, hold_ups=0, departures=0, crashes=0,
+)  # fmt: skip
+SLOW = changes(hold_ups=2, spares=0, losses=2)
+VOLATILE = changes(ledger_type=LedgerType.VD_JOURNAL, abandons=False)
 WRONG: dict[str, tuple[Any, str, Callable[[Any], Any], dict[str, Any], str]] = {
     "a writer that is never idle": (LedgerWriter, "step", deaf_to(Idle), IDLE, "it was idle for long"),
+    "a writer that is deaf to who wants its LAC told": (
+        LedgerWriter, "step", deaf_to(TellLac), IDLE, "it was to tell its LAC, and told nobody",
+    ),
+    "a writer that tells another LAC with an entry than its user": (
+        Adds, "append", tells_less, {}, "and its user other ones",
+    ),
+    "a writer that says nothing of its new bookies": (
+        LedgerWriter, "step", silent_about(EnsembleChanged), IDLE, "its ensemble is another one, and it told nobody",
+    ),
+    "a writer that never syncs before it is closed": (
+        LedgerWriter, "step", deaf_to(Sync), VOLATILE, "is not confirmed, and nothing happens any more",
+    ),
+    "a writer that believes answers of strangers, and to what it never sent": (
+        Adds, "misfit", lambda _: lambda self, event: None, {}, "it believed what can't be",
+    ),
+    "a writer that takes answers of the store that it did not ask for": (
+        writer, "cell_of", lambda _: lambda *given: LATE, {}, "it believed what can't be",
+    ),
+    "a writer that gives up for a slow bookie": (
+        EnsembleChanges, "unusable", lambda _: property(lambda self: self.failed), SLOW, "it gave up, and only",
+    ),
+    "a writer that takes a change of its own for somebody else's": (
+        EnsembleChanges, "merge", lambda _: lambda *given: None, changes(spares=1, losses=2), "its record is OPEN",
+    ),
+    "a guaranteed writer that waits for a bookie that is gone, and has another one": (
+        EnsembleChanges, "due", lambda _: lambda *given: frozenset(), GUARANTEED, "the writer waits for ever",
+    ),
     "a writer that takes those who joined for told": (
         ExplicitLac, "replace", forgets_who_joined, IDLE, "is not told",
     ),

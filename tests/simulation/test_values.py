@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -128,3 +129,13 @@ def test_a_copy_of_an_object_with_fields_that_were_never_set_is_equal_to_it() ->
     copy = clone(half)
     assert copy.second == [1] and copy.second is not half.second
     assert freeze(copy) == freeze(half)
+
+
+@pytest.mark.parametrize("kind", [tuple, frozenset])
+def test_the_first_value_of_a_type_is_frozen_as_the_later_ones_are(kind: type) -> None:
+    """A type was known as its own frozen form only after its first value, which was another state than the same one later."""
+
+    class New(Enum):
+        ONE = 1
+
+    assert freeze(kind([New.ONE])) == freeze(kind([New.ONE]))

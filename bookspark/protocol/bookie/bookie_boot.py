@@ -20,8 +20,8 @@ emptied. The old writer of a ledger that names it would find a bookie that never
 
 A directory that can't be read at a boot, or has no room, hears nothing of that boot. If it is used without the others later, it
 counts on from what it knows, so two boots may have one number. What the one directory's history calls healed may be lost in the
-other's: when they meet again, all is healed only if each of them says so, or a boot that came later was healed
-(``marks_together``). Which one came later tells the ledger id in the mark, as each lossy boot takes one.
+other's: when they meet again, all is healed only if each of them says so (``marks_together``). Which of their boots came later
+nothing tells: the ledger id in the mark does not, as an older copy of the metadata gives out the same ids once more.
 
 When one directory is lost, the fences of ledgers that the other directories know are unsure as well: the record of a fence may
 have come while such a directory was out of use, or had no room.
@@ -128,17 +128,12 @@ def marks_together(told: Sequence[MarksTold]) -> MarksTogether:
     """Join what the directories of a bookie tell. If one of them is not healed, no number that another one has counted to ends
     its losses."""
     mark = LossyBootNoted(max(one.mark.boot for one in told), max(one.mark.highest_ledger_id for one in told))
-    healed_last = max((one.mark.highest_ledger_id for one in told if one.all_healed), default=-1)
-    left = tuple(
-        number for number, one in enumerate(told) if not one.all_healed and one.mark.highest_ledger_id >= healed_last
-    )
+    left = tuple(number for number, one in enumerate(told) if not one.all_healed)
     if not left:
         return MarksTogether(mark, HealedNoted(mark.boot), left)
     healed = max(one.healed for one in told)
-    if healed.boot >= mark.boot or len({one.mark for one in told if one.mark.boot}) > 1:
-        # Above all numbers that any of them has for a limbo or its end.
-        mark = mark._replace(boot=max(mark.boot, healed.boot) + 1)
-    return MarksTogether(mark, healed, left)
+    # Above all numbers that any of them has for a limbo or its end.
+    return MarksTogether(mark._replace(boot=max(mark.boot, healed.boot) + 1), healed, left)
 
 
 def mark_above(mark: LossyBootNoted, records: Iterable[object]) -> LossyBootNoted:

@@ -60,7 +60,6 @@ class LedgerRecovery:
     refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is recovered once an ack quorum of bookies has it, as
     the text of BP-46 says, and not at the first one. ``accepted_loss``: who counts what can't be known as lost, and which bookies
     they name.
-    ``replication`` in place of the ledger's own policy is for the simulator.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class LedgerRecovery:
         run_entries_max: int = 10_000,
         replaces_bookies: bool = False,
         ack_quorum_reads: bool = False,
-        replication: BestEffort | None = None,
         accepted_loss: AcceptedLoss | None = None,
     ) -> None:
         self.phase = RecoveryPhase.NEW
@@ -82,7 +80,6 @@ class LedgerRecovery:
         self._run_entries_max = run_entries_max
         self._replaces_bookies = replaces_bookies
         self._ack_quorum_reads = ack_quorum_reads
-        self._replication = replication
         self._loss = LossNotes(accepted_loss)
         self._policy = BestEffort()
         self._metadata: LedgerMetadata
@@ -143,7 +140,7 @@ class LedgerRecovery:
         """The record as it is now: at the start, and again after every lost compare-and-set."""
         self._metadata = self._target = metadata
         self._version = version
-        self._policy = self._replication or replication_of(metadata)
+        self._policy = replication_of(metadata)
         if metadata.closed:
             return self._finish(metadata, version)
         if metadata.state is LedgerState.IN_RECOVERY:
@@ -219,9 +216,7 @@ class LedgerRecovery:
             return [] if self._loss.may_accept and not read.all_answered else self._pass_over(first, seems)
         if verdict is not Verdict.UNKNOWN:
             return self._measure()
-        if self._loss.may_accept and not read.all_answered:
-            return []
-        if not self._loss.may_accept or self._loss.may_know(read.answers):
+        if self._loss.may_know(read.answers):
             return self._stop(f"entry {first} {seems}")
         return self._pass_over(first, seems) if first <= self._held_to else self._look(read)
 

@@ -75,6 +75,11 @@ class EnsembleChanges:
     def under_way(self) -> bool:
         return bool(self.replaced)
 
+    @property
+    def unusable(self) -> frozenset[str]:
+        """Those of ``failed`` that do more than hold the writer up: without an ack quorum of others it can't go on."""
+        return self.failed - self.slow if self.slow else self.failed
+
     def fail(self, bookie: str, last: int, *, read_only: bool = False) -> None:
         """The bookie refused, or did not answer, a request that ended with entry ``last``; ``read_only``: it takes none."""
         if self.mode is not ChangeMode.OFF:
@@ -124,7 +129,7 @@ class EnsembleChanges:
         waits = self.mode is ChangeMode.DELAYED and not self.read_only
         if waits and not quorum_lost(metadata, self.failed, copies):
             return frozenset()
-        if self.failed <= self.put_off and not (gives_up and quorum_lost(metadata, self.failed, copies)):
+        if self.failed <= self.put_off and not (gives_up and quorum_lost(metadata, self.unusable, copies)):
             return frozenset()
         return self.failed
 

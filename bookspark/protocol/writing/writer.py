@@ -323,7 +323,7 @@ class LedgerWriter:
         if self._changes.outdated:
             return self._choose(self._changes.replaced)
         self.asked = Asked.NOTHING
-        lost = quorum_lost(self.metadata, self._changes.failed, self.metadata.ack_quorum)
+        lost = quorum_lost(self.metadata, self._changes.unusable, self.metadata.ack_quorum)
         if self._replication.gives_up and lost:
             if self.cursors.last_add_acknowledged > self.cursors.last_add_confirmed:
                 return self._fail(left_open(self.metadata.ledger_id, self.cursors.last_add_acknowledged, event.error))

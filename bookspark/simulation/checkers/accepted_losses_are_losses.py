@@ -25,9 +25,12 @@ def check(view: WorldView) -> str | None:
     given_up = [entry_id for entry_id in range(end + 1) if view.accepted_as_lost(entry_id)]
     alone = options.recoverers == 1 and options.ensemble_changes is ChangeMode.OFF
     alone = alone and not (options.heals or options.replicators)
-    for entry_id in (*given_up, *range(end + 1, view.writer.last_add_confirmed + 1)):
+    confirmed = view.writer.last_add_confirmed
+    for entry_id in (*given_up, *range(end + 1, confirmed + 1)):
         holders = [name for name, bookie in view.bookies.items() if entry_id in bookie.rows]
-        if view.lost_boots < options.ack_quorum or (alone and holders):
+        # Of two ledgers, a boot that lost what was the other one's does not know that it never had this entry.
+        known = entry_id <= confirmed or not options.second_ledger
+        if (known and view.lost_boots < options.ack_quorum) or (alone and holders):
             return (
                 f"entry {entry_id} was confirmed and is accepted as lost, and {', '.join(holders) or 'nobody'} has it"
             )

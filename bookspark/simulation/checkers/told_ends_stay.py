@@ -6,10 +6,14 @@ Only repair changes the record after that, and only its ensembles (docs/decision
 The record with which a writer closes its ledger ends at or after everything that it acknowledged. On a VD ledger (volatile
 durability) that is more than what is confirmed: what it may not close it leaves open, to be recovered (BP-14). If its user is
 told that the close went well, every append was acknowledged, and is part of the ledger.
+
+A writer that is told that its ledger belongs to another client is told the truth: the record is not OPEN any more, or it was
+deleted, or a bookie fenced it at a lossy boot (BP-46).
 """
 
 from __future__ import annotations
 
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.simulation.clients.recoverer import RecovererClient
 from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.view import WorldView
@@ -21,6 +25,9 @@ def check(view: WorldView) -> str | None:
     if view.deleted:
         return None
     metadata = view.metadata
+    may_be_fenced = view.lost_boots or view.options.second_ledger or metadata.state is not LedgerState.OPEN
+    if view.writer.outcome == "LedgerFencedError" and not may_be_fenced:
+        return "the writer was told that the ledger is another client's, and its record is OPEN"
     clients: tuple[WriterClient | RecovererClient, ...] = (view.writer, *view.recoverers)
     for client in clients:
         if client.told_end is not None and (

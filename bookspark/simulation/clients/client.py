@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
-from bookspark.errors import NotEnoughBookiesError
+from bookspark.errors import LedgerClosedError, NotEnoughBookiesError
 from bookspark.protocol.ledger.actions import (
     Action,
     BookiesChosen,
@@ -32,8 +32,10 @@ from bookspark.protocol.ledger.actions import (
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.simulation.messages import Add, HeldFrom, Read, ReadLac, Request, SyncLedger, WriteLac
 from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.values import clone, freeze
 
 Sends = list[tuple[str, Request]]
 Step = tuple[Sends, list[Any]]
@@ -74,6 +76,13 @@ class Crashed:
     """The bookie that healed is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class CannotBe:
+    """The machine is handed an event that nothing in the world leads to (``cannot_be``)."""
+
+    event: Any
+
+
 FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | MetadataFailed
 
 
@@ -104,6 +113,10 @@ class Client:
         """What the user may do now."""
         return []
 
+    def cannot_be(self) -> list[Any]:
+        """Events that can't be now."""
+        return []
+
     def placements(self, bookies: tuple[str, ...]) -> list[Any]:
         """The answers that placement may give a machine that waits for bookies."""
         if self.choosing is None:
@@ -127,6 +140,9 @@ class Client:
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
         """Hand ``event`` to the machine and carry its actions out."""
+        if isinstance(event, CannotBe):
+            self._doubt(event.event)
+            return [], []
         if isinstance(event, WriteTaken):
             self.store = event.answer
             return [], []
@@ -137,6 +153,18 @@ class Client:
         if self.machine is None:
             return [], []
         return self._perform(self.machine.step(event), options)
+
+    def _doubt(self, event: Any) -> None:
+        """Nothing follows from what can't be."""
+        if event not in self.cannot_be():
+            return
+        machine = clone(self.machine)
+        try:
+            actions = machine.step(event)
+        except (IllegalEventError, LedgerClosedError):
+            actions = []
+        if actions or freeze(machine) != freeze(self.machine):
+            self.defect = f"it believed what can't be, {event}"
 
     def _perform(self, actions: list[Any], options: SimulationOptions) -> Step:
         sends: Sends = []

@@ -9,21 +9,26 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import Any
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, NotEnoughBookiesError
 from bookspark.protocol.ledger.actions import (
     Acknowledge,
     Action,
+    AddAnswered,
     Confirm,
     DeadlinePassed,
+    EnsembleChanged,
     Fail,
     Finish,
     NoBookies,
     Release,
     SendAdd,
+    SyncAnswered,
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.durability import SYNC_BYTES
+from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import (
@@ -38,8 +43,9 @@ from bookspark.protocol.writing.writer_events import (
     TellLac,
 )
 from bookspark.protocol.writing.writer_state import State
-from bookspark.simulation.clients.client import Client, Step, content_of
-from bookspark.simulation.messages import Add, Request
+from bookspark.simulation.clients.cannot_be import for_a_writer
+from bookspark.simulation.clients.client import Client, Sends, Step, content_of
+from bookspark.simulation.messages import Add, Request, WriteLac
 from bookspark.simulation.simulation_options import SimulationOptions
 
 _LAC_INTERVAL_SECONDS = 1.0
@@ -54,7 +60,7 @@ class WriterClient(Client):
     """The application that created the ledger and appends to it."""
 
     kind = "writer"
-    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off")
+    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off", "outcome")
 
     def __init__(self, metadata: LedgerMetadata, version: int, options: SimulationOptions) -> None:
         super().__init__()
@@ -71,6 +77,8 @@ class WriterClient(Client):
         self.hold_ups_left = options.hold_ups
         self.left: tuple[str, ...] = ()
         """Bookies that were replaced. Who finds that a bookie holds the writer up may have looked before that."""
+        self.failed: tuple[str, ...] = ()
+        """Where the writer may give up: the bookies that refused something, or did not answer in time."""
         self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
         self.may_retry = False
         """Were there no bookies for an ensemble change?"""
@@ -117,6 +125,9 @@ class WriterClient(Client):
             possible += [HeldUp((bookie,)) for bookie in (*machine.metadata.last_fragment.ensemble, *self.left)]
         return possible
 
+    def cannot_be(self) -> list[Any]:
+        return [] if self.machine is None else for_a_writer(self, self.last_add_pushed)
+
     def step(self, event: Any, options: SimulationOptions) -> Step:
         match event:
             case Append():
@@ -128,6 +139,9 @@ class WriterClient(Client):
                 self.tells_left -= 1
             case HeldUp():
                 self.hold_ups_left -= 1
+            case AddAnswered() | SyncAnswered() if not isinstance(event.response, Positive):
+                if options.ensemble_changes is not ChangeMode.OFF:
+                    self.failed = tuple(sorted({*self.failed, event.bookie}))
             case ExplicitLacAnswered():
                 event = replace(event, now=self._now)
             case Close():
@@ -138,13 +152,15 @@ class WriterClient(Client):
                 self.may_retry = False
         ensemble = self._ensemble
         step = super().step(event, options)
-        if self._ensemble != ensemble:
+        if self.machine is not None and self._ensemble != ensemble:
+            if EnsembleChanged(self.machine.metadata, self.machine.version) not in step[1]:
+                self.defect = "its ensemble is another one, and it told nobody"
             # Where nobody says that the writer is held up, nothing is to depend on it.
             self.left = tuple(sorted({*self.left, *ensemble} - {*self._ensemble})) if self.hold_ups_left else ()
+        if isinstance(event, TellLac | Idle) and self.machine is not None:
+            self._tells_its_lac(event, step[0])
         if isinstance(event, Abandon | DeadlinePassed) and self.machine is not None:
             self.defect = f"it was told {type(event).__name__}, and has not ended"
-        if isinstance(event, Idle) and self.machine is not None and self.machine.owes_explicit_lac:
-            self.defect = "it was idle for long, and bookies that may not know the LAC were not told"
         if isinstance(self.store, WriteMetadata) and self.store.metadata.closed:
             self._leaves_out(self.last_add_acknowledged - self.store.metadata.last_entry_id)
         if self.machine is not None and self.machine.state is not State.OPEN:
@@ -165,9 +181,24 @@ class WriterClient(Client):
         """It is time to tell the LAC. The clock makes one step, so that an explicit LAC that was not taken is due again."""
         return Idle(self._now + _LAC_STEP_SECONDS, _LAC_STEP_SECONDS)
 
+    def _tells_its_lac(self, event: TellLac | Idle, sends: Sends) -> None:
+        """What goes out is the LAC and the LAFR that the user knows. Whoever asks for it has all bookies told."""
+        now = WriteLac(self.last_add_confirmed, self.last_add_fully_replicated)
+        told = {bookie for bookie, request in sends if isinstance(request, WriteLac)}
+        if any(isinstance(request, WriteLac) and request != now for _, request in sends):
+            self.defect = f"it tells bookies another LAC or LAFR than its user: {sends}"
+        if isinstance(event, TellLac) and not told.issuperset(self._ensemble):
+            self.defect = f"it was to tell its LAC, and told {', '.join(sorted(told)) or 'nobody'}"
+        if isinstance(event, Idle) and self.machine.owes_explicit_lac:
+            self.defect = "it was idle for long, and bookies that may not know the LAC were not told"
+
     def _add(self, action: SendAdd) -> Request:
         contents = tuple(content_of(i) for i in range(action.first, action.last + 1))
         lac, lafr = action.last_add_confirmed, action.last_add_fully_replicated
+        if (lac, lafr) != (self.last_add_confirmed, self.last_add_fully_replicated):
+            self.defect = (
+                f"it told bookies LAC {lac} and LAFR {lafr} with entry {action.first}, and its user other ones"
+            )
         return Add(action.first, action.last, lac, lafr, contents, recovery=False, assignment=action.assignment)
 
     def _told(self, action: Action) -> None:
@@ -183,7 +214,15 @@ class WriterClient(Client):
             self.last_add_fully_replicated = action.last_add_fully_replicated
 
     def _end(self, action: Finish | Fail) -> None:
+        if isinstance(action, Fail) and isinstance(action.error, NotEnoughBookiesError):
+            metadata = self.machine.metadata
+            sets = [
+                metadata.write_set_of(metadata.last_fragment.first_entry_id + i) for i in range(metadata.ensemble_size)
+            ]
+            if all(len({*one} - {*self.failed}) >= metadata.ack_quorum for one in sets):
+                self.defect = f"it gave up, and only {', '.join(self.failed) or 'nobody'} had failed"
         super()._end(action)
+        self.failed = ()
         self.told_end = self._end_of(action)
         if self.told_end is not None:
             self._leaves_out(self.last_add_pushed - min(self.told_end[0], self.last_add_acknowledged))

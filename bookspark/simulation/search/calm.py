@@ -4,11 +4,13 @@ From some moment on no message is lost, no bookie crashes or goes, all that is u
 nothing, and the writer's user closes the ledger. Whoever waits for an answer of a bookie that is gone runs out of time. Then the
 writer, each recovery, each repair and each read end, well or with an error. The one for whom there are only bookies that are gone
 waits for new ones, and does not count; nor does a writer that may not replace bookies, or has to keep them, if too few are left.
-A writer that nobody closes is idle then, and tells its bookies the LAC: each that is left knows it.
+In half of the ways to the end the writer's user waits: before the close, or if there is none, each append is acknowledged, and
+confirmed once a sync is asked for; on a guaranteed ledger each entry is on all of its bookies. The writer is idle then, and tells
+its bookies the LAC: each that is left knows it.
 
-A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. In
-half of these moments, if no bookie has gone yet, one goes, so that the others are needed. What does not end has nothing left that
-could happen, or goes on for ever.
+A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. Then clients
+are told what can't be, from which nothing follows (``clients.cannot_be``). In half of these moments, if no bookie has gone yet,
+one goes, so that the others are needed. What does not end has nothing left that could happen, or goes on for ever.
 
 A second ledger on the same bookies is one more thing that was begun.
 
@@ -18,18 +20,21 @@ nothing is left that could happen (``waits_for_ever``). What goes on for ever it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from operator import itemgetter
 from random import Random
+from types import UnionType
 from typing import Any
 
 from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
-from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Replication
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.ensemble_change import ChangeMode, quorum_lost
-from bookspark.protocol.writing.writer_events import BookiesChanged, Close, Idle
+from bookspark.protocol.writing.writer_events import BookiesChanged, Close, Sync
 from bookspark.protocol.writing.writer_state import State as WriterState
 from bookspark.simulation.bookie import SimulatedBookie
+from bookspark.simulation.clients.client import CannotBe
 from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.ledgers.second_ledger import TwoLedgers
 from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, Move, State
@@ -41,6 +46,8 @@ _KINDS = frozenset(("request", "answer", "store", "boot", "sync", "told", "ask")
 _ENDING = (Close, NoBookies, WriterWaitedFor)
 _STEPS_MAX = 1000
 """Sixty times what the usual one takes. Three recoveries and two repairs of one ledger were seen to take 354."""
+_IMPOSSIBLE = 4
+"""So many things that can't be a schedule's clients are told."""
 _NEWS_MAX = 3
 """So often a writer hears of bookies that may have come, once nothing else is left, and so often it is idle after that."""
 
@@ -49,33 +56,68 @@ def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list
     """Break a schedule off at one of its moments and let all that was begun end: the moves from the beginning, and the violation
     if something does not end."""
     state, done = world.initial, list[Move]()
+    patient = random.random() < 0.5
     for move in moves[: random.randrange(len(moves) + 1)]:
         if _takes_answers_along(world, state, move):
             break
         state = world.apply(state, move)
         done.append(move)
+    for move in random.sample(impossible := list(_impossible(world, state)), min(_IMPOSSIBLE, len(impossible))):
+        before, state = state, world.apply(state, move)
+        done.append(move)
+        if (violation := world.violation_after(before, state)) is not None:
+            return done, violation
     if random.random() < 0.5 and not _gone(world, state):
         goes = Move("depart", random.randrange(world.slots_from, len(state)))
         if not _takes_answers_along(world, state, goes):
             state = world.apply(state, goes)
             done.append(goes)
-    later = 0
+    ends, _ = _let_end(world, state, done, random.choice, patient=patient)
+    return done, ends
+
+
+def _let_end(
+    world: World, state: State, done: list[Move], choose: Callable[[list[Move]], Move], *, patient: bool
+) -> tuple[Violation | None, bool]:
+    """Let all that was begun end, and add the moves to ``done``: what does not end, and whether something still happens.
+    ``patient``: the writer is closed once nothing else happens."""
+    later, asked = 0, False
     for _ in range(_STEPS_MAX):
-        possible = _moves(world, state)
+        possible = _moves(world, state, closes=not patient)
+        if not possible and not asked:
+            possible, asked = _sync(world, state), True
         if not possible:
             possible = (_news(world, state) if later < _NEWS_MAX else []) or _idle(world, state, later)
             later += 1
         if not possible:
-            return done, stuck(world, state) or untold(world, state)
-        move = random.choice(possible)
+            found = untold(world, state) or behind(world, state)
+            if found is not None:
+                return found, False
+            if not patient or not (possible := _moves(world, state)):
+                return stuck(world, state), False
+            patient = False
+        move = choose(possible)
         state = world.apply(state, move)
         done.append(move)
-    return done, _violation(world, state, f"goes on for {_STEPS_MAX} steps")
+    return _violation(world, state, f"goes on for {_STEPS_MAX} steps"), True
 
 
-def is_calms_own(world: World, move: Move) -> bool:
-    """Is it one that is made here whatever is left of its budget?"""
-    return move.kind == "depart" or (move.kind == "user" and isinstance(world.events[move.argument], Idle))
+def _impossible(world: World, state: State) -> Iterator[Move]:
+    """Each client is told what can't be."""
+    for place in range(CLIENTS, world.slots_from):
+        for event in world.clients[state[place]].cannot_be():
+            yield Move("user", place, world.events.number(CannotBe(event)))
+
+
+def is_impossible(world: World, move: Move) -> bool:
+    return _is_of_user(world, move, CannotBe)
+
+
+def is_calms_own(world: World, state: State, move: Move) -> bool:
+    """Is it one that may be made here whatever is left of its budget?"""
+    if move.kind == "depart":
+        return not _gone(world, state)
+    return is_impossible(world, move) or move in (*_idle(world, state, 0), *_sync(world, state))
 
 
 def stuck(world: World, state: State) -> Violation | None:
@@ -112,17 +154,22 @@ def until_stuck(world: World, moves: Sequence[Move]) -> list[Move] | None:
         if _takes_answers_along(world, state, move):
             return None
         state = world.apply(state, move)
-    later = 0
-    for _ in range(_STEPS_MAX):
-        possible = _moves(world, state)
-        if not possible:
-            possible = _idle(world, state, later)
-            later += 1
-        if not possible:
-            return done if stuck(world, state) or untold(world, state) else None
-        state = world.apply(state, possible[0])
-        done.append(possible[0])
+    for patient in (False, True):
+        tried = list(done)
+        violation, goes_on = _let_end(world, state, tried, itemgetter(0), patient=patient)
+        if violation is not None and not goes_on:
+            return done + _until_it_waits(world, state, tried[len(done) :])
     return None
+
+
+def _until_it_waits(world: World, state: State, moves: list[Move]) -> list[Move]:
+    """Those of ``moves`` after which someone waits for ever, whatever comes; all of them if nobody does."""
+    waits: int | None = None
+    for number, move in enumerate(moves):
+        if not _moves(world, state):
+            waits = None if stuck(world, state) is None else number if waits is None else waits
+        state = world.apply(state, move)
+    return moves if stuck(world, state) is None else moves[:waits]
 
 
 def _takes_answers_along(world: World, state: State, move: Move) -> bool:
@@ -141,10 +188,15 @@ def _ledgers(world: World, state: State) -> Iterator[tuple[World, State]]:
         yield world.second, world.state_of_second(state)
 
 
-def _moves(world: World, state: State) -> list[Move]:
-    """What happens if nothing goes wrong."""
+def _moves(world: World, state: State, *, closes: bool = True) -> list[Move]:
+    """What happens if nothing goes wrong. ``closes``: may the writer's user close the ledger?"""
     gone = _gone(world, state)
-    return [move for move in world.moves(state) if _is_calm(world, state, move, gone)]
+    calm = [move for move in world.moves(state) if _is_calm(world, state, move, gone)]
+    return calm if closes else [move for move in calm if not _is_of_user(world, move, Close)]
+
+
+def _is_of_user(world: World, move: Move, event: type | UnionType) -> bool:
+    return move.kind == "user" and isinstance(world.events[move.argument], event)
 
 
 def _gone(world: World, state: State) -> Set[str]:
@@ -182,7 +234,7 @@ def _is_news(world: World, move: Move) -> bool:
         assert isinstance(world, TwoLedgers)
         inner = world.move_of_second(move.argument)
         return inner is not None and _is_news(world.second, inner)
-    return move.kind == "user" and isinstance(world.events[move.argument], BookiesChanged)
+    return _is_of_user(world, move, BookiesChanged)
 
 
 def _idle(world: World, state: State, told: int) -> list[Move]:
@@ -191,6 +243,33 @@ def _idle(world: World, state: State, told: int) -> list[Move]:
     if told > 2 * _NEWS_MAX or writer.machine is None or not writer.machine.owes_explicit_lac:
         return []
     return [Move("user", CLIENTS, world.events.number(writer.idle()))]
+
+
+def _sync(world: World, state: State) -> list[Move]:
+    """The user of a VD ledger wants to have confirmed what is appended."""
+    machine = _writer(world, state).machine
+    volatile = world.options.ledger_type is LedgerType.VD_JOURNAL
+    open_still = volatile and machine is not None and machine.state is WriterState.OPEN
+    return [Move("user", CLIENTS, world.events.number(Sync()))] if open_still else []
+
+
+def behind(world: World, state: State) -> Violation | None:
+    """An append that waits for ever, though nothing else happens and there are bookies enough."""
+    writer, gone = _writer(world, state), frozenset(_gone(world, state))
+    machine, copies = writer.machine, world.options.ack_quorum
+    if machine is None or machine.state is not WriterState.OPEN or writer.choosing or world.metadata(state) is None:
+        return None
+    metadata, guaranteed = machine.metadata, world.options.replication is Replication.GUARANTEED
+    waited_for = [
+        ("acknowledged", writer.last_add_acknowledged, copies),
+        ("confirmed", writer.last_add_confirmed, copies),
+    ]
+    if guaranteed:
+        waited_for.append(("fully replicated", writer.last_add_fully_replicated, world.options.write_quorum))
+    for what, up_to, copies in waited_for:
+        if up_to < writer.last_add_pushed and not quorum_lost(metadata, gone, copies):
+            return Violation(INVARIANT, f"entry {up_to + 1} is not {what}, and nothing happens any more")
+    return None
 
 
 def untold(world: World, state: State) -> Violation | None:
@@ -214,10 +293,10 @@ def untold(world: World, state: State) -> Violation | None:
 
 
 def untold_at_rest(world: World, state: State) -> Violation | None:
-    """``untold``, in a state of whose way nothing is known: None while something may still happen, or is owed."""
+    """``untold`` and ``behind``, in a state of whose way nothing is known: None while something may still happen, or is owed."""
     machine = _writer(world, state).machine
-    at_rest = machine is not None and not machine.owes_explicit_lac and not _moves(world, state)
-    return untold(world, state) if at_rest else None
+    at_rest = machine is not None and not machine.owes_explicit_lac and not _moves(world, state, closes=False)
+    return (untold(world, state) or behind(world, state)) if at_rest else None
 
 
 def _known(bookie: SimulatedBookie) -> tuple[int, int] | None:
@@ -261,8 +340,19 @@ def _lacks_bookies(world: World, state: State, gone: Set[str]) -> bool:
     """Are there too few bookies left for a writer that can't replace them? It may not, or its policy keeps those that hold what
     it has confirmed. Any other one gives up without bookies. Of a deleted ledger bookies keep nothing."""
     options, writer = world.options, _writer(world, state)
-    guaranteed = options.replication is Replication.GUARANTEED
+    guaranteed, metadata = options.replication is Replication.GUARANTEED, world.metadata(state)
     if writer.machine is None or not (guaranteed or options.ensemble_changes is ChangeMode.OFF):
         return False
-    copies = options.write_quorum if guaranteed else options.ack_quorum
-    return world.metadata(state) is None or quorum_lost(writer.machine.metadata, frozenset(gone), copies)
+    if metadata is None:
+        return True
+    left, copies = writer.machine.metadata, options.write_quorum if guaranteed else options.ack_quorum
+    return quorum_lost(left, frozenset(gone), copies) and not _can_replace(world, left, gone)
+
+
+def _can_replace(world: World, metadata: LedgerMetadata, gone: Set[str]) -> bool:
+    """Are there bookies in place of those that are gone, of which each entry that is confirmed has a copy left? A bookie that is
+    slow wants one too, and there may not be so many."""
+    options, ensemble = world.options, {*metadata.last_fragment.ensemble}
+    lost, others = len(gone & ensemble), len({*world.bookies} - ensemble - gone)
+    may_replace = options.ensemble_changes is not ChangeMode.OFF and not options.hold_ups
+    return may_replace and lost < options.ack_quorum and lost <= others

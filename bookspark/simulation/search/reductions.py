@@ -6,9 +6,10 @@ reasons, and a test can switch the first off, or the two others, to compare:
 - *exchange*: the bookies of a ledger whose write set is its whole ensemble are alike. To exchange bookies in a client's state, it
   is stepped through the exchanged events (``World.origins``), so nothing is assumed of how a machine keeps names. This
   does not hold with readers (they ask one bookie before another), spares or healing.
-- *answers to nobody*: an answer that its client ignores now and for ever is as good as lost. If all possible answers to a request
-  are ignored, nobody waits for it. The client is stepped to find that out. An answer that is ignored now is ignored for ever if
-  the machine's phases go one way: a lone recoverer never fences twice, a writer without spares never asks for an ack again.
+- *answers to nobody*: an answer that its client ignores now and for ever is as good as lost, whether it is under way or waits for
+  a sync. If all possible answers to a request are ignored, nobody waits for it. The client is stepped to find that out. An answer
+  that is ignored now is ignored for ever if the machine's phases go one way: a lone recoverer never fences twice, a writer
+  without spares never asks for an ack again.
 - *requests without effect*: a request that nobody waits for and that changes nothing now never will, because a bookie's knowledge
   only grows, unless a crash or a collection can make it forget. An explicit LAC (last add confirmed) that a bookie refuses
   because a fence is unsure is no such request: the metadata may settle that.
@@ -105,22 +106,29 @@ class Reductions:
 
     def _prune(self, slot: int, place: int, clients: tuple[int, ...], settled: bool) -> int:
         slots = self._world.slots
-        messages, one_way, ignored = slots.messages.values, self._one_way, self._ignored
+        messages, one_way = slots.messages.values, self._one_way
         for number in slots.table.values[slot].messages:
             of = messages[number].client
             if of not in one_way:
                 continue
-            found = ignored.get((number, clients[of], place))
-            if found is None:
-                found = self._all_ignored(number, clients[of], place)
-            if found:
+            if self._all_ignored(number, clients[of], place):
                 slot = slots.take(slot, number)
                 if matters(messages[number].body):
                     slot = slots.put(slot, slots.message(Message(NOBODY, messages[number].body)))
+        for message in slots.bookie(slot).waiting:
+            if (
+                message.client in one_way
+                and not is_request(message.body)
+                and self._all_ignored(slots.message(message), clients[message.client], place)
+            ):
+                slot = slots.unheard(slot, message)
         return self._without_inert(slot) if settled else slot
 
     def _all_ignored(self, number: int, client: int, place: int) -> bool:
         """Does the client, in this state, ignore whatever may come back from the bookie at this place?"""
+        found = self._ignored.get((number, client, place))
+        if found is not None:
+            return found
         answers = self._answers(self._world.slots.messages[number])
         of = self._world.slots.messages[number].client
         found = all(self._ignores(of, client, place, answer) for answer in answers)

@@ -72,8 +72,8 @@ def shortest(
 ) -> tuple[World, tuple[Move, ...]]:
     """The world and the moves of a shortest story, or those given. Options in ``given`` stay as they are."""
     best, story = world, tuple(moves)
-    if invariant == calm.INVARIANT:
-        # A search finds no one who goes on for ever, and nobody who waits behind a crash.
+    if calm.is_impossible(world, moves[-1]) or (invariant == calm.INVARIANT and calm.until_stuck(world, moves) is None):
+        # A search finds no one who goes on for ever, and nobody who is told what can't be.
         return best, story
     states, end = 0, _STATES_MAX_IN_ALL
     for options in _worlds(used_options(world, moves), given):
@@ -84,7 +84,7 @@ def shortest(
         search = Exhaustive(options, invariant=invariant, moves_max=len(story) - 1)
         found = search.run(STATES_MAX)
         states += found.states
-        if found.violation is not None:
+        if found.violation is not None and len(found.moves) < len(story):
             best, story = search.world, found.moves
             end = min(end, 2 * states + _STATES_AFTER)
     return best, story

@@ -84,14 +84,14 @@ def _lost_bookies(random: Random, record: LedgerMetadata) -> None:
     holds((mark is not None) == bool(named), "a ledger is marked that has lost nothing, or one is not that has")
     if mark is not None:
         holds(set(mark.bookies) == lost & set(names), "other bookies are marked")
-    told = {
+    told = [
         entry_id
         for repair in repairs(record, lost)
         for first, last, _ in unreadable(record, repair)
         for entry_id in range(first, last + 1)
-    }
-    nobody = {entry_id for entry_id in range(ended(record)) if lost.issuperset(record.write_set_of(entry_id))}
-    holds(told == nobody, "other entries are told as unreadable than those whose whole write set is lost")
+    ]
+    nobody = [entry_id for entry_id in range(ended(record)) if lost.issuperset(record.write_set_of(entry_id))]
+    holds(sorted(told) == nobody, "other entries are told as unreadable than those whose whole write set is lost")
 
 
 def _some_ranges(random: Random, entries: int) -> Ranges:
@@ -107,4 +107,5 @@ def _some_ranges(random: Random, entries: int) -> Ranges:
 
 
 def _ids(ranges: Ranges) -> set[int]:
+    holds(all(first <= last for first, last in ranges), "a range is empty")
     return {i for first, last in ranges for i in range(first, last + 1)}

@@ -25,9 +25,12 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.repair.entry_copying import _SILENCE, _SILENT_MAX, REQUESTS_MAX
 from tests.autorecovery.schedules.drawing import Bookie
+from tests.autorecovery.schedules.strays import stray
 from tests.autorecovery.schedules.truth import ROOM_BYTES, holds
 
 _STEPS_MAX = 20_000
+_STRAY = 0.01
+"""How often an answer comes that nobody asked for."""
 STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))
 
 
@@ -35,7 +38,7 @@ class Driving:
     """Drives one machine over bookies, from its first actions to its end."""
 
     def __init__(self, random: Random, record: LedgerMetadata, bookies: Mapping[str, Bookie], lac: int) -> None:
-        self._random, self._bookies, self._lac = random, bookies, lac
+        self._random, self._record, self._bookies, self._lac = random, record, bookies, lac
         self.wanted: Mapping[str, set[int]] = {}
         """What each target is to get; others get nothing."""
         self._entry_bytes = record.length // (record.last_entry_id + 1) if record.last_entry_id >= 0 else 1
@@ -77,6 +80,8 @@ class Driving:
                 actions = step(DeadlinePassed())
                 holds(any(isinstance(one, Fail) for one in actions), "a deadline ends nothing")
                 continue
+            if self._random.random() < _STRAY:
+                stray(self._random, step, todo, self._record, self._bookies)
             at = self._random.randrange(len(todo)) if self._sluggish else -1
             asked, target = todo.pop(at)
             actions = step(self._answer(asked, target, other))

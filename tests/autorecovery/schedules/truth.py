@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.not_copied import NotCopied
@@ -42,6 +43,7 @@ def check_told(
     """What is told as not copied is wanted, and lost is only what nobody will ever give. Returns each entry and its target."""
     told: set[tuple[int, str]] = set()
     for one in found:
+        holds(bool(one.targets) and one.first <= one.last, "nothing is told as not copied, or to nobody")
         for entry_id in range(one.first, one.last + 1):
             for target in one.targets:
                 holds(entry_id in wanted[target], "an entry is told as not copied that nobody wanted")
@@ -75,3 +77,9 @@ def check_named(
                 elif one in before.write_set_of(entry_id):
                     holds(entry_id in bookies[other].held, "a copy is named that is not there")
     holds(now == expected, "an accepted loss was changed")
+    if before.accepted_loss != after.accepted_loss and after.accepted_loss is not None:
+        neighbours = pairwise(after.accepted_loss.losses)
+        apart = all(
+            (one.kind, one.bookies, one.last + 1) != (two.kind, two.bookies, two.first) for one, two in neighbours
+        )
+        holds(apart, "two losses are one")
