@@ -75,12 +75,10 @@ def test_a_packed_dict_is_a_dict(seed):
     draw, twin = Random(seed), dict[int, int]()
     begun: list[int] = []
 
-    def begin(thing: Thing) -> Thing:
-        begun.append(thing.value)
-        return thing
-
     things: PackedDict[Thing] = PackedDict(
-        lambda thing: None if thing.value % 2 else b"%d" % thing.value, lambda _, content: Thing(int(content)), begin
+        lambda thing: None if thing.value % 2 else b"%d" % thing.value,
+        lambda _, content: Thing(int(content)),
+        lambda thing: (begun.append(thing.value), thing)[1],
     )
     for _ in range(400):
         key, value = draw.randrange(12), draw.randrange(100)
@@ -127,9 +125,8 @@ def test_a_packed_dict_is_a_dict(seed):
         assert things.in_use_count == len(used)
         kept = [kept.value for kept in things.packed.values() if isinstance(kept, Thing)]
         assert sorted(thing.value for thing in things.objects()) == sorted(used + kept)
-    assert begun
-    key, before = next(iter(twin)), len(begun)
     things.rest_all()
+    key, before = next(iter(twin)), len(begun)
     things.get(key)
     things.get(key)
     assert len(begun) == before + 1, "an object that is in use is begun once"
@@ -330,8 +327,6 @@ def test_an_index_is_told_of_its_changes(seed):
                     case 4 if draw.random() < 0.3:
                         index.forget(ledger_id)
                     case 5 if index.get(ledger_id) is None:
-                        made = ChangingRows.empty()
-                        made.append(5, 6, location(2, 8 * number), 8)
                         index.of(ledger_id).insert(5, 6, location(2, 8 * number), 8)
             whole = draw.random() < 0.2
             ids, forgotten = index.begin_checkpoint(whole=whole)

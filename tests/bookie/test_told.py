@@ -2,6 +2,7 @@
 
 ``tests/bookie/told/expected/<story>.txt`` is what each story came to when it was looked at last. A change of it is a change of
 what the bookie does. Look whether that is meant; then tell it anew: ``python -m tests.bookie.test_told [STORY …]``.
+``--whole STORY`` prints one with all that a digest stands for.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ STORIES: dict[str, Callable[[Telling], None]] = {
 }
 
 
-def tell(name: str) -> str:
+def tell(name: str, *, whole: bool = False) -> str:
     telling = Telling()
+    telling.whole = whole
     with apart_from_time(telling):
         STORIES[name](telling)
     return telling.text()
@@ -46,5 +48,8 @@ def test_nothing_is_expected_of_a_story_that_is_not_there():
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or STORIES:
-        expected(name).write_text(tell(name))
+    if sys.argv[1:2] == ["--whole"]:
+        print(tell(sys.argv[2], whole=True))
+    else:
+        for name in sys.argv[1:] or STORIES:
+            expected(name).write_text(tell(name))

@@ -37,6 +37,8 @@ class Telling:
         """Is nothing told at present?"""
         self.brief = False
         """Only calls, answers and warnings: of the rest of a section a digest, so that a change of it is seen all the same."""
+        self.whole = False
+        """Is nothing left out, although a story is brief?"""
         self.clocked = False
         """Does each note that comes later than the one before say when?"""
         self._noted_at = self.now
@@ -80,7 +82,7 @@ class Telling:
         # What is wrong with it is said by a library.
         line = re.sub(r"(the body of an? \w+): .*", r"\1 is wrong", line)
         line = re.sub(r"\('127.0.0.1', \d+\)", "here", line)
-        if self.brief and line[:2] == "  " and line[:3] not in ("  =", "  !", "  -"):
+        if self.brief and not self.whole and line[:2] == "  " and line[:3] not in ("  =", "  !", "  -"):
             self._left_out.append(line)
         else:
             self.lines.append(line)
