@@ -64,6 +64,10 @@ def phases() -> Iterator[Phase]:
             "crashes": 2, "closes": True, "crash_loses": CrashLoses.UNSYNCED, "ensemble_changes": ChangeMode.OFF, **vd, **alone,
         },
         "guaranteed, one goes": {"spares": 1, "hold_ups": 0, "crashes": 0, "closes": True, **changes, **guaranteed},
+        "guaranteed, two go": {
+            "ensemble": 3, "write_quorum": 3, "ack_quorum": 3, "spares": 2, "departures": 2, "entries": 2, "losses": 0,
+            "crashes": 0, "hold_ups": 0, "abandons": False, "deletes": False, "closes": True, **changes, **guaranteed,
+        },
         "explicit LACs": {"explicit_lacs": 3, "closes": False, "spares": 1, "losses": 2, **changes},
         "bookies hold up": {"hold_ups": 2, "spares": 1, "entries": 3, **changes},
         "no other bookies": {"spares": 0, "losses": 3, "crashes": 2, **changes},

@@ -43,6 +43,12 @@ def test_a_cursor_goes_on_behind_what_the_writer_is_done_with() -> None:
     assert volatile.grouped(("b1",)) == [(Assignment(5), ("b1",))], "it does not go back"
 
 
+def test_bookies_that_the_writer_passes_over_hold_what_it_is_done_with_and_others_do_not() -> None:
+    volatile = policy()
+    assert volatile.passed_over(("b1", "b2"), 4, ()) == []
+    assert holders(volatile, 4) == {"b1", "b2"} and holders(volatile, 5) == set()
+
+
 def test_a_sync_is_asked_for_after_so_many_bytes_and_up_to_the_entry_that_made_them() -> None:
     volatile = policy(sync_bytes=100)
     volatile.appended(8, 99)

@@ -62,7 +62,9 @@ def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list
             break
         state = world.apply(state, move)
         done.append(move)
-    for move in random.sample(impossible := list(_impossible(world, state)), min(_IMPOSSIBLE, len(impossible))):
+    impossible = list(_impossible(world, state))
+    for place, event in random.sample(impossible, min(_IMPOSSIBLE, len(impossible))):
+        move = Move("user", place, world.events.number(CannotBe(event)))
         before, state = state, world.apply(state, move)
         done.append(move)
         if (violation := world.violation_after(before, state)) is not None:
@@ -102,11 +104,10 @@ def _let_end(
     return _violation(world, state, f"goes on for {_STEPS_MAX} steps"), True
 
 
-def _impossible(world: World, state: State) -> Iterator[Move]:
-    """Each client is told what can't be."""
+def _impossible(world: World, state: State) -> Iterator[tuple[int, Any]]:
+    """What can't be, with the place of the client that may be told it."""
     for place in range(CLIENTS, world.slots_from):
-        for event in world.clients[state[place]].cannot_be():
-            yield Move("user", place, world.events.number(CannotBe(event)))
+        yield from ((place, event) for event in world.clients[state[place]].cannot_be())
 
 
 def is_impossible(world: World, move: Move) -> bool:
