@@ -5,7 +5,8 @@ did. What can't be imported late is imported here: a process that is forked has 
 
 =============  =====================================================================================================
 ``ledgers``    ``bookspark simulate``: the machines of a ledger's clients and bookies
-``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
+``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster; and of
+               their records alone, on paper (``tests/logs/paper``)
 ``repairs``    random schedules of repairs (``tests/autorecovery/schedules``): the machines, over hundreds of entries, and what a
                bookie knows of those that it lost
 ``reading``    random schedules of readers and recoveries (``tests/reading/schedules``): the machines, each step against what the
@@ -32,6 +33,7 @@ from tests.autorecovery.schedules import run as repairs
 from tests.bookie import boots
 from tests.bookie.histories import failure_of, stepped
 from tests.bookie.stories import TROUBLES, drawn_story
+from tests.logs.paper import run as paper
 from tests.logs.schedules.run import Kind, run
 from tests.reading.schedules import run as reading
 
@@ -39,6 +41,8 @@ Phase = tuple[str, Mapping[str, Any], int]
 """Name, options that are given, and how many schedules."""
 Outcome = tuple[str, str]
 """The phase, and what broke."""
+_ON_PAPER = 15
+"""So many schedules of records alone, before each of a log: about a tenth of the time."""
 _STEP = 7
 """A block of neighbouring seeds has the same options: steps of 7 see many options, and some of them more often."""
 
@@ -99,6 +103,13 @@ def _logs() -> Iterator[Outcome]:
     # What compares plans is seldom reached by the others.
     kinds = [*Kind, Kind.QUERIES]
     for seed in count():
+        for number in range(seed * _ON_PAPER, (seed + 1) * _ON_PAPER):
+            try:
+                paper.run(number)
+            except AssertionError as error:
+                yield "on paper", str(error) or "AssertionError"
+            else:
+                yield "on paper", ""
         kind = kinds[seed % len(kinds)]
         try:
             run(seed, kind)

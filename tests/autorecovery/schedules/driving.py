@@ -160,3 +160,4 @@ class Driving:
             if isinstance(asked, SendRead | SendAdd):
                 late = self._answer(asked, target, lambda _: None)
                 holds(not step(late), "a repair that has ended goes on")
+        holds(not step(DeadlinePassed()), "a repair that has ended goes on")

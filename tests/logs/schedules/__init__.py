@@ -4,7 +4,8 @@
 ``turns``     who goes on: one actor at a time, and which one is drawn at each call to the cluster
 ``cluster``   ledgers and records in memory, with what may go wrong at each call
 ``handles``   a ledger, and those who write and read it
-``actors``    batch writes, producers, readers, and what cleans up
+``actors``    batch writes, producers, and what cleans up
+``readers``   readers, with places that outlive them
 ``queries``   streaming queries, with checkpoints that are set back, and who follows them
 ``offloads``  offloads to tables in memory, by the steps that ship
 ``groups``    groups of readers with saved places

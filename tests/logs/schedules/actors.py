@@ -14,7 +14,6 @@ from typing import Any
 from bookspark.errors import (
     BookKeeperError,
     ConfigurationError,
-    DataLossError,
     MetadataStoreError,
     NoSuchEntryError,
     NoSuchLedgerError,
@@ -40,7 +39,7 @@ from bookspark.logs.chain.lane_choice import (
 from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
-from bookspark.logs.feeds.log_feed import Limit, LogFeed
+from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint, merged
@@ -83,6 +82,8 @@ class Stage:
         self.queries: dict[str, Query] = {}
         self.done: dict[str, int] = {}
         """How many rows, or versions, each service and application has noted as committed."""
+        self.restores = 0
+        """How many checkpoints are set back while a batch is about to be committed."""
         self.runs = 0
 
     def client(self, process: object) -> Any:
@@ -240,39 +241,6 @@ class Stage:
 
     # -- readers
 
-    def reader(self, polls: int) -> None:
-        process = object()
-        client = self.client(process)
-        feed = at = None
-        for _ in range(polls):
-            # Too few bookies answer, or a commit that was there is not found for the moment.
-            try:
-                if feed is None or at is None:
-                    feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
-                    at = feed.earliest()
-                elif self.random.random() < 0.2:
-                    # It goes on from its saved offset.
-                    feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
-                    feed.check(at)
-                newest = end = feed.newest()
-                limit = Limit(self.random.choice([None, 1, 2, 5]), self.random.choice([None, 1, 30]))
-                if self.random.random() < 0.4:
-                    end = feed.limited(at, newest, limit)
-                    assert feed.rows(at, end) or not feed.rows(at, newest), (
-                        f"no row comes, and {feed.rows(at, newest)} wait"
-                    )
-                rows = self.read(client, feed, at, end)
-                assert end == newest or limit.rows is None or rows <= limit.rows, (
-                    f"{rows} rows come, of {limit.rows} that may"
-                )
-                at = end
-            except (DataLossError, NoSuchLogError):
-                assert self.makes_anew
-                # The next log of the name is read from its beginning.
-                feed = at = None
-            except ReadError:
-                pass
-
     def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> int:
         """Read what is between two offsets: each row of it, in the order of each lane, but for those that were truncated. Returns
         how many rows came."""
@@ -367,22 +335,41 @@ class Stage:
     def collect(self) -> None:
         collect_orphans(self.client(object()), LOG, b"")
 
-    def end_some_lane(self) -> None:
-        client: Any = self.client(object())
-        record = LogRegistry(client.metadata).get(LOG)
-        services = [lane for lane in record.lanes if any(one.startswith("service:") for one in lane.writers)]
-        lanes = [Lane(0, (BATCH_WRITES,)), *record.lanes] if self.random.random() < 0.5 else services
+    def end_some_lane(self, name: str) -> None:
+        """One that broke off, or takes long, is begun again."""
+        record, lanes = LogRegistry(self.client(None).metadata).get(LOG), list[Lane]()
+        if self.random.random() < 0.5:
+            lanes = [Lane(0, (BATCH_WRITES,)), *record.lanes]
+        else:
+            # Of producers, those first that go on.
+            services = {lane: lane.writers[-1].removeprefix("service:") for lane in record.lanes}
+            lanes = [lane for lane, name in services.items() if name in self.done]
+            lanes = [lane for lane in lanes if not self.done[services[lane]]] or lanes
         if lanes:
-            lane = self.random.choice(lanes)
-            try:
-                end_lane(client, f"{LOG}@{lane.number}")
-            except ConfigurationError as error:
-                newest = self.world.record(LOG)
-                there = newest is not None and newest.ctime_ms == record.ctime_ms and lane in newest.lanes
-                if there and BATCH_WRITES not in lane.writers:
-                    raise AssertionError(f"lane {lane.number} is there, and may not end: {error}") from error
-            else:
-                assert BATCH_WRITES not in lane.writers, f"lane {lane.number} has ended, which batch writes share"
+            done, lane = list[str](), self.random.choice(lanes)
+            for number in range(3):
+                process = object()
+                run = partial(self.with_errors, partial(self._end, lane, record, process, done))
+                actor = self.turns.begin(f"{name}-run{number}", run, process)
+                for _ in range(self.random.choice([20, 400])):
+                    if actor.ended:
+                        break
+                    self.turns.step("waits for its run")
+                if done:
+                    break
+
+    def _end(self, lane: Lane, record: LogRecord, process: object, done: list[str]) -> None:
+        client: Any = self.client(process)
+        try:
+            end_lane(client, f"{LOG}@{lane.number}")
+        except ConfigurationError as error:
+            newest = self.world.record(LOG)
+            there = newest is not None and newest.ctime_ms == record.ctime_ms and lane in newest.lanes
+            if there and BATCH_WRITES not in lane.writers:
+                raise AssertionError(f"lane {lane.number} is there, and may not end: {error}") from error
+        else:
+            assert BATCH_WRITES not in lane.writers, f"lane {lane.number} has ended, which batch writes share"
+        done.append(lane.writers[-1])
 
     def ends(self) -> dict[int, int]:
         """Read everything once more, and tell how many rows each lane has."""

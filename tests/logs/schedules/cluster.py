@@ -33,6 +33,9 @@ from tests.logs.schedules.handles import Ledger, Reader, Writer
 from tests.logs.schedules.truth import Truth
 from tests.logs.schedules.turns import Turns
 
+_STANDS_BEFORE_A_CHANGE = 10
+"""So many times more often than elsewhere a process stands still before it changes a record."""
+
 
 @dataclass
 class Faults:
@@ -104,6 +107,8 @@ class Records:
         return found
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
+        # What it has read may be outdated by then.
+        self._world.turns.stand_still(_STANDS_BEFORE_A_CHANGE * self._world.turns.pause_chance)
         self._client.step(f"write_record {name} {value!r}")
         before = self._store.read_record(kind, name) if kind == KIND else None
         try:

@@ -136,6 +136,13 @@ class Query:
         if not self._goes_on:
             self._stage.turns.begin(f"{self._name} again", self.run, lasts=True)
 
+    def run_beside(self) -> None:
+        """Begin one more run, whoever else runs."""
+        stage, process = self._stage, object()
+        stage.runs += 1
+        name = f"{self._name}-run{stage.runs}"
+        stage.turns.begin(name, partial(stage.with_errors, partial(self._run, name, process)), process)
+
     # -- inside
 
     def _run(self, run: str, process: object) -> None:
@@ -243,6 +250,12 @@ class _Run:
             with suppress(BookKeeperError):
                 stage.see_to_it(client)
                 self._entered(number)
+        if self._query.sets_back and stage.restores and self._random.random() < (0.2 if number else 0.7):
+            # This run commits while another one goes on from an older copy of its checkpoint, or before it, or after it.
+            stage.restores -= 1
+            self._query.set_back()
+            self._query.run_beside()
+            stage.turns.stand_still(1.0, (10, 30, 60, 100, 200))
         committer = self._committers.setdefault(owner, Committer(client, owner))
         committer.commit(commit, self._judged(number, told, is_first=not self._has_committed))
         self._has_checked = self._has_committed = True

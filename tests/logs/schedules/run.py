@@ -18,6 +18,7 @@ from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, NoSuchLog
 from tests.logs.schedules.actors import LOG, Stage
 from tests.logs.schedules.cluster import World
 from tests.logs.schedules.groups import Groups, stand_ins
+from tests.logs.schedules.readers import read_on
 from tests.logs.schedules.stand_ins import All, notes_for_whom, small, threads_as_actors
 from tests.logs.schedules.turns import Turns
 
@@ -89,10 +90,12 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         begun["deletions"] = random.randrange(1, 4)
         begun["collections"] += random.choice([0, 3, 6])
         begun["batch writes"] += random.choice([0, 3])
+    rows_max = 12
     if kind is Kind.QUERIES:
         often = {"queries": [1, 2], "followers": [0, 1, 2], "restored checkpoints": [0, 4, 8], "ended lanes": [0, 3, 6]}
         begun |= {what: random.choice(counts) for what, counts in often.items()}
         begun |= {"batch writes": random.choice([0, 3]), "services": random.randrange(2)}
+        stage.restores, rows_max = random.choice([0, 2, 4]), random.choice([12, 40])
     if beside is Kind.RETENTION:
         begun["expiries"] = random.randrange(1, 3)
     offloads = None
@@ -111,10 +114,14 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
     bounds = random.choice([0, 50, 300]), random.choice([0, 1, 40, 200])
     does: dict[str, Callable[[int], tuple[str, Callable[[], object], bool]]] = {
         "queries": lambda n: (f"query{n}", partial(stage.query, f"query{n}", random.randrange(2, 8)), True),
-        "services": lambda n: (f"service{n}", partial(stage.service, f"service{n}", random.randrange(2, 12)), True),
+        "services": lambda n: (
+            f"service{n}",
+            partial(stage.service, f"service{n}", random.randrange(2, rows_max)),
+            True,
+        ),
         "applications": lambda n: (f"app{n}", partial(stage.application, f"app{n}", random.randrange(2, 6)), True),
         "batch writes": lambda n: (f"write{n}", partial(stage.batch_write, f"write{n}", object()), False),
-        "readers": lambda n: (f"reader{n}", partial(stage.reader, random.randrange(5, 30)), False),
+        "readers": lambda n: (f"reader{n}", partial(read_on, stage, random.randrange(5, 30)), False),
         "truncations": lambda n: (f"truncation{n}", stage.truncate, False),
         "collections": lambda n: (f"collection{n}", stage.collect, False),
         "alterations": lambda n: (f"alteration{n}", stage.alter, False),
@@ -129,7 +136,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "deletions": lambda n: (f"deletion{n}", partial(stage.delete, f"deletion{n}"), True),
         "followers": lambda n: (f"follower{n}", partial(stage.follower, f"follower{n}", random.randrange(1, 5)), True),
         "restored checkpoints": lambda n: (f"restorer{n}", stage.set_back, False),
-        "ended lanes": lambda n: (f"ender{n}", stage.end_some_lane, False),
+        "ended lanes": lambda n: (f"ender{n}", partial(stage.end_some_lane, f"ender{n}"), True),
     }
     for what, count in begun.items():
         for number in range(count):

@@ -16,7 +16,7 @@ from unittest import mock
 from bookspark.logs import producer, producer_ledgers
 from bookspark.logs.chain import committer, compaction, lane_choice, reader, registry, retention
 from bookspark.logs.chain.log_run import LogRun
-from bookspark.protocol.logs import log_record
+from bookspark.protocol.logs import ended_lanes, log_record
 from tests.logs.schedules.truth import Truth
 from tests.logs.schedules.turns import Actor, Turns
 
@@ -29,6 +29,7 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
         mock.patch.object(reader, "COMMITS_AT_ONCE", random.choice([1, 2, 8])),
         mock.patch.object(producer_ledgers, "LEDGER_BYTES_MAX", random.choice([1, 60, 1 << 30])),
         mock.patch.object(log_record, "BATCH_WRITE_MS_MAX", random.choice([20, 200, 86_400_000, 86_400_000])),
+        mock.patch.object(ended_lanes, "BLOCK", random.choice([1, 2, 1000])),
         mock.patch.object(lane_choice, "time", SimpleNamespace(time_ns=lambda: (10_000 + turns.steps) * 1_000_000)),
     ]
 

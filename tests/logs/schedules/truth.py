@@ -5,7 +5,9 @@ Laws, judged at the moment of each change:
 * A ledger comes into a chain while it is there, and while a writer of its epoch may still commit: any other one may be an orphan
   that somebody deletes.
 * What is truncated stays truncated.
-* A lane ends with all the rows that it has, and nobody writes it again.
+* A lane ends with all the rows that it has, and nobody writes it again: all of its epochs are over.
+* A run that lost a lane never owns it again, and a batch write that ended never begins again.
+* An epoch is over only if every reader sees all that was committed in it.
 * The oldest epoch that a lane tells as one whose writer may still commit is not over.
 * A ledger whose epoch is no number is somebody else's: only the deletion of the log deletes it.
 * No ledger is deleted that the log has a use for: one that the chain names, one with rows that are not truncated and that nobody
@@ -45,6 +47,8 @@ class Truth:
         self.bounds_bytes: set[int] = set()
         self.lanes_of: dict[str, list[str]] = defaultdict(list)
         """The lanes that each writer got, one after the other, as their owner or by the index. (Not for logs of one name.)"""
+        self._gone: dict[tuple[int, str], set[str]] = defaultdict(set)
+        """The runs and batch writes that a lane had, by when its log was made, and its name."""
         self.seen: Callable[[int, int, int, str], None]
         """Is told each row that retention takes: when the log was made, lane, position and value. Perhaps nobody has read it."""
 
@@ -89,9 +93,31 @@ class Truth:
         if before.ended_rows is not None:
             writers = [(one.ended_rows, one.epoch, one.owner, one.batch_writes) for one in (before, after)]
             assert writers[0] == writers[1], f"{after.name} has ended, and is to go on: {writers}"
+        gone = self._gone[after.ctime_ms, after.name]
+        had, has = ({record.owner, *(write.run for write in record.batch_writes)} for record in (before, after))
+        assert gone.isdisjoint(has), f"{after.name} is to be written by one that lost it: {gone & has}"
+        gone |= had - has - {""}
+        if after.ended_rows is not None:
+            newest = after.newest_epoch
+            assert after.ended(newest) and not after.live_epochs, (
+                f"{after.name} has ended, and epoch {newest} is not over"
+            )
+        self._over(after)
         oldest = after.oldest_live_epoch
         assert not oldest or not after.ended(oldest), f"{after.name} tells that epoch {oldest} lives, and it is over"
         self._given_out(before, after)
+
+    def _over(self, record: LogRecord) -> None:
+        """Does every reader see the commits of epochs that are over?"""
+        for link in record.commit_ledgers[-1:]:
+            if not self._world.records.read_ledger(link.ledger_id).value.closed:
+                ledger = self._world.ledgers[link.ledger_id]
+                for number in range(max(1, ledger.told + 1), ledger.acknowledged):
+                    epoch = decode_commit(ledger.entries[number], link.ledger_id, number).epoch
+                    assert not record.ended(epoch), (
+                        f"epoch {epoch} of {record.name} is over, and not every reader sees entry {number} of ledger "
+                        f"{link.ledger_id}, which was committed in it"
+                    )
 
     def _given_out(self, before: LogRecord, after: LogRecord) -> None:
         """Note who gets a lane."""

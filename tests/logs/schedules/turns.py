@@ -7,11 +7,13 @@ actor. An actor that crashes never goes on: ``Crashed`` is raised in it where it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 _SECONDS_MAX = 60.0
 """An actor that computes for so long hangs."""
+_STANDS = 30, 300, 1000
+"""For how many steps a process stands still that does."""
 
 
 class Crashed(BaseException):
@@ -87,6 +89,12 @@ class Turns:
             raise Crashed
         self.told.append(f"{actor.name}: {what}")
 
+    def stand_still(self, chance: float, steps: Sequence[int] = _STANDS) -> None:
+        """The process of the actor that calls may stand still for some steps, at its next one."""
+        actor = self.current
+        if actor is not None and self.random.random() < chance:
+            actor.stands_until = self.steps + self.random.choice(steps)
+
     def crash_current(self) -> None:
         """The process of the actor that calls dies. Raises Crashed."""
         actor = self.current
@@ -108,7 +116,7 @@ class Turns:
             if not actor.lasts and self.random.random() < self.crash_chance:
                 self.crash(actor)
             if self.random.random() < self.pause_chance:
-                actor.stands_until = self.steps + self.random.choice([30, 300, 1000])
+                actor.stands_until = self.steps + self.random.choice(_STANDS)
             self.steps += 1
             if self.steps == self.calm_from:
                 self.crash_chance = self.pause_chance = 0.0
