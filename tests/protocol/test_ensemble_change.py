@@ -23,7 +23,7 @@ from bookspark.protocol.ledger.actions import (
     SendAdd,
     WriteMetadata,
 )
-from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Replication
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges
@@ -542,10 +542,35 @@ def test_a_writer_goes_on_with_a_slow_bookie_if_there_is_none_for_another_one_th
     pair.writer.refuses("b2", 0)
     assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1", "b2"))]
     pair.writer.chooses()
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2",))], "one might take the place of one"
+    pair.writer.chooses()
     assert pair.writer.machine.state is State.OPEN
     assert pair.writer.wanted == []
     pair.writer.answers("b1", 0)
     assert pair.writer.confirmed == 0
+
+
+@pytest.mark.parametrize("replication", [Replication.BEST_EFFORT, Replication.GUARANTEED])
+def test_one_that_failed_is_replaced_by_the_only_spare_if_there_is_none_for_a_slow_one(replication):
+    """Both were asked for at once, there was one, and nobody was replaced: a guaranteed writer waited until its deadline."""
+    pair = LedgerPair(changes=ChangeMode.AT_ONCE, guaranteed=replication is Replication.GUARANTEED)
+    pair.append()
+    pair.writer.step(HeldUp(("b1",)))
+    pair.writer.chooses()
+    pair.writer.refuses("b2", 0)
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1", "b2"))]
+    pair.append()
+    pair.writer.chooses()
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2",))]
+    assert pair.writer.waits_for("b1")[-1] == 1, "what was held back for the slow one is sent to it"
+    pair.writer.chooses("b4")
+    pair.writer.writes()
+    assert pair.writer.machine.metadata.last_fragment.ensemble == ("b1", "b4", "b3")
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b4", "b3"), ("b1",), sound_only=True)]
+    pair.writer.chooses()
+    for bookie in ("b1", "b4", "b3"):
+        pair.writer.answers(bookie)
+    assert pair.writer.confirmed == 1
 
 
 def test_a_bookie_that_was_slow_and_then_failed_is_replaced_by_whatever_there_is():

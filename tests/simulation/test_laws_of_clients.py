@@ -75,6 +75,10 @@ GUARANTEED = changes(
     replication=Replication.GUARANTEED, spares=1, closes=True, abandons=False, hold_ups=0, departures=0, crashes=0,
 )  # fmt: skip
 SLOW = changes(hold_ups=2, spares=0, losses=2)
+SLOW_AND_GONE = GUARANTEED | {
+    "ensemble": 5, "write_quorum": 3, "ack_quorum": 2, "ledger_type": LedgerType.VD_JOURNAL, "hold_ups": 2, "departures": 1,
+    "losses": 0, "duplicates": 0, "entries": 1, "explicit_lacs": 0, "deletes": False, "heals": False, "second_ledger": False,
+}  # fmt: skip
 VOLATILE = changes(ledger_type=LedgerType.VD_JOURNAL, abandons=False)
 WRONG: dict[str, tuple[Any, str, Callable[[Any], Any], dict[str, Any], str]] = {
     "a writer that is never idle": (LedgerWriter, "step", deaf_to(Idle), IDLE, "it was idle for long"),
@@ -104,6 +108,9 @@ WRONG: dict[str, tuple[Any, str, Callable[[Any], Any], dict[str, Any], str]] = {
     ),
     "a guaranteed writer that waits for a bookie that is gone, and has another one": (
         EnsembleChanges, "due", lambda _: lambda *given: frozenset(), GUARANTEED, "the writer waits for ever",
+    ),
+    "a guaranteed writer that replaces nobody, as there is none in place of a slow bookie": (
+        EnsembleChanges, "keep_slow", lambda _: lambda self: frozenset(), SLOW_AND_GONE, "the writer waits for ever",
     ),
     "a writer that takes those who joined for told": (
         ExplicitLac, "replace", forgets_who_joined, IDLE, "is not told",

@@ -186,6 +186,15 @@ class EnsembleChanges:
         self.replaced, self.put_off, self.target = NOBODY, NOBODY, None
         return left
 
+    def keep_slow(self) -> frozenset[str]:
+        """There are not bookies enough for the change. Returns the slow ones, which stay so that others can be replaced; none if
+        only slow ones were to leave, or none of them."""
+        slow = self.replaced & self.slow
+        if slow == self.replaced:
+            return NOBODY
+        self.put_off |= slow
+        return slow
+
     def abandon(self) -> frozenset[str]:
         """There are no bookies for the change. Returns those that stay because of that."""
         self.put_off, stay = self.failed, self.replaced

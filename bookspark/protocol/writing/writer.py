@@ -308,7 +308,9 @@ class LedgerWriter:
         due = self._changes.due(self.metadata, self._copies, self._replication.gives_up)
         leaving = self._changes.replaced
         holders = self.cursors.confirmed_holders(self._adds.durability, leaving)
-        return self._replication.replaceable(due - leaving, holders, self.metadata)
+        # Those for which there were no others wait for the next change.
+        due -= leaving | self._changes.put_off if leaving else leaving
+        return self._replication.replaceable(due, holders, self.metadata)
 
     def _bookies_chosen(self, event: act.BookiesChosen) -> list[Action]:
         if (why := self._changes.misfit(self.metadata, event.bookies)) is not None:
@@ -322,6 +324,8 @@ class LedgerWriter:
     def _no_bookies(self, event: act.NoBookies) -> list[Action]:
         if self._changes.outdated:
             return self._choose(self._changes.replaced)
+        if kept := self._changes.keep_slow():
+            return [*self._adds.send_missed(kept), *self._choose(self._changes.replaced - kept)]
         self.asked = Asked.NOTHING
         lost = quorum_lost(self.metadata, self._changes.unusable, self.metadata.ack_quorum)
         if self._replication.gives_up and lost:

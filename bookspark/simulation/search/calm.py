@@ -351,9 +351,8 @@ def _lacks_bookies(world: World, state: State, gone: Set[str]) -> bool:
 
 
 def _can_replace(world: World, metadata: LedgerMetadata, gone: Set[str]) -> bool:
-    """Are there bookies in place of those that are gone, of which each entry that is confirmed has a copy left? A bookie that is
-    slow wants one too, and there may not be so many."""
+    """Are there bookies in place of those that are gone, of which each entry that is confirmed has a copy left?"""
     options, ensemble = world.options, {*metadata.last_fragment.ensemble}
     lost, others = len(gone & ensemble), len({*world.bookies} - ensemble - gone)
-    may_replace = options.ensemble_changes is not ChangeMode.OFF and not options.hold_ups
+    may_replace = options.ensemble_changes is not ChangeMode.OFF
     return may_replace and lost < options.ack_quorum and lost <= others
