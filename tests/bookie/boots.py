@@ -6,8 +6,8 @@ there is no boot. An explicit LAC (last add confirmed) that was kept is told aga
 ledger adds to it; a wrong password changes nothing.
 
 The decisions are the protocol's, and what joins the directories' records is the bookie's (``holdings.boot``). Control logs are
-lists of numbered writes here (``paper.directories``), entries are names, and what is true is a few sets beside them. So thousands of
-schedules a second try orders of boots that ``histories``, which has real files, seldom comes to.
+lists of numbered writes here (``paper.directories``), entries are names, and what is true is a few sets beside them. So thousands
+of schedules a second try orders of boots that ``histories``, which has real files, seldom comes to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a bookie answers of entries that it does not find, entry by entry, and what it asks a reader or an add.
 
-Law: "absence is Negative only where nothing was lost, and Unknown everywhere else" (BP-46, "A note on Response Codes"). Absence is
-proven as far as each entry, asked for alone, would be answered Negative.
+Law: "absence is Negative only where nothing was lost, and Unknown everywhere else" (BP-46, "A note on Response Codes"). Absence
+is proven as far as each entry, asked for alone, would be answered Negative.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Deleted ledgers and lost records, one id after the other.
 
-Law: "a ledger is collected only when two different looks at the metadata say that it is gone" (``garbage_collection``). The metadata
-judges only what it gave out and no record was lost of. "An id of which a bookie holds something is given to no other ledger"
-(``lost_records``).
+Law: "a ledger is collected only when two different looks at the metadata say that it is gone" (``garbage_collection``). The
+metadata judges only ids that it gave out, and whose records are not lost. "An id of which a bookie holds something is given to no
+other ledger" (``lost_records``).
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def _note(random: Random) -> None:
         unsure = any(ledger_id <= one for one in collected)
         found = first_contact(ledger_id, NO_LOSSY_BOOT, noted)
         # (Below 0 there is no ledger.)
-        holds(found.fence_unsure is unsure or ledger_id < 0, f"ledger {ledger_id} is made anew after {collected}: {found}")
+        holds(
+            found.fence_unsure is unsure or ledger_id < 0, f"ledger {ledger_id} is made anew after {collected}: {found}"
+        )
     holds(noted == CollectionNoted(max((-1, *collected))), "another highest id is noted")
 
 

@@ -1,8 +1,8 @@
 """What a lossy boot forbids and doubts, ledger by ledger and boot by boot.
 
-Law: "before a bookie serves again, everything that its lost state had forbidden is forbidden again" (BP-46, "Protection Mechanism";
-``bookie_boot``). Numbers of boots are sets here: what is healed are the numbers up to one that some directory calls healed, and
-only where no other directory has a boot that is not.
+Law: "before a bookie serves again, everything that its lost state had forbidden is forbidden again" (BP-46, "Protection
+Mechanism"; ``bookie_boot``). A directory is healed if each number of a boot up to its mark is one up to its healing, and a bookie
+is if each of its directories is.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def _a_ledger(random: Random, ledger_id: int) -> LedgerMetadata:
 def _phase_one(random: Random) -> None:
     """Whatever may be open and name the bookie is fenced and in limbo, and no other: not for what users' ids are highest."""
     for unclean, lost in product((False, True), repeat=2):
-        holds(is_lossy(unclean=unclean, directory_lost=lost) is not (not unclean and not lost), "a boot is lossy, or is not")
+        holds(
+            is_lossy(unclean=unclean, directory_lost=lost) is not (not unclean and not lost),
+            "a boot is lossy, or is not",
+        )
     ledger_ids = random.sample(range(_IDS), random.randrange(_IDS))
     unreadable = {one for one in ledger_ids if random.random() < 0.2}
     ledgers = [_a_ledger(random, one) for one in ledger_ids if one not in unreadable]
@@ -86,7 +89,9 @@ def _phase_one(random: Random) -> None:
         below = ledger_id in range(highest + 1) or ledger_id in range(before.highest_ledger_id + 1)
         unsure = first_contact(ledger_id, mark).fence_unsure
         holds(unsure is below, f"the fence of {ledger_id} is unsure or not: {mark} of {highest} after {before}")
-    open_here = {one.ledger_id: one.master_key for one in ledgers if not one.closed and _ME in one.fragments[-1].ensemble}
+    open_here = {
+        one.ledger_id: one.master_key for one in ledgers if not one.closed and _ME in one.fragments[-1].ensemble
+    }
     expected: list[ControlRecord] = [MasterKeyNoted(*one) for one in open_here.items()]
     for ledger_id in open_here.keys() | unreadable:
         expected += [FenceNoted(ledger_id), LimboNoted(ledger_id, before.boot + 1)]
@@ -94,15 +99,11 @@ def _phase_one(random: Random) -> None:
 
 
 def _join(random: Random) -> None:
-    """"If one of them is not healed, no number that another one has counted to ends its losses.\""""
-    told = [
-        MarksTold(_a_mark(random), HealedNoted(random.randrange(_BOOTS))) for _ in range(random.randrange(1, 4))
-    ]
+    """If one directory is not healed, "no number that another one has counted to ends its losses"."""
+    told = [MarksTold(_a_mark(random), HealedNoted(random.randrange(_BOOTS))) for _ in range(random.randrange(1, 4))]
     mark, healed, left = marks_together(told)
     not_healed = [
-        number
-        for number, one in enumerate(told)
-        if set(range(one.mark.boot + 1)) - set(range(one.healed.boot + 1))
+        number for number, one in enumerate(told) if set(range(one.mark.boot + 1)) - set(range(one.healed.boot + 1))
     ]
     holds(list(left) == not_healed, f"of {told} these are told as not healed: {left}")
     for number, one in enumerate(told):
@@ -115,7 +116,9 @@ def _join(random: Random) -> None:
         holds(all(mark.boot > one for one in marks | healings), f"{told} count on as {mark}, which some call healed")
         holds(healed.boot == sorted(healings)[-1], "another number is healed than the highest")
     else:
-        holds(mark.boot == healed.boot == sorted(marks)[-1], f"{told} are healed, and told together as {mark}, {healed}")
+        holds(
+            mark.boot == healed.boot == sorted(marks)[-1], f"{told} are healed, and told together as {mark}, {healed}"
+        )
 
 
 def _some_records(random: Random) -> list[object]:
@@ -138,7 +141,9 @@ def _count(random: Random) -> None:
     numbers = {record.boot for record in records if hasattr(record, "boot")} | {mark.boot}
     above = mark_above(mark, iter(records))
     holds(above.highest_ledger_id == mark.highest_ledger_id, "the marked id changes with a number")
-    holds(above.boot in numbers and all(above.boot >= one for one in numbers), f"{above} is counted on from, of {records}")
+    holds(
+        above.boot in numbers and all(above.boot >= one for one in numbers), f"{above} is counted on from, of {records}"
+    )
     expected = set()
     for noted in records:
         if isinstance(noted, LimboNoted):
@@ -155,7 +160,9 @@ def _doubt(random: Random) -> None:
     for ledger_id in range(_IDS + 1):
         ledger = first_contact(ledger_id, mark, collected)
         unsure = ledger_id in range(mark.highest_ledger_id + 1) or ledger_id in range(collected.highest_ledger_id + 1)
-        holds(ledger == BookieLedger(ledger_id, fence_unsure=unsure), f"made anew with {mark} and {collected}: {ledger}")
+        holds(
+            ledger == BookieLedger(ledger_id, fence_unsure=unsure), f"made anew with {mark} and {collected}: {ledger}"
+        )
     ledger_id = random.randrange(_IDS)
     limbos, repaired = ({random.randrange(_BOOTS) for _ in range(random.randrange(3))} for _ in range(2))
     known = BookieLedger(ledger_id)
@@ -167,7 +174,10 @@ def _doubt(random: Random) -> None:
     something_is_lost = was_there and bool(set(range(mark.boot + 1)) - set(range(healed.boot + 1)))
     told_by_limbo = any(all(done < one for done in repaired) for one in limbos if one)
     is_back = any(one >= mark.boot for one in repaired)
-    holds(absence_unsure(ledger_id, None, mark, healed) is something_is_lost, f"absence of what is not known: {mark}, {healed}")
+    holds(
+        absence_unsure(ledger_id, None, mark, healed) is something_is_lost,
+        f"absence of what is not known: {mark}, {healed}",
+    )
     unsure = something_is_lost and not told_by_limbo and not is_back
     holds(absence_unsure(ledger_id, known, mark, healed) is unsure, f"absence of {known}: {mark}, {healed}")
 
@@ -186,7 +196,9 @@ def _ask_metadata(random: Random) -> None:
         may = may if metadata.state is LedgerState.OPEN else UnknownReason.FENCED
         holds(told is may, f"the writer is told {told}, and it has to be {may}: {metadata}")
         right = None if key == metadata.master_key else UnknownReason.UNAUTHORIZED
-        holds(first is (right if sum(here) else UnknownReason.LIMBO), f"a first request is answered {first}: {metadata}")
+        holds(
+            first is (right if sum(here) else UnknownReason.LIMBO), f"a first request is answered {first}: {metadata}"
+        )
     before, highest = _a_mark(random), random.randrange(-1, 3)
     mark = first_mark(highest, before)
     notes = before == (0, -1) and highest != -1

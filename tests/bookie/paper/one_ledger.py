@@ -1,8 +1,8 @@
 """One ledger on one bookie under random requests, records, losses and repairs, against ``plain_ledger``.
 
 Law: "a fence holds for ever and against everyone but a recoverer; a request with a wrong password changes nothing"
-(``bookie_ledger``). What is refused changes nothing. What was answered is known after a boot that replays the records of it, in any
-order and any number of times.
+(``bookie_ledger``). What is refused changes nothing. What was answered is known after a boot that replays the records of it, in
+any order and any number of times.
 """
 
 from __future__ import annotations
@@ -53,8 +53,27 @@ class OneLedger:
         random = self.random
         check_reader(None, None, b"k")
         check_answers(random, None, None, _IDS)
-        steps = [self.admit, self.admit, self.take, self.take, self.sync, self.fence, self.confirm, self.confirm, self.record]
-        steps += [self.record, self.foreign_record, self.repair, self.repair, self.lose, self.away, self.back, self.sure]
+        steps = [
+            self.admit,
+            self.admit,
+            self.take,
+            self.take,
+            self.sync,
+            self.fence,
+            self.confirm,
+            self.confirm,
+            self.record,
+        ]
+        steps += [
+            self.record,
+            self.foreign_record,
+            self.repair,
+            self.repair,
+            self.lose,
+            self.away,
+            self.back,
+            self.sure,
+        ]
         weights = [random.choice((0.1, 1.0, 1.0, 3.0)) for _ in steps]
         for step in random.choices(steps, weights, k=random.randrange(1, _STEPS_MAX)):
             step()
@@ -130,7 +149,7 @@ class OneLedger:
         plain.lafrs.add(lafr)
 
     def sync(self) -> None:
-        """"After a fence the old writer must not hear of syncs" (BP-14)."""
+        """After a fence "the old writer must not hear of syncs" (BP-14)."""
         plain, key = self.plain, self.a_key()
         decision = self.unchanged(lambda: self.ledger.admit_sync(key))
         assert isinstance(decision, Decision), decision
@@ -188,7 +207,7 @@ class OneLedger:
         holds(isinstance(error, ValueError), f"another ledger's record is taken: {record}")
 
     def repair(self) -> None:
-        """"A repair ends its own only": no limbo that is still to come."""
+        """A repair ends no limbo that is still to come."""
         plain, boot = self.plain, self.random.randrange(1, _BOOTS)
         if plain.limbos and all(one < boot for one in plain.limbos):
             error = self.unchanged(lambda: self.ledger.clear_limbo(boot))
@@ -238,12 +257,21 @@ class OneLedger:
         plain.hear(self.written)
         plain.is_as(found, "after a boot")
         now, kept = self.plain, self.plain.after_a_boot()
-        holds((plain.keys, plain.fenced) == (now.keys, now.fenced), "a key or a fence that was answered is not in the records")
+        holds(
+            (plain.keys, plain.fenced) == (now.keys, now.fenced),
+            "a key or a fence that was answered is not in the records",
+        )
         holds(plain.in_limbo == now.in_limbo, "a limbo, or its end, is not in the records")
         holds(plain.explicit_lacs == now.explicit_lacs, "a LAC that was answered is not in the records")
         holds(plain.lost >= now.lost, "entries that are lost are not in the records")
         summed, again = list(self.unchanged(self.ledger.control_records)), BookieLedger(7)  # type: ignore[call-overload]
         holds(len(exactly(summed)) == len(summed), f"a record is there twice: {summed}")
+        told = PlainLedger(7)
+        told.hear(summed)
+        holds(told.keys <= now.keys and told.lost <= now.lost, f"it is summed up what is not so: {summed}")
+        holds(
+            told.limbos <= now.limbos and told.repaired <= now.repaired, f"a boot is summed up that was not: {summed}"
+        )
         random.shuffle(summed)
         for record in summed:
             again.replay(record)

@@ -54,7 +54,7 @@ class PlainLedger:
 
     @property
     def in_limbo(self) -> bool:
-        """"Each lossy boot has a number, and a repair ends its own only", and those before it."""
+        """A repair ends the limbo of its own boot and of those before it, and of none that came later."""
         return any(all(done < boot for done in self.repaired) for boot in self.limbos)
 
     def knows_other(self, key: bytes) -> bool:
