@@ -123,7 +123,7 @@ def _join(random: Random) -> None:
 
 def _some_records(random: Random) -> list[object]:
     def one() -> object:
-        ledger_id, number = random.randrange(3), random.randrange(1, _BOOTS)
+        ledger_id, number = random.randrange(2), random.randrange(1, _BOOTS)
         return random.choice(
             (
                 LimboNoted(ledger_id, number), LimboNoted(ledger_id, number), LimboCleared(ledger_id, number),
@@ -132,7 +132,7 @@ def _some_records(random: Random) -> list[object]:
             )
         )  # fmt: skip
 
-    return [one() for _ in range(random.randrange(9))]
+    return [one() for _ in range(random.randrange(15))]
 
 
 def _count(random: Random) -> None:
