@@ -22,7 +22,7 @@ from bookspark.protocol.bookie.garbage_collection import (
     sort_suspects,
     suspects,
 )
-from bookspark.protocol.bookie.lost_records import LostRecords, lost_records
+from bookspark.protocol.bookie.lost_records import LostRecords, lost_records, skipped_to
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
 from tests.autorecovery.schedules.truth import holds
 
@@ -87,13 +87,26 @@ def _note(random: Random) -> None:
 
 
 def lose_records(random: Random) -> None:
-    """With small numbers in place of a million: which ids are skipped."""
+    """With small numbers in place of a million: which ids are noted, and which are skipped."""
     at_once, beyond, last_of_all = random.choice((1, 6, 9)), random.choice((1, 3)), random.choice((15, 21))
-    given_out = random.randrange(-1, last_of_all)
-    held = random.choices(range(last_of_all + 1), k=random.randrange(5))
-    with mock.patch.multiple(module, IDS_MAX=at_once, BEYOND=beyond, BOOKKEEPERS_LEDGER_ID_MAX=last_of_all):
+    # Users give ids beyond what the counter gave out, and beyond all that it can.
+    counted, given = random.randrange(-1, last_of_all), random.randrange(-1, last_of_all + 9)
+    given_out = random.choice((counted, counted, max(counted, given)))
+    held = random.choices(range(last_of_all + 20), k=random.randrange(5))
+    with mock.patch.multiple(
+        module, IDS_MAX=at_once, BEYOND=beyond, BOOKKEEPERS_LEDGER_ID_MAX=last_of_all, LEDGER_ID_MAX=last_of_all + 10
+    ):
         found = lost_records(iter(held), given_out)
-    near = {one for one in held if one in range(given_out + 1, given_out + at_once + 1)}
-    skipped = {i for one in near for i in range(given_out + 1, one + beyond + 1) if i <= last_of_all}
+        last = None if found is None else skipped_to(found, counted)
+    near = {one for one in held if one in range(given_out + 1, given_out + at_once + 1)} - set(
+        range(last_of_all + 11, 99)
+    )
+    noted = {i for one in near for i in range(given_out + 1, one + beyond + 1) if i <= max(last_of_all, *near)}
     told = set() if found is None else set(range(found.first, found.last + 1))
-    holds(told == skipped, f"{found} is skipped, and it has to be {sorted(skipped)}")
+    holds(near <= told, f"{found} is noted, and {near} are held")
+    holds(not told - noted, f"{found} is noted, of {near}")
+    holds(noted & set(range(last_of_all + 1)) <= told, f"{found} is noted, and bookies that start later hold more")
+    may_come = told & set(range(last_of_all + 1))
+    far = [i for i in may_come if i - counted > at_once + beyond]
+    skipped = max(may_come) if may_come and not far else None
+    holds(last == skipped, f"a counter at {counted} skips to {last} for {found}, and it has to be {skipped}")
