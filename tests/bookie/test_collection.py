@@ -8,6 +8,7 @@ import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.space.garbage_collection import list_ledgers, read_records
+from bookspark.daemon.lost_records import keep_lost_records
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.lost_records import give_up_lost_records, note_lost_records
 from bookspark.metadata.memory.memory_store import MemoryStore
@@ -206,6 +207,21 @@ def test_a_ledger_whose_record_is_lost_is_kept_until_it_is_given_up(storage):
     give_up_lost_records(metadata, (lost,))
     assert storage.collect(metadata) == 1
     assert held_ledgers(storage.storage) == {5, 7}
+
+
+@pytest.mark.parametrize("given", [1_700_000_000, LEDGER_ID_MAX - 7])
+def test_lost_records_far_beyond_the_counter_cost_it_no_ids(storage, given):
+    """Where users give ids, an older copy of the metadata made the counter skip all up to theirs: hours at a bookie's start, and
+    no id was left."""
+    metadata = MemoryStore()
+    metadata.note_given_id(given)
+    assert storage.fence(given + 5) is Status.OK
+    lost = keep_lost_records(storage.storage, metadata)
+    assert lost is not None
+    assert (lost.first, given + 5 in range(lost.first, lost.last + 1)) == (given + 1, True)
+    assert metadata.last_ledger_id() == -1
+    assert metadata.highest_ledger_id() == lost.last
+    assert keep_lost_records(storage.storage, metadata) is None
 
 
 def test_nothing_is_collected_while_nobody_can_tell_which_records_are_lost(storage):

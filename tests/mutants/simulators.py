@@ -12,7 +12,8 @@ did. What can't be imported late is imported here: a process that is forked has 
 ``reading``    random schedules of readers and recoveries (``tests/reading/schedules``): the machines, each step against what the
                answers so far say
 ``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
-``boots``      random schedules of a bookie's boots (``tests/bookie/boots``): the decisions over directories on paper
+``boots``      random schedules of a bookie's boots (``tests/bookie/boots``): the decisions over directories on paper; and each
+               decision of a bookie alone, beside the same kept id by id (``tests/bookie/paper``)
 =============  =====================================================================================================
 """
 
@@ -32,6 +33,7 @@ from bookspark.simulation.simulation_options import CrashLoses
 from tests.autorecovery.schedules import run as repairs
 from tests.bookie import boots
 from tests.bookie.histories import failure_of, stepped
+from tests.bookie.paper import run as decided
 from tests.bookie.stories import TROUBLES, drawn_story
 from tests.logs.paper import run as paper
 from tests.logs.schedules.run import Kind, run
@@ -153,6 +155,12 @@ def _histories() -> Iterator[Outcome]:
 
 def _boots() -> Iterator[Outcome]:
     for seed in count():
+        try:
+            decided.run(seed)
+        except AssertionError as error:
+            yield "on paper", str(error) or "AssertionError"
+        else:
+            yield "on paper", ""
         yield "boots", boots.failure_of(seed).partition(";")[0]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bookspark.protocol.bookie.garbage_collection import sort_suspects
-from bookspark.protocol.bookie.lost_records import BEYOND, IDS_MAX, LostRecords, lost_records
-from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX
+from bookspark.protocol.bookie.lost_records import BEYOND, IDS_MAX, LostRecords, lost_records, skipped_to
+from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX, LEDGER_ID_MAX
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,31 @@ from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX
 )
 def test_what_is_held_beyond_what_was_given_out_is_lost_and_a_far_id_is_not(held, given_out, expected):
     assert lost_records(held, given_out) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "held", "expected"),
+    [
+        (1_700_000_000, 1_700_000_050, LostRecords(1_700_000_001, 1_700_000_050 + BEYOND)),
+        (5_000_000_000, 5_000_000_005, LostRecords(5_000_000_001, 5_000_000_005)),
+        (LEDGER_ID_MAX - 1, LEDGER_ID_MAX, LostRecords(LEDGER_ID_MAX, LEDGER_ID_MAX)),
+    ],
+)
+def test_ids_that_users_gave_far_beyond_the_counter_are_noted_and_cost_it_none_of_its_own(given, held, expected):
+    lost = lost_records([held], given)
+    assert lost == expected
+    assert skipped_to(lost, 7) is None
+
+
+def test_an_id_that_no_ledger_can_have_is_not_noted_as_lost():
+    assert lost_records([LEDGER_ID_MAX + 1], LEDGER_ID_MAX - 1) is None
+
+
+def test_the_counter_skips_what_is_near_it_and_no_id_that_it_can_not_give_out():
+    assert skipped_to(LostRecords(8, 7 + IDS_MAX + BEYOND), 7) == 7 + IDS_MAX + BEYOND
+    last = BOOKKEEPERS_LEDGER_ID_MAX
+    assert skipped_to(LostRecords(last - 5, last + 5), last - 9) == last
+    assert skipped_to(LostRecords(last + 1, last + 5), last - 9) is None
 
 
 def test_a_ledger_whose_record_is_lost_is_never_asked_for():

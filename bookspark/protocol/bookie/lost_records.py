@@ -12,7 +12,9 @@ Bookies start one after the other, and one that starts later may hold somewhat h
 too, so that no ledger gets one of these in between.
 
 What is further away than IDS_MAX is not skipped, because that would cost the counter too many of its 2³¹ ids. Nobody's
-metadata lost so many ledgers; a stranger can send such an id. It is kept, and told of, as before.
+metadata lost so many ledgers; a stranger can send such an id. It is kept, and told of, as before. Ids that users give may be far
+beyond the counter, or beyond all that it can give out. Lost records among these are noted, and count as given by a user; the
+counter stays.
 
 BookKeeper deletes the entries of such ledgers, or mixes them with those of the ledgers that get their ids.
 """
@@ -22,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX
+from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX, LEDGER_ID_MAX
 
 IDS_MAX = 1_000_000
 """So many ids are skipped at once, at most."""
@@ -38,9 +40,16 @@ class LostRecords(NamedTuple):
 
 
 def lost_records(held: Iterable[int], given_out: int) -> LostRecords | None:
-    """What is to be noted and skipped; None: nothing is lost. ``held``: ids of which the bookie holds something. ``given_out``:
+    """What is to be noted; None: nothing is lost. ``held``: ids of which the bookie holds something. ``given_out``:
     the highest id that the metadata gave out, or has, by a look that began after the bookie had stopped taking requests."""
-    near = [ledger_id for ledger_id in held if given_out < ledger_id <= given_out + IDS_MAX]
+    near = [ledger_id for ledger_id in held if given_out < ledger_id <= min(given_out + IDS_MAX, LEDGER_ID_MAX)]
     if not near:
         return None
-    return LostRecords(given_out + 1, min(max(near) + BEYOND, BOOKKEEPERS_LEDGER_ID_MAX))
+    highest = max(near)
+    return LostRecords(given_out + 1, max(highest, min(highest + BEYOND, BOOKKEEPERS_LEDGER_ID_MAX)))
+
+
+def skipped_to(lost: LostRecords, counted: int) -> int | None:
+    """Up to which id the counter skips, because of these; None: it stays. ``counted``: the id that it gave out last."""
+    last = min(lost.last, BOOKKEEPERS_LEDGER_ID_MAX)
+    return last if lost.first <= last <= counted + IDS_MAX + BEYOND else None
