@@ -123,7 +123,8 @@ class EnsembleChanges:
             self._missed.pop(bookie, None)
 
     def due(self, metadata: LedgerMetadata, copies: int, gives_up: bool) -> frozenset[str]:
-        """The bookies that ought to be replaced now."""
+        """The bookies that ought to be replaced now, besides those that leave already. Those for which there were no others wait
+        for the end of a change that is under way."""
         if not self.failed:
             return self.failed
         waits = self.mode is ChangeMode.DELAYED and not self.read_only
@@ -131,7 +132,7 @@ class EnsembleChanges:
             return frozenset()
         if self.failed <= self.put_off and not (gives_up and quorum_lost(metadata, self.unusable, copies)):
             return frozenset()
-        return self.failed
+        return self.failed - self.replaced - self.put_off if self.replaced else self.failed
 
     def news(self) -> None:
         """There may be bookies by now that were missing before."""

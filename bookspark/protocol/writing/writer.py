@@ -306,10 +306,7 @@ class LedgerWriter:
         if self.state not in (State.OPEN, State.CLOSING) or (self.state is State.CLOSING and not self.cursors.pending):
             return frozenset()
         due = self._changes.due(self.metadata, self._copies, self._replication.gives_up)
-        leaving = self._changes.replaced
-        holders = self.cursors.confirmed_holders(self._adds.durability, leaving)
-        # Those for which there were no others wait for the next change.
-        due -= leaving | self._changes.put_off if leaving else leaving
+        holders = self.cursors.confirmed_holders(self._adds.durability, self._changes.replaced)
         return self._replication.replaceable(due, holders, self.metadata)
 
     def _bookies_chosen(self, event: act.BookiesChosen) -> list[Action]:
