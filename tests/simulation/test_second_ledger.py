@@ -135,6 +135,12 @@ def test_its_moves_are_told():
     assert any("ledger 8: the writer appends e0" in line for line in told)
 
 
+def test_a_writer_may_be_fenced_by_a_boot_that_lost_what_was_the_other_ledgers():
+    """A bookie in limbo fences every ledger that it may have had. It was told as a violation, of the second ledger only."""
+    assert RandomSchedules({}).schedule(500_005_010)[2] is None
+    assert TwoLedgers(SimulationOptions(second_ledger=True)).second.options.second_ledger, "so its checkers know"
+
+
 def test_an_exhaustive_search_says_that_it_has_no_second_ledger():
     with pytest.raises(ConfigurationError, match="--second-ledger"):
         Exhaustive(SimulationOptions(second_ledger=True))

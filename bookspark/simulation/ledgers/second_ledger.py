@@ -58,7 +58,6 @@ class TwoLedgers(World):
         super().__init__(options)
         little = replace(
             options,
-            second_ledger=False,
             entries=min(options.entries, _ENTRIES_MAX),
             recoverers=1,
             readers=0,
