@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bookspark.protocol.ledger.actions import DeadlinePassed
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.simulation.search.random_schedules import RandomSchedules
 
@@ -29,3 +30,8 @@ def test_a_writer_that_goes_on_when_its_time_is_over_is_found(monkeypatch: pytes
     assert violation is not None
     assert violation.invariant == "no_machine_fails"
     assert "was told DeadlinePassed, and has not ended" in violation.what
+
+
+def test_a_writer_gives_up_for_the_bookies_that_it_wrote_to_and_not_for_those_of_the_record_that_it_finds() -> None:
+    """Repair had put others in their place by then. It was told as a violation."""
+    assert RandomSchedules({"ledger_type": LedgerType.VD_JOURNAL}).schedule(500_040_035)[2] is None

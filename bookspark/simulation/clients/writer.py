@@ -150,8 +150,11 @@ class WriterClient(Client):
                 self.may_retry = True
             case BookiesChanged():
                 self.may_retry = False
-        ensemble = self._ensemble
+        before, ensemble = self.machine and self.machine.metadata, self._ensemble
         step = super().step(event, options)
+        if self.outcome:
+            self._may_have_given_up(before)
+            self.failed = ()
         if self.machine is not None and self._ensemble != ensemble:
             if EnsembleChanged(self.machine.metadata, self.machine.version) not in step[1]:
                 self.defect = "its ensemble is another one, and it told nobody"
@@ -214,15 +217,7 @@ class WriterClient(Client):
             self.last_add_fully_replicated = action.last_add_fully_replicated
 
     def _end(self, action: Finish | Fail) -> None:
-        if isinstance(action, Fail) and isinstance(action.error, NotEnoughBookiesError):
-            metadata = self.machine.metadata
-            sets = [
-                metadata.write_set_of(metadata.last_fragment.first_entry_id + i) for i in range(metadata.ensemble_size)
-            ]
-            if all(len({*one} - {*self.failed}) >= metadata.ack_quorum for one in sets):
-                self.defect = f"it gave up, and only {', '.join(self.failed) or 'nobody'} had failed"
         super()._end(action)
-        self.failed = ()
         self.told_end = self._end_of(action)
         if self.told_end is not None:
             self._leaves_out(self.last_add_pushed - min(self.told_end[0], self.last_add_acknowledged))
@@ -232,6 +227,14 @@ class WriterClient(Client):
         self.may_retry = self.may_abandon = False
         self.tells_left = self.hold_ups_left = 0
         self.left = ()
+
+    def _may_have_given_up(self, metadata: LedgerMetadata | None) -> None:
+        """Who gives up lacks an ack quorum, of the bookies that it wrote to: the record with which it ends may name others."""
+        if metadata is None or self.outcome != NotEnoughBookiesError.__name__:
+            return
+        sets = [metadata.write_set_of(metadata.last_fragment.first_entry_id + i) for i in range(metadata.ensemble_size)]
+        if all(len({*one} - {*self.failed}) >= metadata.ack_quorum for one in sets):
+            self.defect = f"it gave up, and only {', '.join(self.failed) or 'nobody'} had failed"
 
     def _is_news(self, told: int, before: int) -> None:
         if told <= before:
