@@ -618,3 +618,17 @@ def test_what_an_idle_writer_remembers_of_failed_bookies_is_small():
     finally:
         tracemalloc.stop()
     assert each < 400
+
+
+def test_a_bookie_that_is_pinned_is_replaced_once_others_have_what_only_it_had():
+    """Only when entries were fully replicated was it looked whether one may go: the copy that set it free came to nothing, and the
+    close waited until its deadline."""
+    pair = LedgerPair(guaranteed=True, changes=ChangeMode.AT_ONCE)
+    pair.append(2)
+    pair.writer.answers("b1", 0)
+    pair.writer.answers("b2", 0, 1)
+    pair.writer.answers("b3", 1)
+    pair.writer.refuses("b3", 0)
+    assert pair.writer.wanted == [], "e1 would have one copy"
+    pair.writer.answers("b1", 1)
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]

@@ -272,9 +272,9 @@ class LedgerWriter:
         if leaving and self._replication.withholds_adds:
             return []
         actions = self._adds.advance(leaving)
-        if self._adds.cursors.released == released:
+        if self._adds.cursors.released == released and not self._changes.failed:
             return actions
-        # Bookies that were pinned may be replaced now.
+        # Bookies that were pinned may be replaced now, by a copy of what they pinned or as nobody waits for it any more.
         return [*actions, *self._change_if_due(), *self._close_when_idle()]
 
     # -- VD ledgers
