@@ -621,8 +621,8 @@ def test_what_an_idle_writer_remembers_of_failed_bookies_is_small():
 
 
 def test_a_bookie_that_is_pinned_is_replaced_once_others_have_what_only_it_had():
-    """Only when entries were fully replicated was it looked whether one may go: the copy that set it free came to nothing, and the
-    close waited until its deadline."""
+    """It was looked at only when entries were fully replicated. The copy that set it free was no such step, and the close waited
+    until its deadline."""
     pair = LedgerPair(guaranteed=True, changes=ChangeMode.AT_ONCE)
     pair.append(2)
     pair.writer.answers("b1", 0)
