@@ -399,6 +399,17 @@ class TestClose:
         assert pair.writer.closed.last_entry_id == 1
         assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b1", "b2", "b4")))
 
+    def test_a_change_that_nothing_waited_for_is_followed_by_the_close(self):
+        pair = LedgerPair()
+        pair.append()
+        pair.writer.answers("b1", 0)
+        pair.writer.answers("b2", 0)
+        pair.writer.refuses("b3", 0)
+        pair.writer.step(Close())
+        pair.change_ensemble("b4")
+        pair.writer.writes()
+        assert pair.writer.closed.last_entry_id == 0
+
     def test_a_closing_ledger_without_pending_adds_changes_no_ensemble(self):
         pair = LedgerPair()
         pair.append()

@@ -8,7 +8,9 @@ from bookspark.protocol.ledger.actions import SendSync, SyncReport
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.protocol.writing.durability import Volatile
+from bookspark.protocol.writing.writer_events import Close, PassedOver, Sync
 from bookspark.protocol.writing.writer_state import PendingAdd
+from tests.protocol.ledger_pair import LedgerPair
 from tests.protocol.ledgers import metadata
 
 ALL = ("b1", "b2", "b3")
@@ -89,3 +91,36 @@ def test_a_bookie_syncs_again_if_it_has_the_next_entry_up_to_the_goal(adds: list
     synced(volatile, "b1", 5)
     volatile.sync_answered("b1")
     assert volatile.sync_rest("b1", adds) == ([SendSync(("b1",), Assignment(0))] if asked else [])
+
+
+def test_a_sync_that_the_user_asks_for_is_sent_once_all_that_was_appended_is_acknowledged() -> None:
+    pair = LedgerPair(volatile=True, sync_bytes=10**9)
+    pair.append()
+
+    def syncs() -> list[str]:
+        return sorted(bookie for bookie, request in pair.writer.sent if isinstance(request, SendSync))
+
+    pair.writer.step(Sync())
+    assert syncs() == []
+    pair.writer.answers("b1", 0)
+    assert syncs() == []
+    pair.writer.answers("b2", 0)
+    assert syncs() == ["b1", "b2", "b3"]
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_bookie_whose_adds_were_dropped_is_passed_over_also_while_the_ledger_closes(closing: bool) -> None:
+    pair = LedgerPair(volatile=True, sync_bytes=1)
+    pair.append()
+    for bookie in ("b1", "b2"):
+        pair.writer.answers(bookie, 0)
+    for bookie in ("b1", "b2"):
+        pair.writer.answers(bookie)
+    assert pair.writer.confirmed == 0
+    pair.append()
+    if closing:
+        pair.writer.step(Close())
+    adds = pair.writer.machine._adds
+    assert adds.volatile.grouped(("b3",)) == [(Assignment(0), ("b3",))]
+    pair.writer.step(PassedOver("b3"))
+    assert adds.volatile.grouped(("b3",)) == [(Assignment(1), ("b3",))]

@@ -30,7 +30,7 @@ def test_random_schedules_of_all_modes_violate_nothing():
 
 
 def test_a_schedule_is_a_function_of_its_seed_in_any_process():
-    command = [sys.executable, "-m", "bookspark.cli.main", "simulate", "--random", "400", "--seed", "1"]
+    command = [sys.executable, "-m", "bookspark.cli.main", "simulate", "--random", "2000", "--seed", "1"]
     command += ["--no-limbo", "--ensemble", "2", "--crash-loses", "everything"]
     runs = [
         subprocess.run(command, capture_output=True, timeout=600, env={**os.environ, "PYTHONHASHSEED": hash_seed})
@@ -41,13 +41,13 @@ def test_a_schedule_is_a_function_of_its_seed_in_any_process():
 
 
 def test_a_failing_schedule_is_replayed_by_its_seed_alone():
-    failure = RandomSchedules(NO_LIMBO).run(400, seed=1).failure
+    failure = RandomSchedules(NO_LIMBO).run(2000, seed=1).failure
     again = RandomSchedules(NO_LIMBO).run(1, seed=failure.seed).failure
     assert tell(again.world, again.moves) == tell(failure.world, failure.moves)
 
 
 def test_what_is_left_of_a_story_is_needed():
-    failure = RandomSchedules(NO_LIMBO).run(400, seed=1).failure
+    failure = RandomSchedules(NO_LIMBO).run(2000, seed=1).failure
     assert len(failure.moves) < failure.moves_before
     assert len(tell(failure.world, failure.moves)) == len(failure.moves) + 1
     assert shrink(failure.world, failure.moves, failure.violation) == list(failure.moves)
