@@ -71,7 +71,7 @@ def found(schedules: int) -> dict[str, Any]:
         one = Exhaustive(options)
         result = one.run()
         told[f"exhaustive: {name}"] = result.states, result.finished, tell(one.world, result.moves)
-    failure = RandomSchedules(SHRUNK).run(400, seed=1).failure
+    failure = RandomSchedules(SHRUNK).run(2000, seed=1).failure
     assert failure is not None
     told["shrunk"] = failure.seed, failure.moves_before, failure.violation, tell(failure.world, failure.moves)
     return told
