@@ -3,7 +3,6 @@
 # ruff: noqa: B023  (each function is called before its loop goes on)
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import pairwise, product
 from random import Random
@@ -18,26 +17,7 @@ from bookspark.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_
 from bookspark.bookie.space.choosing import LogUse, choose
 from bookspark.bookie.space.pacing import Rounds, rate
 from bookspark.errors import ConfigurationError
-from bookspark.testing.faulty_files import FaultyFileSystem
-from bookspark.testing.memory_files import MemoryFileSystem
-from tests.bookie.told.telling import Telling, ToldFiles
-
-
-def attempt(telling: Telling, what: str, call: Callable[[], object]) -> Any:
-    """Make a call, and tell what it came to."""
-    try:
-        value = call()
-    except Exception as error:
-        telling.line(f"{'    ' * telling.brief}{what}: {type(error).__name__} {error}")
-        return None
-    telling.line(f"{'    ' * telling.brief}{what}: {value}")
-    return value
-
-
-def _files(telling: Telling, *rules: str) -> tuple[MemoryFileSystem, FaultyFileSystem, ToldFiles]:
-    disk = MemoryFileSystem("/a", "/a/logs")
-    faults = FaultyFileSystem(disk, *rules)
-    return disk, faults, ToldFiles(telling, faults)
+from tests.bookie.told.telling import Telling, attempt, told_files
 
 
 def story_of_choices(telling: Telling) -> None:
@@ -118,7 +98,7 @@ def story_of_files(telling: Telling) -> None:
         "sync_directory * 1..2 too-many-files",
         "sync_directory * 1..3 too-many-files",
     ):
-        disk, faults, files = _files(telling)
+        disk, faults, files = told_files(telling)
         for content in (b"old", b"new"):
             attempt(telling, f"replace {rule}", lambda: replace_file(files, "/a/x", [content, b"!"]))
             if rule:
@@ -136,7 +116,7 @@ def story_of_files(telling: Telling) -> None:
 
     for _ in range(4):
         attempt(telling, "with a descriptor", lambda: with_descriptor(call))
-    disk, faults, files = _files(telling)
+    disk, faults, files = told_files(telling)
     attempt(telling, "uncached", lambda: uncached(files, "/a/none"))
     disk.open("/a/y", create=True)
     attempt(telling, "uncached", lambda: uncached(files, "/a/y"))

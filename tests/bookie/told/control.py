@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 from unittest.mock import patch
 
 from crc32c import crc32c
@@ -34,28 +32,8 @@ from bookspark.protocol.bookie.bookie_ledger import (
 )
 from bookspark.protocol.bookie.garbage_collection import CollectionNoted
 from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
-from bookspark.testing.faulty_files import FaultyFileSystem
-from bookspark.testing.memory_files import MemoryFileSystem
 from tests.bookie.kit import KEY
-from tests.bookie.told.telling import Telling, ToldFiles, digest
-
-
-def attempt(telling: Telling, what: str, call: Callable[[], object]) -> Any:
-    """Make a call, and tell what it came to."""
-    try:
-        value = call()
-    except Exception as error:
-        telling.line(f"{'    ' * telling.brief}{what}: {type(error).__name__} {error}")
-        return None
-    telling.line(f"{'    ' * telling.brief}{what}: {value}")
-    return value
-
-
-def _files(telling: Telling, *rules: str) -> tuple[MemoryFileSystem, FaultyFileSystem, ToldFiles]:
-    disk = MemoryFileSystem("/a", "/a/logs")
-    faults = FaultyFileSystem(disk, *rules)
-    return disk, faults, ToldFiles(telling, faults)
-
+from tests.bookie.told.telling import Telling, attempt, digest, told_files
 
 _RECORDS = [
     MasterKeyNoted(5, KEY),
@@ -110,7 +88,7 @@ def story_of_control_logs(telling: Telling) -> None:
             elif what == "middle zeros" and len(starts) > 2:
                 changed[starts[1] : starts[2]] = bytes(starts[2] - starts[1])
             for noted, number in ((len(content), 6), (at, 2), (0, 0), (None, None), (len(content) + 9, 9)):
-                disk, _, files = _files(telling)
+                disk, _, files = told_files(telling)
                 telling.muted = True
                 file = disk.open("/a/control.log", create=True)
                 file.write([bytes(changed)], 0)
@@ -153,7 +131,7 @@ def story_of_control_logs(telling: Telling) -> None:
         "rename * 1 io-error",
     ):
         telling.section(rule or "no fault")
-        _, faults, files = _files(telling)
+        _, faults, files = told_files(telling)
         control = ControlLog(files, "/a")
         attempt(telling, "begin", lambda: control.begin([encode_records([FenceNoted(1)])], control.scan(), 1))
         attempt(telling, "append", lambda: control.append(numbered[1], 2))

@@ -5,34 +5,13 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 from crc32c import crc32c
 
 from bookspark.bookie.disk.checkpoint import Part, Snapshot, _decode_2, read_checkpoint, remove_parts, write_checkpoint
 from bookspark.bookie.disk.index import ChangingRows, location
-from bookspark.testing.faulty_files import FaultyFileSystem
-from bookspark.testing.memory_files import MemoryFileSystem
-from tests.bookie.told.telling import Telling, ToldFiles
-
-
-def attempt(telling: Telling, what: str, call: Callable[[], object]) -> Any:
-    """Make a call, and tell what it came to."""
-    try:
-        value = call()
-    except Exception as error:
-        telling.line(f"{'    ' * telling.brief}{what}: {type(error).__name__} {error}")
-        return None
-    telling.line(f"{'    ' * telling.brief}{what}: {value}")
-    return value
-
-
-def _files(telling: Telling, *rules: str) -> tuple[MemoryFileSystem, FaultyFileSystem, ToldFiles]:
-    disk = MemoryFileSystem("/a", "/a/logs")
-    faults = FaultyFileSystem(disk, *rules)
-    return disk, faults, ToldFiles(telling, faults)
+from tests.bookie.told.telling import Telling, attempt, told_files
 
 
 def story_of_checkpoints(telling: Telling) -> None:
@@ -48,7 +27,7 @@ def story_of_checkpoints(telling: Telling) -> None:
         made.end()
         return made
 
-    disk, faults, files = _files(telling)
+    disk, faults, files = told_files(telling)
     parts: list[Part] = []
     steps = [
         ([snapshot({n: [0, 2] for n in range(4, 40)}, whole=True)], ""),

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable
 from itertools import product
 from random import Random
-from typing import Any
 
 from crc32c import crc32c
 
@@ -30,29 +29,10 @@ from bookspark.protocol.bookie.bookie_ledger import (
     FenceNoted,
     LastAddConfirmedNoted,
 )
-from bookspark.testing.faulty_files import FaultyFileSystem
-from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.entry_batch import encode_entries
 from bookspark.wire.header import Header, Kind
 from tests.bookie.kit import KEY, entries
-from tests.bookie.told.telling import Telling, ToldFiles, digest
-
-
-def attempt(telling: Telling, what: str, call: Callable[[], object]) -> Any:
-    """Make a call, and tell what it came to."""
-    try:
-        value = call()
-    except Exception as error:
-        telling.line(f"{'    ' * telling.brief}{what}: {type(error).__name__} {error}")
-        return None
-    telling.line(f"{'    ' * telling.brief}{what}: {value}")
-    return value
-
-
-def _files(telling: Telling, *rules: str) -> tuple[MemoryFileSystem, FaultyFileSystem, ToldFiles]:
-    disk = MemoryFileSystem("/a", "/a/logs")
-    faults = FaultyFileSystem(disk, *rules)
-    return disk, faults, ToldFiles(telling, faults)
+from tests.bookie.told.telling import Telling, attempt, digest, told_files
 
 
 def story_of_notes_and_markers(telling: Telling) -> None:
@@ -74,7 +54,7 @@ def story_of_notes_and_markers(telling: Telling) -> None:
             struct.pack("<qII", 9, crc32c(struct.pack("<qqq", 3, 1, 9)), 0),
             struct.pack("<qII", 9, crc32c(struct.pack("<qqq", 3, 77, 9)), 5),
         ):
-            disk, _, files = _files(telling)
+            disk, _, files = told_files(telling)
             telling.muted = True
             if content is not None:
                 disk.open("/a/note", create=True).write([content + tail], 0)
@@ -100,7 +80,7 @@ def story_of_notes_and_markers(telling: Telling) -> None:
                 f"    {name} {len(tail)} {digest(tail)}: {', '.join(found)} {[check and check.what for check in checks]}"
             )
     telling.section("written")
-    _, faults, files = _files(telling)
+    _, faults, files = told_files(telling)
     note = SyncedNote(files, "/a/note", 3)
     for step in (
         lambda: note.write(5),
@@ -121,7 +101,7 @@ def story_of_notes_and_markers(telling: Telling) -> None:
         attempt(telling, "step", step)
         telling.note(f"written {note.is_written}")
     for position, size in ((5, 9), (9, 9), (12, 9), (None, 9), (5, None)):
-        disk, _, files = _files(telling)
+        disk, _, files = told_files(telling)
         if size is not None:
             disk.open("/a/file", create=True).write([bytes(size)], 0)
         note = SyncedNote(files, "/a/note", 3)
@@ -131,7 +111,7 @@ def story_of_notes_and_markers(telling: Telling) -> None:
     telling.section("markers")
     for boot_id, content in product(("", "boot-1"), (None, b"", b"boot-1", b"boot-0", b"lost", b"fences lost")):
         telling.section(f"{boot_id} {content!r}")
-        disk, faults, files = _files(telling)
+        disk, faults, files = told_files(telling)
         if content is not None:
             disk.open("/a/unclean", create=True).write([content], 0)
         marker = UncleanMarker(files, "/a", boot_id)

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 from unittest.mock import patch
 
 from bookspark.bookie.checks import check_rewritten_log
@@ -14,35 +12,16 @@ from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.rewritten_block import encode_block, parse_block, parse_block_prefix, plain_frame, runs
 from bookspark.bookie.disk.rewritten_log import BadPart, adopt, rewritten_numbers, scan_rewritten
 from bookspark.bookie.space.rewriting import Job, LedgerFacts, SealedLog, rewrite
-from bookspark.testing.faulty_files import FaultyFileSystem
-from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Header, Kind
 from bookspark.wire.messages import Ranges
 from tests.bookie.kit import KEY
 from tests.bookie.told.scans import _frames
-from tests.bookie.told.telling import Telling, ToldFiles, digest
-
-
-def attempt(telling: Telling, what: str, call: Callable[[], object]) -> Any:
-    """Make a call, and tell what it came to."""
-    try:
-        value = call()
-    except Exception as error:
-        telling.line(f"{'    ' * telling.brief}{what}: {type(error).__name__} {error}")
-        return None
-    telling.line(f"{'    ' * telling.brief}{what}: {value}")
-    return value
-
-
-def _files(telling: Telling, *rules: str) -> tuple[MemoryFileSystem, FaultyFileSystem, ToldFiles]:
-    disk = MemoryFileSystem("/a", "/a/logs")
-    faults = FaultyFileSystem(disk, *rules)
-    return disk, faults, ToldFiles(telling, faults)
+from tests.bookie.told.telling import Telling, attempt, digest, told_files
 
 
 def story_of_rewritten_logs(telling: Telling) -> None:
-    disk, faults, files = _files(telling)
+    disk, faults, files = told_files(telling)
     frames = _frames([(5, 0, 1), (5, 4, 6), (5, 7, 7), (6, 3, 3), (7, 0, 9), (7, 20, 21)], 60)
     content = SCHEMA + b"".join(frames)
     disk.open("/a/logs/00000001.arrows", create=True).write([content], 0)

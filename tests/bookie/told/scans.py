@@ -3,39 +3,20 @@
 # ruff: noqa: B023  (each function is called before its loop goes on)
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from itertools import product
-from typing import Any
 from unittest.mock import patch
 
 from bookspark.bookie.checks import check_entry_log
 from bookspark.bookie.disk.entry_log import EntryLog, log_numbers
 from bookspark.bookie.disk.log_scan import SCHEMA, filler, read_frames, read_tolerant, scan_log
-from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.entry_batch import EntryBatch, encode, encode_entries
 from bookspark.wire.header import Header, Kind
 from tests.bookie.kit import KEY, entries
-from tests.bookie.told.telling import Telling, ToldFiles, digest
-
-
-def attempt(telling: Telling, what: str, call: Callable[[], object]) -> Any:
-    """Make a call, and tell what it came to."""
-    try:
-        value = call()
-    except Exception as error:
-        telling.line(f"{'    ' * telling.brief}{what}: {type(error).__name__} {error}")
-        return None
-    telling.line(f"{'    ' * telling.brief}{what}: {value}")
-    return value
-
-
-def _files(telling: Telling, *rules: str) -> tuple[MemoryFileSystem, FaultyFileSystem, ToldFiles]:
-    disk = MemoryFileSystem("/a", "/a/logs")
-    faults = FaultyFileSystem(disk, *rules)
-    return disk, faults, ToldFiles(telling, faults)
+from tests.bookie.told.telling import Telling, ToldFiles, attempt, digest, told_files
 
 
 def _frames(ids: Iterable[tuple[int, int, int]], payload: int = 40) -> list[bytes]:
@@ -93,7 +74,7 @@ def _scanned_logs(name: str, telling: Telling) -> None:
         telling.section(name)
         for what, content in changes.items():
             telling.section(f"{name}: {what}")
-            disk, faults, files = _files(telling)
+            disk, faults, files = told_files(telling)
             file = files.open("/a/logs/00000001.arrows", create=True)
             file.write([content], 0)
             telling._notes.clear()
@@ -158,7 +139,7 @@ def story_of_frames_that_are_wrong_inside(telling: Telling) -> None:
             column[: 8 * count] if number < 4 else column[: 4 * (count + 1)] for number, column in enumerate(columns)
         ]
         frame = encode(Header(Kind.ADD, 0, *wrong, master_key=KEY), columns, payload, value)
-        disk, _, _ = _files(telling)
+        disk, _, _ = told_files(telling)
         disk.open("/a/x", create=True).write([SCHEMA + bytes(frame)], 0)
         attempt(telling, f"wrong inside {wrong}", lambda: [tuple(one)[1:] for one in check_entry_log(disk, "/a/x", 0)])
     for size in (len(plain[0]), 2 * len(plain[0]), (1 << 20) + 5000, 2 << 20):
@@ -169,7 +150,7 @@ def story_of_logs_without_files(telling: Telling) -> None:
     telling.brief = True
     for note, begun, covered in product((None, b"", bytes(16), 0, 500), (False, True), (0, 600)):
         telling.section(f"{note!r} {begun} {covered}")
-        disk, _, files = _files(telling)
+        disk, _, files = told_files(telling)
         log = EntryLog(files, "/a", 1)
         if isinstance(note, bytes):
             disk.open("/a/logs/00000001.synced", create=True).write([note], 0)
@@ -196,7 +177,7 @@ def story_of_logs_without_files(telling: Telling) -> None:
         "unlink * 1 io-error",
     ):
         telling.section(rule or "no fault")
-        disk, _, files = _files(telling, *([rule] if rule else []))
+        disk, _, files = told_files(telling, *([rule] if rule else []))
         log = EntryLog(files, "/a", 7)
         frames = _frames([(5, 0, 0), (5, 1, 1)])
         for what, call in (

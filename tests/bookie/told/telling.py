@@ -18,6 +18,8 @@ from unittest.mock import patch
 
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.disk.file_system import File, FileSystem
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.entry_batch import Buffer
 from tests.bookie.stepped import AtOnce, without_threads
 
@@ -159,6 +161,17 @@ def told(telling: Telling, what: str, call: Callable[[], Any]) -> Any:
     return result
 
 
+def attempt(telling: Telling, what: str, call: Callable[[], object]) -> Any:
+    """Make a call, and tell what it came to."""
+    try:
+        value = call()
+    except Exception as error:
+        telling.line(f"{'    ' * telling.brief}{what}: {type(error).__name__} {error}")
+        return None
+    telling.line(f"{'    ' * telling.brief}{what}: {value}")
+    return value
+
+
 class ToldFiles:
     """A file system that tells what is done to its files. What is only asked is not told, and what is read goes into digests."""
 
@@ -194,6 +207,13 @@ class ToldFiles:
 
     def total_bytes(self, path: str) -> int:
         return self._inner.total_bytes(path)
+
+
+def told_files(telling: Telling, *rules: str) -> tuple[MemoryFileSystem, FaultyFileSystem, ToldFiles]:
+    """A disk in memory, the same with faults by ``rules``, and that one told."""
+    disk = MemoryFileSystem("/a", "/a/logs")
+    faults = FaultyFileSystem(disk, *rules)
+    return disk, faults, ToldFiles(telling, faults)
 
 
 class _Logged(logging.Handler):
