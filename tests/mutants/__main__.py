@@ -1,173 +1,232 @@
-"""``scripts/mutants``: are wrong protocols and wrong drivers found? One line of JSON for each mutant, and a table at the end.
+"""``scripts/mutants``: which wrong products do the tests find?
 
-Exit status: 0 if all that are no equivalents were found, 1 if some survived, 2 for wrong arguments or for tests that fail without
-a mutant.
+    scripts/mutants draw [--count 100] [--seed 41]   draw mutants, and write their patches to tests/mutants/drawn.diff
+    scripts/mutants judge --out FILE                 judge these patches, one line of JSON each; goes on where FILE ends
+
+A mutant is judged in a git worktree of its own: the patch is applied, and the tests that reach its line run until the first that
+fails. ``scripts/coverage`` says which tests reach which line. A failure counts if the same test passes without the patch. The
+nearest and quickest tests come first, up to a number of seconds; a mutant that outlives them survives.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
-import math
 import os
 import re
+import signal
+import sqlite3
+import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import pytest
+from coverage.numbits import num_in_numbits
 
-from bookspark.simulation.compiled import use_compiled
-from tests.mutants.changing import PARTS, ROOT, Known, all_mutants
-from tests.mutants.equivalents import equivalents
-from tests.mutants.judging import Judge
-from tests.mutants.simulating import Simulate, is_survivor, table, touching_safety
+from tests.mutants.drawing import Mutant, draw
+
+ROOT = Path(__file__).resolve().parents[2]
+DRAWN = Path(__file__).with_name("drawn.diff")
+COVERAGE = ROOT / ".cache/coverage/data"
+SECONDS = ROOT / ".pytest_cache/v/bookspark/seconds"
+FOLDERS = [
+    f"bookspark/{name}"
+    for name in (
+        "protocol", "bookie", "client", "metadata", "logs", "spark", "autorecovery", "daemon", "why", "changes",
+    )
+]  # fmt: skip
+_HEAD = "# mutant "
+_TESTS_MAX = 400
+_MODULES_MAX = 12
+_TEST_SECONDS_MAX = 90
+_USAGE, _NO_TESTS = 4, 5  # of pytest's exit statuses
+_GONE = re.compile(r"^ERROR: not found: \S+/(tests/\S+)$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
 
 
 def main() -> int:
     options = _arguments()
-    part = PARTS[options.of]
-    before = _verdicts(options.out)
-    verdicts: list[dict[str, Any]] = []
-    stdout = sys.stdout
-
-    def choose() -> Sequence[Known]:
-        return _chosen(all_mutants(part), options, before)
-
-    def told(verdict: dict[str, Any]) -> None:
-        verdicts.append(verdict)
-        line = json.dumps(verdict)
-        print(line, file=stdout, flush=True)
-        if options.out is not None:
-            with options.out.open("a") as out:
-                out.write(line + "\n")
-
-    if options.list:
-        for mutant in choose():
-            print(mutant.name)
+    if options.command == "draw":
+        mutants = draw(ROOT, FOLDERS, options.count, options.seed)
+        DRAWN.write_text("".join(f"{_HEAD}{mutant.name}\n{mutant.patch}" for mutant in mutants), "utf-8")
+        print(f"{len(mutants)} mutants in {DRAWN.relative_to(ROOT)}")
         return 0
-    if options.by_simulate is not None:
-        use_compiled()
-        for verdict in Simulate(options.by_simulate, options.processes).verdicts(choose()):
-            told(verdict)
-        known = {verdict["mutant"]: verdict for verdict in (*before.values(), *verdicts)}
-        print(table(known.values()), file=sys.stderr)
-        return 1 if any(is_survivor(verdict) for verdict in known.values()) else 0
-    judge = Judge(
-        choose,
-        told,
-        seconds=options.seconds,
-        deadline=options.deadline,
-        schedules=options.schedules,
-        processes=options.processes,
-        part=part,
-        reached_at=options.reached,
-    )
-    arguments = ["-p", "no:cacheprovider", "-s", "-q", "--rootdir", str(ROOT)]
-    with redirect_stdout(sys.stderr):
-        status = pytest.main([*arguments, *(str(ROOT / test) for test in options.tests or part.tests)], plugins=[judge])
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        return 2
-    known = {verdict["mutant"]: verdict for verdict in (*before.values(), *verdicts)}
-    _table(known.values())
-    return 1 if any(_is_survivor(verdict) for verdict in known.values()) else 0
+    reached = Reached(options.coverage, options.seconds_of)
+    judged = {verdict["mutant"] for verdict in _lines(options.out)}
+    with tempfile.TemporaryDirectory(prefix="bookspark-mutants-") as folder:
+        tree = Path(folder, "tree")
+        _git(ROOT, "worktree", "add", "--detach", str(tree), "HEAD")
+        try:
+            for mutant in read_mutants(DRAWN):
+                if mutant.name not in judged:
+                    verdict = judge(mutant, tree, reached.tests(mutant), options.seconds)
+                    with options.out.open("a") as out:
+                        out.write(json.dumps(verdict) + "\n")
+                    print(json.dumps(verdict), flush=True)
+        finally:
+            _git(ROOT, "worktree", "remove", "--force", str(tree))
+    verdicts = list(_lines(options.out))
+    killed = sum(verdict["killed"] for verdict in verdicts)
+    print(f"{killed} of {len(verdicts)} mutants were killed")
+    return 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
-    parser.add_argument("--of", choices=PARTS, default="protocol", help="wrong functions of what (default: protocol)")
-    parser.add_argument(
-        "--reached", type=Path, help="which tests reach what: measured if the file does not have it, and added to it"
-    )
-    parser.add_argument("--sample", type=int, help="judge so many mutants (default: all)")
-    parser.add_argument("--seed", type=int, default=1, help="which ones a sample has (default: 1)")
-    parser.add_argument("--only", type=re.compile, help="judge mutants whose name has this regular expression in it")
-    parser.add_argument(
-        "--out", type=Path, help="add the verdicts to this file; what it has already is not judged again"
-    )
-    parser.add_argument("--survivors", action="store_true", help="judge those again that survived in --out")
-    parser.add_argument("--schedules", type=int, default=300, help="random schedules for each mutant (default: 300)")
-    parser.add_argument("--seconds", type=float, default=30, help="how long its tests may take together (default: 30)")
-    parser.add_argument(
-        "--deadline", type=float, default=math.inf, help="end a test after so many seconds (default: its own deadline)"
-    )
-    parser.add_argument(
-        "--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core"
-    )
-    parser.add_argument(
-        "--by-simulate", type=float, metavar="SECONDS",
-        help="judge those of the protocol that touch safety by simulation alone, each for so much processor time",
-    )  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="say which mutants those would be")
-    parser.add_argument("tests", nargs="*", help="default: those that may reach the part")
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description="Which wrong products do the tests find?")
+    commands = parser.add_subparsers(dest="command", required=True)
+    drawing = commands.add_parser("draw")
+    drawing.add_argument("--count", type=int, default=100)
+    drawing.add_argument("--seed", type=int, default=41)
+    judging = commands.add_parser("judge")
+    judging.add_argument("--out", type=Path, required=True, help="a file of JSON lines")
+    judging.add_argument("--seconds", type=float, default=180.0, help="of tests for each mutant (default: 180)")
+    judging.add_argument("--coverage", type=Path, default=COVERAGE, help="what scripts/coverage wrote")
+    judging.add_argument("--seconds-of", type=Path, default=SECONDS, help="how long each module of tests takes")
     return parser.parse_args()
 
 
-def _verdicts(out: Path | None) -> dict[str, dict[str, Any]]:
-    """By the mutant's name; the last one counts."""
-    if out is None or not out.exists():
-        return {}
-    return {verdict["mutant"]: verdict for verdict in map(json.loads, out.read_text().splitlines())}
+def read_mutants(path: Path) -> Iterator[Mutant]:
+    for text in path.read_text("utf-8").split(_HEAD)[1:]:
+        name, _, patch = text.partition("\n")
+        place = name.split()[0].split(":")
+        yield Mutant(name, place[0], int(place[1]), patch)
 
 
-def _chosen(mutants: Sequence[Known], options: argparse.Namespace, before: dict[str, Any]) -> Sequence[Known]:
-    if options.survivors:
-        survived = _is_survivor if options.by_simulate is None else is_survivor
-        return [mutant for mutant in mutants if mutant.name in before and survived(before[mutant.name])]
-    if options.by_simulate is not None:
-        mutants = touching_safety(mutants)
-    if options.only is not None:
-        mutants = [mutant for mutant in mutants if options.only.search(mutant.name)]
-    if options.sample is not None:
-        mutants = Random(options.seed).sample(mutants, min(options.sample, len(mutants)))
-    return [mutant for mutant in mutants if mutant.name not in before]
+class Reached:
+    """Which tests reach a line, by the contexts of ``tests.covering``."""
+
+    def __init__(self, data: Path, seconds: Path) -> None:
+        self._data = sqlite3.connect(f"file:{data}?mode=ro", uri=True)
+        self._seconds: dict[str, float] = json.loads(seconds.read_text()) if seconds.exists() else {}
+
+    def tests(self, mutant: Mutant) -> list[list[str]]:
+        """Lists of test ids, one list a run of pytest: first tests that reach the line in their own process, then modules whose
+        processes reach it."""
+        contexts = self._contexts(mutant.path, _statement(mutant)) or self._contexts(mutant.path, None)
+        modules: dict[str, list[str]] = defaultdict(list)
+        processes: list[str] = []
+        for context in contexts:
+            kind, _, module = context.rpartition("|")
+            if kind:
+                processes.append(module)
+            elif "::" in context:
+                modules[context.partition("::")[0]].append(context)
+        near = set(mutant.path.removesuffix(".py").split("/"))
+
+        def rank(module: str) -> tuple[bool, int, float]:
+            words = set(re.split(r"[/_.]", module))
+            return "tests/acceptance" in module, -len(near & words), self._seconds.get(module, 60.0)
+
+        ids = [test for module in sorted(modules, key=rank) for test in sorted(modules[module])]
+        others = sorted(set(processes) - set(modules), key=rank)
+        return [run for run in (ids[:_TESTS_MAX], others[:_MODULES_MAX]) if run]
+
+    def _contexts(self, path: str, line: int | None) -> set[str]:
+        found: set[str] = set()
+        rows = self._data.execute(
+            "select context.context, line_bits.numbits from line_bits join file on file.id = line_bits.file_id"
+            " join context on context.id = line_bits.context_id where file.path like ?",
+            (f"%/{path}",),
+        )
+        arcs = self._data.execute(
+            "select distinct context.context from arc join file on file.id = arc.file_id"
+            " join context on context.id = arc.context_id where file.path like ?"
+            + ("" if line is None else " and (arc.fromno = ?2 or arc.tono = ?2)"),
+            (f"%/{path}",) if line is None else (f"%/{path}", line),
+        )
+        found.update(context for context, bits in rows if line is None or num_in_numbits(line, bits))
+        found.update(context for (context,) in arcs)
+        return found
 
 
-def _is_survivor(verdict: dict[str, Any]) -> bool:
-    return not verdict["killed"] and verdict["mutant"] not in equivalents()
+def _statement(mutant: Mutant) -> int:
+    """The first line of the innermost statement around the mutant's line: coverage knows statements by it."""
+    tree = ast.parse((ROOT / mutant.path).read_text("utf-8"))
+    around = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+    return max(node.lineno for node in around if node.lineno <= mutant.line <= (node.end_lineno or node.lineno))
 
 
-def _is_undecided(verdict: dict[str, Any]) -> bool:
-    return bool(verdict.get("undecided"))
-
-
-def _table(verdicts: Iterable[dict[str, Any]]) -> None:
-    """Rows: shelves; columns: how many mutants, and who found them."""
-    counts: dict[str, Counter[str]] = {}
-    for verdict in verdicts:
-        for row in (_shelf(verdict["mutant"]), "all"):
-            count = counts.setdefault(row, Counter())
-            count["mutants"] += 1
-            if verdict["mutant"] in equivalents():
-                count["equivalent"] += 1
+def judge(mutant: Mutant, tree: Path, runs: Iterable[list[str]], seconds: float) -> dict[str, Any]:
+    """Run the tests with the patch until the first failure that is the patch's, and leave the tree without it."""
+    began, ran = time.monotonic(), 0
+    for run in runs:
+        left = seconds - (time.monotonic() - began)
+        if left <= 0:
+            break
+        while run:
+            _git(tree, "apply", "-", patch=mutant.patch)
+            try:
+                status, output = _pytest(tree, ["-x", *run], left)
+            finally:
+                _git(tree, "checkout", "-q", ".")
+            gone = set(_GONE.findall(output))
+            if status == _USAGE and gone:
+                run = [test for test in run if test not in gone]
                 continue
-            count["killed"] += bool(verdict["killed"])
-            count["simulated"] += verdict["simulation"] is not None
-            count["by simulate"] += bool(verdict["simulation"])
-            count["by tests"] += bool(verdict["tests"])
-            count["by a deadline"] += str(verdict["tests"]).startswith("deadline")
-            count["undecided"] += _is_undecided(verdict)
-            count["survived"] += not verdict["killed"] and not _is_undecided(verdict)
-            count["no test reaches"] += (
-                verdict["simulation"] is None and verdict["tests"] is None and not _is_undecided(verdict)
-            )
-    columns = (
-        *("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "by a deadline", "survived"),
-        *("undecided", "no test reaches"),
-    )
-    print("", f"| shelf | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", sep="\n", file=sys.stderr)
-    for row, count in sorted(counts.items(), key=lambda one: (one[0] == "all", one[0])):
-        print(f"| {row} | {' | '.join(str(count[column]) for column in columns)} |", file=sys.stderr)
+            failed = _FAILED.findall(output)
+            if status in (None, 0, _NO_TESTS):  # None: the time is over
+                ran += len(run)
+                break
+            alone = failed[:1] or run[:1]
+            if _pytest(tree, alone, seconds)[0] == 0 or not failed:
+                return _verdict(mutant, True, began, killed_by=alone[0])
+            run = [test for test in run if test != alone[0].split("[")[0]]
+    return _verdict(mutant, False, began, tests=ran)
 
 
-def _shelf(mutant: str) -> str:
-    """``bookie/commit`` of ``bookspark.bookie.commit.commit_thread:…``; of the protocol ``writing`` of ``writing.writer:…``."""
-    names = mutant.partition(":")[0].split(".")
-    return "/".join(names[1:3] if len(names) > 3 else names[1:2]) if names[0] == "bookspark" else names[0]
+def _verdict(mutant: Mutant, killed: bool, began: float, **more: Any) -> dict[str, Any]:
+    return {"mutant": mutant.name, "killed": killed, "seconds": round(time.monotonic() - began, 1)} | more
+
+
+def _pytest(tree: Path, tests: list[str], seconds: float) -> tuple[int | None, str]:
+    """The exit status, None if the time was over."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-rfE", "--tb=no"]
+    command += [f"--timeout={_TEST_SECONDS_MAX}", "--all", *(test for test in tests if _is_there(tree, test))]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=tree,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            status: int | None = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            _end_session(process)
+        output.seek(0)
+        return status, output.read()
+
+
+def _is_there(tree: Path, test: str) -> bool:
+    return test.startswith("-") or (tree / test.partition("::")[0]).is_file()
+
+
+def _end_session(process: subprocess.Popen[Any]) -> None:
+    """End pytest, and what its tests left behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _git(tree: Path, *arguments: str, patch: str | None = None) -> None:
+    subprocess.run(["git", *arguments], cwd=tree, input=patch, text=True, check=True, capture_output=True)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if path.exists():
+        yield from map(json.loads, path.read_text().splitlines())
 
 
 if __name__ == "__main__":
