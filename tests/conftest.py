@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, settings
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests import spark_classes
 from tests.awaiting import await_that
+from tests.promises import judges_a_promise
 
-pytest_plugins = ["bookspark.testing.plugin", "tests.spark.fixtures"]
+pytest_plugins = ["bookspark.testing.plugin", "tests.reporting", "tests.spark.fixtures"]
 
 # All servers that tests start listen on loopback, also those of Spark in its own processes.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -28,6 +29,7 @@ settings.load_profile("bookspark")
 
 
 WORKERS_MAX = 8
+FEW_MODULES = 8
 ACCEPTANCE = Path(__file__).with_name("acceptance")
 
 
@@ -43,11 +45,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(path.is_relative_to(ACCEPTANCE) for path in named) else True
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if judges_a_promise(item.path):
+            item.add_marker("promise")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """The number of workers for ``-n auto``: two for each core, because the tests wait more than they compute; none for a single
-    module."""
-    if len(config.args) == 1 and config.args[0].partition("::")[0].endswith(".py"):
+    """The number of workers for ``-n auto``: two for each core, because the tests wait more than they compute; none for a few
+    modules, which take less time than the workers' start."""
+    if len(config.args) <= FEW_MODULES and all(arg.partition("::")[0].endswith(".py") for arg in config.args):
         return 0
     return min(2 * len(os.sched_getaffinity(0)), WORKERS_MAX)
 
@@ -60,13 +68,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     from tests.scheduling import ByModule
 
     return ByModule(config, log)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput"):
-        from tests.scheduling import Durations
-
-        config.pluginmanager.register(Durations(config))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,7 +8,6 @@ noted how long they took; without a note the order of ``_FOLDERS`` tells.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from tests.reporting import noted_seconds
+
 SPARK_WORKERS = 2
 ROOT = Path(__file__).resolve().parent.parent
-_NOTE = "bookspark/seconds"
 _FOLDERS = ("acceptance", "spark", "cluster", "cli", "metadata", "bookie", "simulation", "client")
 """The folders of tests, those with long modules first."""
 
@@ -26,7 +26,7 @@ _FOLDERS = ("acceptance", "spark", "cluster", "cli", "metadata", "bookie", "simu
 class ByModule(LoadScopeScheduling):
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
-        self._seconds: dict[str, float] = _noted(config)
+        self._seconds = noted_seconds(config)
         self._spark_workers: set[WorkerController] = set()
         self._starts_spark: dict[str, bool] = {}
 
@@ -67,30 +67,3 @@ class ByModule(LoadScopeScheduling):
             file = ROOT / module
             self._starts_spark[module] = file.is_file() and "pytest.mark.spark" in file.read_text("utf-8")
         return self._starts_spark[module]
-
-
-class Durations:
-    """Notes for later runs how long each module took."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._seconds: dict[str, float] = defaultdict(float)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid.partition("::")[0]] += report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        if (cache := _cache(self._config)) is not None:
-            rounded = {module: round(seconds, 1) for module, seconds in self._seconds.items()}
-            cache.set(_NOTE, _noted(self._config) | rounded)
-
-
-def _cache(config: pytest.Config) -> pytest.Cache | None:
-    """None if pytest was told to have none."""
-    return getattr(config, "cache", None)
-
-
-def _noted(config: pytest.Config) -> dict[str, float]:
-    cache = _cache(config)
-    noted = None if cache is None else cache.get(_NOTE, None)
-    return noted if isinstance(noted, dict) else {}

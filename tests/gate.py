@@ -1,0 +1,148 @@
+"""``scripts/test``: the checks, the tests, and a second try for the few that failed.
+
+    scripts/test                                  all but tests/acceptance
+    scripts/test --all                            all
+    scripts/test bookspark/bookie/disk/index.py   the tests that belong to a file or folder, with no check before
+    scripts/test tests/x/test_y.py -k name        any paths and arguments of pytest
+
+A test that failed in a whole run is tried once more, alone, after all others. If each one passes then, the run ends well: its
+last lines name them, and so does ``SECOND_TRIES``, which is the list to work from. Law: a test with the mark ``promise``
+(``tests.promises``) is never tried again, and no test is if more than ``SECOND_TRIES_MAX`` failed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SECOND_TRIES = ROOT / ".cache/second-tries.jsonl"
+SECOND_TRIES_MAX = 3
+CHECKS = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("mypy",),
+    ("lint-imports",),
+    ("python", "-m", "tests.spark_classes"),  # no check: an archive with which later JVMs start faster
+)
+_PYTEST = (sys.executable, "-m", "pytest")
+_TESTS_FAILED = 1  # pytest's exit status
+
+
+def main(arguments: Sequence[str]) -> int:
+    paths = [argument for argument in arguments if _is_path(argument)]
+    if paths:
+        options = [argument for argument in arguments if not _is_path(argument)]
+        try:
+            tests = [test for path in paths for test in belonging(path)]
+        except LookupError as error:
+            print(f"scripts/test: {error.args[0]}", file=sys.stderr)
+            return 2
+        return _run("-n", "auto", *dict.fromkeys(tests), *options)
+    if failed := _failed_checks():
+        for check in failed:
+            print(f"scripts/test: failed: {' '.join(check)}", file=sys.stderr)
+        return 1
+    with tempfile.NamedTemporaryFile() as file:
+        status = _run("-n", "auto", f"--failures={file.name}", *arguments)
+        return status if status != _TESTS_FAILED else second_tries(json.load(file))
+
+
+def _is_path(argument: str) -> bool:
+    return not argument.startswith("-") and (ROOT / argument.partition("::")[0]).exists()
+
+
+def _failed_checks() -> list[tuple[str, ...]]:
+    """Run the checks side by side, and print what each of the failed ones says in one piece."""
+
+    def failed(check: tuple[str, ...]) -> bool:
+        ran = subprocess.run(check, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if ran.returncode:
+            print(f"{' '.join(check)}\n{ran.stdout}", file=sys.stderr)
+        return ran.returncode != 0
+
+    with ThreadPoolExecutor(len(CHECKS)) as pool:
+        return [check for check, bad in zip(CHECKS, pool.map(failed, CHECKS), strict=True) if bad]
+
+
+def _run(*arguments: str) -> int:
+    return subprocess.run([*_PYTEST, *arguments], cwd=ROOT, check=False).returncode
+
+
+def second_tries(failures: list[dict[str, Any]]) -> int:
+    """Try each failed test once more, alone, and say so. Returns the exit status of the whole run."""
+    final = [failure for failure in failures if failure["final"]]
+    if final or len(failures) > SECOND_TRIES_MAX or not failures:
+        for failure in final:
+            print(f"scripts/test: not tried again, for it judges a promise or ended its process: {failure['test']}")
+        if len(failures) > SECOND_TRIES_MAX:
+            print(f"scripts/test: none was tried again, for {len(failures)} failed, and {SECOND_TRIES_MAX} may")
+        return _TESTS_FAILED
+    if any(_run("-n", "0", failure["test"]) != 0 for failure in failures):
+        return _TESTS_FAILED
+    SECOND_TRIES.parent.mkdir(exist_ok=True)
+    print(
+        f"scripts/test: {len(failures)} failed and passed when tried again alone (noted in {SECOND_TRIES.relative_to(ROOT)}):"
+    )
+    with SECOND_TRIES.open("a") as notes:
+        for failure in failures:
+            note = {"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", **failure}
+            notes.write(json.dumps(note) + "\n")
+            print(f"  {note['date']}  load {note['load']}  {note['test']}: {note['message'].splitlines()[0]}")
+    return 0
+
+
+# -- the tests that belong to a path of the product
+
+
+def belonging(path: str) -> list[str]:
+    """The paths to give to pytest for a file or folder. One of tests is taken as it is. One of the product gives the modules of
+    tests that import it: those that bear its name, else those in the folder of tests for its package, else all. Raises
+    LookupError if no test imports it."""
+    relative = (ROOT / path.partition("::")[0]).resolve().relative_to(ROOT)
+    if relative.parts[0] == "tests":
+        return [path]
+    wanted = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in _modules(ROOT / relative)}
+    found = [
+        module.relative_to(ROOT)
+        for module in _modules(ROOT / "tests")
+        if module.name.startswith("test_") and not wanted.isdisjoint(_imported(module, wanted))
+    ]
+    if not found:
+        raise LookupError(f"no test imports {path}; run a folder of tests")
+    named = [test for test in found if relative.suffix and f"{test.stem}_".startswith(f"test_{relative.stem}_")]
+    near = [test for test in found if test.parts[1] == (*relative.parts, "")[1]]
+    return [str(test) for test in named or near or found]
+
+
+def _modules(place: Path) -> Iterable[Path]:
+    return [place] if place.is_file() else sorted(place.rglob("*.py"))
+
+
+def _imported(file: Path, wanted: Iterable[str]) -> frozenset[str]:
+    """The product's modules that a module imports, by dotted name; none if its text has no name of a wanted one."""
+    text = file.read_text("utf-8")
+    if not any(module.rpartition(".")[2] in text for module in wanted):
+        return frozenset()
+    return frozenset(_dotted(ast.parse(text)))
+
+
+def _dotted(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bookspark"):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""The tests that judge a promise: whether rows or entries were lost, doubled, denied or contradicted.
+
+They get the mark ``promise``, and ``tests.gate`` never tries one again: if it fails once, the run fails.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+
+_PLACES = """
+acceptance/test_altered_query.py acceptance/test_chaos.py acceptance/test_checkpoint_matrix.py acceptance/test_many_writers.py
+acceptance/test_mixed_versions.py acceptance/test_offload_changed_tables.py acceptance/test_offload_kills.py
+acceptance/test_promises.py acceptance/test_query_kills.py
+autorecovery befell_bookkeeper bookie bookkeeper/test_fuzzed_door.py bookkeeper/test_requests.py
+cluster/test_chaos.py cluster/test_close_race.py cluster/test_durability_page.py cluster/test_durability_rounds.py
+cluster/test_ensemble_changes_under_faults.py cluster/test_failed_disks.py cluster/test_guaranteed_protections.py
+cluster/test_guaranteed_write_quorum.py cluster/test_lossy_boot.py cluster/test_published_counterexamples.py
+cluster/test_recovery_under_faults.py cluster/test_relaxed_durability.py cluster/test_self_healing_rounds.py
+cluster/test_writers_lac.py
+compatibility logs moving porcupine protocol reading replay scenarios simulation wire
+spark/test_checkpoint_copies.py spark/test_checkpoint_states.py spark/test_deleted_ledgers.py spark/test_fingerprints.py
+spark/test_logs_committer.py spark/test_lost_entries.py spark/test_lost_rows.py spark/test_offload.py
+spark/test_offloaded_rows.py spark/test_query_kill.py spark/test_query_place.py spark/test_several_logs.py
+spark/test_sink_and_source.py spark/test_txn_versions.py spark/test_where_truth.py
+"""
+PLACES = tuple(TESTS / place for place in _PLACES.split())
+"""Folders and modules."""
+
+
+def judges_a_promise(module: Path) -> bool:
+    return any(module.is_relative_to(place) for place in PLACES)

@@ -1,0 +1,107 @@
+"""The test command: tests that belong to a path, and the second try of a failed test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import gate
+from tests.gate import ROOT, SECOND_TRIES_MAX, belonging, second_tries
+from tests.promises import PLACES, judges_a_promise
+
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_fails_once():
+    seen = Path(__file__).with_name("seen")
+    assert seen.exists() or seen.touch()
+"""
+
+
+@pytest.fixture
+def notes(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "SECOND_TRIES", ROOT / ".cache" / f"{tmp_path.name}.jsonl")
+    yield gate.SECOND_TRIES
+    gate.SECOND_TRIES.unlink(missing_ok=True)
+
+
+def failures(tmp_path: Path, source: str, workers: str = "0") -> list[dict]:
+    """Run a module of tests, and return the failures that the next step gets."""
+    module, noted = tmp_path / "test_made.py", tmp_path / "failures.json"
+    module.write_text(source)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.reporting", "-p", "no:cacheprovider", "-q", "-n", workers]
+    subprocess.run([*command, f"--failures={noted}", str(module)], cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    # Pytest names a test outside of the project from the project's root.
+    return [
+        failure | {"test": f"{module}::{failure['test'].rpartition('::')[2]}"}
+        for failure in json.loads(noted.read_text())
+    ]
+
+
+def test_a_test_that_passes_at_its_second_try_is_noted_and_the_run_ends_well(tmp_path, notes, capsys):
+    failed = failures(tmp_path, FAILS_ONCE)
+    assert second_tries(failed) == 0
+    assert "test_made.py::test_fails_once: " in capsys.readouterr().out.splitlines()[-1]
+    (note,) = map(json.loads, notes.read_text().splitlines())
+    assert {"date", "test", "message", "load"} <= note.keys()
+    assert "AssertionError" in note["message"] or "assert" in note["message"]
+
+
+def test_a_test_that_fails_again_fails_the_run(tmp_path, notes):
+    assert second_tries(failures(tmp_path, "def test_fails():\n    assert 1 == 2")) == 1
+    assert not notes.exists()
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_test_that_judges_a_promise_has_no_second_try(tmp_path, notes, capsys, workers):
+    (failed,) = failures(
+        tmp_path, FAILS_ONCE.replace("def test", "import pytest\n\n@pytest.mark.promise\ndef test"), workers
+    )
+    assert failed["final"]
+    assert second_tries([failed]) == 1
+    assert failed["test"] in capsys.readouterr().out
+
+
+def test_a_test_that_ends_its_process_has_no_second_try(tmp_path, notes):
+    (failed,) = failures(tmp_path, "import os\n\ndef test_ends():\n    os._exit(3)", workers="1")
+    assert second_tries([failed]) == 1
+
+
+def test_a_module_that_can_not_be_imported_has_no_second_try(tmp_path, notes):
+    (failed,) = failures(tmp_path, "import nothing_of_this_name")
+    assert failed["final"]
+
+
+def test_more_failures_than_a_few_fail_the_run_at_once(tmp_path, notes, monkeypatch):
+    monkeypatch.setattr(gate, "_run", lambda *_: pytest.fail("tried again"))
+    failed = {"test": "tests/test_gate.py::test_x", "message": "no", "load": 1.0, "final": False}
+    assert second_tries([failed] * (SECOND_TRIES_MAX + 1)) == 1
+
+
+def test_every_place_that_judges_promises_is_there():
+    assert [str(place) for place in PLACES if not place.exists()] == []
+    assert judges_a_promise(ROOT / "tests/bookie/test_histories.py")
+    assert not judges_a_promise(ROOT / "tests/cli/test_signals.py")
+
+
+def test_a_module_of_the_product_has_the_tests_of_its_name():
+    assert "tests/bookie/test_index.py" in belonging("bookspark/bookie/disk/index.py")
+
+
+def test_a_folder_of_the_product_has_the_tests_that_import_it():
+    found = belonging("bookspark/protocol/ledger")
+    assert "tests/protocol/test_quorum.py" in found
+    assert all(test.startswith("tests/protocol/") for test in found)
+
+
+def test_a_path_of_the_tests_is_taken_as_it_is():
+    assert belonging("tests/test_gate.py::test_x") == ["tests/test_gate.py::test_x"]
+
+
+def test_a_path_without_tests_is_refused(tmp_path):
+    with pytest.raises(LookupError, match="no test imports"):
+        belonging("conf")
