@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests import spark_classes
+from tests import spark_classes, zygote
 from tests.awaiting import await_that
 from tests.promises import judges_a_promise
 
@@ -23,6 +23,7 @@ pytest_plugins = ["bookspark.testing.plugin", "tests.reporting", "tests.spark.fi
 # All servers that tests start listen on loopback, also those of Spark in its own processes.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 spark_classes.use()
+zygote.use()
 # No deadline for an example, nor for drawing it: a slow machine is no bug.
 settings.register_profile("bookspark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bookspark")

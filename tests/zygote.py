@@ -1,0 +1,165 @@
+"""Bookies of ``LocalCluster`` forked from a process that has imported the bookie's code, instead of started from nothing.
+
+A bookie's start is mostly imports, and a run of the tests has hundreds. Law: the forked process is a bookie as any other, with
+its own session, environment, log and end. A test that starts another daemon or preloads a library gets a process from nothing,
+as users do; so do Spark's executors, the command line and a run under ``scripts/coverage``.
+
+``python -m tests.zygote DESCRIPTOR`` is that process. A request is JSON with three descriptors: the bookie's input, its log, and
+a pipe to which its pid and its exit status are written.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from functools import cache
+
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.daemon import launch
+
+_REQUEST_BYTES_MAX = 1 << 20
+_LOOK_SECONDS = 0.005
+
+
+def use() -> None:
+    """Have this process start its bookies so."""
+    if "COVERAGE_PROCESS_CONFIG" not in os.environ:
+        launch._spawn = _spawn
+
+
+class Forked:
+    """A forked bookie, as ``launch`` uses a ``subprocess.Popen``."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = os.fdopen(pipe, "rb", buffering=0)
+        self.pid = int.from_bytes(self._pipe.read(8), "big")
+        os.set_blocking(pipe, False)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None and (status := self._pipe.read(8)) is not None:
+            # Nothing but an end: the process that waits for the bookie was killed.
+            self.returncode = int.from_bytes(status, "big", signed=True) if status else -signal.SIGKILL
+            self._pipe.close()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("bookie", timeout or 0.0)
+            time.sleep(_LOOK_SECONDS)
+        return status
+
+
+class Zygote:
+    """The process that forks, of one process of tests."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+        self._lock = threading.Lock()
+
+        atexit.register(self._end, os.getpid())
+
+    def _end(self, owner: int) -> None:
+        self._ours.close()
+        if os.getpid() == owner:
+            self._process.wait()
+
+    def fork(self, options: str, log: int) -> Forked:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        request = {"options": options, "environment": {**os.environ, "PYTHONPATH": paths}}
+        reading, writing = os.pipe()
+        with open(os.devnull, "rb") as nothing, self._lock:
+            payload = json.dumps(request).encode()
+            socket.send_fds(self._ours, [len(payload).to_bytes(8, "big")], [nothing.fileno(), log, writing])
+            self._ours.sendall(payload)
+        os.close(writing)
+        return Forked(reading)
+
+
+@cache
+def _zygote(pid: int) -> Zygote:
+    return Zygote()
+
+
+_from_nothing = launch._spawn
+
+
+def _spawn(config: BookieConfig) -> subprocess.Popen[bytes] | Forked:
+    if launch.DAEMON != "bookspark.daemon" or "LD_PRELOAD" in os.environ:
+        return _from_nothing(config)
+    options, output = launch._settle_home(config)
+    with output:
+        return _zygote(os.getpid()).fork(str(options), output.fileno())
+
+
+# -- the process that forks
+
+
+def serve(requests: socket.socket) -> None:
+    from bookspark.daemon.__main__ import main
+
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        head, descriptors, *_ = socket.recv_fds(requests, 8, 3)
+        if not head:
+            return
+        size, payload = int.from_bytes(head, "big"), b""
+        while len(payload) < size:
+            payload += requests.recv(size - len(payload))
+        if os.fork() == 0:
+            requests.close()
+            if _wait_for_child(descriptors[2]):
+                os._exit(0)
+            _become(json.loads(payload), descriptors)
+            sys.exit(main(sys.argv[1:]))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _wait_for_child(pipe: int) -> bool:
+    """Fork, and tell the pipe of the child's pid and end. False in the child."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        return False
+    os.setsid()
+    os.write(pipe, child.to_bytes(8, "big"))
+    _, status = os.waitpid(child, 0)
+    with suppress(OSError):  # nobody listens any more
+        os.write(pipe, os.waitstatus_to_exitcode(status).to_bytes(8, "big", signed=True))
+    return True
+
+
+def _become(request: dict[str, object], descriptors: list[int]) -> None:
+    """What ``exec`` would have changed."""
+    os.setsid()
+    os.chdir("/")
+    for target, descriptor in enumerate((descriptors[0], descriptors[1], descriptors[1])):
+        os.dup2(descriptor, target)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request["environment"])  # type: ignore[call-overload]
+    sys.argv = ["bookspark.daemon", str(request["options"])]
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
