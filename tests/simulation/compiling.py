@@ -57,14 +57,31 @@ def compile_simulator(folder: Path = FOLDER) -> Path:
     return target
 
 
+def check(folder: Path) -> None:
+    """Compare the findings of the compiled modules with those of the sources: schedules of each mode, planted bugs with their
+    stories, and searches. It takes minutes. Raises RuntimeError if they differ."""
+    if _found() != _found("--compiled", str(folder)):
+        raise RuntimeError("compiled modules and sources find different things: compare tests/simulation/both_forms.py")
+
+
+def _found(*form: str) -> bytes:
+    command = [sys.executable, "-m", "tests.simulation.both_forms", *form]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=_SECONDS_MAX).stdout
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/compile-simulator")
     parser.add_argument("--remove", action="store_true", help="take the compiled modules away")
-    if parser.parse_args().remove:
+    parser.add_argument("--check", action="store_true", help="compare the findings of both forms: minutes")
+    options = parser.parse_args()
+    if options.remove:
         shutil.rmtree(FOLDER, ignore_errors=True)
         return
     try:
         print(compile_simulator())
+        if options.check:
+            check(FOLDER)
+            print("compiled modules and sources find the same")
     except RuntimeError as error:
         sys.exit(f"scripts/compile-simulator: {error}")
 

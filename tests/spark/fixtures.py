@@ -2,20 +2,21 @@
 
 A process has one Spark at a time, and its start takes as long as a dozen small tests. A module leaves it as it found it. One that
 needs another Spark (``one_spark.other``) puts it aside; it is started again for the next module. So there is one ``one_spark``, a
-plugin's, for the tests of all folders.
+plugin's, for the tests of all folders. Spark is imported with the first session: most tests need none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from bookspark.local import LocalCluster
-from bookspark.spark.session import session
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _LOCAL = {
     **SMALL_TABLES,
@@ -36,7 +37,7 @@ class OneSpark:
 
     def local(self) -> SparkSession:
         """``local[2]`` with Delta, started if it does not run."""
-        if self._is_local and self._spark is not None and SparkContext._active_spark_context is not None:
+        if self._is_local and self._spark is not None and self._runs():
             return self._spark
         return self._start("tests", "local[2]", is_local=True, **_LOCAL)
 
@@ -45,11 +46,19 @@ class OneSpark:
         return self._start(app, master, is_local=False, **conf)
 
     def stop(self) -> None:
-        if self._spark is not None and SparkContext._active_spark_context is not None:
+        if self._spark is not None and self._runs():
             self._spark.stop()
         self._spark = None
 
+    @staticmethod
+    def _runs() -> bool:
+        from pyspark import SparkContext
+
+        return SparkContext._active_spark_context is not None
+
     def _start(self, app: str, master: str, is_local: bool, **conf: str) -> SparkSession:
+        from bookspark.spark.session import session
+
         self.stop()
         self._is_local = is_local
         self._spark = session(app, master=master, **conf)
