@@ -170,7 +170,6 @@ SHOWN = {
         "bookspark simulate --exhaustive --no-fence-on-recovery-read": "tests/docs/test_examples.py",
         "bookspark simulate --random 1000 --coverage": "tests/simulation/test_coverage.py",
         "scripts/mutants": A_CHECKOUTS,
-        ".venv/bin/python -m tests.bookie.test_told STORY": A_CHECKOUTS,
     },
     "docs/tutorial.md": {
         "pip install 'bookspark[all]'": INSTALLS,
