@@ -5,15 +5,13 @@ did. What can't be imported late is imported here: a process that is forked has 
 
 =============  =====================================================================================================
 ``ledgers``    ``bookspark simulate``: the machines of a ledger's clients and bookies
-``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster; and of
-               their records alone, on paper (``tests/logs/paper``)
+``logs``       random schedules of logs (``tests/logs/schedules``): what ships in ``bookspark.logs``, in a made-up cluster
 ``repairs``    random schedules of repairs (``tests/autorecovery/schedules``): the machines, over hundreds of entries, and what a
                bookie knows of those that it lost
 ``reading``    random schedules of readers and recoveries (``tests/reading/schedules``): the machines, each step against what the
                answers so far say
 ``histories``  random histories of a bookie's storage (``tests/bookie/histories``): what ships, on disks in memory
-``boots``      random schedules of a bookie's boots (``tests/bookie/boots``): the decisions over directories on paper; and each
-               decision of a bookie alone, beside the same kept id by id (``tests/bookie/paper``)
+``boots``      random schedules of a bookie's boots (``tests/bookie/boots``): the decisions over directories on paper
 =============  =====================================================================================================
 """
 
@@ -33,9 +31,7 @@ from bookspark.simulation.simulation_options import CrashLoses
 from tests.autorecovery.schedules import run as repairs
 from tests.bookie import boots
 from tests.bookie.histories import failure_of, stepped
-from tests.bookie.paper import run as decided
 from tests.bookie.stories import TROUBLES, drawn_story
-from tests.logs.paper import run as paper
 from tests.logs.schedules.run import Kind, run
 from tests.reading.schedules import run as reading
 
@@ -43,8 +39,6 @@ Phase = tuple[str, Mapping[str, Any], int]
 """Name, options that are given, and how many schedules."""
 Outcome = tuple[str, str]
 """The phase, and what broke."""
-_ON_PAPER = 15
-"""So many schedules of records alone, before each of a log: about a tenth of the time."""
 _STEP = 7
 """A block of neighbouring seeds has the same options: steps of 7 see many options, and some of them more often."""
 
@@ -105,13 +99,6 @@ def _logs() -> Iterator[Outcome]:
     # What compares plans is seldom reached by the others.
     kinds = [*Kind, Kind.QUERIES]
     for seed in count():
-        for number in range(seed * _ON_PAPER, (seed + 1) * _ON_PAPER):
-            try:
-                paper.run(number)
-            except AssertionError as error:
-                yield "on paper", str(error) or "AssertionError"
-            else:
-                yield "on paper", ""
         kind = kinds[seed % len(kinds)]
         try:
             run(seed, kind)
@@ -155,12 +142,6 @@ def _histories() -> Iterator[Outcome]:
 
 def _boots() -> Iterator[Outcome]:
     for seed in count():
-        try:
-            decided.run(seed)
-        except AssertionError as error:
-            yield "on paper", str(error) or "AssertionError"
-        else:
-            yield "on paper", ""
         yield "boots", boots.failure_of(seed).partition(";")[0]
 
 
