@@ -14,7 +14,7 @@ from bookspark.protocol.bookie.bookie_boot import answer_unsure
 from bookspark.protocol.bookie.bookie_ledger import answer_absent, answer_last_add_confirmed
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.responses import Negative, Positive, UnknownReason
-from tests.bookie.paper.directories import Directory, Entry
+from tests.bookie.boot_directories import Directory, Entry
 
 ME = "bookie-1"
 _NO_ENTRYS = 99

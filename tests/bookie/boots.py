@@ -6,7 +6,7 @@ there is no boot. An explicit LAC (last add confirmed) that was kept is told aga
 ledger adds to it; a wrong password changes nothing.
 
 The decisions are the protocol's, and what joins the directories' records is the bookie's (``holdings.boot``). Control logs are
-lists of numbered writes here (``paper.directories``), entries are names, and what is true is a few sets beside them. So thousands
+lists of numbered writes here (``boot_directories``), entries are names, and what is true is a few sets beside them. So thousands
 of schedules a second try orders of boots that ``histories``, which has real files, seldom comes to.
 """
 
@@ -38,8 +38,8 @@ from bookspark.protocol.bookie.control_copies import (
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.responses import FENCED, Positive
+from tests.bookie.boot_directories import Directory, Entry, Write
 from tests.bookie.boot_laws import ME, BootLaws, superseded
-from tests.bookie.paper.directories import Directory, Entry, Write
 
 _KEYS, _OTHER_KEY = (b"k" * 16, b"k" * 20), b"o" * 16
 """Keys of 20 bytes are those of BookKeeper's clients."""

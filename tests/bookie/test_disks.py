@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.bookie.disk.control_log import ControlLog, encode_records
+from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import NoSpaceError, RealFileSystem
 from bookspark.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part
 from bookspark.errors import ConfigurationError
@@ -410,3 +411,23 @@ def test_a_look_at_the_disks_while_a_write_finds_no_room_leaves_no_hole_in_the_l
         assert [entry.entry_id for entry in again.read(5, 0, 9, sparse=True)[0]] == (
             [0, 2] if kept == [Status.OK] else [0]
         )
+
+
+@pytest.mark.parametrize("marks", [(0.9, 0.9, 0.98), (0.9, 0.95, 0.95)])
+def test_marks_of_a_disk_may_be_the_same(marks):
+    low, threshold, recovery = marks
+    config(
+        "/disk",
+        disk_usage_low_water_mark_threshold=low,
+        disk_usage_threshold=threshold,
+        disk_usage_recovery_threshold=recovery,
+    )
+
+
+def test_the_room_of_a_log_that_was_begun_is_taken_by_nobody_else():
+    files = MemoryFileSystem("/disk", "/disk/logs", capacity_bytes=1 << 20)
+    log = EntryLog(files, "/disk", 1)
+    log.create(1 << 19)
+    files.capacity_bytes -= files.free_bytes("/disk")
+    end = log.write([bytes(1 << 18)], log.end)
+    assert end > 1 << 18

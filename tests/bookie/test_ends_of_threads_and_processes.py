@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import socket
@@ -13,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.bookie.checks import check_control_log
-from bookspark.bookie.commit.commit_items import Barrier
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.packed_dict import PackedDict
@@ -23,7 +23,7 @@ from bookspark.bookie.holdings.disk_threads import DiskThreads
 from bookspark.bookie.ledgers.first_requests import FirstRequests
 from bookspark.bookie.ledgers.unsure_adds import UnsureAdds, WaitingAdd
 from bookspark.bookie.space.rewriting import Job, LedgerFacts, NoRewriterError, SealedLog
-from bookspark.bookie.space.rewriting_process import _PID, RewritingProcess, _fork_worker, _receive
+from bookspark.bookie.space.rewriting_process import RewritingProcess, _receive
 from bookspark.errors import StorageError
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.messages import Ranges
@@ -52,14 +52,6 @@ def test_a_closed_storage_has_no_thread_left(tmp_path):
     assert all(directory.commit.ended for directory in run.storage.holdings.directories)
 
 
-def test_who_waits_for_a_thread_waits_as_long_as_he_said(monkeypatch):
-    waited = []
-    thread = CommitThread("/a", SimpleNamespace())
-    assert thread.join(3) and not thread.ended
-    thread._thread = SimpleNamespace(join=waited.append, is_alive=lambda: True)
-    assert not thread.join(3) and not thread.ended and waited == [3]
-
-
 def test_a_storage_whose_disk_does_not_answer_says_so_when_it_is_closed(tmp_path, monkeypatch):
     run = Pumped(config(tmp_path))
     with monkeypatch.context() as patched:
@@ -68,29 +60,6 @@ def test_a_storage_whose_disk_does_not_answer_says_so_when_it_is_closed(tmp_path
             run.storage.close()
     for directory in run.storage.holdings.directories:
         assert directory.commit.join(60)
-
-
-def test_a_worker_that_can_not_be_forked_is_told_to_who_asked(monkeypatch):
-    ours, theirs = socket.socketpair()
-
-    def fork():
-        raise OSError(errno.EAGAIN, "no process")
-
-    monkeypatch.setattr(os, "fork", fork)
-    with ours, theirs:
-        assert _fork_worker(theirs) == 0
-        assert _PID.unpack(ours.recv(100)) == (-errno.EAGAIN,)
-
-
-@pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize("soon", [True, False])
-def test_the_loop_writes_itself_only_where_it_has_one_directory_and_turns(alone, soon):
-    writer = SimpleNamespace(patience=None, commit=lambda *group, **options: False, sync_notes=lambda: None)
-    thread = CommitThread("/a", writer)
-    thread.start(lambda *call: None, lambda *told: None, (lambda function: None) if soon else None, alone=alone)
-    assert (thread._completed is not None) is (alone and soon)
-    thread.stop()
-    assert thread.join(60) and thread.ended
 
 
 def test_a_rewritten_log_that_is_shorter_than_its_end_is_not_taken_over(tmp_path):
@@ -219,13 +188,9 @@ def test_an_empty_control_log_without_a_note_is_one_that_was_not_begun(content, 
     ] * (content != b"")
 
 
-def test_a_commit_thread_counts_as_idle_once_the_notes_are_durable():
-    """From then on the loop may write itself, and only one thread uses the writer at a time."""
-    through = []
-    writer = SimpleNamespace(
-        patience=None, commit=lambda *group, **options: True, sync_notes=lambda: through.append(thread._through)
-    )
-    thread = CommitThread("/a", writer)
-    thread.submit(Barrier(lambda status: None))
-    thread.commit_queued(lambda *call: None, lambda *told: None)
-    assert (through, thread._through) == ([0], 1)
+def test_the_process_beside_leaves_the_garbage_of_its_parent_to_be_collected():
+    process = RewritingProcess()
+    try:
+        assert gc.get_freeze_count() == 0
+    finally:
+        process.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.bookie.disk.index import ChangingRows, Index, location, log_of, position_of
+from bookspark.bookie.disk.index import ChangingRows, Index, Row, location, log_of, position_of
 
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=25)
 
@@ -107,3 +108,27 @@ def test_any_rows_are_dropped_by_number():
         rows.drop_numbered(dropped)
         assert [rows.row(i) for i in range(len(rows))] == kept
         assert rows.is_clean is False or not dropped
+
+
+def test_entries_of_rows_that_follow_each_other_are_one_range():
+    rows = Index().of(5)
+    for first, last in ((0, 1), (2, 5), (7, 7)):
+        rows.insert(first, last, 8 * first, 8)
+    assert list(rows.ids_of([0, 1, 2])) == [(0, 5), (7, 7)]
+    assert list(rows.ids_of([])) == []
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_that_a_boot_removes_are_gone_and_the_others_can_be_removed_later(packed):
+    index = Index()
+    rows = index.of(5)
+    rows.insert(0, 0, location(1, 0), 8)
+    rows.insert(1, 1, location(2, 0), 8)
+    if packed:
+        content = rows.to_bytes()
+        index = Index()
+        index.put(5, memoryview(content))
+    assert list(index.remove_at_boot({2: 0})) == [(5, [Row(1, 1, location(2, 0), 8)])]
+    assert index.get(5).last_entry_id == 0
+    index.changing(5).remove(location(1, 0), location(1, 0))
+    assert not index.holds_any(5)

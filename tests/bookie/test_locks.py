@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from types import SimpleNamespace
+from contextlib import ExitStack
 
-import msgspec
 import pytest
 
 from bookspark.bookie.disk.entry_log import LOGS, EntryLog
@@ -18,13 +13,10 @@ from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.bookie.disk.unclean_marker import NAME, UncleanMarker
 from bookspark.bookie.holdings import checkpointing
 from bookspark.bookie.holdings.reads import LogFiles
-from bookspark.bookie.serving.maintenance import Maintenance
-from bookspark.bookie.space import rewriting_process
-from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from tests.bookie.kit import Pumped, config, run_checkpoint
-from tests.locks import meanwhile, waits_for
+from tests.locks import meanwhile
 
 SECONDS = 60.0
 
@@ -217,53 +209,3 @@ def test_a_write_that_trips_lets_the_next_checkpoint_go_on(tmp_path, monkeypatch
             run_checkpoint(bookie.storage)
     assert not bookie.storage.checkpoints._writing.locked()
     bookie.storage.close()
-
-
-# -- the rewriting process
-
-
-@pytest.mark.parametrize(
-    "call", [lambda process: process.worker_pid(), lambda process: process._call(None)], ids=["pid", "rewrite"]
-)
-def test_one_call_at_a_time_talks_to_the_rewriting_process(call):
-    process = RewritingProcess.__new__(RewritingProcess)
-    process._calling, process._worker = threading.Lock(), SimpleNamespace(pid=7, connection=None)
-    process._begun = lambda: process._worker
-
-    def called():
-        with suppress(AttributeError):  # it talks to nobody
-            call(process)
-
-    assert waits_for(process, "_calling", called)
-
-
-def test_what_the_rewriting_process_says_went_wrong_is_raised():
-    """Otherwise a log that could not be rewritten would be taken for one in which nothing lives."""
-    process = RewritingProcess.__new__(RewritingProcess)
-    ours, theirs = socket.socketpair()
-    process._calling, process._begun = threading.Lock(), lambda: SimpleNamespace(connection=ours)
-    rewriting_process._send(theirs, msgspec.msgpack.encode(rewriting_process._Answer(error=(5, "on purpose"))))
-    with ours, theirs, pytest.raises(OSError, match="on purpose"):
-        process._call(None)
-
-
-def test_a_function_of_steps_that_fails_in_its_thread_fails_where_the_steps_wait_for_it():
-    maintenance = Maintenance.__new__(Maintenance)
-
-    async def in_thread(function):
-        return function()
-
-    def fail():
-        raise OSError("on purpose")
-
-    def steps():
-        try:
-            yield fail
-        except OSError as error:
-            return str(error)
-
-    async def drive():
-        maintenance._index, maintenance._in_thread = asyncio.Lock(), in_thread
-        return await maintenance._drive(steps())
-
-    assert asyncio.run(drive()) == "on purpose"

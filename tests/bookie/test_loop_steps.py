@@ -36,46 +36,6 @@ def storage(tmp_path):
     pumped.storage.close()
 
 
-def test_sorted_ids_are_a_sorted_set():
-    rng = random.Random(7)
-    ids, twin = SortedIds(), set()
-    for _ in range(20_000):
-        one = rng.randrange(6000)
-        if rng.random() < 0.7:
-            ids.add(one)
-            twin.add(one)
-        else:
-            ids.discard(one)
-            twin.discard(one)
-        if rng.random() < 0.01:
-            start, count = rng.randrange(-1, 6100), rng.randrange(1, 5000)
-            assert ids.since(start) == sorted(x for x in twin if x >= start)
-            assert ids.since(start, count) == sorted(x for x in twin if x >= start)[:count]
-    assert len(ids) == len(twin)
-
-
-def test_what_an_add_brought_is_dropped_without_a_look_at_the_other_rows():
-    class Counted(ChangingRows):
-        looked_at = 0
-
-        def row(self, index):
-            type(self).looked_at += 1
-            return super().row(index)
-
-    rows, twin = Counted.empty(), ChangingRows.empty()
-    for entry_id in range(MANY):
-        for each in (rows, twin):
-            each.insert(entry_id, entry_id, 1 << 32 | 100 * entry_id, 100)
-    Counted.looked_at = 0
-    for entry_id in (MANY - 1, MANY // 2, 0):
-        where = 1 << 32 | 100 * entry_id
-        rows.drop(entry_id, entry_id, where)
-        twin.remove(where, where)
-    rows.drop(5, 9, 77)
-    assert (rows.first, rows.where, rows.extent) == (twin.first, twin.where, twin.extent)
-    assert Counted.looked_at == 0
-
-
 def test_a_refused_add_on_a_full_disk_does_not_walk_over_its_ledger(monkeypatch):
     files = FaultyFileSystem(MemoryFileSystem("/disk"))
     storage = Pumped(config("/disk"), files)
@@ -211,25 +171,6 @@ def test_known_ledgers_are_walked_in_parts_while_others_come_and_go(storage, mon
     assert held_ledgers(storage.storage) == set(control.ledgers.packed)
 
 
-def test_what_was_in_use_rests_without_a_walk_over_it():
-    kept: PackedDict[list[int]] = PackedDict(
-        lambda value: bytes(value) if len(value) < 2 else None, lambda _, content: list(content)
-    )
-    for one in range(MANY):
-        kept[one] = [1] * (1 + one % 2)
-    assert list(kept.turn()) == [], "one step, whatever is in use"
-    assert kept.get(4) == [1] and kept.used == {4: [1]}
-    for count in range(1, MANY // 1000 + 1):
-        assert kept.rest_some(1000) is (count * 1000 < MANY - 1)
-    assert isinstance(kept.packed[6], bytes) and kept.packed[7] == [1, 1] and kept.packed[4] is None
-    for one in range(MANY):
-        kept[one] = [1]
-    assert list(kept.turn()) == []
-    kept[4] = [3]
-    assert len(list(kept.turn())) == (MANY - 1) // 4096, "what could not rest is moved in steps"
-    assert kept.used == {} and kept.in_use_count == MANY and kept.look(4) == [3]
-
-
 def test_a_first_checkpoint_of_many_ledgers_does_nothing_for_all_of_them_at_once(storage, monkeypatch):
     """Its first step sorted all of their ids, and its last one moved all of them: 45 ms at 300,000 ledgers."""
     storage.add(0, 0)
@@ -263,14 +204,6 @@ def test_a_first_checkpoint_of_many_ledgers_does_nothing_for_all_of_them_at_once
             assert again == 2 or len(touched) > 2
     assert asked and None not in asked and max(asked) <= 2048
     assert not holdings.index._rows.in_use_count and not len(holdings.index._changed)
-
-
-def test_the_status_asks_no_disk(storage):
-    files = FaultyFileSystem(storage.file_system, "free_bytes * 1.. io-error", "total_bytes * 1.. io-error")
-    storage.storage._file_system = files
-    storage.storage.disks._file_system = files
-    assert storage.storage.status().free_bytes > 0
-    assert files.calls == []
 
 
 def test_what_is_lost_packs_no_ledgers_on_the_loop(monkeypatch, storage):

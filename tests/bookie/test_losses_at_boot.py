@@ -14,6 +14,7 @@ from crc32c import crc32c
 from bookspark.bookie.checks import check_control_log
 from bookspark.bookie.disk import control_state
 from bookspark.bookie.disk.control_log import encode_records
+from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import read_all
 from bookspark.bookie.disk.index import Index
@@ -25,8 +26,10 @@ from bookspark.bookie.offline.inspection import rebuild_index
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import why_lossy
 from bookspark.errors import StorageError
-from bookspark.protocol.bookie.bookie_boot import LossyBootNoted, phase_one
+from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, phase_one
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted, MasterKeyNoted
+from bookspark.protocol.bookie.garbage_collection import CollectionNoted
+from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
@@ -687,3 +690,37 @@ def test_a_lost_sector_that_held_one_bit_of_a_record_s_size_is_taken_for_damage(
         lost = bytearray(record)
         lost[: -start % 128] = bytes(min(-start % 128, len(record)))
         assert is_torn_record(memoryview(lost), start, is_last=True) == (-start % 128 > 4)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_boot_knows_the_last_add_fully_replicated(count, rewritten):
+    files = MemoryFileSystem("/disk")
+    run = Stepped(ONE, files)
+    for entry_id in range(1, count + 1):
+        run.add(5, entry_id, last_add_fully_replicated=entry_id - 1, last_add_confirmed=entry_id - 1)
+        run.commit()
+    if rewritten:
+        run.seal()
+        run.reclaim()
+        for path in [path for path in files.files() if "checkpoint" in path]:
+            files.lose(path)
+    ledger = Stepped(ONE, files).storage.ledger(5)
+    assert ledger.last_add_fully_replicated == ledger.last_add_confirmed == count - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("mark", LossyBootNoted(3, 10)),
+        ("healed", HealedNoted(3)),
+        ("collected", CollectionNoted(9)),
+        ("switch", ReadOnlySwitched(2, True)),
+    ],
+)
+def test_highest_record_of_the_whole_bookie_is_kept(name, record):
+    state = ControlState()
+    state.replay([record])
+    assert getattr(state, name) == record
+    state.replay([record._replace(**{record._fields[0]: 1})])
+    assert getattr(state, name) == record

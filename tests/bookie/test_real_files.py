@@ -1,4 +1,4 @@
-"""The file system of the machine, where it differs from the one in memory."""
+"""The file system of the machine, where it differs from the one in memory; and what stands in front of file systems."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.bookie.disk import file_system
-from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.file_system import RealFileSystem, write_all
+from bookspark.bookie.offline.dry_run import DryRunFileSystem
 from bookspark.private_files import PRIVATE_DIRECTORY, PRIVATE_FILE
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
 
 
 def test_what_can_not_be_looked_at_is_not_absent(tmp_path: Path) -> None:
@@ -107,3 +110,31 @@ def test_a_file_system_that_can_not_reserve_space_is_only_slower(
             file.preallocate(10)
     else:
         file.preallocate(10)
+
+
+def test_dry_run_makes_files_and_finds_none_that_is_missing():
+    files = DryRunFileSystem(MemoryFileSystem("/disk"))
+    with pytest.raises(FileNotFoundError):
+        files.open("/disk/new")
+    files.open("/disk/new", create=True).close()
+    assert files.open("/disk/new").size() == 0
+
+
+def test_rest_of_a_short_write_is_written_after_it_and_a_write_of_nothing_is_an_error():
+    files = FaultyFileSystem(MemoryFileSystem("/disk"), "write * 1.. short:3")
+    file = files.open("/disk/file", create=True)
+    assert write_all(file, [b"0123", b"", b"4567"], 2) == 10
+    assert file.read(10, 0) == b"\0\0" + b"01234567"
+    files.clear()
+    files.add("write * 1.. short:0")
+    with pytest.raises(OSError, match="wrote nothing"):
+        write_all(file, [b"0123"], 0)
+
+
+def test_more_buffers_than_the_kernel_takes_at_once_are_written_in_order(tmp_path: Path) -> None:
+    """It takes 1,024 and refuses more (EINVAL)."""
+    file = RealFileSystem().open(str(tmp_path / "file"), create=True)
+    buffers = [b"%04d" % number for number in range(2049)]
+    assert write_all(file, buffers, 0) == 4 * len(buffers)
+    assert file.read(1 << 20, 0) == b"".join(buffers)
+    file.close()

@@ -270,3 +270,20 @@ def test_many_short_reads_that_had_to_wait_are_answered(tmp_path):
                 ends.append(frame.header.status)
         assert sorted(ends) == [Status.OK] * 8 + [Status.NO_SUCH_ENTRY] * 1001
         client.close()
+
+
+def test_long_part_waits_behind_the_first_reader_that_holds_nothing_and_has_no_room():
+    """Long parts that fit into what is free would go on taking the room that the first one needs."""
+
+    async def test() -> None:
+        room, begun = ReadRoom(8 * _PART), []
+        first, behind, holder = (_Reader(room, name) for name in ("first", "behind", "holder"))
+        room.hold(holder, 7 * _PART)
+        room.ask(first, 6 * _PART, lambda: begun.append("first"))
+        room.ask(behind, 2 * _PART, lambda: begun.append("behind"))
+        room.hold(holder, 5 * _PART)
+        assert begun == []
+        room.hold(holder, 0)
+        assert begun[0] == "first"
+
+    _on_a_loop(test)

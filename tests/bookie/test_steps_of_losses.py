@@ -564,3 +564,18 @@ def test_a_lost_batch_of_a_long_ledger_is_found_without_a_look_at_all_of_its_row
     assert holdings.lacking(5) == ((10, 10), (12, 13), (16, 19), (50, 50))
     assert [entry.entry_id for entry in run.read(5, 10, 19, sparse=True)[0]] == []
     assert [entry.entry_id for entry in run.read(5, 14, 15)[0]] == [14, 15]
+
+
+def test_a_started_storage_tells_long_polls_in_turns_of_its_loop():
+    """Ten thousand readers of one ledger kept the loop from all others."""
+    told, turns = [], []
+    with without_threads():
+        run = Stepped(config("/disk"), MemoryFileSystem("/disk"))
+        run.storage.start(lambda function, *arguments: function(*arguments), turns.append)
+        for _ in range(1000):
+            run.storage.long_polls.add(5, 0, lambda: told.append(1))
+        run.storage.long_polls.reached(5, 0)
+        assert 0 < len(told) < 1000
+        while turns:
+            turns.pop(0)()
+        assert len(told) == 1000

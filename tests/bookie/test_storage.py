@@ -7,6 +7,8 @@ import gc
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.holdings import reads
+from bookspark.bookie.holdings.reads import LogFiles
 from bookspark.bookie.storage import Storage
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, NO_SUCH_ENTRY, NO_SUCH_LEDGER
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -291,3 +293,11 @@ def test_an_entry_that_cannot_be_read_is_no_absent_entry(storage, tmp_path):
     entries, refusal = storage.read(5, 0, 1)
     assert [entry.entry_id for entry in entries] == [0]
     assert refusal == "bad frame"
+
+
+def test_the_log_that_was_not_read_for_longest_is_closed_when_too_many_are_open(monkeypatch):
+    monkeypatch.setattr(reads, "_OPEN_FILES_MAX", 2)
+    logs = LogFiles(lambda number: f"log {number}")
+    for number in (1, 2, 1, 3):
+        assert logs.get(number) == f"log {number}"
+    assert [logs.is_open(number) for number in (1, 2, 3)] == [True, False, True]

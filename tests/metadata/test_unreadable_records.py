@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +21,6 @@ from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.repair.underreplication_task import Mark
 from bookspark.spark.bookies.service_records import ServiceRecord, TaskReport, read_tasks, write_service, write_task
 from tests.metadata.kit import begun, clients, ledger
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(params=["zookeeper", "memory"])
@@ -90,16 +86,6 @@ def test_nor_is_any_other_record(store: MetadataStore) -> None:
     assert (
         store.auditors.auditor() is None and store.list_records("services") == store.list_records("service_tasks") == []
     )
-
-
-def test_every_record_is_written_through_one_place() -> None:
-    """``documents.proven`` decodes what it encoded. An encoder beside it would write what nobody proved."""
-    places = [*(ROOT / "bookspark" / "metadata").rglob("*.py"), ROOT / "bookspark/spark/bookies/service_records.py"]
-    places += [path for path in (ROOT / "bookspark").rglob("*.py") if "write_record(" in path.read_text()]
-    found = {path.name: len(re.findall(r"json\.encode\(", path.read_text())) for path in set(places)}
-    encoders = {name: count for name, count in found.items() if count}
-    # codec: the documents of ledgers, in two ways, cookies and tasks, each given to `proven`, and the checksum of a cookie.
-    assert encoders == {"codec.py": 5}, "write it by `documents.proven` or `proven_struct`"
 
 
 def test_bad_records_in_zookeeper(chroot: str) -> None:

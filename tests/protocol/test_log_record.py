@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bookspark.errors import ConfigurationError
@@ -261,6 +263,7 @@ def test_streaming_queries_are_remembered_over_epochs_and_batch_writes_are_not()
     later = header.entering(3)
     assert contains(later, "q", 3) and later.last_batches == {"q": 3}
     assert later.position == header.position == Position(2, 20, 200)
+    assert replace(header, open_ledger=7).entering(3).open_ledger is None, "a new epoch has no open ledger yet"
 
 
 def test_a_header_keeps_the_queries_that_committed_last() -> None:
