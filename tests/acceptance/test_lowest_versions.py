@@ -1,7 +1,7 @@
 """The lower bounds of ``setup.cfg`` are versions that work: tests of wire and client pass in an environment of just these.
 
-pip can't be asked for the lowest versions, so each bound is made a constraint. Spark and Delta have no bounds but exact versions, so
-they are left out. The test needs the package index that ``scripts/setup`` uses.
+pip can't be asked for the lowest versions, so each bound is made a constraint. Spark and Delta have exact versions and are left
+out. The test needs the package index that ``scripts/setup`` uses.
 """
 
 from __future__ import annotations
