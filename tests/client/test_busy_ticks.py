@@ -12,7 +12,7 @@ from bookspark.protocol.ledger.actions import SendAdd
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer_events import HeldUp
-from tests.client.test_connections import SECONDS
+from tests.client.fake_bookie import SECONDS
 from tests.client.test_ledger_driver import BOOKIES, DriverBench
 
 DUE = {

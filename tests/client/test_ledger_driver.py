@@ -19,7 +19,8 @@ from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Flag, Header, Kind, Status
 from bookspark.wire.messages import Acks
 from tests.awaiting import await_that
-from tests.client.test_connections import MIB, SECONDS, Bench
+from tests.client.fake_bookie import SECONDS
+from tests.client.test_connections import MIB, Bench
 
 BOOKIES = ("b1", "b2", "b3")
 
