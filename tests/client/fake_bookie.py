@@ -23,7 +23,7 @@ from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.wire.entry_batch import EntryBatch, encode_entries
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
-from bookspark.wire.messages import Acks, BookieStatus, Hello
+from bookspark.wire.messages import Acks, BookieStatus, Hello, Ranges
 from tests.awaiting import await_that
 
 SECONDS = 60.0
@@ -134,7 +134,9 @@ def held(bookie, header, body):
 
 
 def told(header, body=b"", **fields):
-    """The control frame that answers ``header``, with other ``fields``."""
+    """The control frame that answers ``header``, with other ``fields``. Of a read: no entries were sent."""
+    if header.kind == Kind.READ:
+        fields = {"last_entry_id": header.first_entry_id - 1} | fields
     return control_frame(
         Header(header.kind, header.request_id, header.ledger_id, flags=RESPONSE)._replace(**fields), body
     )
@@ -275,6 +277,13 @@ class FakeBookie(Bookie):
         )
         return b"".join(frames)
 
+    def _ranges(self, header, body):
+        found = Ranges.empty()
+        for entry_id in sorted(self.entries[header.ledger_id]):
+            if entry_id >= header.first_entry_id:
+                found.append((header.ledger_id, entry_id, entry_id, 0, 0, 1))
+        return told(header, found.encode(), value=-1)
+
     def _write_lac(self, header, body):
         self.confirmed[header.ledger_id] = max(self.confirmed[header.ledger_id], header.last_add_confirmed)
         return told(header)
@@ -320,6 +329,8 @@ class Cluster:
     def __init__(self):
         self.store = MemoryStore()
         self.bookies = {}
+        self.writers = []
+        """Handles that live as long as the test. One that is dropped tells the bookies its LAC."""
         self._clients = []
 
     def start(self, *bookie_ids, **registered):
