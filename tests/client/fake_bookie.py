@@ -331,7 +331,7 @@ class Cluster:
         self.bookies = {}
         self.writers = []
         """Handles that live as long as the test. One that is dropped tells the bookies its LAC."""
-        self._clients = []
+        self.clients = []
 
     def start(self, *bookie_ids, **registered):
         """Start bookies; returns them."""
@@ -344,11 +344,11 @@ class Cluster:
 
     def client(self, **options):
         made = MemoryBookKeeper(self.store, **PATIENT | options)
-        self._clients.append(made)
+        self.clients.append(made)
         return made
 
     def close(self):
-        for client in self._clients:
+        for client in self.clients:
             client.close()
         for bookie in self.bookies.values():
             bookie.end()

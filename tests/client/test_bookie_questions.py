@@ -26,14 +26,14 @@ def client(cluster, bookie):
 
 
 def rows_page_by_page(bookie, header, body):
-    """One row an answer, and where the next one is."""
+    """Two rows an answer, and where the next one is."""
     left = [row for row in ROWS if row[:2] >= (header.ledger_id, header.first_entry_id)]
     if header.value:
         left = [row for row in left if row[0] == header.ledger_id]
     found = Ranges.empty()
-    for row in left[:1]:
+    for row in left[:2]:
         found.append(row)
-    following = left[1][:2] if len(left) > 1 else (-1, -1)
+    following = left[2][:2] if len(left) > 2 else (-1, -1)
     return told(header, found.encode(), value=following[0], first_entry_id=following[1])
 
 

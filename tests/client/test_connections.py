@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
@@ -173,21 +172,6 @@ def test_bookies_that_changed_places_are_told_apart(bench):
         assert bytes(bench.ask(name).body) == name.encode()
 
 
-def test_another_bookie_at_the_registered_address_is_not_taken_for_it(bench):
-    bench.open()
-    other = bench.bookie("b2")
-    bench.register("b1", other.port)
-    answer = bench.ask("b1")
-    assert "is b2, not b1" in str(answer.response)
-    assert "is b2, not b1" in bench.connections.quarantined()["b1"]
-
-
-def test_another_protocol_version_is_named(bench):
-    bench.open()
-    bench.bookie("b1", version=2)
-    assert "wants protocol version 2, this client speaks 1" in str(bench.ask("b1").response)
-
-
 def test_a_bookie_that_is_not_registered(bench):
     bench.open()
     assert str(bench.ask("b1").response) == "not reachable: not registered"
@@ -283,28 +267,6 @@ def test_one_that_could_not_be_reached_at_first_is_back_when_it_can(bench):
     assert str(bench.ask("b1").response) == "not reachable: not registered"
     bench.bookie("b1")
     assert backs.get(timeout=SECONDS) == ("b1", 0)
-
-
-def test_of_a_bookie_that_is_wanted_one_at_a_time_tries_to_get_it_back_until_the_client_is_closed(bench, monkeypatch):
-    bench.open()
-    begun = []
-
-    def spawn(trying):
-        begun.append(trying)
-        trying.close()
-
-    monkeypatch.setattr(bench.connections, "_spawn", spawn)
-    try_again = partial(bench.in_loop, bench.connections._keep_trying, "b1")
-    try_again()
-    assert begun == [], "nobody wants it"
-    bench.in_loop(bench.connections.want, "b1", lambda *back: None)
-    try_again()
-    try_again()
-    assert len(begun) == 1
-    bench.connections._reconnecting.clear()
-    monkeypatch.setattr(bench.connections, "_closed", True)
-    try_again()
-    assert len(begun) == 1
 
 
 def test_a_client_that_is_closed_while_it_connects_again_logs_no_trace(bench, monkeypatch, caplog):

@@ -144,27 +144,6 @@ def test_what_was_not_sent_yet_when_a_ledger_failed_is_kept_no_longer(bench):
     assert not driver.shared.outgoing
 
 
-def test_a_bookie_that_is_away_when_an_entry_is_sent_is_replaced(bench):
-    """It is sent nothing, so it answers nothing: somebody has to tell the machine."""
-    _, _, b3, _ = [bench.bookie(f"b{i}") for i in (1, 2, 3, 4)]
-    asked = []
-
-    def store(metadata, action):
-        asked.append(action)
-        return BookiesChosen(("b4",)) if isinstance(action, ChooseBookies) else MetadataWritten(1)
-
-    bench.open()
-    driver = bench.driver((3, 3, 3), store)
-    bench.append(driver, b"0")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
-    b3.end()
-    await_that(lambda: bench.in_loop(bench.connections.away, ["b3"]), SECONDS)
-    assert not asked
-    bench.append(driver, b"1")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
-    assert driver.writer.metadata.last_fragment.ensemble == ("b1", "b2", "b4")
-
-
 def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkeypatch):
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     bench.open()
@@ -383,22 +362,6 @@ def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
     assert time.monotonic() - began > 1.0
     full.statuses[Kind.ADD] = Status.OK
     assert driver.shared.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
-
-
-def test_of_a_vd_ledger_too_it_is_known_since_when_the_first_bookie_has_an_entry(bench):
-    """From then on the others are waited for, and no longer than the patience with them lasts."""
-    first, *others = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
-    for bookie in others:
-        del bookie.statuses[Kind.ADD]
-    bench.open()
-    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
-    bench.append(driver, b"0")
-    for bookie in (first, *others):
-        added(bookie)
-    bench.ask("b1")
-    entry_id, heard_at = bench.in_loop(driver._requests._kept.oldest_under_way)
-    assert entry_id == 0
-    assert heard_at is not None
 
 
 def test_a_sync_after_a_long_pause_has_its_whole_time(bench):

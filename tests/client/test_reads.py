@@ -67,11 +67,6 @@ def of_another_ledger(bookie, header, body):
     return sent + told(header, last_entry_id=header.first_entry_id, value=1)
 
 
-def miscounted(bookie, header, body):
-    row = bookie.entries[header.ledger_id][header.first_entry_id]
-    return batch(header, [row]) + told(header, last_entry_id=header.first_entry_id, value=2)
-
-
 def ok_and_nothing(bookie, header, body):
     return told(header, last_entry_id=header.first_entry_id - 1)
 
@@ -86,7 +81,6 @@ BAD_ANSWERS = {
     "entry not asked for": (read_answer([0, 1]), "with entry 1 to a read of entries up to 0"),
     "gap": (read_answer([1]), "does not go on where it stopped"),
     "another ledger": (of_another_ledger, "with something else"),
-    "miscounted": (miscounted, "with 1 entries up to 0, which says 2"),
     "nothing": (ok_and_nothing, "an answer without entries"),
     "garbage": (garbage, "sent what is no answer"),
     "hang up": (hang_up, "closed by the bookie"),
@@ -102,7 +96,7 @@ def test_after_an_answer_that_can_not_be_used_the_next_replica_is_asked(cluster,
         assert payloads(reader, 0, 0) == [b"zero"]
 
 
-@pytest.mark.parametrize("bad", set(BAD_ANSWERS) - {"absent", "no such ledger", "miscounted"})
+@pytest.mark.parametrize("bad", [bad for bad in BAD_ANSWERS if bad not in ("absent", "no such ledger")])
 def test_a_read_that_no_replica_answers_well_names_each_and_denies_nothing(cluster, bad):
     """Only an explicit "no" of all of them says that an entry is not there."""
     ledger_id = written(cluster)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.errors import LedgerFencedError, MetadataStoreError, NotEnoughBookiesError
+from bookspark.errors import LedgerFencedError, MetadataStoreError, NotEnoughBookiesError, ReadError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.wire.header import Kind, Status
 from tests.awaiting import await_that
@@ -59,6 +59,19 @@ def test_a_bookie_that_does_not_answer_in_time_is_replaced(cluster):
         await_that(lambda: "b2" not in ensemble(ledger))
 
 
+def test_a_bookie_that_went_away_before_an_append_is_replaced(cluster):
+    """It is sent nothing, so it answers nothing."""
+    ledger = three_of(cluster, quarantine_seconds=0.0)
+    ledger.append(b"0")
+    cluster.start("b4")
+    cluster.bookies["b2"].end()
+    with pytest.raises(ReadError):
+        cluster.clients[0].bookie_status("b2")
+    with ledger:
+        assert ledger.append(b"1") == 1
+        await_that(lambda: ensemble(ledger) == {"b1", "b3", "b4"})
+
+
 def test_without_a_spare_bookie_appends_go_on_with_an_ack_quorum_until_there_is_one(cluster):
     ledger = three_of(cluster)
     cluster.bookies["b2"].answers[Kind.ADD] = Status.READ_ONLY
@@ -98,6 +111,24 @@ def test_a_delayed_change_waits_for_want_of_an_ack_quorum_but_replaces_a_read_on
             cluster.bookies["b2"].answers[Kind.ADD] = cluster.bookies["b3"].answers[Kind.ADD] = refusal
             assert ledger.append(b"2") == 2
             assert ensemble(ledger) == {"b1", "b4", "b5"}
+
+
+def test_a_bookie_that_takes_appends_again_counts_as_a_working_one_although_its_ack_comes_last(cluster):
+    """An ack of an entry that an ack quorum has already tells the writer nothing else."""
+    ledger = three_of(cluster, delay_ensemble_change=True)
+    _, b2, b3 = cluster.bookies.values()
+    b3.answers_once[Kind.ADD] += [Status.IO_ERROR, held]
+    client = cluster.clients[-1]
+    for entry_id in range(2):
+        ledger.append(b"%d" % entry_id)
+        b3.await_requests(Kind.ADD, entry_id + 1)
+    b3.release()
+    client.bookie_status("b3")  # its answer comes after the ack
+    b2.answers[Kind.ADD] = Status.IO_ERROR
+    assert ledger.append(b"2") == 2
+    assert ensemble(ledger) == {"b1", "b2", "b3"}
+    b2.answers.clear()
+    ledger.close()
 
 
 def test_a_bookie_that_failed_is_not_chosen_while_there_are_others_and_is_while_there_are_none(cluster):
