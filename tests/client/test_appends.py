@@ -111,8 +111,10 @@ def test_appends_are_acknowledged_in_the_order_of_their_ids_whatever_comes_first
     ],
 )
 def test_a_refusal_of_the_writer_fails_all_its_appends_and_the_next_ones(cluster, trio, answer, error, words):
-    ledger = cluster.client().create_ledger(3, 3, 2)
-    futures = [ledger.append_async(b"0"), ledger.append_async(b"1")]
+    ledger = cluster.client(frames_in_flight_max=1).create_ledger(3, 3, 2)
+    futures = [ledger.append_async(b"0")]
+    trio[0].await_requests(Kind.ADD)
+    futures.append(ledger.append_async(b"not sent yet"))
     trio[1].await_requests(Kind.ADD)
     for bookie in trio:
         bookie.answers[Kind.ADD] = answer
@@ -237,7 +239,13 @@ def test_a_writer_that_is_never_idle_is_synced_by_time_too(cluster):
     """Its deadlines are looked at in short while it makes progress. There may never be a pause."""
     bookies = cluster.start("b1", "b2", "b3")
     with cluster.client(sync_interval_seconds=0.01).create_ledger(ledger_type="VD_JOURNAL") as ledger:
-        await_that(lambda: ledger.append(b"more") < 0 or all(bookie.came(Kind.SYNC) for bookie in bookies))
+
+        def all_are_asked_while_much_is_appended():
+            for _ in range(100):
+                ledger.append(b"more")
+            return all(bookie.came(Kind.SYNC) for bookie in bookies)
+
+        await_that(all_are_asked_while_much_is_appended)
 
 
 def test_a_sync_that_too_few_bookies_do_fails_in_time(cluster):
@@ -250,6 +258,29 @@ def test_a_sync_that_too_few_bookies_do_fails_in_time(cluster):
 
 
 # -- the last add confirmed (LAC)
+
+
+def test_each_append_tells_the_bookies_what_is_confirmed_by_then(cluster):
+    """One too few leaves readers behind, one too many shows them what may be lost."""
+    bookies = cluster.start("b1", "b2", "b3")
+    with cluster.client().create_ledger() as ledger:
+        for entry_id in range(3):
+            ledger.append(b"%d" % entry_id)
+    for bookie in bookies:
+        assert [header.last_add_confirmed for header in bookie.await_requests(Kind.ADD, 3)] == [-1, 0, 1]
+
+
+def test_an_idle_writer_tells_its_lac_until_each_bookie_took_it_and_to_one_that_is_back(cluster):
+    """A reader would not see the last entry, however long it waited."""
+    b1, b2, b3 = cluster.start("b1", "b2", "b3")
+    b1.answers_once[Kind.WRITE_LAC] += [Status.IO_ERROR] * 2
+    with cluster.client(explicit_lac_interval_seconds=0.01).create_ledger() as ledger:
+        ledger.append(b"0")
+        assert [header.last_add_confirmed for header in b1.await_requests(Kind.WRITE_LAC, 3)] == [0, 0, 0]
+        b2.await_requests(Kind.WRITE_LAC)
+        heard_of = len(b3.await_requests(Kind.WRITE_LAC))
+        b3.cut()
+        assert b3.await_requests(Kind.WRITE_LAC, heard_of + 1)[-1].last_add_confirmed == 0
 
 
 def test_a_flush_of_the_lac_waits_for_an_ack_quorum_and_names_how_many_took_it(cluster):

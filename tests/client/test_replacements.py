@@ -113,24 +113,6 @@ def test_a_delayed_change_waits_for_want_of_an_ack_quorum_but_replaces_a_read_on
             assert ensemble(ledger) == {"b1", "b4", "b5"}
 
 
-def test_a_bookie_that_takes_appends_again_counts_as_a_working_one_although_its_ack_comes_last(cluster):
-    """An ack of an entry that an ack quorum has already tells the writer nothing else."""
-    ledger = three_of(cluster, delay_ensemble_change=True)
-    _, b2, b3 = cluster.bookies.values()
-    b3.answers_once[Kind.ADD] += [Status.IO_ERROR, held]
-    client = cluster.clients[-1]
-    for entry_id in range(2):
-        ledger.append(b"%d" % entry_id)
-        b3.await_requests(Kind.ADD, entry_id + 1)
-    b3.release()
-    client.bookie_status("b3")  # its answer comes after the ack
-    b2.answers[Kind.ADD] = Status.IO_ERROR
-    assert ledger.append(b"2") == 2
-    assert ensemble(ledger) == {"b1", "b2", "b3"}
-    b2.answers.clear()
-    ledger.close()
-
-
 def test_a_bookie_that_failed_is_not_chosen_while_there_are_others_and_is_while_there_are_none(cluster):
     cluster.start("b1", "b2", "b3", "b4")
     client = cluster.client(quarantine_seconds=1e6)
