@@ -27,7 +27,7 @@ from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.wire.header import NO_KEY, Kind, Status
 from tests.awaiting import await_that
-from tests.client.test_connections import SECONDS
+from tests.client.fake_bookie import SECONDS
 from tests.client.test_ledger_driver import BOOKIES, DriverBench
 from tests.client.test_requests import DIGEST, ended, frame, ids
 from tests.protocol.ledgers import LOST, OK, metadata

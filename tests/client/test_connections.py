@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
@@ -23,80 +21,13 @@ from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
-from bookspark.wire.frames import FrameReceiver, control_frame
-from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
+from bookspark.wire.frames import control_frame
+from bookspark.wire.header import Header, Kind, Status
 from tests.awaiting import await_that, time_passes
 from tests.bookie.kit import config, serving
+from tests.client.fake_bookie import SECONDS, Bookie
 
-SECONDS = 60.0
 MIB = 1 << 20
-
-
-class Bookie:
-    """Greets like a bookie, tells its id to STATUS, acknowledges adds, and takes in the rest, unless it is told not to."""
-
-    def __init__(self, bookie_id, *, version=PROTOCOL_VERSION, port=0, greets_only=False):
-        self._id, self._version = bookie_id, version
-        self.taking = threading.Event()
-        self.taking.set()
-        self.answering = True
-        self.last_add_synced = -1
-        """What it says to have synced."""
-        self.statuses = {Kind.HELLO: Status.OK, Kind.STATUS: Status.OK, Kind.ADD: Status.OK}
-        """What requests are answered with; others are not."""
-        self.headers = queue.SimpleQueue()
-        """Of all that came."""
-        self._greets_only = greets_only
-        """Until ``taking`` is set, after its first HELLO."""
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self.port = self._listener.getsockname()[1]
-        self._sockets = []
-        self._threads = []
-        self._spawn(self._accept)
-
-    def _spawn(self, target, *args):
-        self._threads.append(threading.Thread(target=target, args=args, daemon=True))
-        self._threads[-1].start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                accepted, _ = self._listener.accept()
-                self._sockets.append(accepted)
-                self._spawn(self._serve, accepted)
-
-    def _serve(self, accepted):
-        receiver = FrameReceiver()
-        with contextlib.suppress(OSError):
-            while self.taking.wait(SECONDS) and (count := accepted.recv_into(receiver.buffer())):
-                for frame in receiver.received(count):
-                    self.headers.put(frame.header)
-                    if self.answering and frame.header.kind in self.statuses:
-                        self._answer(accepted, frame.header)
-                    if self._greets_only:
-                        self._greets_only = False
-                        self.taking.clear()
-
-    def _answer(self, accepted, header):
-        status = self.statuses[header.kind]
-        answer = header._replace(flags=int(Flag.RESPONSE), status=status, value=self._version)
-        answer = answer._replace(last_add_synced=self.last_add_synced)
-        accepted.sendall(control_frame(answer, self._id.encode()))
-
-    def asked(self, kind):
-        """Wait for the next request of this kind, one that is not answered; what is returned answers it."""
-        while (header := self.headers.get(timeout=SECONDS)).kind != kind:
-            pass
-        return partial(self._answer, self._sockets[-1], header)
-
-    def end(self):
-        self.taking.set()
-        for each in [self._listener, *self._sockets]:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        for thread in self._threads:
-            thread.join(SECONDS)
 
 
 class Bench:
@@ -241,21 +172,6 @@ def test_bookies_that_changed_places_are_told_apart(bench):
         assert bytes(bench.ask(name).body) == name.encode()
 
 
-def test_another_bookie_at_the_registered_address_is_not_taken_for_it(bench):
-    bench.open()
-    other = bench.bookie("b2")
-    bench.register("b1", other.port)
-    answer = bench.ask("b1")
-    assert "is b2, not b1" in str(answer.response)
-    assert "is b2, not b1" in bench.connections.quarantined()["b1"]
-
-
-def test_another_protocol_version_is_named(bench):
-    bench.open()
-    bench.bookie("b1", version=2)
-    assert "wants protocol version 2, this client speaks 1" in str(bench.ask("b1").response)
-
-
 def test_a_bookie_that_is_not_registered(bench):
     bench.open()
     assert str(bench.ask("b1").response) == "not reachable: not registered"
@@ -351,28 +267,6 @@ def test_one_that_could_not_be_reached_at_first_is_back_when_it_can(bench):
     assert str(bench.ask("b1").response) == "not reachable: not registered"
     bench.bookie("b1")
     assert backs.get(timeout=SECONDS) == ("b1", 0)
-
-
-def test_of_a_bookie_that_is_wanted_one_at_a_time_tries_to_get_it_back_until_the_client_is_closed(bench, monkeypatch):
-    bench.open()
-    begun = []
-
-    def spawn(trying):
-        begun.append(trying)
-        trying.close()
-
-    monkeypatch.setattr(bench.connections, "_spawn", spawn)
-    try_again = partial(bench.in_loop, bench.connections._keep_trying, "b1")
-    try_again()
-    assert begun == [], "nobody wants it"
-    bench.in_loop(bench.connections.want, "b1", lambda *back: None)
-    try_again()
-    try_again()
-    assert len(begun) == 1
-    bench.connections._reconnecting.clear()
-    monkeypatch.setattr(bench.connections, "_closed", True)
-    try_again()
-    assert len(begun) == 1
 
 
 def test_a_client_that_is_closed_while_it_connects_again_logs_no_trace(bench, monkeypatch, caplog):

@@ -18,7 +18,8 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.writer import Append, HeldUp, LedgerWriter
 from tests.awaiting import await_that
-from tests.client.test_connections import MIB, SECONDS
+from tests.client.fake_bookie import SECONDS
+from tests.client.test_connections import MIB
 from tests.client.test_ledger_driver import BOOKIES, DriverBench
 
 TICK = 0.05

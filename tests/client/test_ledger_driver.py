@@ -19,7 +19,8 @@ from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Flag, Header, Kind, Status
 from bookspark.wire.messages import Acks
 from tests.awaiting import await_that
-from tests.client.test_connections import MIB, SECONDS, Bench
+from tests.client.fake_bookie import SECONDS
+from tests.client.test_connections import MIB, Bench
 
 BOOKIES = ("b1", "b2", "b3")
 
@@ -96,19 +97,6 @@ def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
     assert not any(bench.connections._wanted.values())
 
 
-def test_an_add_tells_the_bookies_what_is_confirmed(bench):
-    """One too few leaves readers behind, one too many shows them what may be lost."""
-    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
-    bench.open()
-    driver = bench.driver()
-    for entry_id in range(3):
-        bench.append(driver, b"%d" % entry_id)
-        assert driver.shared.acknowledged.wait(lambda last=entry_id: driver.shared.acknowledged.value == last, SECONDS)
-        headers = [added(bookie) for bookie in bookies]
-        assert {header.first_entry_id for header in headers} == {entry_id}
-        assert {header.last_add_confirmed for header in headers} == {entry_id - 1}
-
-
 def test_many_appends_are_two_frames_while_nothing_is_under_way_and_one_behind_others(bench):
     """They were one frame: who may have a thousand unacknowledged waited for it, and the bookies for who appends."""
     (bookie, *_) = (bench.bookie(bookie_id) for bookie_id in BOOKIES)
@@ -126,42 +114,6 @@ def test_many_appends_are_two_frames_while_nothing_is_under_way_and_one_behind_o
             header = added(bookie)
             assert header.last_entry_id - header.first_entry_id + 1 == count
         await_that(lambda: not driver.kept.under_way)
-
-
-def test_what_was_not_sent_yet_when_a_ledger_failed_is_kept_no_longer(bench):
-    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
-    for bookie in bookies:
-        del bookie.statuses[Kind.ADD]
-    bench.open(frames_in_flight_max=1)
-    driver = bench.driver()
-    bench.append(driver, b"0")
-    added(bookies[0])
-    bench.append(driver, b"1")
-    assert bench.in_loop(lambda: driver.shared.outgoing)
-    bench.in_loop(driver.abandon, LedgerFencedError("the test"))
-    assert isinstance(driver.shared.acknowledged.error, LedgerFencedError)
-    assert not driver.shared.outgoing
-
-
-def test_a_bookie_that_is_away_when_an_entry_is_sent_is_replaced(bench):
-    """It is sent nothing, so it answers nothing: somebody has to tell the machine."""
-    _, _, b3, _ = [bench.bookie(f"b{i}") for i in (1, 2, 3, 4)]
-    asked = []
-
-    def store(metadata, action):
-        asked.append(action)
-        return BookiesChosen(("b4",)) if isinstance(action, ChooseBookies) else MetadataWritten(1)
-
-    bench.open()
-    driver = bench.driver((3, 3, 3), store)
-    bench.append(driver, b"0")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
-    b3.end()
-    await_that(lambda: bench.in_loop(bench.connections.away, ["b3"]), SECONDS)
-    assert not asked
-    bench.append(driver, b"1")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
-    assert driver.writer.metadata.last_fragment.ensemble == ("b1", "b2", "b4")
 
 
 def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkeypatch):
@@ -313,28 +265,6 @@ def test_an_entry_that_could_not_be_sent_does_not_leave_its_id_to_the_next_one(b
     assert "sending what was appended failed" in caplog.text
 
 
-def test_an_idle_writer_tells_its_lac_again_to_a_bookie_that_did_not_take_it(bench):
-    """A reader would not see the last entry, however long it waited."""
-    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
-    for bookie in bookies:
-        bookie.statuses[Kind.WRITE_LAC] = Status.OK
-    bookies[0].statuses[Kind.WRITE_LAC] = Status.IO_ERROR
-    bench.open(explicit_lac_interval_seconds=0.01)
-    bench.append(bench.driver(), b"0")
-    assert [told_lac(bookies[0]) for _ in range(3)] == [0, 0, 0]
-    assert told_lac(bookies[1]) == 0
-    assert not any(bookies[1].headers.get().kind == Kind.WRITE_LAC for _ in range(bookies[1].headers.qsize()))
-
-
-def test_an_idle_writer_tells_its_lac_to_a_bookie_that_is_back(bench):
-    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
-    bench.open(explicit_lac_interval_seconds=0.01)
-    bench.append(bench.driver(), b"0")
-    assert [told_lac(bookie) for bookie in bookies] == [0, 0, 0]
-    bookies[0].end()
-    assert told_lac(bench.bookie("b1")) == 0
-
-
 def test_an_idle_writer_rests_once_all_bookies_know_its_lac(bench):
     """A thousand open ledgers that nobody wrote to took a tenth of a core."""
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
@@ -364,40 +294,6 @@ def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_
     assert driver.cursors.last_add_pushed == 0
     bookies[0].taking.set()
     assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
-
-
-def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
-    """A full bookie was sent all that a guaranteed ledger kept for it ten times a second."""
-    for bookie_id in BOOKIES[1:]:
-        bench.bookie(bookie_id)
-    full = bench.bookie("b1")
-    full.statuses[Kind.ADD] = Status.READ_ONLY
-    bench.open()
-    driver = bench.driver(replication=Replication.GUARANTEED)
-    bench.append(driver, b"0")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
-    began = time.monotonic()
-    for _ in range(6):
-        added(full)
-    assert time.monotonic() - began > 1.0
-    full.statuses[Kind.ADD] = Status.OK
-    assert driver.shared.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
-
-
-def test_of_a_vd_ledger_too_it_is_known_since_when_the_first_bookie_has_an_entry(bench):
-    """From then on the others are waited for, and no longer than the patience with them lasts."""
-    first, *others = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
-    for bookie in others:
-        del bookie.statuses[Kind.ADD]
-    bench.open()
-    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
-    bench.append(driver, b"0")
-    for bookie in (first, *others):
-        added(bookie)
-    bench.ask("b1")
-    entry_id, heard_at = bench.in_loop(driver._requests._kept.oldest_under_way)
-    assert entry_id == 0
-    assert heard_at is not None
 
 
 def test_a_sync_after_a_long_pause_has_its_whole_time(bench):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -16,14 +15,9 @@ from bookspark.client.runtime.ledger_watches import LedgerWatches
 from bookspark.client.runtime.room import ClientRoom, LedgerRoom
 from bookspark.client.writing import futures
 from bookspark.client.writing.futures import AppendFuture, Watermark
-from bookspark.client.writing.ledger_handle_adv import LedgerHandleAdv
-from bookspark.errors import AddTimeoutError
 from bookspark.metadata.memory.memory_store import MemoryStore
-from tests.client.test_interrupts import handle
-from tests.locks import meanwhile, waits_for
+from tests.locks import waits_for
 from tests.metadata.kit import ledger
-
-__all__ = ["handle"]
 
 SECONDS = 60.0
 
@@ -129,7 +123,7 @@ def test_what_the_io_thread_told_meanwhile_is_done_with_the_lock_held():
     assert held == [True]
 
 
-# -- futures and handles
+# -- futures
 
 
 def test_two_who_watch_one_append_look_at_the_same_fields():
@@ -144,28 +138,3 @@ def test_a_watcher_is_told_while_nobody_else_looks_at_its_future():
     watched = future._watched()
     watermark.advance(0)
     assert waits_for(watched, "condition", lambda: future._tell_watchers(watched))
-
-
-def handle_calls(handle):
-    yield handle, handle.close
-    yield handle, lambda: handle._enqueue([b"x"], 1, 1)
-    adv = LedgerHandleAdv(handle._context, ledger(2), 0, b"")
-    yield adv, lambda: adv.append_at_async(0, b"x")
-    yield adv, adv.close
-
-
-@pytest.mark.parametrize("number", range(4), ids=["close", "append", "append_at", "close adv"])
-def test_appends_and_closes_of_a_ledger_come_one_after_the_other(handle, number, monkeypatch):
-    """A close might come between the look whether a ledger is closed and the append."""
-    owner, call = list(handle_calls(handle))[number]
-    monkeypatch.setattr(owner, "_wait_for_end", lambda timeout: True)
-    owner._shared.ended.set()
-
-    def called():
-        with suppress(AddTimeoutError):  # of a close: nobody acknowledges anything here
-            call()
-
-    owner._lock.acquire()
-    with meanwhile(owner, "_lock", called) as waited:
-        assert waited and not owner._shared.closing and owner._shared.next_entry_id == 0
-        owner._lock.release()
