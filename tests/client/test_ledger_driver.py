@@ -30,12 +30,18 @@ def no_bookies(metadata, action):
     return MetadataWritten(1)
 
 
+PATIENT = dict.fromkeys(
+    ("add_timeout_seconds", "answer_timeout_seconds", "bookie_stall_seconds", "connect_timeout_seconds"), SECONDS
+)
+"""On a busy machine no bookie of these tests counts as late, unless the test is about that."""
+
+
 class DriverBench(Bench):
     """With the drivers of a real client, of ledgers on b1, b2 and b3; there are no other bookies."""
 
     def open(self, **options):
         self.io.stop()
-        self.config = client_config(connect_timeout_seconds=SECONDS, **options)
+        self.config = client_config(**PATIENT | options)
         self.runtime = Runtime(lambda: self.store, self.config)
         self.io, self.connections = self.runtime.io, self.runtime.connections
 
@@ -374,9 +380,8 @@ def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
     full.statuses[Kind.ADD] = Status.READ_ONLY
     bench.open()
     driver = bench.driver(replication=Replication.GUARANTEED)
-    bench.append(driver, b"0")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
     began = time.monotonic()
+    bench.append(driver, b"0")
     for _ in range(6):
         added(full)
     assert time.monotonic() - began > 1.0

@@ -13,10 +13,9 @@ from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
-from tests.awaiting import await_that, stays
+from tests.awaiting import SECONDS_MAX, await_that, stays
 from tests.cluster.copies import await_copies, held_by, start_all
 
-SECONDS_MAX = 60.0
 SLOW = 400_000
 """Bytes a second: the ledger of ``large`` takes some seconds then."""
 
