@@ -7,6 +7,7 @@ import time
 import pytest
 
 from bookspark.logs import producer, producer_ledgers
+from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 
 
 def keep_steady(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,5 +19,6 @@ def keep_steady(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(time, "time_ns", time_ns)
     monkeypatch.setattr(time, "time", lambda: time_ns() / 1e9)
+    monkeypatch.setattr(Underreplication.__init__, "__defaults__", (time.time, False))
     for module in (producer, producer_ledgers):
         monkeypatch.setattr(module, "time_ns", time_ns)
