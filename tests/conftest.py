@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from bookspark.local import LocalCluster
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests import spark_classes, zygote
 from tests.awaiting import await_that
 from tests.promises import judges_a_promise
@@ -27,6 +29,23 @@ zygote.use()
 # No deadline for an example, nor for drawing it: a slow machine is no bug.
 settings.register_profile("bookspark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bookspark")
+
+
+def _give_zookeeper_time() -> None:
+    """A busy machine takes longer than a call may in production. Sessions keep their length: tests wait for the ends of those of
+    processes that were killed."""
+    init, bookkeeper = ZooKeeperStore.__init__, LocalCluster.bookkeeper
+    init.__defaults__ = (ZOOKEEPER_SECONDS,)
+    init.__kwdefaults__["start_timeout_seconds"] = ZOOKEEPER_SECONDS
+
+    def patient(cluster: LocalCluster, **options: Any) -> Any:
+        return bookkeeper(cluster, **{"metadata_timeout_seconds": ZOOKEEPER_SECONDS} | options)
+
+    LocalCluster.bookkeeper = patient
+
+
+ZOOKEEPER_SECONDS = 60.0
+_give_zookeeper_time()
 
 
 WORKERS_MAX = 8

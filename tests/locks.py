@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-_SECONDS_MAX = 60.0
+from tests.awaiting import SECONDS_MAX
+
+_SECONDS_MAX = SECONDS_MAX
 
 
 class _Asked:

@@ -17,7 +17,7 @@ from typing import IO
 import psutil
 
 from bookspark.daemon.processes import Process
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
 
 class Output:
@@ -89,7 +89,7 @@ def listening_off_loopback(pid: int) -> list[str]:
     return found
 
 
-def await_no_process(folder: Path, seconds: float = 60.0) -> None:
+def await_no_process(folder: Path, seconds: float = SECONDS_MAX) -> None:
     """Wait until no process has to do with ``folder``."""
     await_that(lambda: not processes_about(folder), seconds, lambda: f"the end of {processes_about(folder)}")
 

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self, TypeVar
 from bookspark.arguments import BytesOrNone, WaitSeconds, checks_arguments, judged_tuple
 from bookspark.wire.header import Flag, Header, Kind
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 300.0
 """How long ``Fault.wait`` waits by default."""
 
 FaultKind = TypeVar("FaultKind", bound="Fault")

@@ -15,10 +15,10 @@ from bookspark.metadata.autorecovery.auditors import Auditors, AuditorState
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from tests.autorecovery.kit import Cluster
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
 FOR_EVER = 3600.0
-SECONDS = 60.0
+SECONDS = SECONDS_MAX
 Start = Callable[..., Auditor]
 
 

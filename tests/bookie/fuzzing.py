@@ -53,10 +53,11 @@ from bookspark.wire.frames import FRAME_START_BYTES, HELLO_BYTES_MAX, FrameRecei
 from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Flag, Header, Kind, WireError
 from bookspark.wire.messages import Hello
 from bookspark.wire.security import client_hello_size
+from tests.awaiting import SECONDS_MAX
 from tests.bookie.kit import add_frame
 from tests.wire.fuzzing import batch, control, damaged_batch
 
-_ANSWER_SECONDS_MAX = 30.0
+_ANSWER_SECONDS_MAX = SECONDS_MAX
 _KIND_OFFSET, _LIMIT_OFFSET = 2, 88
 _POLL_MS_MAX = 1
 

@@ -29,10 +29,10 @@ from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.frames import Frame, FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind, Status, decode
 from bookspark.wire.messages import Acks, BookieStatus
+from tests.awaiting import SECONDS_MAX
 
 KEY = b"k" * 16
 OTHER_KEY = b"o" * 16
-SECONDS_MAX = 60.0
 
 
 def config(*directories: Path, **options: Any) -> BookieConfig:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from bookspark.bookie.disk.control_log import ControlLog
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.daemon.directories import read_cookie
@@ -13,6 +15,7 @@ from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.wire.header import Status
 from tests.awaiting import await_that
 from tests.bookie.kit import Client, config, serving
+from tests.clocks import keep_steady
 
 
 def flip(path: Path, at: int) -> None:
@@ -25,7 +28,8 @@ def flip(path: Path, at: int) -> None:
         os.fsync(file.fileno())
 
 
-def test_a_bookie_that_serves_does_all_of_it_by_itself(tmp_path: Path) -> None:
+def test_a_bookie_that_serves_does_all_of_it_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_steady(monkeypatch)  # rounds are paced and told by the wall clock
     settings = config(tmp_path, scrub_interval_hours=0.0005, entry_log_bytes_max=2000)
     with serving(settings) as (server, address):
         client = Client(address)

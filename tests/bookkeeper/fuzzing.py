@@ -26,10 +26,11 @@ from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.wire.header import WireError
+from tests.awaiting import SECONDS_MAX
 from tests.bookie.fuzzing import Errors, Known, Transport
 from tests.bookkeeper.kit import KEY, add_2, body, framed, read_2, request
 
-_ANSWER_SECONDS_MAX = 30.0
+_ANSWER_SECONDS_MAX = SECONDS_MAX
 _PIECE_BYTES = 10
 _RAW = 0xE0
 _FLIPPED = 0xC0

@@ -22,13 +22,9 @@ from bookspark.daemon.launch import adopt_or_start
 from bookspark.daemon.lease_client import LeaseRefusedError
 from bookspark.local import LocalCluster
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
-from tests.awaiting import await_that, stays
+from tests.awaiting import SECONDS_MAX, await_that, stays
 from tests.ports import free_port
 from tests.processes import Output
-
-SECONDS_MAX = 90.0
-STOP_SECONDS_MAX = 60.0
-"""A clean stop gives up after 50 s."""
 
 
 class Running:
@@ -58,7 +54,7 @@ class Running:
 
     def ended(self) -> int:
         """Its exit status. All of its output has come then."""
-        status = self.process.wait(STOP_SECONDS_MAX)
+        status = self.process.wait(SECONDS_MAX)
         await_that(lambda: self.output.over and self.errors.over, what="the end of its output")
         return status
 
@@ -93,7 +89,7 @@ def run(chroot):
 
 def page(port: object, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=SECONDS_MAX) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

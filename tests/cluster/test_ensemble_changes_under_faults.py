@@ -8,9 +8,10 @@ import pytest
 
 from bookspark import BookKeeper, errors
 from bookspark.wire.header import Kind
+from tests.awaiting import SECONDS_MAX
 
 pytestmark = pytest.mark.cluster(bookies=6)
-_SECONDS_MAX = 60.0
+_SECONDS_MAX = SECONDS_MAX
 
 
 @pytest.fixture

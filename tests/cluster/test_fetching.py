@@ -19,7 +19,7 @@ from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.wire.header import Kind
 from bookspark.wire.messages import FetchFrom
 from tests.authority import Authority
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.cluster.copies import replication_factors, start_all
 
 ENTRIES = 3000
@@ -258,12 +258,12 @@ def test_who_does_not_know_the_master_key_has_nothing_fetched(cluster):
         holders = bookies_of(cluster, bookkeeper, ledger_id)
         [target] = [bookie for bookie in cluster.bookies if bookie not in holders]
         runtime = bookkeeper.context.runtime
-        requests = LedgerRequests(runtime.io, runtime.connections, ledger_id, b"k" * 16, None, 5.0)
+        requests = LedgerRequests(runtime.io, runtime.connections, ledger_id, b"k" * 16, None, SECONDS_MAX)
         answers, came = [], threading.Event()
         source = FetchFrom(holders[0].bookie_id, "CRC32C")
         action = act.SendAdd((target.bookie_id,), 0, 99, 99)
         requests.fetch(target.bookie_id, action, source, 0, lambda answer: (answers.append(answer), came.set()))
-        assert came.wait(30)
+        assert came.wait(SECONDS_MAX)
         [answer] = answers
         assert not isinstance(answer.response, Positive) or answer.header.last_entry_id == -1
         assert bookkeeper.list_ranges(target.bookie_id, ledger_id).num_rows == 0

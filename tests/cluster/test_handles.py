@@ -17,8 +17,9 @@ import bookspark
 from bookspark import errors
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.writing.given_ids import ENTRY_ID_MAX
+from tests.awaiting import SECONDS_MAX
 
-SECONDS = 60.0
+SECONDS = SECONDS_MAX
 
 
 @pytest.fixture

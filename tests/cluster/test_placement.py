@@ -7,12 +7,12 @@ import pytest
 from bookspark import errors
 from bookspark.client.placement import free_space
 from bookspark.local import LocalCluster
-from tests.awaiting import Changes
+from tests.awaiting import SECONDS_MAX, Changes
 from tests.metadata.kit import end_session
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
-SECONDS = 90.0
+SECONDS = SECONDS_MAX
 
 
 @pytest.fixture(scope="module")

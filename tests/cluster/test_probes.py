@@ -14,6 +14,7 @@ from bookspark.daemon.lease_server import SERVING, STOPPING
 from bookspark.daemon.probes import Probes
 from bookspark.errors import BookieError, MetadataStoreError
 from bookspark.metrics.web import Page, WebServer
+from tests.awaiting import SECONDS_MAX
 from tests.ports import free_port
 
 
@@ -107,7 +108,7 @@ def served():
 
 def get(port, path):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=SECONDS_MAX) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

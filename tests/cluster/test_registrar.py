@@ -10,8 +10,7 @@ from bookspark.daemon.registrar import Registrar
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.records.bookie_registration import BookieRegistration
-
-SECONDS_MAX = 60.0
+from tests.awaiting import SECONDS_MAX
 
 
 class Disks:

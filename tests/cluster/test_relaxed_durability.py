@@ -11,9 +11,10 @@ from bookspark import DigestType, errors
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.testing import FaultyCluster
 from bookspark.wire.header import Kind
+from tests.awaiting import SECONDS_MAX
 from tests.cluster.copies import cut_power, replication_factors, start_all
 
-SECONDS = 90.0
+SECONDS = SECONDS_MAX
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
-from tests.awaiting import await_that, stays
+from tests.awaiting import SECONDS_MAX, await_that, stays
+from tests.clocks import keep_steady
 from tests.cluster.copies import await_copies, held_by, start_all
 
-SECONDS_MAX = 60.0
 SLOW = 400_000
 """Bytes a second: the ledger of ``large`` takes some seconds then."""
 
@@ -26,6 +26,12 @@ def cluster(new_chroot):
     options = {"journal_write_data": False, "stamp_missing_cookies": True, "heal_lossy_boots": False}
     with LocalCluster(bookies=5, **options, zookeeper=new_chroot()) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch):
+    """A task that failed is put off by the wall clock."""
+    keep_steady(monkeypatch)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from itertools import combinations
 import pytest
 
 from bookspark.local import LocalCluster
-from tests.awaiting import time_passes
+from tests.awaiting import SECONDS_MAX, time_passes
 
 pytestmark = pytest.mark.cluster(bookies=6)
-_SECONDS_MAX = 60.0
+_SECONDS_MAX = SECONDS_MAX
 
 
 @pytest.fixture

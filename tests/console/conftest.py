@@ -13,7 +13,7 @@ import pytest
 from bookspark.client import BookKeeper
 from bookspark.console import WebConsole, looks, watch
 from bookspark.local import LocalCluster
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.console.parsing import Parsed
 
 PATIENT = dict.fromkeys(("answer_timeout_seconds", "connect_timeout_seconds", "metadata_timeout_seconds"), 60.0)
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 def ask(console: WebConsole, path: str = "/", **headers: str) -> Answer:
     address = urlsplit(console.url)
     assert address.hostname is not None
-    connection = http.client.HTTPConnection(address.hostname, address.port or 0, timeout=30)
+    connection = http.client.HTTPConnection(address.hostname, address.port or 0, timeout=SECONDS_MAX)
     try:
         connection.request("GET", path, headers=headers)
         found = connection.getresponse()

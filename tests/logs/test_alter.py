@@ -21,9 +21,9 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata
 from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.protocol.logs.retention import Retention
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
-SECONDS = 60
+SECONDS = SECONDS_MAX
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from bookspark.local import LocalCluster
 from bookspark.logs import Log, create_log, open_log
 from bookspark.metrics.tables import LOG_READERS
 from tests.awaiting import await_that, time_passes
+from tests.clocks import keep_steady
 
 ROWS, SECONDS, LIVE = (one.name for one in LOG_READERS)
 
@@ -50,8 +51,9 @@ def scrape(log: Log) -> dict[tuple[str, ...], float]:
 
 
 def test_readers_are_told_by_their_names_also_when_they_are_gone(
-    cluster: LocalCluster, bookkeeper: BookKeeper, log: Log
+    cluster: LocalCluster, bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keep_steady(monkeypatch)
     assert scrape(log) == {}
     with log.producer("service") as producer:
         producer.append_batch([b"x"] * 10)
@@ -78,7 +80,8 @@ def test_readers_are_told_by_their_names_also_when_they_are_gone(
             await_that(lambda: lag() == (0, 1), what=lag)
 
 
-def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log) -> None:
+def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_steady(monkeypatch)
     stop = threading.Event()
     begun: list[float] = []
     appended: list[float] = []

@@ -42,9 +42,9 @@ from bookspark.logs.chain.registry import POSITIONS
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogTakenOverError, NoSuchLogError
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
-SECONDS = 60
+SECONDS = SECONDS_MAX
 
 
 @pytest.fixture(scope="module")

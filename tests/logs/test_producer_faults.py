@@ -23,10 +23,10 @@ from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.lanes import service_writer
 from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.protocol.logs.log_record import LogTakenOverError, NoSuchLogError
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger
 
-SECONDS = 60
+SECONDS = SECONDS_MAX
 SEEDS, ROWS = 25, 60
 
 

@@ -19,6 +19,7 @@ from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.protocol.logs.retention import Retention
 from tests.awaiting import await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
+from tests.clocks import keep_steady
 
 VALUE = b"0123456789"
 
@@ -53,7 +54,10 @@ def runs(log: Log, count: int, rows: int = 10) -> None:
             producer.append_batch([VALUE] * rows)
 
 
-def test_old_rows_go_while_the_producer_and_a_reader_go_on(bookkeeper: BookKeeper, log: Log) -> None:
+def test_old_rows_go_while_the_producer_and_a_reader_go_on(
+    bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_steady(monkeypatch)
     runs(log, 3)
     with log.reader(start="latest") as live, log.producer("service") as producer:
         producer.append(b"young")

@@ -17,9 +17,9 @@ from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
-EVENT_SECONDS = 60.0
+EVENT_SECONDS = SECONDS_MAX
 CREATE, SET_DATA, MULTI, CLOSE = 1, 5, 14, -11
 """Operation codes of ZooKeeper's protocol."""
 

@@ -16,6 +16,7 @@ from bookspark.moving import broken_off
 from bookspark.moving.copying import Copied, copy_ledger
 from bookspark.moving.reads import EntryReader
 from bookspark.moving.source import Source
+from tests.awaiting import SECONDS_MAX
 
 PASSWORD = b"secret"
 PAYLOADS = [b"payload %d" % i for i in range(200)]
@@ -69,7 +70,7 @@ def killed_at(there: LocalCluster, here: LocalCluster, ledger_id: int, entry_id:
         str(entry_id),
     ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    giving_up = threading.Timer(120, process.kill)
+    giving_up = threading.Timer(SECONDS_MAX, process.kill)
     giving_up.start()
     try:
         assert process.stdout is not None

@@ -23,8 +23,14 @@ from bookspark.spark.offload import proof
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.offloading import _Run, place_of
 from bookspark.wire.digests import master_key
+from tests.clocks import keep_steady
 from tests.spark.test_feeds import ROWS, Log
 from tests.spark.test_offload_table import SCHEMA, Table
+
+
+@pytest.fixture(autouse=True)
+def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_steady(monkeypatch)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.protocol.logs.retention import Retention
+from tests.clocks import keep_steady
 from tests.spark.stand_in_spark import StandInSpark
 from tests.spark.test_ended_lanes import EndingStory
 from tests.spark.test_feeds import ROWS, Log, positions
@@ -57,6 +58,11 @@ def killed_at(change: int, behind: bool) -> Iterator[list[int]]:
         for name in ("write_record", "delete_ledger"):
             patched.setattr(MemoryStore, name, counted(getattr(MemoryStore, name)))
         yield left
+
+
+@pytest.fixture(autouse=True)
+def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_steady(monkeypatch)
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from bookspark.local import LocalCluster
 from bookspark.metadata.bookie_homes import BookieHome
 from bookspark.why.picture import BookieLine, bookie_lines, moving
 from bookspark.wire.messages import HealingStatus
+from tests.awaiting import SECONDS_MAX
 from tests.cli.conftest import Run, bookspark  # noqa: F401
 from tests.why.kit import autorecovery, facts, status
-
-SECONDS_MAX = 60.0
 
 
 def test_a_line_for_each_bookie_whether_it_answers_or_not():

@@ -45,14 +45,16 @@ def client(cluster: LocalCluster) -> Iterator[BookKeeper]:
 
 
 @pytest.fixture(autouse=True)
-def no_zookeeper_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine it is, and that would be told beside the trouble that a test is about."""
+def this_machine_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy one ZooKeeper is slow, and the clock of this process may be wrong. That would be told beside the trouble that a
+    test is about."""
     for module in (gathering, module_of_troubles):
         monkeypatch.setattr(module, "SLOW_ZOOKEEPER_SECONDS", 3600.0)
+    monkeypatch.setattr(module_of_troubles, "CLOCK_OFF_MS", 10**12)
 
 
 @pytest.fixture(autouse=True)
-def all_is_well_again(no_zookeeper_is_slow: None, request: pytest.FixtureRequest) -> Iterator[None]:
+def all_is_well_again(this_machine_is_no_trouble: None, request: pytest.FixtureRequest) -> Iterator[None]:
     shared = "cluster" in request.fixturenames
     running, bookkeeper = [request.getfixturevalue(name) for name in ("cluster", "client")] if shared else (None, None)
     yield

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,11 +27,12 @@ from bookspark.local import LocalBookie, LocalCluster
 from bookspark.logs import LogRegistry, open_log
 from bookspark.protocol.logs.lanes import MARK
 from bookspark.why.gathering import DEADLINES
-from tests.awaiting import await_that, time_passes
+from tests.awaiting import SECONDS_MAX, await_that, time_passes
+from tests.ports import free_port
 from tests.why import faulty_daemon
 
 GONE_SECONDS = 120.0
-COMMAND_SECONDS = 90.0
+COMMAND_SECONDS = SECONDS_MAX
 _STAYS = ("bookie run", "autorecovery run")
 """Commands that run until they are told to end."""
 
@@ -69,7 +69,7 @@ class Stage:
         ``faulty_daemon``."""
         before, launch.DAEMON = launch.DAEMON, faulty_daemon.__name__ if faulty else launch.DAEMON
         self._stack.callback(setattr, launch, "DAEMON", before)
-        given = {"bookies": 4, "metrics_port": -1, "autorecovery": {"metrics_port": self._free_port()}, **options}
+        given = {"bookies": 4, "metrics_port": -1, "autorecovery": {"metrics_port": free_port()}, **options}
         self.cluster = self._stack.enter_context(LocalCluster(zookeeper=zookeeper, **given))
         self.zookeeper = self.environment["BOOKSPARK_ZOOKEEPER"] = self.cluster.zookeeper
         self.client = self._stack.enter_context(BookKeeper(self.zookeeper, **self.client_options(options)))
@@ -85,11 +85,6 @@ class Stage:
     def client_options(options: Mapping[str, Any]) -> dict[str, Any]:
         secret = options.get("shared_secret_file")
         return {**DEADLINES, **({"shared_secret_file": secret} if secret else {})}
-
-    def _free_port(self) -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
 
     def enter(self, context: Any) -> Any:
         """Something that ends with the stage."""
@@ -144,7 +139,7 @@ class Stage:
         def end() -> None:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
+                process.wait(60)
             process.kill()
             process.communicate()
 
@@ -163,7 +158,7 @@ class Stage:
 
     def page(self, path: str) -> str:
         """The text of a page of the console."""
-        with urllib.request.urlopen(self.url.rstrip("/") + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url.rstrip("/") + path, timeout=SECONDS_MAX) as answer:
             content = answer.read().decode().partition("<main")[2]
         return html.unescape(re.sub(r"<[^>]+>", " ", content))
 
@@ -208,14 +203,14 @@ class Stage:
         if self._autorecovery_port:
             targets["autorecovery"] = f"127.0.0.1:{self._autorecovery_port}"
         first = {name: _scrape(at) for name, at in targets.items()}
-        began = time.time()
+        began = time.monotonic()
         time_passes(2.0)
         found: dict[str, str] = {}
         for name, at in targets.items():
             now = _scrape(at)
             labels = f'job="bookspark-{"autorecovery" if name == "autorecovery" else "bookies"}",instance="{name}"'
             found[f"up{{{labels}}}"] = f"{int(bool(now))}x100"
-            minutes = (time.time() - began) / 60
+            minutes = (time.monotonic() - began) / 60
             for key, value in now.items():
                 found[_labelled(key, labels)] = _values(key, first[name].get(key, value), value, minutes)
         with suppress(errors.MetadataStoreError):
