@@ -31,7 +31,7 @@ GREETINGS = {
     "the end": (hang_up, "does not answer HELLO.*if it wants TLS, set tls_ca"),
     "garbage": (garbage, "sent what is no answer"),
     "a refusal": (refusal, "refused what it was sent: a frame of 17 bytes"),
-    "silence": (silence, "no answer in 0.3 s"),
+    "silence": (silence, r"in 0\.3 s"),
 }
 
 
