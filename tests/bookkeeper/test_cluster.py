@@ -17,6 +17,7 @@ from bookspark.metadata.records.bookkeeper_format import is_bookkeepers, is_serv
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
 from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX
+from tests.awaiting import SECONDS_MAX
 from tests.bookkeeper.kit import KEY, PASSWORD, Caller, body, read_2, request
 from tests.bookkeeper.test_digest_types import record
 
@@ -25,7 +26,7 @@ LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 
 def test_init_lays_a_cluster_out_for_bookkeepers_clients(chroot: str) -> None:
     command = [sys.executable, "-m", "bookspark", "init", "--bookkeeper", "--zookeeper", chroot]
-    subprocess.run(command, check=True, capture_output=True, timeout=180)
+    subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_MAX)
     with contextlib.closing(ZooKeeperStore(chroot)) as store:
         assert store.layout.manager is LedgerManager.BOOKKEEPER
         assert store.client.get(store.layout.layout)[0] == LAYOUT

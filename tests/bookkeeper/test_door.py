@@ -535,5 +535,7 @@ def test_without_the_port_nothing_of_it_is_imported():
         "import sys, bookspark.daemon.bookie_process; "
         "print([name for name in sys.modules if name.startswith(('bookspark.bookkeeper', 'google.protobuf'))])"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=180)
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=SECONDS_MAX
+    )
     assert found.stdout.strip() == "[]"

@@ -13,7 +13,7 @@ import pytest
 
 from bookspark.local import LocalCluster
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.cli.conftest import Run
 
 QUIET = {"check_interval_hours": 0.0, "check_confirm_seconds": 0.1, "poll_seconds": 0.5}
@@ -132,4 +132,4 @@ def test_it_runs_until_it_is_told_to_end(on_cluster: Run, cluster: LocalCluster)
         name = process.stdout.readline().decode().strip()
         assert name.endswith(f":{process.pid}")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(SECONDS_MAX) == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.local import LocalCluster
+from tests.awaiting import SECONDS_MAX
 from tests.cli.conftest import Run
 
 BOOKSPARK = str(Path(sys.executable).with_name("bookspark"))
@@ -133,7 +134,7 @@ def test_local_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
         )
         (bookie,) = json.loads(told.stdout)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(SECONDS_MAX) == 0
         assert "Traceback" not in process.stderr.read()
     assert not Path(f"/proc/{bookie['pid']}").exists()
 

@@ -14,14 +14,14 @@ from bookspark.autorecovery.process import Autorecovery
 from bookspark.errors import MetadataStoreError
 from bookspark.local import LocalCluster
 from bookspark.metrics.tables import AUTORECOVERY, CLIENT, ZOOKEEPER
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
 ALL_TABLES = {one.name for one in (*AUTORECOVERY, *CLIENT, *ZOOKEEPER)}
 
 
 def get(running, path):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.metrics_port}{path}", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.metrics_port}{path}", timeout=SECONDS_MAX) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.awaiting import SECONDS_MAX
 from tests.soak.close_race import races
 
 ROUNDS = 50
@@ -34,6 +35,6 @@ def test_an_append_that_is_just_being_taken_in_is_part_of_the_ledger_that_is_clo
 
         monkeypatch.setattr(outgoing, "put", slow_put)
         future = ledger.append_async(b"1")
-        assert future.result(60) == 1
-        closing[0].result(60)
+        assert future.result(SECONDS_MAX) == 1
+        closing[0].result(SECONDS_MAX)
         assert ledger.metadata.last_entry_id == 1

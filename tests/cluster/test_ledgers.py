@@ -147,9 +147,9 @@ def test_a_callback_that_waits_for_other_appends_is_told_of_them(bookkeeper):
         told.put("closed")
 
     ledger.append_async(b"0").add_done_callback(appended)
-    assert [told.get(timeout=60) for _ in range(5)] == [2, range(3, 4), 1, 0, "closed"]
-    assert later.get(timeout=60) == 1
-    assert other.append_async(b"0").result(60) == 0
+    assert [told.get(timeout=SECONDS_MAX) for _ in range(5)] == [2, range(3, 4), 1, 0, "closed"]
+    assert later.get(timeout=SECONDS_MAX) == 1
+    assert other.append_async(b"0").result(SECONDS_MAX) == 0
     assert payloads_of(bookkeeper.open_ledger(ledger.ledger_id)) == [b"0", b"1", b"2", b"3"]
 
 
@@ -203,7 +203,7 @@ def test_unconfirmed_entries_can_be_read_by_name_only(bookkeeper, ledger):
 def test_an_idle_writer_tells_its_last_entry_by_itself(bookkeeper, ledger):
     reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
     ledger.append(b"the last")
-    lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=60)
+    lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
     assert (lac, entry.payload) == (0, b"the last")
 
 
@@ -211,10 +211,10 @@ def test_a_long_poll_ends_with_the_entry_the_timeout_or_the_close(bookkeeper, le
     reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
     assert reader.read_last_add_confirmed_and_entry(0, timeout=0.3) == (-1, None)
     threading.Timer(0.2, ledger.append, [b"a"]).start()
-    lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=60)
+    lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
     assert (lac, entry.payload) == (0, b"a")
     threading.Timer(0.2, ledger.close).start()
-    assert reader.read_last_add_confirmed_and_entry(1, timeout=60) == (0, None)
+    assert reader.read_last_add_confirmed_and_entry(1, timeout=SECONDS_MAX) == (0, None)
     assert reader.metadata.closed
 
 

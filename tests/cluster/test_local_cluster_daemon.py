@@ -135,7 +135,7 @@ def test_a_new_bookie_whose_lease_lapsed_before_its_slow_launcher_claimed_it_is_
     def slow_claim(config: Any, process: Any, holder: str, deadline: float, child: Any) -> Bookie:
         children.append(child)
         if len(children) == 1:
-            assert child.wait(60) == 0
+            assert child.wait(SECONDS_MAX) == 0
         return claim(config, process, holder, deadline, child)
 
     monkeypatch.setattr(launch, "_claim", slow_claim)

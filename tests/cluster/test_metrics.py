@@ -14,7 +14,7 @@ from bookspark.daemon.metrics import metrics_page
 from bookspark.local import LocalCluster
 from bookspark.metrics import web
 from bookspark.metrics.tables import BOOKIE, ZOOKEEPER
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.ports import free_port
 
 
@@ -59,7 +59,7 @@ def test_what_prometheus_is_told(new_chroot):
 
 
 def scraped(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS_MAX) as answer:
         return list(text_string_to_metric_families(answer.read().decode()))
 
 
@@ -79,7 +79,7 @@ def pages():
 
 @contextlib.contextmanager
 def silent(address):
-    with socket.create_connection(address, timeout=60) as one:
+    with socket.create_connection(address, timeout=SECONDS_MAX) as one:
         with contextlib.suppress(ConnectionError):
             one.sendall(b"GET /met")
         yield one
@@ -106,7 +106,7 @@ def test_only_so_many_requests_have_a_thread_at_once(pages, monkeypatch):
             assert is_ended(stack.enter_context(silent(pages)))
         assert len(serving()) == 8
     await_that(lambda: not serving())
-    with urllib.request.urlopen(f"http://127.0.0.1:{pages[1]}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{pages[1]}/metrics", timeout=SECONDS_MAX) as answer:
         assert b'bookspark_bookie_ledgers{bookie_id="bookie-1"} 0.0' in answer.read()
 
 

@@ -9,6 +9,7 @@ import pytest
 from bookspark import errors
 from bookspark.protocol.ledger.ledger_metadata import Fragment
 from bookspark.wire.header import Flag, Kind
+from tests.awaiting import SECONDS_MAX
 
 pytestmark = pytest.mark.cluster(bookies=5, gc_wait_time_seconds=0.3)
 
@@ -85,7 +86,7 @@ def test_2615_ensemble_changes_of_a_recovery_that_died_are_never_seen(cluster, w
     """A recoverer replaced b2 and b3 by two bookies that would deny e1, had another one to believe them."""
     ledger = writer.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
     futures = [ledger.append_async(b"e0"), ledger.append_async(b"e1")]
-    assert [future.result(60) for future in futures] == [0, 1]
+    assert [future.result(SECONDS_MAX) for future in futures] == [0, 1]
     before = ledger.metadata.fragments
     b1, b2, b3 = before[0].ensemble
     dying = cluster.bookkeeper(client_name="dying", answer_timeout_seconds=2.0)

@@ -16,6 +16,7 @@ from bookspark.client.network.mailbox import Mailbox
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive
+from tests.awaiting import SECONDS_MAX
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
@@ -217,7 +218,7 @@ def test_a_long_poll_brings_the_entry_in_one_round_trip(patient, monkeypatch):
     for i, payload in enumerate((b"short", bytes(100_000))):
         appended = threading.Timer(0.1, ledger.append, [payload])
         appended.start()
-        lac, entry = reader.read_last_add_confirmed_and_entry(i, timeout=60)
+        lac, entry = reader.read_last_add_confirmed_and_entry(i, timeout=SECONDS_MAX)
         assert (lac, entry.entry_id, entry.payload) == (i, i, payload)
         appended.join()
         assert bool(asked.bookies) == bool(i), "a long one is read, as every bookie would send it"
@@ -293,14 +294,14 @@ def test_a_tailing_handle_follows_the_writer_over_three_ensemble_changes(cluster
     count = 1
     for each in old:
         each.kill()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + SECONDS_MAX
         while each.bookie_id in ledger.metadata.last_fragment.ensemble:
             assert time.monotonic() < deadline
             count = ledger.append(b"%d" % count) + 1
     assert not set(ledger.metadata.last_fragment.ensemble) & {each.bookie_id for each in old}
     waiting = threading.Timer(0.3, ledger.append, [b"%d" % count])
     waiting.start()
-    lac, entry = reader.read_last_add_confirmed_and_entry(count, timeout=60)
+    lac, entry = reader.read_last_add_confirmed_and_entry(count, timeout=SECONDS_MAX)
     assert (lac >= count, entry.payload) == (True, b"%d" % count)
     waiting.join()
     assert not set(reader.metadata.last_fragment.ensemble) & {each.bookie_id for each in old}
@@ -314,13 +315,15 @@ def test_a_long_poll_under_way_goes_over_to_the_new_ensemble(cluster):
     ledger.append(b"0")
     reader = client.open_ledger_no_recovery(ledger.ledger_id)
     answer = []
-    poll = threading.Thread(target=lambda: answer.append(reader.read_last_add_confirmed_and_entry(4, timeout=60)))
+    poll = threading.Thread(
+        target=lambda: answer.append(reader.read_last_add_confirmed_and_entry(4, timeout=SECONDS_MAX))
+    )
     poll.start()
     for i, each in enumerate(ensemble_of(cluster, ledger)):
         each.kill()
         assert ledger.append(b"%d" % (i + 1)) == i + 1
     assert ledger.append(b"4") == 4
-    poll.join(60)
+    poll.join(SECONDS_MAX)
     assert [(lac, entry.payload) for lac, entry in answer] == [(4, b"4")]
 
 
@@ -335,7 +338,7 @@ def test_an_idle_handle_learns_of_the_close_by_its_watch(patient):
     listening = type("Listening", (), {"changed": lambda self, found: changed.set()})()
     patient.context.runtime.ledger_watches.listen(ledger.ledger_id, listening.changed)
     ledger.close()
-    assert changed.wait(60)
+    assert changed.wait(SECONDS_MAX)
     assert reader.metadata.closed
     assert reader.last_add_confirmed == 0
     assert ledger.ledger_id not in patient.context.runtime.ledger_watches._listeners, (
@@ -360,7 +363,7 @@ def test_a_ledger_that_is_deleted_ends_a_long_poll(patient):
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
     threading.Timer(0.2, patient.delete_ledger, [ledger.ledger_id]).start()
     with pytest.raises(errors.NoSuchLedgerError):
-        reader.read_last_add_confirmed_and_entry(0, timeout=60)
+        reader.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
 
 
 def test_an_entry_of_an_open_ledger_is_absent_only_after_the_metadata_was_read_again(patient, monkeypatch):
@@ -388,11 +391,11 @@ def test_a_handle_tails_in_a_forked_process_by_a_watch_of_its_own(patient):
     reader._learning.acquire()  # as another thread may have it at the moment of a fork
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # a child that hangs ends, and the test with it
+        signal.alarm(int(SECONDS_MAX))  # a child that hangs ends, and the test with it
         try:
-            lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=50)
+            lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
             os.write(write_end, b"%d %s;" % (lac, entry.payload))
-            lac, entry = reader.read_last_add_confirmed_and_entry(1, timeout=50)
+            lac, entry = reader.read_last_add_confirmed_and_entry(1, timeout=SECONDS_MAX)
             os.write(write_end, b"%d %s" % (lac, str(entry).encode()))
         finally:
             os._exit(0)

@@ -29,6 +29,7 @@ from bookspark.metadata.records.codec import (
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.messages import BookieStatus
+from tests.awaiting import SECONDS_MAX
 from tests.compatibility.restored import WRITTEN, manifest, payload, records, restore, unpack
 from tests.compatibility.wire_samples import samples
 
@@ -92,7 +93,7 @@ def test_autorecovery_is_as_it_was_left(bookkeeper: BookKeeper) -> None:
 def test_the_rows_of_a_log_are_read(cluster: LocalCluster, name: str) -> None:
     password = ["--password", "log"] if name == "small" else []
     command = [sys.executable, "-m", "bookspark.cli.main", "log", "read", "--zookeeper", cluster.zookeeper, *password]
-    lines = subprocess.run([*command, name], check=True, capture_output=True, timeout=180).stdout.splitlines()
+    lines = subprocess.run([*command, name], check=True, capture_output=True, timeout=SECONDS_MAX).stdout.splitlines()
     assert len(lines) == manifest()["logs"][name]
     if name == "small":
         assert lines == [b"small %04d with some more words" % i for i in range(200)]

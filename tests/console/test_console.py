@@ -18,7 +18,7 @@ from bookspark.local import LocalCluster
 from bookspark.logs import create_log
 from bookspark.metadata.zookeeper import embedded
 from bookspark.protocol.logs.log_options import LogOptions
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.console import snapshots
 from tests.console.conftest import PATIENT, ask, words
 
@@ -142,7 +142,7 @@ def test_the_command(cluster):
             assert process.stdout is not None
             assert process.stdout.readline().startswith("http://127.0.0.1:")
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
+            assert process.wait(SECONDS_MAX) == 0
         finally:
             process.kill()
 

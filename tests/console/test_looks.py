@@ -25,7 +25,7 @@ def test_one_look_serves_all_who_ask_meanwhile(shared):
 
     def look() -> int:
         begun.append(1)
-        end.wait(30)
+        end.wait(SECONDS_MAX)
         return 7
 
     assert shared.of("key", look, 0.01) is UNDER_WAY
@@ -54,12 +54,12 @@ def test_what_was_seen_long_ago_is_not_told_as_if_it_were_now(shared, monkeypatc
     monkeypatch.setattr(looks, "PAGE_SECONDS", 600.0)
     assert shared.of("key", lambda: 1, 30).found == 1
     await_that(lambda: not shared._running)
-    assert shared.of("key", lambda: end.wait(30), 0.0).found == 1
+    assert shared.of("key", lambda: end.wait(SECONDS_MAX), 0.0).found == 1
     end.set()
     await_that(lambda: not shared._running)
     end.clear()
     shared._kept["key"].due -= 3600
-    assert shared.of("key", lambda: end.wait(30), 0.0) is UNDER_WAY
+    assert shared.of("key", lambda: end.wait(SECONDS_MAX), 0.0) is UNDER_WAY
     end.set()
 
 
@@ -71,7 +71,7 @@ def test_who_has_something_to_show_does_not_wait_for_the_next_look(shared, monke
     assert shared.of("key", lambda: 1, 30).found == 1
     await_that(lambda: not shared._running)
     # It would never come back: the look ends after it.
-    assert shared.of("key", lambda: end.wait(90) and 2, 3600).found == 1
+    assert shared.of("key", lambda: end.wait(SECONDS_MAX) and 2, 3600).found == 1
     end.set()
     await_that(lambda: shared.of("key", lambda: 2, 30).found == 2)
 
@@ -105,7 +105,7 @@ def test_looks_and_what_is_kept_are_bounded(shared, monkeypatch):
     end = threading.Event()
     monkeypatch.setattr(looks, "_WAITING_MAX", 5)
     for number in range(20, 40):
-        shared.of(number, lambda: end.wait(30), 0.0)
+        shared.of(number, lambda: end.wait(SECONDS_MAX), 0.0)
     assert len(shared._running) == 5
     end.set()
     # One that was cancelled never ends, and would be waited for until the time is over.

@@ -35,7 +35,7 @@ from bookspark.protocol.logs import ended_lanes
 from bookspark.protocol.logs.lanes import service_writer
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import LogTakenOverError
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
@@ -196,7 +196,7 @@ def test_many_lanes_that_ended_are_a_number_in_a_place(
         with log.producer("late") as producer:
             producer.append(b"late")
             reads.clear()
-            assert [row.value for row in reader.read(timeout=60)] == [b"late"]
+            assert [row.value for row in reader.read(timeout=SECONDS_MAX)] == [b"late"]
     ended = [f"logs {log.name}@{number}" for number in range(1, 9)]
     assert not [one for one in reads if one in ended or one.startswith(BLOCKS)]
 
@@ -249,7 +249,7 @@ def test_a_reader_that_lives_keeps_nothing_of_lanes_that_ended_behind_it(monkeyp
             # Each lane has one row. It may hear of some lanes at once, as the store tells of changes a moment later.
             at_once = max(at_once, len(found) - before)
             assert len(reader._feed._ended) <= 3 + 2 * at_once
-        while len(found) < 20 and (rows := reader.read(timeout=60)):
+        while len(found) < 20 and (rows := reader.read(timeout=SECONDS_MAX)):
             found += [row.value for row in rows]
     assert found == [b"%d" % number for number in range(20)]
 

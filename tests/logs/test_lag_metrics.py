@@ -16,7 +16,7 @@ from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, create_log, open_log
 from bookspark.metrics.tables import LOG_READERS
-from tests.awaiting import await_that, time_passes
+from tests.awaiting import SECONDS_MAX, await_that, time_passes
 from tests.clocks import keep_steady
 
 ROWS, SECONDS, LIVE = (one.name for one in LOG_READERS)
@@ -132,7 +132,7 @@ def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log, m
     finally:
         stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(SECONDS_MAX)
     # A machine that stands still now and then makes some of them older, and one that is slow makes all of them: to tell the place
     # asks less than a scrape does.
     assert median(stale) <= 2.0 + 5 * median(took), (stale, took)

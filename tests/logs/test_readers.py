@@ -31,6 +31,7 @@ from bookspark.why.facts import Facts, LaneFacts, LogFacts
 from bookspark.why.gathering import gather_log
 from tests.awaiting import await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
+from tests.clocks import keep_steady
 from tests.why.kit import check_command, facts
 
 _DIES = """
@@ -82,7 +83,10 @@ def only(bookkeeper: BookKeeper, log: Log, where: Callable[[ReaderLag], object] 
     return result
 
 
-def test_a_reader_is_seen_and_its_lag_follows_what_it_reads(log: Log, bookkeeper: BookKeeper) -> None:
+def test_a_reader_is_seen_and_its_lag_follows_what_it_reads(
+    log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_steady(monkeypatch)
     append(log, 10)
     append(log, 5, "other")
     assert readers_of(bookkeeper, log.name) == []

@@ -17,7 +17,7 @@ from bookspark.logs.chain.registry import RETENTION
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.protocol.logs.retention import Retention
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
 from tests.clocks import keep_steady
 
@@ -69,9 +69,9 @@ def test_old_rows_go_while_the_producer_and_a_reader_go_on(
         deleted = truncate_expired(bookkeeper, log.name)
         assert len(deleted) >= 3 and set(deleted) < before and not set(deleted) & ledgers(bookkeeper, log)
         LogRegistry(bookkeeper.metadata).alter(log.name, retention_ms=0)
-        assert [row.value for row in live.read(timeout=60)] == [b"young"]
+        assert [row.value for row in live.read(timeout=SECONDS_MAX)] == [b"young"]
         producer.append(b"next")
-        assert [row.value for row in live.read(timeout=60)] == [b"next"]
+        assert [row.value for row in live.read(timeout=SECONDS_MAX)] == [b"next"]
         with log.reader() as reader:
             # The earliest row is the first one that is there.
             assert [(row.position, row.value) for row in reader] == [(30, b"young"), (31, b"next")]

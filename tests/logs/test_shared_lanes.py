@@ -28,7 +28,7 @@ from bookspark.logs.readers import lane_share
 from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.metadata.records.documents import read_struct
 from bookspark.protocol.logs.lanes import ended_before, rows_before
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.logs.test_producer_faults import Cluster
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
@@ -291,8 +291,8 @@ class ReaderProcess:
 
     def end(self, how: signal.Signals) -> None:
         self.process.send_signal(how)
-        self.process.wait(60)
-        self.thread.join(60)
+        self.process.wait(SECONDS_MAX)
+        self.thread.join(SECONDS_MAX)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

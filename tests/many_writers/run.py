@@ -151,8 +151,9 @@ class ManyWriters:
         self._tell("all are at work")
 
     def _break(self, seconds: float) -> None:
+        """For so long, and until each kind has fallen, which takes longer on a busy machine."""
         until, kinds = time.monotonic() + seconds, list[str]()
-        while time.monotonic() < until:
+        while True:
             if not kinds:
                 kinds = self._random.sample(self._size.kills, len(self._size.kills))
             kind = kinds.pop()
@@ -160,6 +161,8 @@ class ManyWriters:
                 self.counts[f"kills: {kind}"] += 1
                 self._tell(kind)
             self._pass(self._random.random() * self._size.pause_seconds)
+            if not kinds and time.monotonic() > until:
+                return
 
     def _finish(self) -> None:
         self._tell("the last rows are written")

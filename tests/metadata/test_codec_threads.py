@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.awaiting import SECONDS_MAX
+
 _FIRST_USE = """
 import os, sys, threading
 import msgspec
@@ -39,5 +41,5 @@ for _ in range(40):  # one in four died
 
 
 def test_msgspec_crashes_the_process_if_threads_have_it_learn_a_type_at_once():
-    run = subprocess.run([sys.executable, "-c", _FIRST_USE], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", _FIRST_USE], capture_output=True, text=True, timeout=SECONDS_MAX)
     assert (run.returncode, run.stderr) == (0, "")

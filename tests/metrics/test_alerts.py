@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from bookspark.metrics.described import Form
+from tests.awaiting import SECONDS_MAX
 from tests.metrics.kit import METRICS, PROMTOOL, ROOT, named
 
 RULES = ROOT / "conf/prometheus/rules.yml"
@@ -163,6 +164,6 @@ def test_each_alert_fires_in_its_trouble_alone_and_none_while_all_is_well(tmp_pa
         [PROMTOOL, "check", "config", ROOT / "conf/prometheus/prometheus.yml"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS_MAX,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr

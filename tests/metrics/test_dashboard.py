@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from tests.awaiting import SECONDS_MAX
 from tests.metrics.kit import METRICS, PROMTOOL, ROOT, named
 
 DASHBOARD = json.loads((ROOT / "conf/grafana/bookspark.json").read_text())
@@ -69,5 +70,5 @@ def test_prometheus_takes_every_expression(tmp_path):
     ]
     file = tmp_path / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    found = subprocess.run([PROMTOOL, "check", "rules", file], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([PROMTOOL, "check", "rules", file], capture_output=True, text=True, timeout=SECONDS_MAX)
     assert found.returncode == 0, found.stdout + found.stderr

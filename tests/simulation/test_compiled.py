@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.simulation.compiled import MODULES, SHARED, digest_of
+from tests.awaiting import SECONDS_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
 USES = """
@@ -48,7 +49,7 @@ def test_each_module_that_is_compiled_has_its_source() -> None:
 
 def used(folder: Path, first: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", USES.format(first=first), str(folder)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_MAX)
 
 
 def test_without_modules_from_these_sources_the_sources_are_used(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bookspark.errors import BookieError, ConfigurationError
 from bookspark.spark.bookies import slots
 from bookspark.spark.bookies.bookie_service import BookieService
 from bookspark.spark.short_jobs import QUICK_JVM
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.spark.fixtures import OneSpark
 
 pytestmark = pytest.mark.spark
@@ -73,7 +73,7 @@ class Writer:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(SECONDS_MAX)
         self.ledger.close()
 
 

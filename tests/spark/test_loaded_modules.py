@@ -8,6 +8,8 @@ from importlib import import_module
 
 import pytest
 
+from tests.awaiting import SECONDS_MAX
+
 _NOT_NEEDED = (
     "bookspark.autorecovery",
     "bookspark.bookie",
@@ -28,7 +30,7 @@ def test_reading_and_writing_loads_nothing_that_runs_bookies() -> None:
         "import sys, bookspark.spark.connector.data_source;"
         f"print([name for name in sys.modules if (name + '.').startswith({tuple(f'{one}.' for one in _NOT_NEEDED)})])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS_MAX)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 

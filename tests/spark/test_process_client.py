@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.awaiting import SECONDS_MAX
+
 _WORKER = """
 import gc
 import bookspark.client
@@ -25,7 +27,12 @@ def test_what_a_worker_has_loaded_is_not_collected_after_each_task(reused: bool)
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
     environment |= {"SPARK_REUSE_WORKER": "1"} if reused else {}
     told = subprocess.run(
-        [sys.executable, "-c", _WORKER], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", _WORKER],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SECONDS_MAX,
     ).stdout.split()
     # The modules that are loaded later are spared too, and a process that is no reused worker keeps its collector as it is.
     assert (int(told[0]) > 10_000, told[1]) == (reused, str(reused))

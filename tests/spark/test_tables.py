@@ -25,6 +25,7 @@ from bookspark.spark.snapshots.snapshot import ROWS_PER_FILE, rows_in_file
 from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGER_IDS, LEDGER_RECORDS, LEDGERS, Ids
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.table import LONG, ROWS_PER_BATCH, Rows, SystemTable, once
+from tests.awaiting import SECONDS_MAX
 from tests.metadata.kit import begun
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
@@ -119,7 +120,7 @@ def test_bookies_are_asked_about_several_open_ledgers_at_once(monkeypatch: pytes
     tell = bookkeeper.open_ledger_no_recovery
 
     def all_at_once(ledger_id: int, password: bytes = b"") -> MemoryReader:
-        together.wait(60)
+        together.wait(SECONDS_MAX)
         return tell(ledger_id, password)
 
     monkeypatch.setattr(bookkeeper, "open_ledger_no_recovery", all_at_once)
