@@ -10,6 +10,7 @@ import pytest
 from bookspark.local import LocalCluster
 from tests.awaiting import await_that
 from tests.cli.conftest import Run
+from tests.clocks import keep_steady
 from tests.cluster.copies import cut_power
 
 _NEVER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
@@ -24,9 +25,11 @@ def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def ledger_id(cluster: LocalCluster) -> int:
+def ledger_id(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> int:
     """Ack quorum 1, and one of three bookies lost what it had not synced; the writer is gone."""
-    with cluster.bookkeeper() as bookkeeper:
+    keep_steady(monkeypatch)
+    # An idle writer tells its LAC, and with that record a bookie syncs what the cut is to take.
+    with cluster.bookkeeper(explicit_lac_interval_seconds=3600.0) as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 1)
         ledger.append_batch([b"kept"] * 10)
         # One of them has acknowledged it. One that has not got it yet loses nothing, and what the client has not sent yet is

@@ -90,8 +90,10 @@ def test_entry_logs_are_listed_with_what_is_durable_of_them(cluster):
 
 
 def test_ledgers_in_limbo_are_listed_with_the_boot_that_may_have_lost_something(new_chroot):
-    with LocalCluster(bookies=3, journal_write_data=False, heal_lossy_boots=False, zookeeper=new_chroot()) as cluster:
-        bookkeeper, bookie = cluster.bookkeeper(), cluster.bookies[0]
+    never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40, "heal_lossy_boots": False}
+    with LocalCluster(bookies=3, journal_write_data=False, **never, zookeeper=new_chroot()) as cluster:
+        # An idle writer tells its LAC, and with that record a bookie syncs what the cut is to take.
+        bookkeeper, bookie = cluster.bookkeeper(explicit_lac_interval_seconds=3600.0), cluster.bookies[0]
         written(bookkeeper, 1)
         ledger = bookkeeper.create_ledger(ack_quorum=3)
         ledger.append(b"not synced")

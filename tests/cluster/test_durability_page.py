@@ -88,7 +88,10 @@ def found_after(clusters):
     @cache
     def found(journal, blow, promised, hit):
         cluster = clusters(journal)
-        writer = cluster.bookkeeper(client_name="writer", answer_timeout_seconds=60.0)
+        # An idle writer would tell its LAC, and with that record a bookie syncs what a cut is to take.
+        writer = cluster.bookkeeper(
+            client_name="writer", answer_timeout_seconds=60.0, explicit_lac_interval_seconds=3600.0
+        )
         together = [cell for cell in CELLS if cell.struck_with == (journal, blow, promised, hit)]
         ledgers = {cell: written(cluster, writer, cell) for cell in together}
         writer.close()

@@ -21,7 +21,8 @@ def cluster(new_chroot):
 
 @pytest.fixture
 def bookkeeper(cluster):
-    with cluster.bookkeeper() as client:
+    # An idle writer would tell its LAC, and with that record a bookie syncs what a cut is to take.
+    with cluster.bookkeeper(explicit_lac_interval_seconds=3600.0) as client:
         yield client
 
 

@@ -42,9 +42,10 @@ def everyone_is_back(cluster):
 
 @pytest.fixture
 def clients(cluster):
-    """Makes clients, with their options."""
+    """Makes clients, with their options. An idle writer would tell its LAC, and with that record a bookie syncs what a cut is to
+    take."""
     with contextlib.ExitStack() as stack:
-        yield lambda **options: stack.enter_context(cluster.bookkeeper(**options))
+        yield lambda **options: stack.enter_context(cluster.bookkeeper(explicit_lac_interval_seconds=3600.0, **options))
 
 
 @pytest.fixture

@@ -159,7 +159,8 @@ def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known, ne
     }
     later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
     with LocalCluster(bookies=3, journal_write_data=False, **options, **later, zookeeper=new_chroot()) as cluster:
-        client = cluster.bookkeeper(**known)
+        # An idle writer tells its LAC, and with that record a bookie syncs what the cut is to take.
+        client = cluster.bookkeeper(**known, explicit_lac_interval_seconds=3600.0)
         ledger = client.create_ledger(3, 3, 3)
         ledger.append_batch([b"entry"] * 10)
         bookie = cluster.bookies[0]

@@ -272,7 +272,8 @@ def test_a_disk_that_is_full(new_chroot: Callable[[], str]) -> None:
 def test_a_lossy_boot(new_chroot: Callable[[], str]) -> None:
     never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40, "heal_lossy_boots": False}
     with LocalCluster(3, zookeeper=new_chroot(), autorecovery=True, journal_write_data=False, **never) as cluster:
-        bookkeeper = cluster.bookkeeper(**DEADLINES)
+        # An idle writer would tell its LAC, and with that record a bookie syncs what the cut is to take.
+        bookkeeper = cluster.bookkeeper(**DEADLINES, explicit_lac_interval_seconds=3600.0)
         # By all three: a bookie that has it still before it has nothing to lose.
         ledger = bookkeeper.create_ledger(3, 3, 3)
         ledger.append(b"x")

@@ -141,7 +141,8 @@ def _(stage: Stage) -> Broken:
 def _(stage: Stage) -> Broken:
     never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40, "heal_lossy_boots": False}
     cluster = stage.start(bookies=3, journal_write_data=False, **never)
-    ledger = stage.client.create_ledger()
+    # An idle writer would tell its LAC, and with that record a bookie syncs what the cut is to take.
+    ledger = cluster.bookkeeper(explicit_lac_interval_seconds=3600.0).create_ledger(ack_quorum=3)
     ledger.append(b"x")
     bookie = cluster.bookies[0]
     bookie.kill()
