@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-MODULES_SHOWN = 20
+MODULES_MIN, MODULES_SHOWN = 5, 20
 _NOTE = "bookspark/seconds"
 _CRASHED = "???"
 _MESSAGE_CHARACTERS_MAX = 500
@@ -71,9 +71,9 @@ class Report:
             Path(file).write_text(json.dumps([failure._asdict() for failure in self._failures.values()]))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if len(self._seconds) < MODULES_SHOWN:
+        if len(self._seconds) < MODULES_MIN:
             return
-        terminalreporter.section(f"{MODULES_SHOWN} slowest modules")
+        terminalreporter.section("slowest modules")
         slowest = sorted(self._seconds, key=self._seconds.__getitem__, reverse=True)
         for module in slowest[:MODULES_SHOWN]:
             terminalreporter.write_line(f"{self._seconds[module]:7.1f} s  {module}")
