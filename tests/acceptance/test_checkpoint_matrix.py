@@ -1,10 +1,12 @@
-"""The forty cases of tests/spark/checkpoint_matrix.py on real Spark; tests/spark/test_checkpoint_states.py is without Spark."""
+"""Half of the forty cases of tests/spark/checkpoint_matrix.py on real Spark: each state of a checkpoint, with the log as it is
+and with the log in another state. tests/spark/test_checkpoint_states.py has all of them, without Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,9 +128,12 @@ def test_no_ledger_of_a_query_is_left_open_by_workers_that_idle(
     assert len(engine.rows(query.log)) == 4
 
 
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+AS_IT_IS, *OTHERS = LOGS
+
+
+@pytest.mark.parametrize(("checkpoint", "other"), zip(CHECKPOINTS, cycle(OTHERS), strict=False))
 def test_each_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
-    spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path, checkpoint: str
+    spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path, checkpoint: str, other: str
 ) -> None:
     engine = RealSpark(spark, cluster, bookkeeper, tmp_path)
 
@@ -136,5 +141,6 @@ def test_each_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
         folder = tmp_path / str(number)
         return f"{log}: {play(engine, folder, checkpoint, log)}"
 
-    with ThreadPoolExecutor(len(LOGS)) as cases:
-        print(checkpoint, list(cases.map(case, range(len(LOGS)), LOGS)))
+    logs = AS_IT_IS, other
+    with ThreadPoolExecutor(len(logs)) as cases:
+        print(checkpoint, list(cases.map(case, range(len(logs)), logs)))
