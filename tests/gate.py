@@ -34,13 +34,15 @@ CHECKS = (
     ("python", "-m", "tests.spark_classes"),  # no check: an archive with which later JVMs start faster
 )
 _PYTEST = (sys.executable, "-m", "pytest")
+_WITH_VALUE = ("-k", "-m", "-n", "-p", "-W", "-o", "-c")  # options of pytest whose value could be the name of a folder
 _TESTS_FAILED = 1  # pytest's exit status
 
 
 def main(arguments: Sequence[str]) -> int:
-    paths = [argument for argument in arguments if _is_path(argument)]
+    before = ("", *arguments)
+    paths = [one for one, last in zip(arguments, before, strict=False) if last not in _WITH_VALUE and _is_path(one)]
     if paths:
-        options = [argument for argument in arguments if not _is_path(argument)]
+        options = [argument for argument in arguments if argument not in paths]
         try:
             tests = [test for path in paths for test in belonging(path)]
         except LookupError as error:

@@ -102,6 +102,13 @@ def test_a_path_of_the_tests_is_taken_as_it_is():
     assert belonging("tests/test_gate.py::test_x") == ["tests/test_gate.py::test_x"]
 
 
+def test_the_value_of_an_option_is_no_path(monkeypatch):
+    ran = []
+    monkeypatch.setattr(gate, "_run", lambda *arguments: ran.append(arguments) or 0)
+    assert gate.main(["tests/test_gate.py", "-k", "docs"]) == 0
+    assert ran == [("-n", "auto", "tests/test_gate.py", "-k", "docs")]
+
+
 def test_a_path_without_tests_is_refused(tmp_path):
     with pytest.raises(LookupError, match="no test imports"):
         belonging("conf")
