@@ -48,7 +48,7 @@ def test_an_append_that_gets_no_room_in_time_says_what_is_missing(cluster, trio,
     for bookie in trio[:silent]:
         bookie.answers[kind] = silence
     # An append waits for room twice this time, and appends without progress fail after it.
-    client = cluster.client(bytes_in_flight_max=4 * KIB, sync_bytes=2 * KIB, add_timeout_seconds=1.0)
+    client = cluster.client(bytes_in_flight_max=4 * KIB, sync_bytes=2 * KIB, add_timeout_seconds=3.0)
     ledger = client.create_ledger(3, 3, 2, ledger_type=ledger_type, replication=replication)
     future = ledger.append_async(bytes(5 * KIB))
     if missing != "an acknowledgement":

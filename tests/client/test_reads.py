@@ -307,7 +307,7 @@ def test_a_bookie_that_knows_another_password_ends_the_recovery(cluster):
 
 def test_a_loss_is_accepted_only_by_name_and_of_bookies_that_the_ledger_has(cluster, caplog):
     ledger_id = written(cluster, close=False)
-    client = cluster.client(answer_timeout_seconds=0.2, connect_timeout_seconds=0.2)
+    client = cluster.client(answer_timeout_seconds=5.0, connect_timeout_seconds=5.0)
     with pytest.raises(InvalidArgumentError, match="can't be used alone"):
         client.open_ledger(ledger_id, lost_bookies=["b1"])
     with pytest.raises(ConfigurationError, match="b9"):

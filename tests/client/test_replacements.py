@@ -51,7 +51,7 @@ def test_a_bookie_that_refuses_an_append_is_replaced_and_the_append_is_on_the_ne
 
 
 def test_a_bookie_that_does_not_answer_in_time_is_replaced(cluster):
-    ledger = three_of(cluster, answer_timeout_seconds=0.5)
+    ledger = three_of(cluster, answer_timeout_seconds=2.0)
     cluster.start("b4")
     cluster.bookies["b2"].answers[Kind.ADD] = silence
     with ledger:
