@@ -14,20 +14,17 @@ import atexit
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from functools import cache
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.daemon import launch
-
-_REQUEST_BYTES_MAX = 1 << 20
-_LOOK_SECONDS = 0.005
 
 
 def use() -> None:
@@ -53,11 +50,12 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
-        while (status := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("bookie", timeout or 0.0)
-            time.sleep(_LOOK_SECONDS)
+        if self.returncode is None:
+            ended = select.poll()
+            ended.register(self._pipe, select.POLLIN)
+            ended.poll(None if timeout is None else 1000 * max(0.0, timeout))
+        if (status := self.poll()) is None:
+            raise subprocess.TimeoutExpired("bookie", timeout or 0.0)
         return status
 
 

@@ -46,13 +46,6 @@ def test_the_test_of_the_page_on_testing(faulty_cluster):
     names["test_a_late_add"](faulty_cluster)
 
 
-def test_every_soak_is_told_of():
-    page = (DOCS / "testing.md").read_text().partition("## Long runs")[2]
-    told = {name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`([\w-]+)`", row)}
-    modules = {path.stem.replace("_", "-") for path in (DOCS.parent / "tests/soak").glob("[a-z]*.py")}
-    assert told == {"chaos", *modules}
-
-
 @pytest.mark.parametrize(("path", "command"), SIMULATED, ids=lambda value: str(value)[:60])
 def test_a_search_without_a_protection_finds_what_the_page_says(path, command):
     done = CliRunner().invoke(app, shlex.split(command))

@@ -13,19 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_LOCAL = {
-    **SMALL_TABLES,
-    "spark.sql.warehouse.dir": "/nonexistent",
-    "spark.driver.extraJavaOptions": QUICK_JVM,
-    # A Python worker that crashes says where.
-    "spark.python.worker.faulthandler.enabled": "true",
-    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-}
 
 
 class OneSpark:
@@ -39,7 +29,17 @@ class OneSpark:
         """``local[2]`` with Delta, started if it does not run."""
         if self._is_local and self._spark is not None and self._runs():
             return self._spark
-        return self._start("tests", "local[2]", is_local=True, **_LOCAL)
+        from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
+
+        conf = {
+            **SMALL_TABLES,
+            "spark.sql.warehouse.dir": "/nonexistent",
+            "spark.driver.extraJavaOptions": QUICK_JVM,
+            # A Python worker that crashes says where.
+            "spark.python.worker.faulthandler.enabled": "true",
+            "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+        }
+        return self._start("tests", "local[2]", is_local=True, **conf)
 
     def other(self, app: str, master: str, **conf: str) -> SparkSession:
         """Another Spark, which the caller stops."""
