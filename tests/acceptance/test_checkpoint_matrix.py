@@ -131,7 +131,7 @@ def test_no_ledger_of_a_query_is_left_open_by_workers_that_idle(
 AS_IT_IS, *OTHERS = LOGS
 
 
-@pytest.mark.parametrize(("checkpoint", "other"), zip(CHECKPOINTS, cycle(OTHERS), strict=False))
+@pytest.mark.parametrize(("checkpoint", "other"), [*zip(CHECKPOINTS, cycle(OTHERS), strict=False)])
 def test_each_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
     spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path, checkpoint: str, other: str
 ) -> None:

@@ -1,7 +1,7 @@
-"""The lower bounds of ``setup.cfg`` are versions that work: tests of wire and client pass in an environment of just these.
+"""The lower bounds of ``setup.cfg`` are versions that work: tests of wire, client and metadata pass with just these.
 
-pip can't be asked for the lowest versions, so each bound is made a constraint. Spark and Delta have exact versions and are left
-out. The test needs the package index that ``scripts/setup`` uses.
+pip can't be asked for the lowest versions, so each bound is made a constraint. The test needs the package index that
+``scripts/setup`` uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ RUNS_TESTS = ("hypothesis", "packaging", "pytest", "pytest-timeout", "pytest-xdi
 """What the tests themselves import: as pinned for this environment."""
 TESTS = ("tests/wire", "tests/client", "tests/metadata", "--ignore=tests/client/test_user_script.py")
 """Folders of what uses these packages most, but for the test of a user's script, which needs mypy."""
-EXTRAS = "arrow,bookkeeper,cli,metrics,sasl"
 
 
 def lowest() -> list[str]:
@@ -46,7 +45,7 @@ def test_quick_tests_pass_with_the_lowest_versions(tmp_path: Path) -> None:
     # What is imported is compiled then: pip compiles Spark and all else, which takes a minute.
     install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     done = subprocess.run(
-        [*install, "--constraint", constraints, f"{wheel}[{EXTRAS}]", *pins],
+        [*install, "--constraint", constraints, f"{wheel}[all]", *pins],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
