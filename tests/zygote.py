@@ -26,6 +26,8 @@ from functools import cache
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.daemon import launch
 
+_END_SECONDS_MAX = 60.0
+
 
 def use() -> None:
     """Have this process start its bookies so."""
@@ -75,7 +77,8 @@ class Zygote:
     def _end(self, owner: int) -> None:
         self._ours.close()
         if os.getpid() == owner:
-            self._process.wait()
+            self._process.kill()  # nothing to lose: the bookies are processes of their own
+            self._process.wait(_END_SECONDS_MAX)
 
     def fork(self, options: str, log: int) -> Forked:
         paths = os.pathsep.join(path for path in sys.path if path)
