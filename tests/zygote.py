@@ -25,6 +25,7 @@ from functools import cache
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.daemon import launch
+from tests.awaiting import SECONDS_MAX
 
 _END_SECONDS_MAX = 60.0
 
@@ -40,9 +41,17 @@ class Forked:
 
     def __init__(self, pipe: int) -> None:
         self._pipe = os.fdopen(pipe, "rb", buffering=0)
-        self.pid = int.from_bytes(self._pipe.read(8), "big")
-        os.set_blocking(pipe, False)
         self.returncode: int | None = None
+        if not self._readable(SECONDS_MAX) or not (pid := self._pipe.read(8)):
+            self._pipe.close()
+            raise OSError("no bookie was forked: the process that forks them has ended or hangs")
+        self.pid = int.from_bytes(pid, "big")
+        os.set_blocking(pipe, False)
+
+    def _readable(self, timeout: float | None) -> bool:
+        waiting = select.poll()
+        waiting.register(self._pipe, select.POLLIN)
+        return bool(waiting.poll(None if timeout is None else 1000 * max(0.0, timeout)))
 
     def poll(self) -> int | None:
         if self.returncode is None and (status := self._pipe.read(8)) is not None:
@@ -53,9 +62,7 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            ended = select.poll()
-            ended.register(self._pipe, select.POLLIN)
-            ended.poll(None if timeout is None else 1000 * max(0.0, timeout))
+            self._readable(timeout)
         if (status := self.poll()) is None:
             raise subprocess.TimeoutExpired("bookie", timeout or 0.0)
         return status
@@ -71,7 +78,6 @@ class Zygote:
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         self._lock = threading.Lock()
-
         atexit.register(self._end, os.getpid())
 
     def _end(self, owner: int) -> None:
