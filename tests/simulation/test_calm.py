@@ -41,7 +41,7 @@ def test_a_writer_that_is_left_alone_comes_to_an_end(ledger_type, replication):
     """A VD writer asked a bookie that had come back at another place in the ensemble to sync for ever, without a pause."""
     given = ALONE | {"losses": 2, "ledger_type": ledger_type, "replication": replication}
     schedules = RandomSchedules(given)
-    for seed in range(101_600, 101_900):
+    for seed in range(101_600, 101_700):
         world, moves, _ = schedules.schedule(seed)
         moves, violation = calm_down(world, moves, Random(seed))
         assert violation is None, "\n".join((str(seed), *tell(world, moves)[:200]))
@@ -156,13 +156,9 @@ def test_who_waits_for_ever_is_told_in_a_story_hardly_longer_than_the_shortest_t
     """Such stories were shrunk, and none was searched: recoveries took up to 31 steps."""
     monkeypatch.setattr(machine, "step", ignoring(machine, event))
     known = Exhaustive(options, invariant=INVARIANT).run(200_000)
-    found, seed = 0, 2000
-    while found < 3:
-        schedules = RandomSchedules({"accept_loss": False, "readers": 0})
-        failure = schedules.run(2000, seed).failure
-        assert failure is not None and failure.violation.invariant == INVARIANT
-        assert len(failure.moves) <= 1.2 * len(known.moves), "\n".join(tell(failure.world, failure.moves))
-        found, seed = found + 1, failure.seed + 1
+    failure = RandomSchedules({"accept_loss": False, "readers": 0}).run(2000, 2000).failure
+    assert failure is not None and failure.violation.invariant == INVARIANT
+    assert len(failure.moves) <= 1.2 * len(known.moves), "\n".join(tell(failure.world, failure.moves))
 
 
 def test_a_departure_that_calm_had_made_is_in_the_story_if_someone_waits_because_of_it(monkeypatch):

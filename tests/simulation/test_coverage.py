@@ -55,13 +55,13 @@ def test_half_of_the_schedules_aim_at_what_is_rarely_reached():
 
     def reached(aims: bool) -> int:
         found = 0
-        for number in range(100_000, 100_300):
+        for number in range(100_000, 100_100):
             world, _, violation = RandomSchedules({}, aims=aims).schedule(number * BLOCK)
             assert violation is None
             found += any(pair[:2] in rare for pair in met_pairs(world.met))
         return found
 
-    assert reached(aims=True) > 1.5 * reached(aims=False) > 15
+    assert reached(aims=True) > 1.5 * reached(aims=False) > 5
 
 
 def test_what_is_rarely_reached_is_a_state_of_a_machine_and_its_options_are_options_of_the_simulator():
