@@ -1,4 +1,5 @@
-"""Any single bit of any file flipped: here one bit of every byte, ``scripts/soak bookie-bits`` flips all eight."""
+"""Any single bit of any file flipped: here one bit of every second byte of a bookie that was stopped, and samples of others;
+``scripts/soak bookie-bits`` flips all eight of every byte of each."""
 
 from __future__ import annotations
 
@@ -30,10 +31,12 @@ def test_a_flipped_bit_is_found_and_never_answered_with_wrong_bytes_or_absence(c
     assert rewritten == any(path.endswith(".arrow") for path in flips.disk.files())
     outcomes = Counter()
     for path, offset in flips.places():
+        if offset % (5 if rewritten else 2):
+            continue
         try:
-            outcomes[flips.judge(path, offset, offset * 5 % 8)] += 1
+            outcomes[flips.judge(path, offset, offset // 2 * 5 % 8)] += 1
         except AssertionError as error:
-            error.add_note(f"bit {offset * 5 % 8} of byte {offset} of {path}")
+            error.add_note(f"bit {offset // 2 * 5 % 8} of byte {offset} of {path}")
             raise
     assert min(outcomes[kind] for kind in ("stays down", "unknown", "right")) > 50, outcomes
 
@@ -57,14 +60,14 @@ def test_a_bit_that_flips_while_the_bookie_serves_is_found_by_the_next_boot_at_t
     flips = Flips(clean=False, rewritten=True)
     outcomes = Counter()
     for path, offset in flips.places():
-        if offset % 11 == len(path) % 11:
+        if offset % 31 == len(path) % 31:
             bit = offset * 5 % 8
             try:
                 outcomes[flips.judge_served(path, offset, bit, power_cut=power_cut)] += 1
             except AssertionError as error:
                 error.add_note(f"bit {bit} of byte {offset} of {path}")
                 raise
-    assert min(outcomes[kind] for kind in ("unknown", "right")) > 50, outcomes
+    assert min(outcomes[kind] for kind in ("unknown", "right")) > 20, outcomes
 
 
 def test_a_bit_that_flips_before_its_log_is_rewritten_makes_no_acked_entry_negative():
@@ -74,14 +77,14 @@ def test_a_bit_that_flips_before_its_log_is_rewritten_makes_no_acked_entry_negat
     outcomes = Counter()
     lengths = {path: _lengths(content) for path, content in flips.disk.files().items() if path.endswith(".arrows")}
     for path, offset in flips.places():
-        if offset % 31 == 0 or offset in lengths.get(path, ()):
+        if offset % 97 == 0 or offset in lengths.get(path, ()):
             bit = offset * 5 % 8
             try:
                 outcomes[flips.judge(path, offset, bit, serving=offset % 2 == 0)] += 1
             except AssertionError as error:
                 error.add_note(f"bit {bit} of byte {offset} of {path}")
                 raise
-    assert min(outcomes[kind] for kind in ("unknown", "right")) > 50, outcomes
+    assert min(outcomes[kind] for kind in ("unknown", "right")) > 20, outcomes
 
 
 def _lengths(content: bytes) -> set[int]:

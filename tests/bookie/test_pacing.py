@@ -88,14 +88,14 @@ def stepped():
         yield
 
 
-def test_an_hour_of_96_mb_a_second_half_of_it_deleted_after_a_minute_keeps_garbage_flat(stepped):
+def test_96_mb_a_second_half_of_it_deleted_after_a_minute_keep_garbage_flat(stepped):
     """Passes that were not bounded grew geometrically (6, 20, 47 s … at half of the compaction rate), and nothing was collected
     meanwhile."""
     load = SteadyLoad(96 * _MIB, 16 * _MIB, 160 * _MIB, seconds_of_the_rest=1e9)
-    load.run(3600)
-    assert [round(end / 900) for end in load.collections] == [1, 2, 3], "beside the passes, and not after them"
+    load.run(2700)
+    assert [round(end / 900) for end in load.collections] == [1, 2], "beside the passes, and not after them"
     assert max(load.passes) <= 2 * 2.1 * _GIB / (64 * _MIB)
     garbage = [used - live for used, live in zip(load.used, load.live, strict=True)]
-    peaks = [max(garbage[start : start + 900]) / _GIB for start in range(0, 3600, 900)]
+    peaks = [max(garbage[start : start + 900]) / _GIB for start in range(0, 2700, 900)]
     # What is deleted just after a collection is copied once. Without the higher rate it is 81 GiB at the end.
     assert max(peaks) <= 1.25 * peaks[0], peaks
