@@ -54,21 +54,26 @@ ACCEPTANCE = Path(__file__).with_name("acceptance")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="also what takes minutes: tests/acceptance")
+    parser.addoption("--all", action="store_true", help="also tests/acceptance, and tests with that mark")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without ``--all`` the acceptance tests are run only if they are named."""
+    """Without ``--all`` the acceptance tests are run only if they are named, and so are those with the mark ``acceptance``."""
     if collection_path != ACCEPTANCE or config.option.all:
         return None
     named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
     return None if any(path.is_relative_to(ACCEPTANCE) for path in named) else True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if judges_a_promise(item.path):
             item.add_marker("promise")
+    named = {config.invocation_params.dir / arg.partition("::")[0] for arg in config.args}
+    later = [item for item in items if item.get_closest_marker("acceptance") and item.path not in named]
+    if later and not config.option.all:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in set(later)]
 
 
 @pytest.hookimpl(optionalhook=True)

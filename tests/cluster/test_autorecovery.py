@@ -79,6 +79,7 @@ def test_a_misplaced_copy_is_moved(cluster, bookkeeper):
     assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(50)]
 
 
+@pytest.mark.acceptance
 def test_another_takes_over_when_the_auditor_is_killed(cluster, bookkeeper):
     auditors = bookkeeper.metadata.auditors
     names = [process.name for process in cluster.autorecovery]

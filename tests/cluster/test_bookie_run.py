@@ -26,6 +26,8 @@ from tests.awaiting import SECONDS_MAX, await_that, stays
 from tests.ports import free_port
 from tests.processes import Output
 
+pytestmark = pytest.mark.acceptance
+
 
 class Running:
     """A process of ``bookspark bookie run``."""

@@ -29,6 +29,8 @@ from tests.awaiting import SECONDS_MAX, await_that
 from tests.cluster.copies import await_copies
 from tests.cluster.newer_daemon import VERSION
 
+pytestmark = pytest.mark.acceptance
+
 QUICK = ChangesConfig(poll_seconds=0.1, confirm_seconds=0.3, stall_seconds=60.0)
 PAYLOAD = b"x" * 500
 

@@ -8,6 +8,7 @@ from bookspark.testing import FaultyCluster
 from tests.soak.durability import MODES, durability
 
 
+@pytest.mark.acceptance
 @pytest.mark.timeout(600)
 def test_each_mode_under_faults_and_power_cuts(new_chroot):
     never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 30}

@@ -133,6 +133,7 @@ def test_unknown_options_are_named_with_the_nearest() -> None:
         LocalCluster(lease_seconds="long")
 
 
+@pytest.mark.acceptance
 def test_a_cluster_made_again_in_its_directory_is_the_same_cluster(tmp_path: Path) -> None:
     with LocalCluster(bookies=1, directory=tmp_path) as cluster:
         bookie = cluster.bookies[0]
@@ -161,6 +162,7 @@ def test_a_start_that_fails_leaves_nothing_running(chroot: str) -> None:
     assert [bookie.pid for bookie in cluster.bookies] == [None, None]
 
 
+@pytest.mark.acceptance
 def test_the_bookies_of_a_killed_process_end_when_their_lease_lapses(tmp_path: Path) -> None:
     program = (
         "import sys; from bookspark.local import LocalCluster\n"

@@ -308,6 +308,7 @@ def test_first_uses_that_fail_leave_nothing_behind(cluster, failing, monkeypatch
         await_that(lambda: descriptors() <= open_files, SECONDS)
 
 
+@pytest.mark.acceptance
 def test_two_hundred_first_uses_that_fail_take_no_memory(cluster, monkeypatch):
     """Each left its threads, and with them what they held."""
 
@@ -468,6 +469,7 @@ while True:
 }
 
 
+@pytest.mark.acceptance
 def test_scripts_end_whatever_they_leave_to_the_end(cluster):
     """``atexit.register(ledger.close)`` and threads that outlast the main one failed with a defect: the client's threads had
     ended with the main one."""
@@ -483,6 +485,7 @@ def test_scripts_end_whatever_they_leave_to_the_end(cluster):
         assert (process.returncode, out, err) == (0, "closed\n", ""), name
 
 
+@pytest.mark.acceptance
 def test_a_cluster_can_be_stopped_when_the_interpreter_ends(new_chroot):
     """It stopped its bookies with threads that had ended with the main one, and left that to the end of their leases."""
     script = f"""

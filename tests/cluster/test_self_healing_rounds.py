@@ -8,6 +8,7 @@ from bookspark.local import LocalCluster
 from tests.soak.self_healing import AUTORECOVERY, BOOKIES, self_healing
 
 
+@pytest.mark.acceptance
 @pytest.mark.timeout(600)
 def test_a_few_rounds_under_writers_and_recoverers(new_chroot):
     with LocalCluster(bookies=5, autorecovery=AUTORECOVERY, **BOOKIES, zookeeper=new_chroot()) as cluster:

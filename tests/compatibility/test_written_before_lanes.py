@@ -77,6 +77,7 @@ def test_reading_it_writes_nothing_anew(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.acceptance
 @pytest.mark.timeout(1800)
 def test_its_query_and_its_reader_go_on_from_their_checkpoints(
     spark: SparkSession, cluster: LocalCluster, checkpoints: Path

@@ -77,6 +77,7 @@ def test_an_address_that_can_not_be_had(cluster):
             WebConsole(bookkeeper, "0.0.0.0")
 
 
+@pytest.mark.acceptance
 def test_it_writes_nothing(tmp_path):
     """By ZooKeeper's own count of transactions, by the entries of the bookies' logs, and by the files of the snapshots."""
     with LocalCluster(bookies=2, metrics_port=-1) as cluster:

@@ -20,6 +20,8 @@ from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.metadata.kit import EVENT_SECONDS, begun
 from tests.processes import halted
 
+pytestmark = pytest.mark.acceptance
+
 
 def await_end(pid: int) -> None:
     """Wait until process ``pid``, which need not be a child, has ended."""

@@ -25,7 +25,10 @@ from tests.metadata.kit import EVENT_SECONDS, begun
 from tests.metadata.secured_zookeeper import secured_zookeeper
 
 # Kazoo leaves a socket to the garbage collector when TLS fails on it.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 SASL = importlib.util.find_spec("puresasl") is not None
 needs_sasl = pytest.mark.skipif(not SASL, reason="pure-sasl is not installed")

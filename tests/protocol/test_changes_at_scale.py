@@ -11,7 +11,7 @@ from bookspark.protocol.changes.steps import Decision, Restart
 from bookspark.protocol.changes.wanted import Wanted, begin
 from tests.protocol.changes_at_scale import change, cluster, grow, move, shrink, upgrade
 
-COUNTS = 60, 20_000
+COUNTS = 60, 5_000
 
 
 def test_an_upgrade_moves_nothing_and_takes_each_bookie_down_once() -> None:
