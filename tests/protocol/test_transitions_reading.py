@@ -203,24 +203,24 @@ KITS = {
 }
 
 
-@pytest.mark.parametrize(("place", "event_type"), list(RANGE_READ.pairs()))
-def test_range_read(place, event_type):
-    RANGE_READ.check(place, event_type)
+@pytest.mark.parametrize("event_type", RANGE_READ.events())
+def test_range_read(event_type):
+    RANGE_READ.check(event_type)
 
 
-@pytest.mark.parametrize(("place", "event_type"), list(LAC_READ.pairs()))
-def test_lac_read(place, event_type):
-    LAC_READ.check(place, event_type)
+@pytest.mark.parametrize("event_type", LAC_READ.events())
+def test_lac_read(event_type):
+    LAC_READ.check(event_type)
 
 
-@pytest.mark.parametrize(("place", "event_type"), list(LAC_WAIT.pairs()))
-def test_lac_wait(place, event_type):
-    LAC_WAIT.check(place, event_type)
+@pytest.mark.parametrize("event_type", LAC_WAIT.events())
+def test_lac_wait(event_type):
+    LAC_WAIT.check(event_type)
 
 
-@pytest.mark.parametrize(("place", "event_type"), list(RECOVERY.pairs()))
-def test_recovery(place, event_type):
-    RECOVERY.check(place, event_type)
+@pytest.mark.parametrize("event_type", RECOVERY.events())
+def test_recovery(event_type):
+    RECOVERY.check(event_type)
 
 
 @pytest.mark.parametrize("name", KITS)

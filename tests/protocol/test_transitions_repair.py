@@ -255,19 +255,19 @@ REPLICATION = TransitionsKit(
 )
 
 
-@pytest.mark.parametrize(("place", "event_type"), list(COPYING.pairs()))
-def test_copying(place, event_type):
-    COPYING.check(place, event_type)
+@pytest.mark.parametrize("event_type", COPYING.events())
+def test_copying(event_type):
+    COPYING.check(event_type)
 
 
-@pytest.mark.parametrize(("place", "event_type"), list(HEALING.pairs()))
-def test_healing(place, event_type):
-    HEALING.check(place, event_type)
+@pytest.mark.parametrize("event_type", HEALING.events())
+def test_healing(event_type):
+    HEALING.check(event_type)
 
 
-@pytest.mark.parametrize(("place", "event_type"), list(REPLICATION.pairs()))
-def test_replication(place, event_type):
-    REPLICATION.check(place, event_type)
+@pytest.mark.parametrize("event_type", REPLICATION.events())
+def test_replication(event_type):
+    REPLICATION.check(event_type)
 
 
 @pytest.mark.parametrize(
