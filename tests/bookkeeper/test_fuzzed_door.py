@@ -26,7 +26,7 @@ def test_nothing_that_a_client_of_bookkeeper_says_does_more_than_be_refused_or_a
         door.take(seed)
 
     @settings(
-        max_examples=400, phases=[Phase.generate, Phase.shrink], suppress_health_check=[*HealthCheck], deadline=None
+        max_examples=100, phases=[Phase.generate, Phase.shrink], suppress_health_check=[*HealthCheck], deadline=None
     )
     @given(st.binary(max_size=400) | st.tuples(st.sampled_from(begun), st.integers(0, 300), st.binary(max_size=8)))
     def fuzz(drawn):

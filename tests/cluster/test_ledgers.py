@@ -302,6 +302,6 @@ def test_unknown_options_are_named(cluster):
 def test_an_unreachable_metadata_store_is_an_error_soon():
     from bookspark import BookKeeper
 
-    with BookKeeper("127.0.0.1:1", metadata_timeout_seconds=1) as client:
-        with pytest.raises(errors.MetadataStoreError, match=r"127\.0\.0\.1:1"):
-            client.list_ledgers()
+    unreachable = BookKeeper("127.0.0.1:1", metadata_timeout_seconds=1)
+    with pytest.raises(errors.MetadataStoreError, match=r"127\.0\.0\.1:1"), unreachable as client:
+        client.list_ledgers()
