@@ -1,6 +1,6 @@
 """``scripts/test``: the checks, the tests, and a second try for the few that failed.
 
-    scripts/test                                  all but tests/acceptance
+    scripts/test                                  all but tests/acceptance and tests with the mark of that name
     scripts/test --all                            all
     scripts/test bookspark/bookie/disk/index.py   the tests that belong to a file or folder, with no check before
     scripts/test tests/x/test_y.py -k name        any paths and arguments of pytest
