@@ -17,6 +17,7 @@ from bookspark.spark.connector.trigger_delay import TriggerDelay
 from tests.spark.memory_stream import memory_stream
 from tests.spark.test_feeds import ROWS, Log
 from tests.spark.test_stream_source import Follower, write
+from tests.stories import seeds
 
 LEAST, DELAY = 25, 60.0
 
@@ -107,7 +108,7 @@ def test_least_and_most_go_together(log: Log) -> None:
     assert stream.trigger() == 30
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_no_row_waits_longer_and_none_comes_twice_over_restarts(log: Log, seed: int) -> None:
     """Commits, triggers, time that passes and restarts, in orders drawn by seed."""
     draw = Random(seed)
