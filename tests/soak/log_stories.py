@@ -23,7 +23,9 @@ MODULES = (
     "tests/spark/test_lost_entries.py",
     "tests/spark/test_retention.py",
     "tests/spark/test_several_logs.py",
+    "tests/spark/test_small_pieces.py",
     "tests/spark/test_trigger_delay.py",
+    "tests/spark/test_txn_versions.py",
 )
 
 
