@@ -1,30 +1,108 @@
-"""What all audits and questions broadcast; ``tests/spark`` has two of them."""
+"""What Spark broadcasts lies on the driver first. No audit may broadcast what grows with ledgers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from bookspark.spark.audit.runner import NEEDS, names
-from tests.spark.test_driver_memory import broadcast_by, broadcast_by_question, tables  # noqa: F401
+from bookspark.spark.audit.runner import NEEDS, names, question, run_over
+from bookspark.spark.session import with_settings
+from tests.spark.made_up_cluster import A, B, C, Cluster, D
 
 pytestmark = pytest.mark.spark
 
+_BOOKIES, _LEDGERS = 4, 40
+_THRESHOLDS = ("spark.sql.autoBroadcastJoinThreshold", "spark.sql.adaptive.autoBroadcastJoinThreshold")
 
-def test_no_audit_broadcasts_what_grows_with_ledgers(
-    spark: SparkSession,
-    tables: Mapping[str, DataFrame],  # noqa: F811
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
+    """Those of a cluster with many more ledgers than bookies. What audits look for is there, in some of the ledgers. They are in
+    files, because Spark knows how small these are."""
+    cluster = Cluster()
+    for ledger_id in range(_LEDGERS):
+        cluster.ledger(ledger_id, 9, {0: [A, B, C], 5: [B, C, D]}, state="CLOSED" if ledger_id % 4 else "OPEN")
+        for bookie in (A, B, C)[ledger_id % 3 :]:
+            cluster.holds(bookie, ledger_id, (0, 9))
+            cluster.checksums(bookie, ledger_id, *range(10))
+        cluster.rows["ledger_ids"].append({"first_ledger_id": ledger_id, "last_ledger_id": ledger_id})
+        loss = {"kind": "entries", "first_entry_id": 7, "last_entry_id": 7, "bookies": [D]}
+        cluster.rows["accepted_losses"].append({"ledger_id": ledger_id, **loss})
+        cluster.rows["limbo"].append({"bookie_id": D, "ledger_id": ledger_id})
+    cluster.last_ledger_id = _LEDGERS
+    for bookie in (A, B, C, D):
+        cluster.disk(bookie)
+    always = ("logs", "log_commits", "entry_logs")
+    folder = tmp_path_factory.mktemp("tables")
+    found = {}
+    for name, table in cluster.tables(spark, *always).items():
+        table.withColumn("snapshot_id", F.lit("s")).coalesce(1).write.parquet(str(folder / name))
+        found[name] = spark.read.parquet(str(folder / name))
+    return found
+
+
+def _broadcasts(spark: SparkSession, after: int) -> Iterator[tuple[int, str]]:
+    """How many rows each broadcast had, and what it was, in the executions from number ``after`` on."""
+    store: Any = spark._jsparkSession.sharedState().statusStore()
+    executions = store.executionsList()
+    for execution in (executions.apply(n).executionId() for n in range(executions.size())):
+        if execution < after:
+            continue
+        nodes, told = store.planGraph(execution).allNodes(), store.executionMetrics(execution)
+        for node in (nodes.apply(n) for n in range(nodes.size())):
+            if "BroadcastExchange" in node.name():
+                metrics = [node.metrics().apply(n) for n in range(node.metrics().size())]
+                rows = next(one.accumulatorId() for one in metrics if one.name() == "number of output rows")
+                if told.contains(rows):
+                    yield int(told.apply(rows).replace(",", "")), node.desc()
+
+
+def _executions(spark: SparkSession) -> int:
+    """How many executions Spark has told of, once it has told of all."""
+    java: Any = spark.sparkContext._jsc
+    java.sc().listenerBus().waitUntilEmpty()
+    store: Any = spark._jsparkSession.sharedState().statusStore()
+    executions = store.executionsList()
+    return max((executions.apply(n).executionId() for n in range(executions.size())), default=-1) + 1
+
+
+def _too_many(spark: SparkSession, after: int) -> list[tuple[int, str]]:
+    _executions(spark)
+    return [(rows, what) for rows, what in _broadcasts(spark, after) if rows > _BOOKIES]
+
+
+def test_an_audit_broadcasts_nothing_that_grows_with_ledgers(
+    spark: SparkSession, tables: Mapping[str, DataFrame]
 ) -> None:
     assert all(NEEDS.get(query, "ledgers") in tables for query in names())
-    assert broadcast_by(spark, tables, names()) == []
+    before = _executions(spark)
+    run_over(spark, tables, names())
+    assert _too_many(spark, before) == []
 
 
-@pytest.mark.parametrize("name", ["history", "lacking", "safe_to_stop"])
-def test_no_question_broadcasts_what_grows_with_ledgers(
-    spark: SparkSession,
-    tables: Mapping[str, DataFrame],  # noqa: F811
-    name: str,
+@pytest.mark.parametrize("name", ["history", "lacking", "safe_to_stop", "summary"])
+def test_a_question_broadcasts_nothing_that_grows_with_ledgers(
+    spark: SparkSession, tables: Mapping[str, DataFrame], name: str
 ) -> None:
-    assert broadcast_by_question(spark, tables, name) == []
+    stopped = spark.createDataFrame([(A,)], "bookie_id STRING")
+    before = _executions(spark)
+    with question(spark, {**tables, "stopped": stopped}, name) as answer:
+        answer.collect()
+    assert _too_many(spark, before) == []
+
+
+def test_a_broadcast_of_ledgers_would_be_seen(spark: SparkSession, tables: Mapping[str, DataFrame]) -> None:
+    before = _executions(spark)
+    tables["fragments"].join(F.broadcast(tables["ledgers"]), "ledger_id").collect()
+    assert [rows for rows, _ in _too_many(spark, before)] == [_LEDGERS]
+
+
+def test_an_audit_leaves_the_session_its_own_thresholds(spark: SparkSession, tables: Mapping[str, DataFrame]) -> None:
+    with with_settings(spark, {_THRESHOLDS[0]: "12345"}):
+        own = [spark.conf.get(name, None) for name in _THRESHOLDS]
+        run_over(spark, tables, ["bookies_down"])
+        assert [spark.conf.get(name, None) for name in _THRESHOLDS] == own

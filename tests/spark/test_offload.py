@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +14,7 @@ from pyspark.sql.types import StructType
 from bookspark.client import BookKeeper
 from bookspark.errors import DataLossError
 from bookspark.local import LocalCluster
-from bookspark.logs import LogRegistry, commits
+from bookspark.logs import LogRegistry, commits, open_log
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
@@ -30,11 +26,14 @@ from bookspark.spark.rows import arrow_rows
 from bookspark.spark.tables.system_tables import system_table
 from tests.awaiting import await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
-from tests.spark.killed_offload import BEGUN, DELETED, DONE, WRITTEN, gateway_of
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
 NUMBER = "CAST(CAST(value AS STRING) AS BIGINT) AS value"
+
+
+class Died(Exception):
+    """The process ended here."""
 
 
 class Log:
@@ -104,19 +103,11 @@ def numbers(count: int) -> list[tuple[int, int]]:
     return [(n, n) for n in range(count)]
 
 
-def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(
-    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(log: Log) -> None:
     log.write()
-    (tmp_path / "input").mkdir()
-    (tmp_path / "input" / "0.txt").write_text("".join(f"{number}\n" for number in range(100, 150)))
-    writer = log.spark.readStream.text(str(tmp_path / "input")).writeStream.format("bookspark")
-    writer = writer.options(log=log.name, checkpointLocation=str(tmp_path / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(600)
+    with open_log(log.bookkeeper, log.name).producer("service") as producer:
+        producer.append_batch([b"%d" % number for number in range(100, 150)])
 
-    # The query's data ledger is open until its worker has been idle for a while.
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
     assert (done := log.offload(delete_after_seconds=0.0)).rows == 150 and done.position == 100
     named = {
         r.ledger_id for n in range(2) for p in commits(log.bookkeeper, f"{log.name}@{n}", b"") for r in p.commit.ranges
@@ -217,18 +208,10 @@ def test_where_chooses_among_rows_in_a_table_as_among_those_in_ledgers(
     assert sum(piece.rows for pieces in asked for piece in pieces) < 400
 
 
-@pytest.mark.parametrize(
-    ("columns", "options"),
-    [
-        ([f"{TEXT} AS value"], {"compression": "zstd_dictionary"}),
-        (["id", f"{TEXT} AS text"], {"rowFormat": "arrow", "compression": "zstd"}),
-    ],
-    ids=lambda given: "-".join(given.values()) if isinstance(given, dict) else "",
-)
 def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_table(
-    log: Log, columns: list[str], options: dict[str, str]
+    log: Log,
 ) -> None:
-    log.write(600, columns, **options)
+    log.write(600, [f"{TEXT} AS value"], compression="zstd_dictionary")
     written = pyarrow.Table.from_batches(log.planned())
     assert written.num_rows == 600
     reader = log.planned()
@@ -240,31 +223,47 @@ def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_
     assert pyarrow.Table.from_batches([begun, *reader]).equals(written)
 
 
-@pytest.mark.timeout(1800)
-def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Log) -> None:
-    """With ``kill -9`` at each of the four moments, and then a run that finishes: each finds what those before it did. Killed
-    without its Spark, which does nothing at these moments; ``tests/acceptance`` kills it too."""
+def test_ended_between_any_two_steps_it_is_followed_by_one_that_goes_on(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of four moments, and then a run that finishes: each finds what those before it did. ``tests/acceptance`` has one
+    that is killed."""
+
+    def died(*_: object) -> None:
+        raise Died
+
     log.write()
-    arguments = [sys.executable, "-m", "tests.spark.killed_offload", log.zookeeper, log.name, log.table]
     seen = []
-    for moment in (BEGUN, WRITTEN, DONE, DELETED):
-        environment = os.environ | gateway_of(log.spark)
-        killed = subprocess.run(
-            [*arguments, moment], cwd=ROOT, capture_output=True, text=True, timeout=900, env=environment
-        )
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    for step, dies in (
+        ("_write", died),
+        ("_write", then(died, module._Run._write)),
+        ("delete", died),
+        ("_delete", then(died, module._Run._delete)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module._Run, step, dies)
+            with pytest.raises(Died):
+                log.offload(delete_after_seconds=0.0)
         offload_of = LogRegistry(log.bookkeeper.metadata).get(log.name).offload
         assert offload_of is not None
         left = len(log.ledgers() & set(log.bookkeeper.list_ledgers()))
         seen.append((offload_of.position, offload_of.pending, left))
         found = sorted(int(row["value"]) for batch in log.planned() for row in batch.to_pylist())
         assert found == list(range(log.rows))
-        if moment == BEGUN:
+        if log.rows == 100:
             log.write()  # it is not part of the transaction that was begun
     assert seen == [(0, 100, 2), (0, 100, 4), (200, 0, 4), (200, 0, 3)]
     done = log.offload(delete_after_seconds=0.0)
     assert (done.rows, done.position, len(done.deleted)) == (0, 200, 3)
     assert log.in_table() == log.read() == numbers(200)
+
+
+def then(died: Callable[..., None], step: Callable[..., object]) -> Callable[..., None]:
+    def and_dies(*arguments: object) -> None:
+        step(*arguments)
+        died()
+
+    return and_dies
 
 
 def test_a_table_has_the_rows_of_one_log_and_a_log_has_one_table(

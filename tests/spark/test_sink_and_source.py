@@ -114,26 +114,34 @@ def test_a_replayed_batch_is_not_doubled(spark: SparkSession, ingest: Ingest) ->
     assert sorted(values_of(spark, ingest.log)) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_a_second_query_writes_beside_the_first_and_a_third_takes_the_firsts_lane_over_if_it_is_told_to(
-    spark: SparkSession, ingest: Ingest, tmp_path: Path
+def test_a_second_query_and_appends_write_beside_the_first_and_a_third_takes_its_lane_over_if_it_is_told_to(
+    spark: SparkSession, cluster: LocalCluster, ingest: Ingest, tmp_path: Path
 ) -> None:
+    """Two of four parallel appends failed, and a stream was ended by an ad-hoc append."""
+
+    def append(number: int) -> None:
+        frame = spark.createDataFrame([(f"append {number}",)] * 5, "value string").repartition(2)
+        frame.write.format("bookspark").option("log", ingest.log).mode("append").save()
+
     ingest.add("first")
-    first = ingest.start(processingTime="0 seconds")
-    others = [Ingest(spark, tmp_path / name, ingest.log) for name in ("second", "third")]
-    second, third = others
+    first = ingest.start(processingTime="1 second")
+    second, third = [Ingest(spark, tmp_path / name, ingest.log) for name in ("second", "third")]
     try:
         first.processAllAvailable()
+        with ThreadPoolExecutor(2) as appends:
+            written = [appends.submit(append, number) for number in range(2)]
+            ingest.add("more")
+            first.processAllAvailable()
+            for one in written:
+                one.result(timeout=900)
         second.add("second")
         second.run()
-        ingest.add("more")
-        first.processAllAvailable()
-        second.add("second more")
-        second.run()
-        assert first.isActive
-        assert values_of(spark, f"{ingest.log}@0") == ["first", "more"]
-        assert values_of(spark, f"{ingest.log}@1") == ["second", "second more"]
-        assert sorted(values_of(spark, ingest.log)) == ["first", "more", "second", "second more"]
-        assert values_in_parts(spark, ingest.log) == [0, 0, 1, 1]
+        assert first.isActive and first.exception() is None
+        with cluster.bookkeeper() as bookkeeper:
+            record = LogRegistry(bookkeeper.metadata).get(ingest.log)
+            assert record.batch_writes == () and record.owner_query == str(first.id)
+        lanes = [["first", "more"], sorted(["append 0", "append 1"] * 5), ["second"]]
+        assert [sorted(values_of(spark, f"{ingest.log}@{lane}")) for lane in range(3)] == lanes
         third.options["follows"] = str(first.id)
         third.add("third")
         third.run()
@@ -142,37 +150,7 @@ def test_a_second_query_writes_beside_the_first_and_a_third_takes_the_firsts_lan
             first.awaitTermination(600)
     finally:
         first.stop()
-    assert sorted(values_of(spark, ingest.log)) == ["first", "more", "second", "second more", "third"]
-
-
-def test_appends_beside_a_query_and_beside_each_other_all_get_in_and_end_nobody(
-    spark: SparkSession, cluster: LocalCluster, ingest: Ingest
-) -> None:
-    """Two of four parallel appends failed, and a stream was ended by an ad-hoc append."""
-    ingest.add("query 0")
-    query = ingest.start(processingTime="0 seconds")
-    try:
-        query.processAllAvailable()
-
-        def append(number: int) -> None:
-            frame = spark.createDataFrame([(f"append {number}",)] * 5, "value string").repartition(2)
-            frame.write.format("bookspark").option("log", ingest.log).mode("append").save()
-
-        with ThreadPoolExecutor(2) as appends:
-            written = [appends.submit(append, number) for number in range(2)]
-            for batch in range(1, 3):
-                ingest.add(f"query {batch}")
-                query.processAllAvailable()
-            for one in written:
-                one.result(timeout=900)
-        assert query.isActive and query.exception() is None
-    finally:
-        query.stop()
-    wanted = [f"query {batch}" for batch in range(3)] + [f"append {number}" for number in range(2)] * 5
-    assert sorted(values_of(spark, ingest.log)) == sorted(wanted)
-    with cluster.bookkeeper() as bookkeeper:
-        record = LogRegistry(bookkeeper.metadata).get(ingest.log)
-        assert record.batch_writes == () and record.owner_query == str(query.id)
+    assert sorted(values_of(spark, ingest.log)) == sorted([*(row for lane in lanes for row in lane), "third"])
 
 
 def test_a_batch_write_appends_and_leaves_its_ledgers_closed(
@@ -381,7 +359,7 @@ def test_a_bookie_down_disturbs_neither_writing_nor_reading(
     spark: SparkSession, cluster: LocalCluster, ingest: Ingest
 ) -> None:
     ingest.add("before")
-    query = ingest.start(processingTime="0 seconds")
+    query = ingest.start(processingTime="1 second")
     query.processAllAvailable()
     victim = cluster.bookies[0]
     victim.kill()

@@ -141,7 +141,7 @@ def test_spark_hands_the_limit_back_and_ends_a_query_that_waits(
     register(spark, cluster.zookeeper)
     write(spark, "trigger-delay", 0, 9)
     follower = Follower(spark, tmp_path, log="trigger-delay", minOffsetsPerTrigger=15, maxTriggerDelay="1h")
-    query = follower.start(processingTime="0 seconds")
+    query = follower.start(processingTime="1 second")
     try:
         follower.await_numbers(query, list(range(10)))
         write(spark, "trigger-delay", 10, 19)

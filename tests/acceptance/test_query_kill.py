@@ -1,4 +1,4 @@
-"""The sink's query under one ``kill -9``, at the worst moment; ``tests/acceptance`` has more, and on executors."""
+"""The sink's query under one ``kill -9`` of its driver, at the worst moment; ``test_query_kills`` has executors."""
 
 from __future__ import annotations
 
