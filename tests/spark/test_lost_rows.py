@@ -40,13 +40,6 @@ def positions(frame: DataFrame) -> list[int]:
     return sorted(row.position for row in frame.select("position").collect())
 
 
-def test_a_batch_read_fails_at_lost_rows_or_goes_on_without_them(spark: SparkSession) -> None:
-    rows = spark.read.format("bookspark").option("log", LOG)
-    with pytest.raises(PySparkException, match=LOSS):
-        rows.load().collect()
-    assert positions(rows.option("failOnDataLoss", "false").load()) == READABLE
-
-
 def test_a_stream_fails_at_lost_rows_and_goes_on_without_them_from_its_checkpoint(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

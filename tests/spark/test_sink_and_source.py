@@ -239,7 +239,7 @@ def test_ledgers_are_read_by_id_and_a_log_in_parts(spark: SparkSession, cluster:
 
 
 def test_rows_keep_their_columns_in_a_log_of_arrow_rows(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
+    spark: SparkSession, zookeeper_of_source: str, tmp_path: Path, log: str
 ) -> None:
     frame = spark.range(0, 1000, 1, 2).selectExpr(
         "id",
@@ -264,12 +264,17 @@ def test_rows_keep_their_columns_in_a_log_of_arrow_rows(
         tuple(row) for row in [*frame.collect(), *frame.limit(1).collect()]
     )
 
-    with pytest.raises(
-        PySparkException, match=r"has the columns struct<id:bigint.*the DataFrame has struct<id:bigint>"
-    ):
-        write(frame.select("id"), log=log)
-    with pytest.raises(PySparkException, match="has row_format arrow"):
-        write(frame, log=log, rowFormat="value")
+    wrong = (
+        (
+            frame.select("id").schema,
+            {"log": log},
+            r"has the columns struct<id:bigint.*the DataFrame has struct<id:bigint>",
+        ),
+        (frame.schema, {"log": log, "rowFormat": "value"}, "has row_format arrow"),
+    )
+    for schema, options, message in wrong:
+        with pytest.raises(BookKeeperError, match=message):
+            source_of(zookeeper_of_source, options).writer(schema, overwrite=False)
 
 
 def values_in_parts(spark: SparkSession, log: str) -> list[int]:
