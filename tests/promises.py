@@ -13,7 +13,7 @@ TESTS = Path(__file__).resolve().parent
 _PLACES = """
 acceptance/test_altered_query.py acceptance/test_chaos.py acceptance/test_checkpoint_matrix.py acceptance/test_many_writers.py
 acceptance/test_mixed_versions.py acceptance/test_offload_changed_tables.py acceptance/test_offload_kills.py
-acceptance/test_promises.py acceptance/test_query_kills.py
+acceptance/test_promises.py acceptance/test_query_kill.py acceptance/test_query_kills.py
 autorecovery/test_auditor_in_memory.py autorecovery/test_exact_check.py autorecovery/test_healing_defects.py
 autorecovery/test_repair_schedules.py autorecovery/test_worker_in_memory.py
 befell_bookkeeper
@@ -36,7 +36,7 @@ logs/test_made_anew.py logs/test_producer_faults.py logs/test_retention.py logs/
 moving porcupine protocol reading replay/test_logs.py replay/test_replay.py scenarios simulation wire
 spark/test_checkpoint_copies.py spark/test_checkpoint_states.py spark/test_deleted_ledgers.py spark/test_fingerprints.py
 spark/test_logs_committer.py spark/test_lost_entries.py spark/test_lost_rows.py spark/test_offload.py
-spark/test_offloaded_rows.py spark/test_query_kill.py spark/test_query_place.py spark/test_several_logs.py
+spark/test_offloaded_rows.py spark/test_query_place.py spark/test_several_logs.py
 spark/test_sink_and_source.py spark/test_txn_versions.py spark/test_where_truth.py
 """
 PLACES = tuple(TESTS / place for place in _PLACES.split())

@@ -11,6 +11,7 @@ import pytest
 
 from bookspark.cli.main import main
 from bookspark.local import LocalCluster
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,13 @@ def bookspark(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixtur
         return Outcome(int(end.value.code or 0), out, err.decode())
 
     return run
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is there to answer as ZooKeeper, so it is not waited for as long as elsewhere in the tests."""
+    assert ZooKeeperStore.__init__.__kwdefaults__ is not None
+    monkeypatch.setitem(ZooKeeperStore.__init__.__kwdefaults__, "start_timeout_seconds", 0.5)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ def test_a_folder_without_snapshots(bookspark: Run, command: tuple[str, ...], tm
     assert outcome.status == 2 and f"there is no snapshot under {tmp_path}/missing" in outcome.err
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "command", [("audit",), ("snapshot", "--path", "x"), ("audit", "--path", ".", "--integrity-check")]
 )

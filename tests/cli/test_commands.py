@@ -78,6 +78,7 @@ def test_no_cluster_named(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> No
         )
 
 
+@pytest.mark.usefixtures("impatient")
 def test_zookeeper_unreachable(bookspark: Run, tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("[client]\nmetadata_timeout_seconds = 0.5\n")

@@ -106,7 +106,7 @@ def test_entries_beyond_the_end_are_one_line(on_cluster: Run) -> None:
 def test_whoever_reads_the_output_may_stop_reading(cluster: LocalCluster) -> None:
     command = shlex.quote(str(Path(sys.executable).with_name("bookspark")))
     script = (
-        f"set -o pipefail; ledger=$(seq 200000 | {command} ledger append) && {command} ledger read $ledger | head -n 2"
+        f"set -o pipefail; ledger=$(seq 20000 | {command} ledger append) && {command} ledger read $ledger | head -n 2"
     )
     done = subprocess.run(
         ["bash", "-c", script],

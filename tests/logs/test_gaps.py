@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
@@ -37,9 +36,10 @@ from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.lanes import lane_name
 from bookspark.protocol.logs.log_options import LogOptions
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
+from tests.stories import seeds
 
-SEEDS = range(int(os.environ.get("BOOKSPARK_GAP_SEEDS", "350")))
-"""By hand, 1,000. A story has three gaps on the average, so this is about 1,000 damages."""
+SEEDS = seeds(40)
+"""A story has three gaps on the average."""
 TRUNCATED, LOST, UNKNOWN = GapKind.TRUNCATED, GapKind.LOST, GapKind.NOT_YET_KNOWN
 
 

@@ -89,8 +89,11 @@ def test_a_close_in_a_handler_ends_appends_with_a_word(log: Log) -> None:
         after.append(b"after")
 
 
-@pytest.mark.parametrize("append", [lambda to: to.append(b"row"), lambda to: to.append_batch([b"row"])])
-@pytest.mark.parametrize("opens", [True, False], ids=["first append", "later append"])
+@pytest.mark.parametrize(
+    ("opens", "append"),
+    [(True, lambda to: to.append_batch([b"row"])), (False, lambda to: to.append(b"row"))],
+    ids=["first append", "later append"],
+)
 def test_a_handler_at_any_point_of_an_append_closes_the_producer_with_a_word(
     log: Log, opens: bool, append: Callable[[Producer], object]
 ) -> None:

@@ -1,4 +1,5 @@
-"""Random schedules of all that works on a log break no law, and each of some planted faults makes them break one."""
+"""Random schedules of all that works on a log break no law, and each of some planted faults makes them break one;
+``scripts/soak log-schedules`` runs thousands."""
 
 from __future__ import annotations
 
@@ -32,15 +33,14 @@ from tests.logs.schedules.handles import Reader
 from tests.logs.schedules.offloads import Offload
 from tests.logs.schedules.run import Kind, run
 
-SEEDS, SEEDS_PLANTED = 40, 300
+SEEDS, SEEDS_PLANTED = 6, 300
 
 
 @pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_random_schedules_break_no_law(kind: Kind, first: int) -> None:
+def test_random_schedules_break_no_law(kind: Kind) -> None:
     # (Of a log that is deleted again and again less is read.)
     least = 10 if kind is Kind.OFFLOAD_ANEW else 50
-    assert sum(run(seed, kind)["rows"] for seed in range(first, first + 10)) > least
+    assert sum(run(seed, kind)["rows"] for seed in range(SEEDS)) > least
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -200,7 +200,7 @@ PLANTED = {
     "recovery fences nothing": (1, planted(Client, "open_ledger", no_fence)),
     "an epoch that is over commits": (0, silent(LogRecord, "check_writer", None)),
     "an epoch is over before its commits are recovered": (5, planted(LogRecord, "ended", ended_too_early)),
-    "a batch is committed twice": (1, silent(committer, "is_committed", False)),
+    "a batch is committed twice": (2, silent(committer, "is_committed", False)),
     "a chain grows behind a ledger that was not recovered": (
         33,
         planted(LogRecord, "with_commit_ledger", behind_any(LogRecord.with_commit_ledger)),
@@ -211,8 +211,8 @@ PLANTED = {
         planted(maintenance, "open_commit_ledger", header_alone),
     ),
     "a truncation takes a row more": (3, planted(LogRecord, "truncated", a_row_more(LogRecord.truncated))),
-    "a producer forgets what the one before left open": (1, silent(ProducerLedgers, "_take_over", None)),
-    "a producer forgets its numbers": (1, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
+    "a producer forgets what the one before left open": (2, silent(ProducerLedgers, "_take_over", None)),
+    "a producer forgets its numbers": (2, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
     "a reader begins at the chain's first ledger, wherever it is": (0, silent(LogReader, "_seek", None)),
     "a truncation takes an earlier one back": (18, planted(LogRecord, "truncated", taken_back(LogRecord.truncated))),
     "a label that is no number is one of epoch 0": (5, planted(orphans, "epoch_of", of_epoch_0)),
@@ -223,7 +223,7 @@ PLANTED = {
         planted(readers, "later", lambda at, newest: dict(newest)),
     ),
     "any place is one in the log": (0, planted(log_feed, "is_offset", lambda offset: True)),
-    "a run that lost a lane claims it again": (0, planted(LogRecord, "claim", whoever_claims(LogRecord.claim))),
+    "a run that lost a lane claims it again": (2, planted(LogRecord, "claim", whoever_claims(LogRecord.claim))),
     "a batch write is forgotten that readers do not see yet": (
         102,
         planted(LogRecord, "batch_write_begun", whatever_is_committed(LogRecord.batch_write_begun)),
@@ -279,7 +279,7 @@ PLANTED_GROUPS = {
     ),
     "a reader does not begin where its group was": (0, silent(RowReader, "_saved", None)),
     "a lane is taken that another reader of the group has": (1, planted(Sharing, "take", whoever_has_them)),
-    "a place in a log that was deleted is one in the next log": (16, planted(RowReader, "_place_in", of_whichever_log)),
+    "a place in a log that was deleted is one in the next log": (17, planted(RowReader, "_place_in", of_whichever_log)),
 }
 """The same for readers of groups."""
 
@@ -287,7 +287,7 @@ PLANTED_QUERIES = {
     "plans are not compared": (92, silent(Fingerprint, "may_be_planned_as", True)),
     "another batch of the last number is taken for the same": (1, silent(Fingerprint, "same_as", True)),
     "a replay is taken for another batch": (2, silent(Fingerprint, "same_as", False)),
-    "the plan of the last batch is never the same": (0, silent(Fingerprint, "may_be_planned_as", False)),
+    "the plan of the last batch is never the same": (1, silent(Fingerprint, "may_be_planned_as", False)),
     "a query that follows another one does not get its lane": (
         0,
         planted(lane_choice, "lane_of_query", following_nobody(lane_choice.lane_of_query)),

@@ -10,6 +10,9 @@ import os
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter
+
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 from tests.awaiting import time_passes
@@ -42,9 +45,7 @@ def main(folder: Path, zookeeper: str, log: str, master: str) -> None:
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     (Path(os.environ[BLOWS]) / DRIVER).write_text(str(jvm))
     print("jvm", jvm, flush=True)
-    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "input")).repartition(3)
-    writer = lines.writeStream.format("bookspark").option("log", log)
-    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+    query = query_of(spark, folder, log).start()
     told = -1
     while query.isActive and not (folder / "finish").exists():
         progress = query.lastProgress
@@ -55,6 +56,12 @@ def main(folder: Path, zookeeper: str, log: str, master: str) -> None:
     query.processAllAvailable()
     query.stop()
     spark.stop()
+
+
+def query_of(spark: SparkSession, folder: Path, log: str) -> DataStreamWriter:
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "input")).repartition(3)
+    writer = lines.writeStream.format("bookspark").option("log", log)
+    return writer.option("checkpointLocation", str(folder / "checkpoint"))
 
 
 if __name__ == "__main__":

@@ -56,8 +56,9 @@ class QueryKills:
         for name in ("input", "blows"):
             (folder / name).mkdir()
 
-    def run(self, blows: Sequence[str]) -> Mapping[str, int]:
-        """Deal these blows, one after the other, then let the query finish. The first one falls on its first micro-batch."""
+    def run(self, blows: Sequence[str], finish: Callable[[], None] | None = None) -> Mapping[str, int]:
+        """Deal these blows, one after the other, then let the query finish. The first one falls on its first micro-batch.
+        ``finish``: what runs the query to its end, where no driver lives; None: one more driver."""
         try:
             for number, blow in enumerate(blows):
                 self._hit(blow, at_once=number == 0)
@@ -66,7 +67,7 @@ class QueryKills:
                 print(
                     f"{number + 1} of {len(blows)}: {blow}; {self.counts['rows checked']} rows, each once", flush=True
                 )
-            self._finish()
+            (finish or self._finish)()
             self._check(whole=True)
         finally:
             for driver in self._drivers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +55,6 @@ def test_a_home_of_another_cluster(spark: SparkSession, tmp_path: Path, chroot: 
         spark, BookieError, directories=[tmp_path], zookeeper=chroot + "-other"
     )
     assert lock_holder(str(tmp_path / "bookie-0")) is None
-
-
-def test_a_home_with_other_files(spark: SparkSession, tmp_path: Path, chroot: str) -> None:
-    os.mkdir(tmp_path / "bookie-0")
-    (tmp_path / "bookie-0" / "thesis.txt").write_text("mine")
-    assert "has no cookie but is not empty" in refusal(spark, BookieError, directories=[tmp_path], zookeeper=chroot)
-    assert (tmp_path / "bookie-0" / "thesis.txt").read_text() == "mine"
 
 
 def test_an_unreachable_zookeeper(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import pytest
 from bookspark.errors import BookKeeperError
 from tests.spark.checkpoint_matrix import Query, numbers, written
 from tests.spark.stand_in_spark import StandInSpark
+from tests.stories import seeds
 
 REFUSED = (
     r"Of two runs of a query stop one, then start the other again from its checkpoint|"
     r"two queries have copies of one\. Give the query"
 )
-SEEDS = 40
+SEEDS = seeds(8)
 STEPS = 25
 
 
@@ -75,7 +76,7 @@ def lines_done(engine: StandInSpark, query: Query) -> set[str]:
 def test_in_any_order_of_their_batches_each_row_is_once_in_the_log_or_its_query_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         engine, random = StandInSpark(monkeypatch), Random(seed)
         both = copies(engine, tmp_path / str(seed))
         for _ in range(STEPS):

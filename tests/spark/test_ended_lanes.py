@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,9 +22,9 @@ from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.spark.connector import sink
 from tests.spark.stand_in_spark import StandInSpark
 from tests.spark.test_lanes import STEPS, Story, Writer, engine, feed, query_of, read, registry, values  # noqa: F401
+from tests.stories import seeds
 
-SEEDS = range(int(os.environ.get("BOOKSPARK_ENDING_SEEDS", "60")))
-"""By hand, 3,000."""
+SEEDS = seeds(12)
 
 
 class _KilledError(MetadataStoreError):

@@ -8,15 +8,15 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bookspark.errors import BookKeeperError, ConfigurationError, ReadError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, create_log
 from bookspark.spark import log_frame
-from bookspark.spark.connector.data_source import register
+from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.options.source_options import SourceOptions
+from bookspark.spark.process_client import client, kept_client
 
 SOURCE = {"zookeeper": "127.0.0.1:1", "log": "orders"}
 
@@ -55,16 +55,18 @@ def test_each_lane_begins_and_ends_where_it_is_said(spark: SparkSession, log: Lo
     assert sorted(frame.groupBy("lane").count().collect()) == [(1, 2), (2, 3)]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("place", "message"), [({"7": 1}, "has no lane 7: its lanes are 0, 1, 2"), ({"2": 4}, "has 3 rows")]
 )
 def test_a_place_that_the_log_does_not_have_is_refused(
-    spark: SparkSession, log: Log, place: dict[str, int], message: str
+    cluster: LocalCluster, log: Log, place: dict[str, int], message: str
 ) -> None:
-    for option in ("startingOffsets", "endingOffsets"):
-        with pytest.raises((PySparkException, ConfigurationError, ReadError), match=message):
-            rows(spark, log, **{option: json.dumps(place)})
+    for option in ("startingoffsets", "endingoffsets"):
+        source = BookSparkDataSource({"zookeeper": cluster.zookeeper, "log": log.name, option: json.dumps(place)})
+        with pytest.raises((ConfigurationError, ReadError), match=message):
+            source.reader(source.schema()).partitions()
+    client(cluster.zookeeper).close()
+    kept_client.cache_clear()
 
 
 @pytest.mark.spark

@@ -36,8 +36,9 @@ from bookspark.spark.options.source_options import SourceOptions
 from tests.awaiting import await_that
 from tests.spark.checkpoint_matrix import Query
 from tests.spark.stand_in_spark import StandInSpark, _batches
+from tests.stories import seeds
 
-SEEDS, STEPS = 40, 60
+SEEDS, STEPS = seeds(10), 60
 ORDERS = LogAddress("memory", "orders")
 
 
@@ -636,7 +637,7 @@ def test_in_any_order_each_row_is_once_in_its_writers_lane_in_order_and_read_onc
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(compaction, "CHAIN_MAX", 3)
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         try:
             Story(StandInSpark(monkeypatch), tmp_path / str(seed), seed).play()
         except Exception as error:

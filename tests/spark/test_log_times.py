@@ -34,8 +34,9 @@ from bookspark.spark.options.source_options import SourceOptions
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 from tests.spark.memory_stream import memory_stream
 from tests.spark.test_feeds import ROWS, Log, made_anew
+from tests.stories import seeds
 
-SEEDS = 30
+SEEDS = seeds(10)
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def as_an_earlier_version(commit: Commit) -> bytes:
     return encode_commit(replace(commit, first_row=None))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_time_is_found_where_a_scan_finds_it(log: Log, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
     history(log, random, monkeypatch)
@@ -186,7 +187,7 @@ def test_a_record_that_was_read_before_the_chain_changed_is_used_no_more(log: Lo
     assert head.record == log.registry.get("orders") != read_before
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
     log: Log, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +346,7 @@ def test_what_is_no_time_is_told() -> None:
 # -- they are a column
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_each_row_keeps_its_time_however_a_plan_divides_the_rows(log: Log, seed: int) -> None:
     random = Random(seed)
     for _ in range(random.randrange(1, 20)):

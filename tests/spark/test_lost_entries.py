@@ -21,8 +21,9 @@ from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.tables.gaps import GAPS
 from tests.logs.test_gaps import Story
+from tests.stories import seeds
 
-SEEDS = range(60)
+SEEDS = seeds(12)
 TRUNCATED, LOST, UNKNOWN = GapKind.TRUNCATED, GapKind.LOST, GapKind.NOT_YET_KNOWN
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
-from bookspark.errors import DataLossError, ReadError
+from bookspark.errors import DataLossError
 from bookspark.local import LocalCluster
-from bookspark.logs import LogRegistry, commits
+from bookspark.logs import LogRegistry, commits, open_log
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
@@ -30,7 +25,7 @@ from bookspark.spark.process_client import client, kept_client
 from bookspark.spark.rows import arrow_rows
 from bookspark.spark.tables.system_tables import system_table
 from tests.awaiting import await_that
-from tests.spark.killed_offload import BEGUN, DELETED, DONE, WRITTEN, gateway_of
+from tests.cli.conftest import Run, bookspark  # noqa: F401
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,19 +103,11 @@ def numbers(count: int) -> list[tuple[int, int]]:
     return [(n, n) for n in range(count)]
 
 
-def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(
-    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(log: Log) -> None:
     log.write()
-    (tmp_path / "input").mkdir()
-    (tmp_path / "input" / "0.txt").write_text("".join(f"{number}\n" for number in range(100, 150)))
-    writer = log.spark.readStream.text(str(tmp_path / "input")).writeStream.format("bookspark")
-    writer = writer.options(log=log.name, checkpointLocation=str(tmp_path / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(600)
+    with open_log(log.bookkeeper, log.name).producer("service") as producer:
+        producer.append_batch([b"%d" % number for number in range(100, 150)])
 
-    # The query's data ledger is open until its worker has been idle for a while.
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
     assert (done := log.offload(delete_after_seconds=0.0)).rows == 150 and done.position == 100
     named = {
         r.ledger_id for n in range(2) for p in commits(log.bookkeeper, f"{log.name}@{n}", b"") for r in p.commit.ranges
@@ -132,7 +119,7 @@ def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(
     assert sorted(map(tuple, lane.collect())) == [(n, 100 + n) for n in range(50)]
 
 
-def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log) -> None:
+def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log, bookspark: Run) -> None:  # noqa: F811
     log.write()
     planned_before = log.planned()
 
@@ -146,8 +133,7 @@ def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log) -> None:
     found = [row for batch in planned_before for row in batch.to_pylist()]
     assert [(row["position"], int(row["value"])) for row in found] == numbers(100)
     assert log.read() == numbers(200)
-    command = [sys.executable, "-m", "bookspark.cli.main", "log", "read", "--zookeeper", log.zookeeper, log.name]
-    printed = subprocess.run(command, check=True, capture_output=True, timeout=900).stdout
+    printed = bookspark("log", "read", "--zookeeper", log.zookeeper, log.name).out
     assert printed == b"".join(b"%d\n" % number for number in range(200))
     assert log.offload(delete_after_seconds=0.0) == Offloaded(0, 200, [])
 
@@ -157,6 +143,14 @@ def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log) -> None:
     for row in files:
         by_file.setdefault(row.f, []).append(row.position)
     assert all(rows == list(range(rows[0], rows[0] + len(rows))) for rows in by_file.values())
+
+    # A ledger that is gone and was not offloaded is data loss, and what is in the table is there.
+    log.write()
+    for ledger_id in log.ledgers() & set(log.bookkeeper.list_ledgers()):
+        log.bookkeeper.delete_ledger(ledger_id)
+    assert sum(batch.num_rows for batch in log.planned(endingoffsets="200")) == 200
+    with pytest.raises(DataLossError, match="were to be read, and the ledger was deleted"):
+        list(log.planned(startingoffsets="200"))
 
 
 def held(bookkeeper: BookKeeper) -> set[int]:
@@ -214,134 +208,67 @@ def test_where_chooses_among_rows_in_a_table_as_among_those_in_ledgers(
     assert sum(piece.rows for pieces in asked for piece in pieces) < 400
 
 
-@pytest.mark.parametrize(
-    ("columns", "options"),
-    [
-        ([f"{TEXT} AS value"], {"compression": "zstd"}),
-        ([f"{TEXT} AS value"], {"compression": "zstd_dictionary"}),
-        (["id", f"{TEXT} AS text"], {"rowFormat": "arrow", "compression": "zstd"}),
-    ],
-    ids=lambda given: "-".join(given.values()) if isinstance(given, dict) else "",
-)
 def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_table(
-    log: Log, columns: list[str], options: dict[str, str]
+    log: Log,
 ) -> None:
-    log.write(1000, columns, **options)
+    log.write(600, [f"{TEXT} AS value"], compression="zstd_dictionary")
     written = pyarrow.Table.from_batches(log.planned())
-    assert written.num_rows == 1000
+    assert written.num_rows == 600
     reader = log.planned()
     begun = next(reader)
-    assert begun.num_rows < 500, "a part of the first ledger"
+    assert begun.num_rows < 300, "a part of the first ledger"
     ledgers = log.ledgers()
     assert set(log.offload(delete_after_seconds=0.0).deleted) == ledgers
     await_that(lambda: not ledgers & held(log.bookkeeper))
     assert pyarrow.Table.from_batches([begun, *reader]).equals(written)
 
 
-def killed_at_each_step(log: Log, gateway: dict[str, str]) -> None:
-    """Runs with ``kill -9`` at each of the four moments, and one that finishes. Each finds what those before it did."""
+def test_ended_between_any_two_steps_it_is_followed_by_one_that_goes_on(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of four moments, and then a run that finishes: each finds what those before it did. ``tests/acceptance`` has one
+    that is killed."""
+
+    def died(*_: object) -> None:
+        raise Died
+
     log.write()
-    arguments = [sys.executable, "-m", "tests.spark.killed_offload", log.zookeeper, log.name, log.table]
     seen = []
-    for moment in (BEGUN, WRITTEN, DONE, DELETED):
-        killed = subprocess.run(
-            [*arguments, moment], cwd=ROOT, capture_output=True, text=True, timeout=900, env=os.environ | gateway
-        )
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    for step, dies in (
+        ("_write", died),
+        ("_write", then(died, module._Run._write)),
+        ("delete", died),
+        ("_delete", then(died, module._Run._delete)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module._Run, step, dies)
+            with pytest.raises(Died):
+                log.offload(delete_after_seconds=0.0)
         offload_of = LogRegistry(log.bookkeeper.metadata).get(log.name).offload
         assert offload_of is not None
         left = len(log.ledgers() & set(log.bookkeeper.list_ledgers()))
         seen.append((offload_of.position, offload_of.pending, left))
-        assert sorted(int(row["value"]) for batch in log.planned() for row in batch.to_pylist()) == list(range(100))
-    assert seen == [(0, 100, 2), (0, 100, 2), (100, 0, 2), (100, 0, 1)]
+        found = sorted(int(row["value"]) for batch in log.planned() for row in batch.to_pylist())
+        assert found == list(range(log.rows))
+        if log.rows == 100:
+            log.write()  # it is not part of the transaction that was begun
+    assert seen == [(0, 100, 2), (0, 100, 4), (200, 0, 4), (200, 0, 3)]
     done = log.offload(delete_after_seconds=0.0)
-    assert (done.rows, done.position, len(done.deleted)) == (0, 100, 1)
-    assert log.in_table() == log.read() == numbers(100)
+    assert (done.rows, done.position, len(done.deleted)) == (0, 200, 3)
+    assert log.in_table() == log.read() == numbers(200)
 
 
-@pytest.mark.timeout(1800)
-def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Log) -> None:
-    """Killed without its Spark, which does nothing at these moments; ``tests/acceptance`` kills it too."""
-    killed_at_each_step(log, gateway_of(log.spark))
+def then(died: Callable[..., None], step: Callable[..., object]) -> Callable[..., None]:
+    def and_dies(*arguments: object) -> None:
+        step(*arguments)
+        died()
+
+    return and_dies
 
 
-def before(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
-    return died
-
-
-def after(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
-    def done(*arguments: object) -> object:
-        original(*arguments)
-        return died()
-
-    return done
-
-
-@pytest.mark.parametrize(("moment", "step"), [(before, "_write"), (after, "_write"), (after, "_prove")])
-def test_a_run_that_ended_between_two_steps_is_followed_by_one_that_goes_on(
-    log: Log, moment: Callable[..., Callable[..., object]], step: str, monkeypatch: pytest.MonkeyPatch
+def test_a_table_has_the_rows_of_one_log_and_a_log_has_one_table(
+    log: Log, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    def died(*_: object) -> object:
-        raise Died
-
-    log.write()
-    with monkeypatch.context() as patch:
-        patch.setattr(module._Run, step, moment(died, getattr(module._Run, step)))
-        with pytest.raises(Died):
-            log.offload()
-    offload_of = LogRegistry(log.bookkeeper.metadata).get(log.name).offload
-    assert offload_of is not None and (offload_of.position, offload_of.pending) == (0, 100)
-    assert log.read() == numbers(100)
-    log.write()  # it is not part of the transaction that was begun
-    assert log.offload() == Offloaded(200, 200, [])
-    assert log.in_table() == numbers(200)
-
-
-def test_two_runs_at_once_write_each_row_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.write()
-    original = module._Run._write
-
-    def overtaken(run: module._Run, *arguments: object) -> None:
-        monkeypatch.setattr(module._Run, "_write", original)
-        log.write()
-        assert log.offload().position == 200
-        original(run, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module._Run, "_write", overtaken)
-    log.offload()
-    assert log.in_table() == numbers(200)
-
-
-def test_rows_of_open_ledgers_and_rows_that_are_not_old_enough_stay_on_the_bookies(log: Log) -> None:
-    log.write()
-    assert log.offload(delete_after_seconds=3600.0) == Offloaded(100, 100, [])
-    assert log.ledgers() <= set(log.bookkeeper.list_ledgers())
-
-
-def test_a_ledger_that_is_gone_without_having_been_offloaded_is_data_loss(log: Log) -> None:
-    log.write()
-    log.offload()
-    log.write()
-    for ledger_id in log.ledgers():
-        log.bookkeeper.delete_ledger(ledger_id)
-    assert sum(batch.num_rows for batch in log.planned(endingoffsets="100")) == 100
-    with pytest.raises(DataLossError, match="were to be read, and the ledger was deleted"):
-        list(log.planned(startingoffsets="100"))
-
-
-def test_a_table_that_lacks_rows_is_an_error_and_not_a_short_read(log: Log) -> None:
-    log.write()
-    log.offload(delete_after_seconds=0.0)
-    delete = f"DELETE FROM delta.`{log.table}` WHERE position = 42"
-    with pytest.raises(PySparkException, match="only allow appends"):
-        log.spark.sql(delete)
-    log.alter("SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
-    log.spark.sql(delete)
-    with pytest.raises(ReadError, match=r"there are \d+, which should be \d+, each once; nothing but"):
-        list(log.planned())
-
-
-def test_two_logs_are_not_offloaded_to_one_table(log: Log, cluster: LocalCluster, tmp_path: Path) -> None:
     other = Log(log.spark, cluster, log.bookkeeper, tmp_path)
     assert other.table == log.table
     for each in (log, other):
@@ -352,14 +279,6 @@ def test_two_logs_are_not_offloaded_to_one_table(log: Log, cluster: LocalCluster
         with pytest.raises(OffloadError, match="A table has the rows of one log"):
             offload_it()
     assert LogRegistry(log.bookkeeper.metadata).get(other.name).offload is None, "it may choose another table"
-    other.table = str(tmp_path / "other")
-    other.offload()
-    assert other.in_table() == log.in_table() == numbers(100)
-
-
-def test_a_log_has_one_table(log: Log, tmp_path: Path) -> None:
-    log.write()
-    log.offload()
     log.table = str(tmp_path / "other")
     with pytest.raises(OffloadError, match="a log has one table for all of its rows"):
         log.offload()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,9 +23,9 @@ from tests.clocks import keep_steady
 from tests.spark.stand_in_spark import StandInSpark
 from tests.spark.test_ended_lanes import EndingStory
 from tests.spark.test_feeds import ROWS, Log, positions
+from tests.stories import seeds
 
-SEEDS = range(int(os.environ.get("BOOKSPARK_RETENTION_SEEDS", "60")))
-"""By hand, 3,000."""
+SEEDS = seeds(12)
 BYTES = 10 * ROWS
 """Of each commit of ``Log``."""
 HOUR_MS = 3_600_000

@@ -6,22 +6,26 @@ import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
 
+from bookspark.errors import BookKeeperError
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, open_log
 from bookspark.protocol.ledger.ledger_metadata import LedgerState, LedgerType, Replication
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
 from bookspark.spark import log_frame
-from bookspark.spark.connector.data_source import register
+from bookspark.spark.connector.data_source import BookSparkDataSource, register
+from bookspark.spark.process_client import client, kept_client
 
 pytestmark = pytest.mark.spark
 
@@ -87,7 +91,7 @@ def ingest(spark: SparkSession, tmp_path: Path, log: str) -> Ingest:
 
 
 def test_a_stream_comes_back_as_it_went_in(spark: SparkSession, cluster: LocalCluster, ingest: Ingest) -> None:
-    batches = [["a", "", "ä" * 7, "x" * (1 << 20), ""], [str(n) * (n % 50) for n in range(3000)], ["last"]]
+    batches = [["a", "", "ä" * 7, "x" * (1 << 20), ""], [str(n) * (n % 50) for n in range(500)], ["last"]]
     for lines in batches:
         ingest.add(*lines)
     ingest.run()
@@ -110,34 +114,34 @@ def test_a_replayed_batch_is_not_doubled(spark: SparkSession, ingest: Ingest) ->
     assert sorted(values_of(spark, ingest.log)) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_a_replayed_first_batch_is_not_doubled(spark: SparkSession, ingest: Ingest) -> None:
-    ingest.add("0", "1", "2")
-    ingest.run()
-    ingest.forget_last_commit()
-    ingest.run()
-    assert sorted(values_of(spark, ingest.log)) == ["0", "1", "2"]
-
-
-def test_a_second_query_writes_beside_the_first_and_a_third_takes_the_firsts_lane_over_if_it_is_told_to(
-    spark: SparkSession, ingest: Ingest, tmp_path: Path
+def test_a_second_query_and_appends_write_beside_the_first_and_a_third_takes_its_lane_over_if_it_is_told_to(
+    spark: SparkSession, cluster: LocalCluster, ingest: Ingest, tmp_path: Path
 ) -> None:
+    """Two of four parallel appends failed, and a stream was ended by an ad-hoc append."""
+
+    def append(number: int) -> None:
+        frame = spark.createDataFrame([(f"append {number}",)] * 5, "value string").repartition(2)
+        frame.write.format("bookspark").option("log", ingest.log).mode("append").save()
+
     ingest.add("first")
-    first = ingest.start(processingTime="0 seconds")
-    others = [Ingest(spark, tmp_path / name, ingest.log) for name in ("second", "third")]
-    second, third = others
+    first = ingest.start(processingTime="1 second")
+    second, third = [Ingest(spark, tmp_path / name, ingest.log) for name in ("second", "third")]
     try:
         first.processAllAvailable()
+        with ThreadPoolExecutor(2) as appends:
+            written = [appends.submit(append, number) for number in range(2)]
+            ingest.add("more")
+            first.processAllAvailable()
+            for one in written:
+                one.result(timeout=900)
         second.add("second")
         second.run()
-        ingest.add("more")
-        first.processAllAvailable()
-        second.add("second more")
-        second.run()
-        assert first.isActive
-        assert values_of(spark, f"{ingest.log}@0") == ["first", "more"]
-        assert values_of(spark, f"{ingest.log}@1") == ["second", "second more"]
-        assert sorted(values_of(spark, ingest.log)) == ["first", "more", "second", "second more"]
-        assert values_in_parts(spark, ingest.log) == [0, 0, 1, 1]
+        assert first.isActive and first.exception() is None
+        with cluster.bookkeeper() as bookkeeper:
+            record = LogRegistry(bookkeeper.metadata).get(ingest.log)
+            assert record.batch_writes == () and record.owner_query == str(first.id)
+        lanes = [["first", "more"], sorted(["append 0", "append 1"] * 5), ["second"]]
+        assert [sorted(values_of(spark, f"{ingest.log}@{lane}")) for lane in range(3)] == lanes
         third.options["follows"] = str(first.id)
         third.add("third")
         third.run()
@@ -146,39 +150,7 @@ def test_a_second_query_writes_beside_the_first_and_a_third_takes_the_firsts_lan
             first.awaitTermination(600)
     finally:
         first.stop()
-    assert sorted(values_of(spark, ingest.log)) == ["first", "more", "second", "second more", "third"]
-
-
-def test_appends_beside_a_query_and_beside_each_other_all_get_in_and_end_nobody(
-    spark: SparkSession, cluster: LocalCluster, ingest: Ingest
-) -> None:
-    """Two of four parallel appends failed, and a stream was ended by an ad-hoc append."""
-    ingest.add("query 0")
-    query = ingest.start(processingTime="0 seconds")
-    try:
-        query.processAllAvailable()
-
-        def append(number: int) -> None:
-            frame = spark.createDataFrame([(f"append {number}",)] * 5, "value string").repartition(2)
-            frame.write.format("bookspark").option("log", ingest.log).mode("append").save()
-
-        with ThreadPoolExecutor(4) as appends:
-            written = [appends.submit(append, number) for number in range(4)]
-            for batch in range(1, 4):
-                ingest.add(f"query {batch}")
-                query.processAllAvailable()
-            for one in written:
-                one.result(timeout=900)
-        ingest.add("query 4")
-        query.processAllAvailable()
-        assert query.isActive and query.exception() is None
-    finally:
-        query.stop()
-    wanted = [f"query {batch}" for batch in range(5)] + [f"append {number}" for number in range(4)] * 5
-    assert sorted(values_of(spark, ingest.log)) == sorted(wanted)
-    with cluster.bookkeeper() as bookkeeper:
-        record = LogRegistry(bookkeeper.metadata).get(ingest.log)
-        assert record.batch_writes == () and record.owner_query == str(query.id)
+    assert sorted(values_of(spark, ingest.log)) == sorted([*(row for lane in lanes for row in lane), "third"])
 
 
 def test_a_batch_write_appends_and_leaves_its_ledgers_closed(
@@ -267,9 +239,9 @@ def test_ledgers_are_read_by_id_and_a_log_in_parts(spark: SparkSession, cluster:
 
 
 def test_rows_keep_their_columns_in_a_log_of_arrow_rows(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
+    spark: SparkSession, zookeeper_of_source: str, tmp_path: Path, log: str
 ) -> None:
-    frame = spark.range(0, 5000, 1, 2).selectExpr(
+    frame = spark.range(0, 1000, 1, 2).selectExpr(
         "id",
         "IF(id % 7 = 0, NULL, CAST(id AS STRING)) AS name",
         "array(struct(id AS x, CAST(NULL AS DATE) AS y)) AS nested",
@@ -285,24 +257,29 @@ def test_rows_keep_their_columns_in_a_log_of_arrow_rows(
     write(frame.limit(1), log=log)
     back = rows_of(spark, log)
     assert back.columns == [*frame.columns, "position", "ledger_id", "entry_id"]
-    # The query's lane has 5,000 rows, that of batch writes one.
+    # The query's lane has 1,000 rows, that of batch writes one.
     rows = back.collect()
-    assert sorted(row.position for row in rows) == [0, *range(5000)] == values_in_parts(spark, log)
+    assert sorted(row.position for row in rows) == [0, *range(1000)] == values_in_parts(spark, log)
     assert sorted(row[:-3] for row in rows) == sorted(
         tuple(row) for row in [*frame.collect(), *frame.limit(1).collect()]
     )
 
-    with pytest.raises(
-        PySparkException, match=r"has the columns struct<id:bigint.*the DataFrame has struct<id:bigint>"
-    ):
-        write(frame.select("id"), log=log)
-    with pytest.raises(PySparkException, match="has row_format arrow"):
-        write(frame, log=log, rowFormat="value")
+    wrong = (
+        (
+            frame.select("id").schema,
+            {"log": log},
+            r"has the columns struct<id:bigint.*the DataFrame has struct<id:bigint>",
+        ),
+        (frame.schema, {"log": log, "rowFormat": "value"}, "has row_format arrow"),
+    )
+    for schema, options, message in wrong:
+        with pytest.raises(BookKeeperError, match=message):
+            source_of(zookeeper_of_source, options).writer(schema, overwrite=False)
 
 
 def values_in_parts(spark: SparkSession, log: str) -> list[int]:
     """The positions that a stream of small micro-batches reads, which cut entries of many rows."""
-    stream = spark.readStream.format("bookspark").options(log=log, maxOffsetsPerTrigger="1700").load()
+    stream = spark.readStream.format("bookspark").options(log=log, maxOffsetsPerTrigger="700").load()
     writer = stream.select("position").writeStream.format("memory").queryName("positions")
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(600)
@@ -312,7 +289,7 @@ def values_in_parts(spark: SparkSession, log: str) -> list[int]:
 def test_small_values_are_compressed_with_a_dictionary_of_their_log(
     spark: SparkSession, cluster: LocalCluster, log: str
 ) -> None:
-    frame = spark.range(0, 4000, 1, 2).selectExpr(
+    frame = spark.range(0, 2000, 1, 2).selectExpr(
         "to_json(struct(id, 'somebody' AS customer, id % 7 AS kind)) AS value"
     )
     write(frame, log=log, compression="zstd_dictionary")
@@ -329,12 +306,9 @@ def test_small_values_are_compressed_with_a_dictionary_of_their_log(
     assert size < 0.8 * sum(map(len, wanted))
 
 
-def test_rows_tell_when_they_were_committed_and_are_chosen_by_it(
-    spark: SparkSession, ingest: Ingest, log: str, tmp_path: Path
-) -> None:
+def test_rows_tell_when_they_were_committed_and_are_chosen_by_it(spark: SparkSession, log: str, tmp_path: Path) -> None:
     for number in range(3):
-        ingest.add(f"{number} a", f"{number} b")
-        ingest.run()
+        write(spark.sql(f"VALUES ('{number} a'), ('{number} b') AS rows(value)"), log=log)
     rows = rows_of(spark, log, includeTimestamp="true").selectExpr("position", "unix_millis(timestamp) AS ms").collect()
     times = [row.ms for row in sorted(rows, key=lambda row: row.position)]
     assert times == sorted(times) and len(set(times)) == 3 and times[::2] == times[1::2]
@@ -390,7 +364,7 @@ def test_a_bookie_down_disturbs_neither_writing_nor_reading(
     spark: SparkSession, cluster: LocalCluster, ingest: Ingest
 ) -> None:
     ingest.add("before")
-    query = ingest.start(processingTime="0 seconds")
+    query = ingest.start(processingTime="1 second")
     query.processAllAvailable()
     victim = cluster.bookies[0]
     victim.kill()
@@ -410,50 +384,83 @@ def write(frame: DataFrame, **options: str) -> None:
     frame.write.format("bookspark").options(**options).mode("append").save()
 
 
-REFUSED: dict[str, tuple[Callable[[SparkSession], object], str]] = {
-    "reading a log that is not there": (
-        lambda spark: rows_of(spark, "nowhere"),
-        "there is no log 'nowhere'",
-    ),
-    "reading a ledger that is not there": (
-        lambda spark: spark.read.format("bookspark").option("ledger", 10**9).load().collect(),
-        "there is no ledger 1000000000",
-    ),
-    "a table that is not there": (
-        lambda spark: spark.read.format("bookspark").option("table", "ledger").load(),
-        "unknown system table 'ledger'; did you mean 'ledgers'",
-    ),
+VALUE = StructType().add("value", "string")
+READS = {
+    "a ledger that is not there": ({"ledger": "1000000000"}, "there is no ledger 1000000000"),
+    "a table that is not there": ({"table": "ledger"}, "unknown system table 'ledger'; did you mean 'ledgers'"),
+}
+WRITES = {
     "an unknown option": (
-        lambda spark: write(spark.sql("SELECT 'a' AS value"), log="x", ensembleSiz="3"),
+        VALUE,
+        {"log": "x", "ensembleSiz": "3"},
         "unknown option 'ensemblesiz' of format bookspark; did you mean 'ensembleSize'",
     ),
-    "no log": (lambda spark: write(spark.sql("SELECT 'a' AS value")), "which log"),
+    "no log": (VALUE, {}, "which log"),
     "other columns": (
-        lambda spark: write(spark.sql("SELECT 'a' AS value, 1 AS price"), log="x"),
+        StructType([*VALUE.fields]).add("price", "integer"),
+        {"log": "x"},
         "takes one column, 'value'.*'price'",
     ),
     "a column with a name of the source's": (
-        lambda spark: write(spark.sql("SELECT 1 AS position"), log="x", rowFormat="arrow"),
+        StructType().add("position", "integer"),
+        {"log": "x", "rowFormat": "arrow"},
         "column 'position' has the name of a column that reading adds",
     ),
-    "another type": (lambda spark: write(spark.sql("SELECT 1 AS value"), log="x"), "column 'value' is int"),
-    "a null": (
-        lambda spark: write(spark.sql("SELECT CAST(NULL AS STRING) AS value"), log="x"),
-        "column 'value' is null in row 0 of partition 0",
-    ),
-    "overwriting": (
-        lambda spark: (
-            spark.sql("SELECT 'a' AS value").write.format("bookspark").option("log", "x").mode("overwrite").save()
-        ),
-        "can only be appended to",
-    ),
+    "another type": (StructType().add("value", "integer"), {"log": "x"}, "column 'value' is int"),
     "a replication that there is not": (
-        lambda spark: write(spark.sql("SELECT 'a' AS value"), log="x", replication="all"),
+        VALUE,
+        {"log": "x", "replication": "all"},
         "option replication 'all' can't be used; choose one of best_effort, guaranteed",
     ),
     "more bookies than there are": (
-        lambda spark: write(spark.sql("SELECT 'a' AS value"), log="y", ensembleSize="9"),
+        VALUE,
+        {"log": "y", "ensembleSize": "9"},
         "needs 9 writable bookies, and 4 are registered",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def zookeeper_of_source(cluster: LocalCluster) -> Iterator[str]:
+    """For the data source in this process, as Spark makes it in a worker beside its driver."""
+    yield cluster.zookeeper
+    client(cluster.zookeeper).close()
+    kept_client.cache_clear()
+
+
+def source_of(zookeeper: str, options: Mapping[str, str]) -> BookSparkDataSource:
+    return BookSparkDataSource({name.lower(): value for name, value in {**options, "zookeeper": zookeeper}.items()})
+
+
+def planned(source: BookSparkDataSource) -> object:
+    reader: Any = source.reader(source.schema())
+    return reader.partitions()
+
+
+@pytest.mark.parametrize("case", READS)
+def test_a_read_that_can_not_be_is_one_clear_error(zookeeper_of_source: str, case: str) -> None:
+    options, message = READS[case]
+    with pytest.raises(BookKeeperError, match=message):
+        planned(source_of(zookeeper_of_source, options))
+
+
+@pytest.mark.parametrize("case", WRITES)
+def test_a_write_that_can_not_be_is_one_clear_error(zookeeper_of_source: str, case: str) -> None:
+    schema, options, message = WRITES[case]
+    with pytest.raises(BookKeeperError, match=message):
+        source_of(zookeeper_of_source, options).writer(schema, overwrite=False)
+
+
+def test_overwriting_is_refused(zookeeper_of_source: str) -> None:
+    with pytest.raises(BookKeeperError, match="can only be appended to"):
+        source_of(zookeeper_of_source, {"log": "x"}).writer(VALUE, overwrite=True)
+
+
+REFUSED: dict[str, tuple[Callable[[SparkSession], object], str]] = {
+    "reading a log that is not there": (lambda spark: rows_of(spark, "nowhere"), "there is no log 'nowhere'"),
+    "a null": (
+        lambda spark: write(spark.sql("SELECT CAST(NULL AS STRING) AS value"), log="x"),
+        "column 'value' is null in row 0 of partition 0",
     ),
     "a cluster that is not there": (
         lambda spark: write(spark.sql("SELECT 'a' AS value"), log="x", zookeeper="127.0.0.1:1"),
@@ -483,7 +490,7 @@ def test_a_volatile_guaranteed_log_loses_nothing_that_is_committed_when_all_book
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
 ) -> None:
     ingest = Ingest(spark, tmp_path, log, ledgerType="vd_journal", replication="guaranteed")
-    batches = [[f"{batch}-{row}" for row in range(500)] for batch in range(3)]
+    batches = [[f"{batch}-{row}" for row in range(50)] for batch in range(2)]
     for lines in batches:
         ingest.add(*lines)
     ingest.run()

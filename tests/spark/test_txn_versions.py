@@ -19,6 +19,7 @@ from bookspark.spark.connector import sink
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.options.sink_options import SinkOptions
 from tests.spark.stand_in_spark import StandInSpark, _batches
+from tests.stories import seeds
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_writes_without_a_version_are_not_compared(engine: StandInSpark) -> None
     assert values(engine) == ["a", "plain", "plain"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_each_version_comes_once_whatever_answers_are_lost(engine: StandInSpark, seed: int) -> None:
     """An application goes on to the next version once a write came back, and repeats it until then, as Spark repeats a batch."""
     random = Random(seed)

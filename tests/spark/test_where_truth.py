@@ -1,4 +1,6 @@
-"""Random predicates over awkward rows: each row's truth value is the one that Spark finds."""
+"""Random predicates over awkward rows: each row's truth value is the one that Spark finds.
+
+``scripts/soak predicates`` has more."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from bookspark.spark.where.predicates import Predicate
 from tests.spark.random_predicates import COLUMNS, random_predicate, random_rows
 
 pytestmark = pytest.mark.spark
-PREDICATES = 300
+PREDICATES = 120
 AT_ONCE = 60
 SETTINGS = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 

@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from bookspark import BookKeeper
 from bookspark.daemon.directories import read_cookie
 from bookspark.daemon.processes import Process
-from bookspark.errors import BookieError, ConfigurationError
-from bookspark.spark.bookies import slots
+from bookspark.errors import BookieError
 from bookspark.spark.bookies.bookie_service import BookieService
 from bookspark.spark.short_jobs import QUICK_JVM
 from tests.awaiting import SECONDS_MAX, await_that
@@ -81,7 +80,9 @@ def payload(entry_id: int) -> bytes:
     return b"entry %d of a ledger" % entry_id
 
 
-def test_all_serve_and_each_is_looked_after_by_one_task(service: BookieService, roots: list[Path]) -> None:
+def test_all_serve_and_each_is_looked_after_by_one_task_beside_which_queries_find_room(
+    service: BookieService, spark: SparkSession, roots: list[Path]
+) -> None:
     assert len(service.bookies) == 3
     assert sorted(len(task.bookies) for task in service.executors.values()) == [1, 1, 1]
     for bookie in service.bookies.values():
@@ -90,6 +91,7 @@ def test_all_serve_and_each_is_looked_after_by_one_task(service: BookieService, 
         assert [read_cookie(directory) for directory in directories].count(read_cookie(bookie.home)) == 2
     for task in service.executors.values():
         assert Path(f"/proc/{task.executor_pid}/exe").resolve().name == "java" and task.executor_id in "012"
+    assert spark.sparkContext.parallelize(range(1000), 6).sum() == 499_500
 
 
 def test_kill_9_of_an_executor_stops_neither_the_bookies_nor_a_writer(
@@ -149,12 +151,8 @@ def test_kill_9_of_a_bookie_has_it_restarted_in_place_with_all_that_it_acked(
     assert sum(row["last_entry_id"] - row["first_entry_id"] + 1 for row in rows) == 100
 
 
-def test_queries_find_room_beside_the_bookies(service: BookieService, spark: SparkSession) -> None:
-    assert spark.sparkContext.parallelize(range(1000), 6).sum() == 499_500
-
-
 def test_stop_leaves_no_process_and_the_next_start_finds_the_same_bookies(
-    service: BookieService, spark: SparkSession, roots: list[Path]
+    service: BookieService,
 ) -> None:
     identities = set(service.bookies)
     processes = [Process.of(bookie.pid) for bookie in service.bookies.values()]
@@ -165,18 +163,3 @@ def test_stop_leaves_no_process_and_the_next_start_finds_the_same_bookies(
     service.start(SECONDS)
     assert set(service.bookies) == identities
     service.stop(SECONDS)
-
-
-def test_more_bookies_than_slots_are_refused_before_executors_are_waited_for_and_a_job_is_submitted(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark waits for ten minutes before it says so."""
-    monkeypatch.setattr(
-        slots, "slots_of", lambda context: pytest.fail("it waits for executors that were never promised")
-    )
-    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # type: ignore[attr-defined]
-    with pytest.raises(
-        ConfigurationError, match=r"too few slots: 4 bookies .* there are 6 on 3 .*local-cluster\[4,2,1024\]"
-    ):
-        BookieService(spark, bookies=4, directories=[tmp_path]).start()
-    assert spark.sparkContext._jsc.sc().statusStore().jobsList(None).size() == jobs.size()  # type: ignore[attr-defined]
