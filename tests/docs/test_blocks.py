@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from bookspark.cli.main import app
-from tests.docs.blocks import DATA, PAGES, PROGRAMS, ROOT, RUN, SHOWN, Block, blocks
+from tests.docs.blocks import AGAIN, DATA, PAGES, PROGRAMS, ROOT, RUN, SHOWN, Block, blocks
 
 BLOCKS = [block for page in PAGES if not page.startswith("docs/reference/") for block in blocks(page)]
 """Those of docs/reference are made from the code (``tests.docs.reference``)."""
@@ -53,6 +53,25 @@ def test_the_tables_have_nothing_that_is_gone() -> None:
         page for page in RUN if not any(block.page == page and block.language in PROGRAMS for block in BLOCKS)
     } == set()
     assert len(_REASONS) <= 4, "reasons are few and said once"
+
+
+def test_a_block_that_is_run_elsewhere_has_the_words_of_one_there() -> None:
+    """But for the path, in any order; the options of a block whose work a test does are looked at as those of all commands."""
+
+    def words(block: Block) -> list[list[str]]:
+        lines = [shlex.split(line) for line in block.text.strip().split("\n")]
+        places = [(line, line.index("--path") + 1) for line in lines]
+        return [sorted([*line[:place], *line[place + 1 :]]) for line, place in places]
+
+    for page, again in AGAIN.items():
+        for begins, place in again.items():
+            (block,) = [one for one in BLOCKS if one.page == page and one.first.startswith(begins)]
+            assert block.language == "bash" and page in RUN
+            if place in RUN:
+                there = [one for one in BLOCKS if one.page == place and one.first.startswith(begins)]
+                assert words(block) in map(words, there), (page, begins)
+            else:
+                assert (ROOT / place).is_file() and len(block.text.strip().split("\n")) == 1
 
 
 @pytest.mark.parametrize("page", RUN)
