@@ -56,22 +56,46 @@ def script_of(page: str, before: str = "") -> str:
 
 
 _SESSION = """
+import contextlib
+import shlex
 import subprocess
+import sys
+
+from bookspark.__main__ import main
+from bookspark.spark import short_jobs
+from bookspark.spark.session import session
 
 
 def _in_the_shell_beside_it(script):
     subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True)
+
+
+def _in_this_spark(script):
+    for line in script.strip().splitlines():
+        command, _, otherwise = line.partition(" || ")
+        sys.argv = shlex.split(command)
+        try:
+            main()
+        except SystemExit as end:
+            if end.code:
+                _in_the_shell_beside_it(otherwise or f"exit {end.code}")
+
+
+short_jobs.quiet_session = lambda name: contextlib.nullcontext(session(name))
 """
+_STARTS_SPARK = re.compile(r"(bookspark (snapshot|audit) .*\n)+")
 
 
 def session_of(pages: Mapping[str, str]) -> str:
     """The blocks of ``pages`` (paths below docs/) as a script, which is one Python program: Python blocks are one session, and
-    those of bash are run where they stand. By page: what it takes for given."""
+    those of bash are run where they stand. Snapshots and audits get this session instead of a Spark of their own, which those of
+    the README start. By page: what it takes for given."""
     lines = [_SESSION]
     for page, before in pages.items():
         lines.append(before)
         for language, code in blocks_of(page):
-            lines.append(code if language == "python" else f"_in_the_shell_beside_it({code!r})")
+            where = "_in_this_spark" if _STARTS_SPARK.fullmatch(code) else "_in_the_shell_beside_it"
+            lines.append(code if language == "python" else f"{where}({code!r})")
     program = "\n".join(lines)
     return f"python -u - << 'END OF PYTHON'\n{program}\nEND OF PYTHON\n"
 

@@ -18,7 +18,7 @@ TAKEN_FOR_GIVEN = {
 from bookspark.client import BookKeeper
 from bookspark.protocol.logs.log_record import LOG_LABEL
 
-print("PAGE guides/offload.md")
+print("PAGE offload")
 with BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
     for ledger_id in bookkeeper.list_ledgers():
         metadata = bookkeeper.get_ledger_metadata(ledger_id)
@@ -26,14 +26,14 @@ with BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
             bookkeeper.open_ledger(ledger_id).close()
 """,
     "durability.md": """
-print("PAGE durability.md")
+print("PAGE durability")
 bookkeeper, payloads = BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]), [b"a", b"b"]
 df = spark.readStream.format("rate").load()
 """,
     "decisions/no-filter-push-down.md": """
 print(ledger.metadata.ledger_type, ledger.metadata.replication, ledger.metadata.last_entry_id)
 bookkeeper.close()
-print("PAGE decisions/no-filter-push-down.md")
+print("PAGE filters")
 """,
 }
 """By page: what it does not say again. The last one changes the session."""
@@ -47,11 +47,11 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         shell = environment | {"HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1", "LOG": "loud"}
         text = run(session_of(TAKEN_FOR_GIVEN), folder, shell)
         first, *others = re.split(r"^PAGE (.*)\n", text, flags=re.MULTILINE)
-        yield {"guides/spark.md": first, **dict(zip(others[::2], others[1::2], strict=True))}
+        yield {"spark": first, **dict(zip(others[::2], others[1::2], strict=True))}
 
 
 def test_a_query_into_a_log_and_back(printed: dict[str, str]) -> None:
-    text = printed["guides/spark.md"]
+    text = printed["spark"]
     assert "100 rows after a restart" in text
     assert "refused:" in text and "follows" in text.partition("refused:")[2]
     assert "101 loud rows" in text and "143 orders of customer 3" in text
@@ -61,15 +61,15 @@ def test_a_query_into_a_log_and_back(printed: dict[str, str]) -> None:
 
 def test_old_rows_in_a_delta_table(printed: dict[str, str]) -> None:
     """Those of the log that the guide to Spark jobs has left."""
-    text = printed["guides/offload.md"]
+    text = printed["offload"]
     assert "101 rows of log loud were offloaded" in text
     assert "101 rows in the log" in text and "101 rows in the table" in text
 
 
 def test_choices_of_durability(printed: dict[str, str]) -> None:
-    assert "VD_JOURNAL" in printed["durability.md"] and "GUARANTEED" in printed["durability.md"]
+    assert "VD_JOURNAL" in printed["durability"] and "GUARANTEED" in printed["durability"]
 
 
 def test_filters_that_spark_mixes_up(printed: dict[str, str]) -> None:
     """The day on which this fails with ``5 100 55`` is the day to look at the decision again."""
-    assert "5 5 10" in printed["decisions/no-filter-push-down.md"]
+    assert "5 5 10" in printed["filters"]

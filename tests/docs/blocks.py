@@ -95,13 +95,10 @@ RUN = {
 
 AGAIN = {
     "docs/durability.md": {"bookspark snapshot --path": "README.md"},
-    "docs/guides/audits.md": {
-        "bookspark audit --path snapshots --version 0": "tests/acceptance/test_snapshots_and_audit.py"
-    },
     "docs/tutorial.md": {"bookspark snapshot --path": "README.md"},
 }
 """By page, then by the words that a block in ``bash`` begins with: the page whose test runs these commands, which the others show
-in the same words, but for the path; or the test that proves what an option does. A snapshot and an audit start a Spark each."""
+in the same words, but for the path. A snapshot and an audit start a Spark each."""
 
 SHOWN = {
     "README.md": {
