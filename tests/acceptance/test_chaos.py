@@ -12,7 +12,7 @@ from tests.cluster.chaos_run import SECONDS_MAX, chaos_for
 from tests.porcupine.judge import built
 from tests.soak import linearizability
 
-SECONDS = 15
+SECONDS = 10
 
 
 @pytest.mark.timeout(SECONDS_MAX + 120)
@@ -31,7 +31,7 @@ def test_chaos_violates_nothing_and_what_was_decided_in_it_is_decided_again_by_t
 @pytest.mark.skipif(built() is None, reason="needs Go, and the module github.com/anishathalye/porcupine")
 @pytest.mark.timeout(SECONDS_MAX + 20)
 def test_porcupine_accepts_what_clients_saw_in_chaos() -> None:
-    result = linearizability.run(1, 0, 5)
+    result = linearizability.run(1, 0, 4)
     assert result["violations"] == 0
     operations = result["operations"]
     assert isinstance(operations, int) and operations > 0
