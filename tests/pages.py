@@ -26,7 +26,9 @@ from tests import forked_commands
 from tests.docs.blocks import AGAIN
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-LOCAL = ("local", "--bookies", "4", "--autorecovery", "--directory", "first-cluster")
+LOCAL = ("local", "--bookies", "4", "--autorecovery", "--directory")
+TUTORIAL = "first-cluster"
+"""The directory of the tutorial's cluster, of which it kills a bookie by the path in its command line: so others have another."""
 SECONDS_MAX = 1200
 _BIN = Path(sys.executable).parent
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -129,10 +131,10 @@ def shell_of(zookeeper: str) -> dict[str, str]:
 
 
 @contextmanager
-def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """``bookspark local`` in ``folder``; gives the environment of a shell beside it."""
+def local_cluster(folder: Path, directory: str = "cluster") -> Iterator[dict[str, str]]:
+    """``bookspark local`` in ``folder``, with its data in ``directory``; gives the environment of a shell beside it."""
     with subprocess.Popen(
-        [_BIN / "bookspark", *LOCAL],
+        [_BIN / "bookspark", *LOCAL, directory],
         cwd=folder, env=shell_of(""), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     ) as cluster:  # fmt: skip
         try:

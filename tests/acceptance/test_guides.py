@@ -20,7 +20,7 @@ from bookspark.client import BookKeeper
 from bookspark.errors import ReadError
 from tests.awaiting import await_that
 from tests.older_metadata import set_back
-from tests.pages import LOCAL, local_cluster, path, run, script_of, shell_of
+from tests.pages import local_cluster, path, run, script_of, shell_of
 
 ELSEWHERE = {"audits.md", "bookkeeper.md", "offload.md", "spark.md"}
 """Guides that other modules run, as they need Spark or BookKeeper."""
@@ -98,7 +98,7 @@ def replaced() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def test_disks(tmp_path: Path, folder: Path, shell: dict[str, str], replaced: list[subprocess.Popen[bytes]]) -> None:
     """The reader stops the bookie before its files are looked at, and again before its disk is replaced."""
-    directory = folder / LOCAL[-1] / "bookie-1"
+    directory = folder / "cluster" / "bookie-1"
     with BookKeeper(shell["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
         bookie = json.loads((directory / "COOKIE").read_text().splitlines()[0])["bookieId"]
         with bookkeeper.create_ledger(4, 4, 4) as ledger:
@@ -129,7 +129,7 @@ def test_disks(tmp_path: Path, folder: Path, shell: dict[str, str], replaced: li
 
 def test_copies_that_are_lost(tmp_path: Path, folder: Path, shell: dict[str, str]) -> None:
     """The bookie is stopped before it is decommissioned, as the page says."""
-    directory = folder / LOCAL[-1] / "bookie-3"
+    directory = folder / "cluster" / "bookie-3"
     bookie = json.loads((directory / "COOKIE").read_text().splitlines()[0])["bookieId"]
     with BookKeeper(shell["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
         with bookkeeper.create_ledger() as ledger:
@@ -171,7 +171,7 @@ def recovered_and_given_up(tmp_path: Path, shell: dict[str, str]) -> None:
     ledger = int(died.stdout)
     with BookKeeper(shell["BOOKSPARK_ZOOKEEPER"]) as bookkeeper, ended_at_the_end() as started:
         gone = bookkeeper.get_ledger_metadata(ledger).fragments[0].ensemble[:2]
-        for directory in (tmp_path / LOCAL[-1]).glob("bookie-*"):
+        for directory in (tmp_path / "cluster").glob("bookie-*"):
             if json.loads((directory / "COOKIE").read_text().splitlines()[0])["bookieId"] in gone:
                 subprocess.run(["pkill", "-KILL", "-f", f"{directory}/bookie.json"], check=True, timeout=60)
         await_that(lambda: not set(gone) & set(bookkeeper.metadata.bookies()))

@@ -40,7 +40,7 @@ ROWS_PER_FILE = 10
 """Of a snapshot that is cut into files as a large one is."""
 FOUND = ["autorecovery_disabled", "divergence", "orphans", "under_replicated_ranges"]
 AUDITS = sorted([*FOUND, "missing_entries", "readability"])
-"""Spark takes seconds to plan one. ``test_audit_queries`` has all, and ``test_tutorial`` over a snapshot."""
+"""Spark takes seconds to plan one. ``test_audit_queries`` has all."""
 
 
 @pytest.fixture(scope="module")
