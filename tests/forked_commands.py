@@ -27,6 +27,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import typer
+
 SERVES = "chaos", "console", "local", "run", "top"
 """A command with one of these words."""
 _LEFT_OUT = "bench", "console", "demo", "jobs", "simulation", "spark", "testing"
@@ -124,8 +126,12 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def _import_all() -> None:
+    """And make the command of all commands, which typer makes for each call and which takes longer than most of them."""
     import bookspark.cli.main
 
+    importlib.import_module("pydantic").TypeAdapter(int)  # typer imports it for the first argument
+    made = typer.main.get_command(bookspark.cli.main.app)
+    typer.main.get_command = lambda app: made  # type: ignore[assignment]
     for found in pkgutil.walk_packages(bookspark.__path__, "bookspark."):
         if found.name.split(".")[1] not in _LEFT_OUT and not found.name.endswith("__main__"):
             importlib.import_module(found.name)
