@@ -83,7 +83,7 @@ def _in_this_spark(script):
                 _in_the_shell_beside_it(otherwise or f"exit {end.code}")
 
 
-short_jobs.quiet_session = lambda name: contextlib.nullcontext(session(name))
+short_jobs.quiet_session = lambda name: contextlib.nullcontext(session(name, **short_jobs.SMALL_TABLES))
 """
 _STARTS_SPARK = re.compile(r"(bookspark (snapshot|audit) .*\n)+")
 
