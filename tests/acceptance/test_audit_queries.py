@@ -1,4 +1,8 @@
-"""The audit queries over made-up system tables: each finds its own kind of damage, exactly, and nothing else."""
+"""The audit queries over made-up system tables: each finds its own kind of damage, exactly, and nothing else.
+
+Spark plans a query in seconds and reads these tables in none. So there are two clusters, with every kind of damage in ledgers of
+its own, and one run of all audits over the first. ``test_striped_audits`` compares with a look at each entry.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,17 @@ pytestmark = pytest.mark.spark
 UNDER = ("first_entry_id", "last_entry_id", "replication_factor", "held_by", "missing_on")
 OVER = ("bookie_id", "first_entry_id", "last_entry_id")
 OF_HISTORY = ("ledgers", "fragments", "log_commits", "index_ranges")
+LAST_WEEK = datetime(2026, 1, 2, 3, 4)
+CHANGING = range(40, 40 + len(snapshots.ORDER) + 1)
+"""Ledgers of which an ensemble changed while the snapshot was taken."""
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> dict[str, Finding]:
-    """What the audits find in one cluster with every kind of damage, each in a ledger of its own."""
+def cluster() -> Cluster:
+    """With every kind of damage, each in a ledger of its own."""
     cluster = Cluster()
     cluster.rows["bookies"][3]["state"] = "down"
+    cluster.last_ledger_id = 90
 
     # 1: healthy, with an ensemble change; 2: healthy and empty
     cluster.ledger(1, 99, {0: [A, B, C], 50: [A, D, C]})
@@ -69,7 +77,7 @@ def found(spark: SparkSession) -> dict[str, Finding]:
     cluster.holds(B, 8, (0, 12))
     cluster.holds(C, 8, (0, 9))
     cluster.ledger(9, -1, {0: [A, B, C]}, state="OPEN", log="orders", log_epoch=2, log_role="data")
-    cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 9, "first_entry_id": 0, "last_entry_id": 4})
+    commits(cluster, 9, 4)
     cluster.holds(A, 9, (0, 9))
     cluster.holds(B, 9, (0, 9))
 
@@ -93,13 +101,133 @@ def found(spark: SparkSession) -> dict[str, Finding]:
         (11, 1, "OPEN"), (12, 1, "CLOSED"), (14, 1, "CLOSED"), (15, 2, "OPEN"), (16, 2, "OPEN"),
     ):  # fmt: skip
         cluster.ledger(ledger_id, -1, {0: [A, B, C]}, state=state, log="orders", log_epoch=epoch, log_role="data")
-    cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 11, "first_entry_id": 0, "last_entry_id": -1})
+    commits(cluster, 11, -1)
     cluster.holds(A, 13, (0, 3))
     cluster.ledger(17, -1, {0: [A, B, C]}, state="IN_RECOVERY")
+    # 90: deleted, and the newest that was given out; 91: made after the list
+    cluster.holds(A, 90, (0, 4))
+    cluster.holds(A, 91, (0, 5))
 
+    # 21: entries with one copy; 22: entries without any
+    cluster.ledger(21, 9, {0: [A, B, C]})
+    cluster.holds(A, 21, (0, 3))
+    cluster.holds(B, 21, (0, 9))
+    cluster.ledger(22, 9, {0: [A, B, C]})
+    cluster.holds(C, 22, (0, 3), (6, 9))
+
+    # 23: three contents of an entry, in the second row of checksums; what is missing or unreadable is none
+    cluster.ledger(23, 1026, {0: [A, B, C]})
+    for bookie in (A, B, C):
+        cluster.holds(bookie, 23, (0, 1026))
+    cluster.checksums(A, 23, *range(1024))
+    cluster.checksums(B, 23, *range(1024))
+    cluster.checksums(C, 23, 0, 1, None, 3, unreadable=1)
+    cluster.checksums(A, 23, 7, 8, 9, first=1024)
+    cluster.checksums(B, 23, 7, 5, 9, first=1024)
+    cluster.checksums(C, 23, None, 6, 9, first=1024)
+    # 24, 25: other contents above the end, and above the LAC: a recovery decided, or will; 27: a commit proves the first
+    cluster.ledger(24, 0, {0: [A, B]})
+    cluster.ledger(25, 0, {0: [A, B]}, state="OPEN")
+    cluster.ledger(27, -1, {0: [A, B]}, state="OPEN")
+    commits(cluster, 27, 0)
+    for ledger_id, first_of_b in ((24, 1), (25, 1), (27, 3)):
+        for bookie in (A, B):
+            cluster.holds(bookie, ledger_id, (0, 0))
+        cluster.checksums(A, ledger_id, 1, 2)
+        cluster.checksums(B, ledger_id, first_of_b, 4)
+    # 26: equal checksums, of other entries
+    cluster.ledger(26, 9, {0: [A, B, C]})
+    cluster.checksums(A, 26, 5, 6, None)
+    cluster.checksums(B, 26, None, 5, 6)
+    # 28, 29: of entries 5 and 9 of ledger 28, a and b can't read their copies; of entry 0 of ledger 29 only a
+    cluster.ledger(28, 9, {0: [A, B, C]})
+    cluster.ledger(29, 9, {0: [A, B, C]})
+    for bookie in (A, B, C):
+        cluster.holds(bookie, 26, (0, 9))
+        cluster.holds(bookie, 28, (0, 5), (6, 9))
+        cluster.holds(bookie, 29, (0, 5), (6, 9))
+    for bookie in (A, B):
+        cluster.checksums(bookie, 28, 7, 7, 7, 7, 7, None, 7, 7, 7, None, unreadable=2)
+    cluster.checksums(C, 28, *[7] * 10)
+    cluster.checksums(A, 29, None, 7, unreadable=1)
+
+    # 30, 31: losses that were accepted, in 31 of striped entries
+    cluster.ledger(30, 9, {0: [A, B, C]})
+    cluster.ledger(31, 3, {0: [A, B, C]}, write_quorum=2)
+    for bookie in (A, B, C):
+        cluster.holds(bookie, 30, (0, 2), (8, 9))
+    cluster.holds(A, 31, (0, 0), (2, 3))
+    cluster.holds(B, 31, (0, 0), (3, 3))
+    cluster.holds(C, 31, (2, 2))
+    for ledger_id, kind, first, last, bookies in (
+        (30, "entries", 3, 5, [A, B, C]), (30, "entries", 7, 7, [A]), (31, "entries", 1, 1, [B, C]), (31, "end", 4, 4, [B, C]),
+    ):  # fmt: skip
+        cluster.rows["accepted_losses"].append(
+            {"ledger_id": ledger_id, "kind": kind, "first_entry_id": first, "last_entry_id": last, "bookies": bookies}
+        )
+
+    # 60: open, no LAC was told, so its first fragment is confirmed; 62: its record can't be decoded
+    cluster.ledger(60, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
+    for bookie, last in ((A, 9), (B, 9), (C, 4)):
+        cluster.holds(bookie, 60, (0, last))
+    cluster.rows["ledgers"].append({"ledger_id": 62, "state": "UNREADABLE"})
+    cluster.holds(D, 62, (0, 9))
+    change_ensembles(cluster)
+
+    # a has two more entry logs: what was in its second lies elsewhere by now; its third is a batch with two runs of ledger 63.
+    cluster.ledger(63, 3, {0: [A, B, C]}, write_quorum=2)
+    cluster.holds(B, 63, (0, 1), (3, 3))
+    cluster.holds(C, 63, (1, 2))
+    cluster.holds(A, 63, (0, 0), (2, 3))
+    for row in cluster.rows["index_ranges"][-2:]:
+        row.update(entry_log=3, position=0)
     for bookie in (A, B, C, D):
-        held = [row["bytes"] for row in cluster.rows["index_ranges"] if row["bookie_id"] == bookie]
+        held = [
+            row["bytes"] for row in cluster.rows["index_ranges"] if (row["bookie_id"], row["entry_log"]) == (bookie, 1)
+        ]
         cluster.rows["entry_logs"].append({"bookie_id": bookie, "entry_log": 1, "bytes": sum(held)})
+    cluster.rows["entry_logs"] += [{"bookie_id": A, "entry_log": n, "bytes": 30} for n in (2, 3)]
+
+    cluster.disk(A, checked_at=LAST_WEEK)
+    cluster.disk(A, "full", reason="its disk is nearly full", directory="/a2", checked_at=LAST_WEEK)
+    cluster.disk(B, lacking_ledgers=3, checked_at=datetime(2026, 1, 9))
+    cluster.disk(B, "failed", directory="/b2", checked_at=datetime(2026, 1, 9))
+    cluster.disk(C)
+    cluster.rows["autorecovery"].append({"enabled": False, "tasks": 4})
+    return cluster
+
+
+def commits(cluster: Cluster, ledger_id: int, last_entry_id: int) -> None:
+    row = {"log": "orders", "ledger_id": ledger_id, "first_entry_id": 0, "last_entry_id": last_entry_id}
+    cluster.rows["log_commits"].append(row)
+
+
+def change_ensembles(cluster: Cluster) -> None:
+    """Ledger n of these: just before table n is read, c fails, and entries 100 to 149 go to a, b and d and are committed."""
+    for number, ledger_id in enumerate(CHANGING):
+        before, after = Cluster(), Cluster()
+        before.ledger(ledger_id, 99, {0: [A, B, C]}, state="OPEN", log="growing", log_epoch=1)
+        after.ledger(ledger_id, 149, {0: [A, B, C], 100: [A, B, D]}, state="OPEN", log="growing", log_epoch=1)
+        for row in after.rows["ledgers"] + after.rows["fragments"]:
+            row["metadata_version"] = 2
+        for state, last in ((before, 99), (after, 149)):
+            commits(state, ledger_id, last)
+            for bookie in (A, B):
+                state.holds(bookie, ledger_id, (0, last))
+            state.holds(C, ledger_id, (0, 99))
+        after.holds(D, ledger_id, (100, 149))
+        for place, table in enumerate(snapshots.ORDER):
+            if table in OF_HISTORY:
+                rows = (before if place < number else after).rows[table]
+                for row in rows:
+                    if "position" in row:
+                        row["position"] = 10 * len(cluster.rows[table])
+                    cluster.rows[table].append(row)
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession, cluster: Cluster) -> dict[str, Finding]:
+    """What all audits find."""
     return cluster.audit(spark)
 
 
@@ -143,8 +271,9 @@ def test_a_ledger_that_changed_while_the_snapshot_was_taken_is_not_judged(found:
 
 
 def test_copies_that_no_metadata_names_are_over_replicated(found: dict[str, Finding]) -> None:
-    assert of(found["over_replicated_ranges"], 10, *OVER) == [(A, 100, 120), (B, 50, 60), (D, 40, 49)]
-    assert {row[0] for row in select(found["over_replicated_ranges"], "ledger_id")} == {10}
+    over = found["over_replicated_ranges"]
+    assert of(over, 10, *OVER) == [(A, 100, 120), (B, 50, 60), (D, 40, 49)]
+    assert {row[0] for row in select(over, "ledger_id")} - set(CHANGING) == {10}
 
 
 def test_a_ledger_that_was_deleted_while_the_snapshot_was_taken_is_in_no_finding(found: dict[str, Finding]) -> None:
@@ -153,9 +282,21 @@ def test_a_ledger_that_was_deleted_while_the_snapshot_was_taken_is_in_no_finding
             assert (20,) not in select(finding, "ledger_id"), finding.name
 
 
-def test_orphans_go_by_epoch(found: dict[str, Finding]) -> None:
+def test_an_ensemble_change_between_any_two_tables_of_a_snapshot_is_no_finding(found: dict[str, Finding]) -> None:
+    for name in ("under_replicated_ranges", "missing_entries"):
+        assert {row[0] for row in select(found[name], "ledger_id")}.isdisjoint(CHANGING), name
+    # Metadata that changed after the fragments were read can't be known: to what was read, d is none of theirs.
+    later = CHANGING[snapshots.ORDER.index("fragments") + 1 : len(snapshots.ORDER)]
+    over = select(found["over_replicated_ranges"], "ledger_id", *OVER)
+    assert [row for row in over if row[0] in CHANGING] == [(number, D, 100, 149) for number in later]
+
+
+def test_orphans_go_by_epoch_and_deleted_ledgers_by_the_id_that_was_given_out_last(found: dict[str, Finding]) -> None:
+    """The newest were taken for ledgers that are younger than the list: after a log was deleted, all that it left was called
+    live."""
     assert select(found["orphans"], "ledger_id", "kind", "entries") == [
         (13, "entries of a deleted ledger", 4),
+        (90, "entries of a deleted ledger", 5),
         (12, "unreferenced ledger of a log", None),
     ]
 
@@ -167,123 +308,238 @@ def test_ledgers_whose_writer_is_gone_are_stuck(found: dict[str, Finding]) -> No
     ]
 
 
-def test_entries_without_any_copy_are_missing(spark: SparkSession) -> None:
-    cluster = Cluster()
-    cluster.ledger(1, 9, {0: [A, B, C]})
-    cluster.holds(A, 1, (0, 3))
-    cluster.holds(B, 1, (0, 9))
-    cluster.ledger(2, 9, {0: [A, B, C]})
-    cluster.holds(C, 2, (0, 3), (6, 9))
-    found = cluster.audit(spark, "missing_entries", "one_loss_from_unreadable")
-    assert select(found["missing_entries"], "ledger_id", "first_entry_id", "last_entry_id") == [(2, 4, 5)]
-    assert select(found["one_loss_from_unreadable"], "bookie_id", "ledgers", "entries", "first_ledgers") == [
-        (C, 1, 8, [2]),
-        (B, 1, 6, [1]),
+def test_entries_without_any_copy_are_missing_unless_their_loss_was_accepted(found: dict[str, Finding]) -> None:
+    ranges = ("ledger_id", "first_entry_id", "last_entry_id", "missing_on")
+    assert select(found["missing_entries"], *ranges) == [
+        (22, 4, 5, [A, B, C]),
+        (30, 6, 6, [A, B, C]),
+        (30, 7, 7, [B, C]),
     ]
+    assert of(found["under_replicated_ranges"], 30, *ranges[1:]) == [(6, 6, [A, B, C]), (7, 7, [B, C])]
+    assert of(found["under_replicated_ranges"], 31, *ranges[1:]) == []
+    accepted = [(30, 3), (30, 7), (31, 1), (31, 4)]
+    assert select(found["accepted_losses"], "ledger_id", "first_entry_id") == accepted
 
 
-def test_a_copy_on_a_bookie_that_is_down_does_not_count_as_one_to_rely_on(found: dict[str, Finding]) -> None:
-    """Ledger 3's entry 25 is on b alone; ledger 7's entries 3 and 4 are on one bookie each."""
-    assert select(found["one_loss_from_unreadable"], "bookie_id", "entries") == [(A, 1), (B, 1), (C, 1)]
+def test_one_loss_counts_the_copies_that_can_be_relied_on(found: dict[str, Finding]) -> None:
+    """Not those on a bookie that is down, and not those that are known to be unreadable. Ledger 3's entry 25 is on b alone;
+    ledger 7's entries 3 and 4 are on one bookie each."""
+    loss = found["one_loss_from_unreadable"]
+    assert [row[:3] for row in select(loss, "bookie_id", "entries", "first_ledgers")] == [
+        (C, 11, [7, 22, 28]),
+        (B, 7, [3, 21]),
+        (A, 1, [7]),
+    ]
+    told = [row[0].partition(" at ")[0] for row in select(loss, "readability")]
+    assert told == ["not checked", "checked", "checked"]
+    assert loss.note == "every copy was read when the snapshot was taken"
+    under = found["under_replicated_ranges"]
+    ranges = ("first_entry_id", "last_entry_id", "held_by")
+    assert of(under, 28, *ranges) == [(5, 5, [C]), (9, 9, [C])] and of(under, 29, *ranges) == [(0, 0, [B, C])]
 
 
-def test_garbage_is_what_deleted_ledgers_left_in_a_log(found: dict[str, Finding]) -> None:
-    garbage = select(found["garbage_per_entry_log"], "bookie_id", "garbage_bytes", "of_deleted_ledgers")
-    assert garbage[0] == (A, 10, 10) and {row[1:] for row in garbage[1:]} == {(0, 0)}
+def test_garbage_is_what_deleted_ledgers_left_and_what_lies_elsewhere_and_a_shared_batch_counts_once(
+    found: dict[str, Finding],
+) -> None:
+    columns = ("bookie_id", "entry_log", "live_bytes", "garbage_bytes", "of_deleted_ledgers")
+    rows = select(found["garbage_per_entry_log"], *columns)
+    assert rows[:3] == [(A, 2, 0, 30, 0), (A, 1, rows[1][2], 20, 20), (A, 3, 10, 20, 0)]
+    assert {row[3:] for row in rows[3:]} == {(0, 0)}
 
 
-def test_the_newest_ledgers_are_known_to_be_deleted_too_by_the_id_that_was_given_out_last(spark: SparkSession) -> None:
-    """They were taken for ledgers that are younger than the list: after a log was deleted, all that it left was called live."""
-    cluster = Cluster()
-    cluster.last_ledger_id = 2
-    cluster.holds(A, 2, (0, 3))  # deleted, and no ledger is left
-    cluster.holds(A, 3, (0, 5))  # made after the list
-    cluster.rows["entry_logs"].append({"bookie_id": A, "entry_log": 1, "bytes": 20})
-    found = cluster.audit(spark, "garbage_per_entry_log", "orphans")
-    assert select(found["garbage_per_entry_log"], "live_bytes", "garbage_bytes", "of_deleted_ledgers") == [(10, 10, 10)]
-    assert select(found["orphans"], "ledger_id", "kind", "entries") == [(2, "entries of a deleted ledger", 4)]
-
-
-def test_garbage_is_also_what_lies_elsewhere_by_now_and_a_shared_batch_counts_once(spark: SparkSession) -> None:
-    cluster = Cluster()
-    cluster.ledger(1, 19, {0: [A, B, C]})
-    cluster.holds(A, 1, (0, 4), (7, 19))
-    cluster.rows["index_ranges"][1]["position"] = cluster.rows["index_ranges"][0]["position"]
-    cluster.rows["entry_logs"] += [{"bookie_id": A, "entry_log": n, "bytes": 30} for n in (1, 2)]
-    (found,) = cluster.audit(spark, "garbage_per_entry_log").values()
-    columns = ("entry_log", "live_bytes", "garbage_bytes", "of_deleted_ledgers")
-    assert select(found, *columns) == [(2, 0, 30, 0), (1, 10, 20, 0)]
-
-
-def test_divergence_is_found_to_the_entry_and_what_is_missing_or_unreadable_is_none(spark: SparkSession) -> None:
-    cluster = Cluster()
-    cluster.ledger(1, 1026, {0: [A, B, C]})
-    cluster.checksums(A, 1, *range(1024))
-    cluster.checksums(B, 1, *range(1024))
-    cluster.checksums(C, 1, 0, 1, None, 3, unreadable=1)
-    cluster.checksums(A, 1, 7, 8, 9, first=1024)
-    cluster.checksums(B, 1, 7, 5, 9, first=1024)
-    cluster.checksums(C, 1, None, 6, 9, first=1024)
-    # Above the end, and above the LAC: a recovery decided, or will.
-    cluster.ledger(2, 0, {0: [A, B, C]})
-    cluster.ledger(3, 0, {0: [A, B, C]}, state="OPEN")
-    for ledger_id in (2, 3):
-        cluster.checksums(A, ledger_id, 1, 2)
-        cluster.checksums(B, ledger_id, 1, 3)
-    found = cluster.audit(spark, "divergence", "unreadable_copies")
+def test_divergence_is_found_to_the_entry_and_what_is_missing_or_unreadable_is_none(found: dict[str, Finding]) -> None:
     assert select(found["divergence"], "ledger_id", "entry_id", "contents", "bookies_by_content") == [
-        (1, 1025, 3, [[A], [B], [C]])
+        (23, 1025, 3, [[A], [B], [C]]),
+        (26, 1, 2, [[A], [B]]),
+        (27, 0, 2, [[A], [B]]),
     ]
     assert select(found["unreadable_copies"], "ledger_id", "bookie_id", "first_entry_looked_at", "entries") == [
-        (1, C, 0, 1)
+        (23, C, 0, 1),
+        (28, A, 0, 2),
+        (28, B, 0, 2),
+        (29, A, 0, 1),
     ]
 
 
-def test_equal_checksums_of_other_entries_are_divergence(spark: SparkSession) -> None:
-    cluster = Cluster()
-    cluster.ledger(1, 9, {0: [A, B, C]})
-    cluster.checksums(A, 1, 5, 6, None)
-    cluster.checksums(B, 1, None, 5, 6)
-    (found,) = cluster.audit(spark, "divergence").values()
-    assert select(found, "entry_id", "bookies_by_content") == [(1, [[A], [B]])]
+def test_what_can_not_be_judged_is_named_and_in_no_other_finding(found: dict[str, Finding]) -> None:
+    named = {row[0] for row in select(found["not_judged_ledgers"], "ledger_id")}
+    assert named - set(CHANGING) == {5, 60, 62} and not found["not_judged_ledgers"].good
+    for name in ("orphans", "missing_entries", "over_replicated_ranges", "stuck_ledgers"):
+        assert 62 not in {row[0] for row in found[name].rows}, name
 
 
-def test_a_commit_is_proof_for_divergence_too(spark: SparkSession) -> None:
-    cluster = Cluster()
-    cluster.ledger(1, -1, {0: [A, B, C]}, state="OPEN")
-    cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 1, "first_entry_id": 0, "last_entry_id": 0})
-    cluster.checksums(A, 1, 1, 2)
-    cluster.checksums(B, 1, 3, 4)
-    (found,) = cluster.audit(spark, "divergence").values()
-    assert select(found, "entry_id", "bookies_by_content") == [(0, [[A], [B]])]
-
-
-def test_placement_is_judged_by_the_policy_and_by_racks_if_any_is_named_and_else_not_at_all(
-    spark: SparkSession,
+def test_bytes_are_counted_per_bookie_and_runs_of_one_batch_have_its_bytes_together(
+    cluster: Cluster, found: dict[str, Finding]
 ) -> None:
-    def found(write_quorum: int, *ensembles: list[str], placement: str = "random") -> list[tuple[Any, ...]]:
-        for number, ensemble in enumerate(ensembles):
-            cluster.ledger(number, 9, {0: ensemble}, write_quorum=write_quorum)
-        (finding,) = cluster.audit(spark, "placement_violations", placement=placement).values()
-        cluster.rows["ledgers"], cluster.rows["fragments"] = [], []
-        return select(finding, "ledger_id", "shared", "write_set", "different", "possible")
+    """A rewritten log of a striped ledger has 85 runs in a block: each bookie seemed to hold 36 times what its disk had."""
+    expected = []
+    for bookie, state in ((A, "writable"), (B, "writable"), (C, "writable"), (D, "down")):
+        rows = [row for row in cluster.rows["index_ranges"] if row["bookie_id"] == bookie]
+        batches = {(row["entry_log"], row["position"]) for row in rows}
+        entries = sum(row["last_entry_id"] - row["first_entry_id"] + 1 for row in rows)
+        ledgers = {row["ledger_id"] for row in rows}
+        expected.append((bookie, state, len(ledgers), entries, 10 * len(batches), 2 if bookie == A else 1))
+    columns = ("bookie_id", "state", "ledgers", "entries", "bytes", "entry_logs")
+    assert select(found["bytes_per_bookie"], *columns) == expected
 
+
+def test_what_is_out_of_use_is_a_finding(found: dict[str, Finding]) -> None:
+    asked = ["autorecovery_disabled", "bookies_down", "damaged_copies", "directories_out_of_use"]
+    assert [found[name].good for name in asked] == [False] * 4
+    assert select(found["autorecovery_disabled"], "ledgers_that_wait") == [(4,)]
+    assert select(found["bookies_down"], "bookie_id") == [(D,)]
+    assert select(found["damaged_copies"], "bookie_id", "ledgers") == [(B, 3)]
+    directories = select(found["directories_out_of_use"], "directory", "state", "reason")
+    assert directories == [("/a2", "full", "its disk is nearly full"), ("/b2", "failed", None)]
+    assert {row[0]: row[1] is None for row in found["readability"].rows} == {A: False, B: False, C: True}
+
+
+def test_findings_are_shown_as_tables(found: dict[str, Finding]) -> None:
+    out = StringIO()
+    show(found.values(), Console(file=out, width=200))
+    show([replace(found["orphans"], rows=(), total=0)], Console(file=out, width=200))
+    show([replace(found["one_loss_from_unreadable"], rows=(), total=0)], Console(file=out, width=200))
+    text = out.getvalue()
+    assert "Under-replicated ranges" in text and "✓ Orphans: none" in text and "none (every copy was read when" in text
+    assert found["placement_violations"].good, "the default policy takes any bookies, on whatever hosts"
+
+
+# -- what would break if bookies were stopped
+
+
+def test_whether_bookies_can_be_stopped(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its entries has to keep an ack quorum, and each open ledger has to stay one that can be recovered. (Once that was
+    told of its copies alone: a ledger with an ack quorum of 1 could not be recovered without any one bookie, and one without
+    entries not without two.) What can't be judged is named."""
+    cluster = Cluster()
+    cluster.rows["bookies"] += [{"bookie_id": "e", "state": "down"}, {"bookie_id": "f", "state": "writable"}]
+    # 1: healthy; 2: half of it on a and b alone
+    cluster.ledger(1, 9, {0: [A, B, C]})
+    cluster.ledger(2, 9, {0: [A, B, C]})
+    for bookie, last in ((A, 9), (B, 9), (C, 4)):
+        cluster.holds(bookie, 1, (0, 9))
+        cluster.holds(bookie, 2, (0, last))
+    # 3: open, with an ack quorum of 1; 4: the same, closed
+    cluster.ledger(3, 9, {0: [A, B]}, state="OPEN", ack_quorum=1)
+    cluster.ledger(4, 9, {0: [A, B]}, ack_quorum=1)
+    for bookie in (A, B):
+        cluster.holds(bookie, 3, (0, 9))
+        cluster.holds(bookie, 4, (0, 9))
+    # 5 to 8: without entries; 7 is striped, and a and f are a write set
+    cluster.ledger(5, -1, {0: [B, C, D]}, state="OPEN")
+    cluster.ledger(6, -1, {0: [C, D, "f"]}, state="IN_RECOVERY")
+    cluster.rows["limbo"].append({"bookie_id": "f", "ledger_id": 6})
+    cluster.ledger(7, -1, {0: ["f", "e", B, A]}, state="OPEN", write_quorum=2)
+    cluster.ledger(8, -1, {0: [C, "e", D]}, state="OPEN", ack_quorum=3)
+    # 9: no LAC was told; 10: its metadata changed; 12: its record can't be decoded
+    cluster.ledger(9, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
+    cluster.ledger(10, 9, {0: [B, C, D]})
+    cluster.rows["ledgers"][-1]["metadata_version"] = 2
+    cluster.ledger(11, 9, {0: [A, C, D]})
+    for bookie in (A, B, C, D):
+        for ledger_id in (9, 10, 11):
+            cluster.holds(bookie, ledger_id, (0, 9))
+    cluster.rows["ledgers"].append({"ledger_id": 12, "state": "UNREADABLE"})
+    cluster.holds(D, 12, (0, 9))
+    cluster.disk(A, checked_at=datetime(2026, 1, 9))
+    cluster.disk(B, checked_at=LAST_WEEK)
+    cluster.disk(C)
+    tables = cluster.tables(spark)
+    monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
+    notes = {}
+
+    def found(*stopped: str) -> dict[str, list[tuple[Any, ...]]]:
+        finding = safe_to_stop(spark, "/snapshots", stopped)
+        notes[stopped] = finding.note
+        rows = select(finding, "why", "ledger_id", "first_entry_id", "last_entry_id", "copies_left")
+        return {
+            why: [row[1:] for row in rows if row[0].startswith(why)] for why in sorted({row[0][:20] for row in rows})
+        }
+
+    few, recovery, no_lac, changed, undecodable = (
+        text[:20]
+        for text in (
+            "too few copies would be left",
+            "it is not closed, and too few bookies would be left to recover it",
+            "no LAC was told: give its password, if it has one, or have its bookies up",
+            "its metadata changed",
+            "its record cannot be decoded",
+        )
+    )
+
+    def ledgers(*ids: int) -> list[tuple[Any, ...]]:
+        return [(one, None, None, None) for one in ids]
+
+    # Nobody knows which bookies ledger 12 has, so none is safe without naming it.
+    of_12 = {undecodable: ledgers(12)}
+    assert found("f") == {recovery: ledgers(7), **of_12}, "1 to 5 and 8 to 11 have nothing there; 6 has c and d"
+    assert found(A) == {few: [(2, 5, 9, 1)], recovery: ledgers(3), no_lac: ledgers(9), **of_12}
+    assert found(A, B, D) == {
+        few: [(2, 5, 9, 0), (3, 0, 9, 0), (4, 0, 9, 0), (1, 0, 9, 1), (2, 0, 4, 1), (9, 0, 4, 1), (11, 0, 9, 1)],
+        recovery: ledgers(3, 5, 6, 7, 9),
+        no_lac: ledgers(9),
+        changed: ledgers(10),
+        **of_12,
+    }
+    with pytest.raises(ConfigurationError, match="unknown bookie 'z'"):
+        safe_to_stop(spark, "/snapshots", ["z"])
+
+    # Who asks is told how old the knowledge of damage is on the others, and where there is none.
+    assert "were last read" in notes[A,] and "hours ago" in notes[A,] and f"{LAST_WEEK:%Y-%m-%d %H:%M}" in notes[A,]
+    assert "readability was not checked on c, d, f: copies there may be damaged" in notes[A,]
+    assert "readability was not checked on c, f: copies there may be damaged" in notes[A, B, D]
+
+
+def test_a_snapshot_of_an_earlier_version_has_not_been_checked(spark: SparkSession, cluster: Cluster) -> None:
+    later = ("accepted_losses", "disks", "autorecovery", "entry_checksums")
+    before = {name: table for name, table in cluster.tables(spark).items() if name not in later}
+    damaged, readability = run_over(spark, before, ["damaged_copies", "readability"])
+    assert damaged.good
+    assert {row[0]: row[1:] for row in readability.rows} == dict.fromkeys(
+        (A, B, C), (None, "readability was not checked")
+    )
+
+
+# -- placement, and the history
+
+
+def test_placement_is_judged_by_the_policy_and_by_racks_if_any_is_named(spark: SparkSession) -> None:
     cluster = Cluster()
     bookies = cluster.rows["bookies"]
     bookies[1]["host"] = A
-    assert found(3, [A, B, C], [B, C, D]) == [], "the default policy takes any bookies, on whatever hosts"
-    apart = "one_per_host"
-    assert found(3, [A, B, C], [B, C, D], placement=apart) == [(0, "host", [A, B, C], 2, 3)]
-    bookies[3].update(state="down", host=None, rack=None)
-    assert found(3, [A, B, C], [A, C, D], placement=apart) == [], "two hosts is all there is; d may be anywhere"
-    bookies[3].update(state="writable", host=D, rack="")
     for bookie, zone in zip(bookies, ("north", "south", "south", None), strict=True):
         bookie["labels"] = "{}" if zone is None else f'{{"zone": "{zone}"}}'
-    assert found(2, [A, B], [B, C], [C, D], placement="one_per_zone") == [(1, "zone", [B, C], 1, 2)]
-    for bookie, rack in zip(bookies, "1122", strict=True):
+    bookies.append({"bookie_id": "e", "state": "down"})  # it may be anywhere
+    ensembles = [A, B, C], [B, C, D], [A, B], [B, C], [C, D], [A, B, C, "e"]
+    for number, ensemble in enumerate(ensembles):
+        cluster.ledger(number, 9, {0: ensemble})
+    cluster.ledger(6, 9, {0: [A, C, B, D]}, write_quorum=2)
+    cluster.ledger(7, 9, {0: [A, B, C, D]}, write_quorum=2)
+
+    def found(placement: str) -> list[tuple[Any, ...]]:
+        (finding,) = cluster.audit(spark, "placement_violations", placement=placement).values()
+        return select(finding, "ledger_id", "shared", "write_set", "different", "possible")
+
+    assert found("one_per_host") == [
+        (0, "host", [A, B, C], 2, 3),
+        (2, "host", [A, B], 1, 2),
+        (7, "host", [A, B], 1, 2),
+    ]
+    assert found("one_per_zone") == [
+        (0, "zone", [A, B, C], 2, 3),
+        (1, "zone", [B, C, D], 2, 3),
+        (3, "zone", [B, C], 1, 2),
+        (6, "zone", [C, B], 1, 2),
+        (7, "zone", [B, C], 1, 2),
+    ]
+    for bookie, rack in zip(bookies, "1122", strict=False):
         bookie["rack"] = rack
-    assert found(2, [A, B], [A, C]) == [(0, "rack", [A, B], 1, 2)]
-    assert found(2, [A, C, B, D], [A, B, C, D]) == [(1, "rack", [A, B], 1, 2), (1, "rack", [C, D], 1, 2)]
+    assert found("random") == [
+        (2, "rack", [A, B], 1, 2),
+        (4, "rack", [C, D], 1, 2),
+        (7, "rack", [A, B], 1, 2),
+        (7, "rack", [C, D], 1, 2),
+    ], "two racks is all there is"
 
 
 def test_the_history_counts_entries_missing_copies_and_bytes_of_each_snapshot(spark: SparkSession) -> None:
@@ -298,275 +554,10 @@ def test_the_history_counts_entries_missing_copies_and_bytes_of_each_snapshot(sp
         if number:  # no LAC was told: what is confirmed is its first fragment, though a commit names less
             cluster.ledger(2, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
             cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 2, "last_entry_id": 1})
+            for row in cluster.rows["index_ranges"][:2]:  # two runs of one batch
+                row["position"] = 0
         for name, rows in cluster.tables(spark, *OF_HISTORY).items():
             snapshots_of.setdefault(name, []).append(rows.selectExpr("*", f"'s{number}' AS snapshot_id"))
     tables = {name: snapshots_of[name][0].unionByName(snapshots_of[name][1]) for name in OF_HISTORY}
     with question(spark, tables, "history") as answer:
-        assert sorted(map(tuple, answer.collect())) == [("s0", 10, 0, 50), ("s1", 15, 19, 50)]
-
-
-def test_a_bookie_is_safe_to_stop_while_each_of_its_entries_keeps_an_ack_quorum(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = Cluster()
-    cluster.ledger(1, 9, {0: [A, B, C]})
-    for bookie in (A, B, C):
-        cluster.holds(bookie, 1, (0, 9))
-    cluster.ledger(2, 9, {0: [A, B, C]})
-    for bookie, last in ((A, 9), (B, 9), (C, 4)):
-        cluster.holds(bookie, 2, (0, last))
-    tables = cluster.tables(spark)
-    monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
-    ranges = ("ledger_id", "first_entry_id", "last_entry_id", "copies_left")
-    assert safe_to_stop(spark, "/snapshots", [D]).good and safe_to_stop(spark, "/snapshots", [C]).good
-    assert select(safe_to_stop(spark, "/snapshots", [A]), *ranges) == [(2, 5, 9, 1)]
-    assert select(safe_to_stop(spark, "/snapshots", [A, B]), *ranges) == [(2, 5, 9, 0), (1, 0, 9, 1), (2, 0, 4, 1)]
-    with pytest.raises(ConfigurationError, match="unknown bookie 'z'"):
-        safe_to_stop(spark, "/snapshots", ["z"])
-
-
-def test_a_bookie_is_not_safe_to_stop_if_an_open_ledger_could_not_be_recovered_without_it(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That was told of its copies alone: a ledger with an ack quorum of 1 could not be recovered without any one bookie, and one
-    without entries not without two."""
-    cluster = Cluster()
-    cluster.rows["bookies"] += [{"bookie_id": "e", "state": "down"}, {"bookie_id": "f", "state": "writable"}]
-    cluster.ledger(1, 9, {0: [A, B]}, state="OPEN", ack_quorum=1)
-    cluster.ledger(2, 9, {0: [A, B]}, ack_quorum=1)  # closed
-    for bookie in (A, B):
-        cluster.holds(bookie, 1, (0, 9))
-        cluster.holds(bookie, 2, (0, 9))
-    cluster.ledger(3, -1, {0: [B, C, D]}, state="OPEN")
-    cluster.ledger(4, -1, {0: [C, D, "f"]}, state="IN_RECOVERY")
-    cluster.rows["limbo"].append({"bookie_id": "f", "ledger_id": 4})
-    cluster.ledger(5, -1, {0: ["f", "e", B, A]}, state="OPEN", write_quorum=2)  # striped: a and f are a write set
-    cluster.ledger(6, -1, {0: [C, "e", D]}, state="OPEN", ack_quorum=3)
-    tables = cluster.tables(spark)
-    monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
-
-    def found(*stopped: str) -> list[int]:
-        finding = safe_to_stop(spark, "/snapshots", stopped)
-        assert all("too few bookies would be left to recover it" in row[-1] for row in finding.rows)
-        return [ledger_id for (ledger_id,) in select(finding, "ledger_id")]
-
-    assert (found(A), found("f"), found(B, D)) == ([1], [5], [1, 3, 4, 5])
-
-
-def test_what_can_not_be_judged_is_named_and_is_not_safe(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster()
-    cluster.ledger(1, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
-    cluster.ledger(2, 9, {0: [B, C, D]})
-    cluster.rows["ledgers"][-1]["metadata_version"] = 2
-    cluster.ledger(3, 9, {0: [A, C, D]})
-    for bookie in (A, B, C, D):
-        for ledger_id in (1, 2, 3):
-            cluster.holds(bookie, ledger_id, (0, 9))
-    tables = cluster.tables(spark)
-    cluster.rows["ledgers"].append({"ledger_id": 4, "state": "UNREADABLE"})
-    cluster.holds(D, 4, (0, 9))
-    with_unreadable = cluster.tables(spark)
-    monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
-    columns = ("ledger_id", "copies_left", "why")
-    no_lac, changed = (
-        "no LAC was told: give its password, if it has one, or have its bookies up",
-        "its metadata changed",
-    )
-    assert select(safe_to_stop(spark, "/snapshots", [A]), *columns) == [(1, None, no_lac)]
-    [(ledger_id, _, why)] = select(safe_to_stop(spark, "/snapshots", [C]), *columns)
-    assert ledger_id == 2 and why.startswith(changed), (
-        "the end of ledger 1 has no copy there, and its beginning is confirmed"
-    )
-    [found] = cluster.audit(spark, "not_judged_ledgers").values()
-    assert select(found, "ledger_id") == [(1,), (2,), (4,)] and not found.good
-    # Nobody knows which bookies a ledger has whose record can't be decoded, so none is safe without naming it.
-    monkeypatch.setattr(snapshots, "tables", lambda spark, path: with_unreadable)
-    [_, (ledger_id, _, why)] = select(safe_to_stop(spark, "/snapshots", [A]), *columns)
-    assert ledger_id == 4 and why.startswith("its record cannot be decoded")
-    for name in ("orphans", "missing_entries", "over_replicated_ranges", "stuck_ledgers"):
-        [about] = cluster.audit(spark, name).values()
-        assert 4 not in {row[0] for row in about.rows}, name
-
-
-def test_an_ensemble_change_between_any_two_tables_of_a_snapshot_is_no_finding(spark: SparkSession) -> None:
-    """Ledger n: just before table n is read, c fails, and entries 100 to 149 go to a, b and d and are committed."""
-    cluster = Cluster()
-    for number in range(len(snapshots.ORDER) + 1):
-        before, after = Cluster(), Cluster()
-        before.ledger(number, 99, {0: [A, B, C]}, state="OPEN", log="orders", log_epoch=1)
-        after.ledger(number, 149, {0: [A, B, C], 100: [A, B, D]}, state="OPEN", log="orders", log_epoch=1)
-        for row in after.rows["ledgers"] + after.rows["fragments"]:
-            row["metadata_version"] = 2
-        for state, last in ((before, 99), (after, 149)):
-            state.rows["log_commits"].append(
-                {"log": "orders", "ledger_id": number, "first_entry_id": 0, "last_entry_id": last}
-            )
-            for bookie in (A, B):
-                state.holds(bookie, number, (0, last))
-            state.holds(C, number, (0, 99))
-        after.holds(D, number, (100, 149))
-        for place, table in enumerate(snapshots.ORDER):
-            if table in ("ledgers", "log_commits", "fragments", "index_ranges"):
-                cluster.rows[table] += (before if place < number else after).rows[table]
-    found = cluster.audit(spark, "under_replicated_ranges", "over_replicated_ranges", "missing_entries")
-    over = select(found.pop("over_replicated_ranges"), "ledger_id", "bookie_id", "first_entry_id", "last_entry_id")
-    assert {name: finding.rows for name, finding in found.items() if not finding.good} == {}
-    # Metadata that changed after the fragments were read can't be known: to what was read, d is none of theirs.
-    later = range(snapshots.ORDER.index("fragments") + 1, len(snapshots.ORDER))
-    assert over == [(number, D, 100, 149) for number in later]
-
-
-def test_bytes_are_counted_per_bookie(found: dict[str, Finding]) -> None:
-    assert select(found["bytes_per_bookie"], "bookie_id", "state", "entries") == [
-        (A, "writable", 100 + 90 + 10 + 4 + 4 + 21 + 10 + 121 + 4),
-        (B, "writable", 50 + 100 + 10 + 4 + 2 + 13 + 10 + 61),
-        (C, "writable", 100 + 99 + 4 + 5 + 10 + 100 + 10),
-        (D, "down", 50 + 60),
-    ]
-
-
-def test_runs_of_one_batch_have_its_bytes_together(spark: SparkSession) -> None:
-    """A rewritten log of a striped ledger has 85 runs in a block: each bookie seemed to hold 36 times what its disk had."""
-    cluster = Cluster()
-    cluster.ledger(1, 5, {0: [A, B, C]}, write_quorum=2)
-    cluster.holds(A, 1, (0, 0), (2, 3), (5, 5))
-    cluster.holds(B, 1, (0, 1), (3, 4))
-    for row in cluster.rows["index_ranges"]:
-        row["position"] = 0
-    (found,) = cluster.audit(spark, "bytes_per_bookie").values()
-    columns = ("bookie_id", "ledgers", "entries", "bytes", "entry_logs")
-    assert select(found, *columns)[:3] == [(A, 1, 4, 10, 1), (B, 1, 4, 10, 1), (C, 0, 0, 0, 0)]
-    tables = {
-        name: rows.selectExpr("*", "'s' AS snapshot_id") for name, rows in cluster.tables(spark, *OF_HISTORY).items()
-    }
-    with question(spark, tables, "history") as answer:
-        assert [row.bytes for row in answer.collect()] == [20]
-
-
-def test_the_histogram_has_three_kinds_of_factors(spark: SparkSession) -> None:
-    cluster = Cluster()
-    cluster.ledger(3, 99, {0: [A, B, C]})
-    cluster.holds(A, 3, (0, 19), (30, 99))
-    cluster.holds(B, 3, (0, 99))
-    cluster.holds(C, 3, (0, 24), (26, 99))
-    (histogram,) = cluster.audit(spark, "replication_factor_histogram").values()
-    kinds = ("replication_factor", "entries_by_prefix_factor", "entries", "entries_by_suffix_factor")
-    # Up to entry 19 all before is at 3; from 25 on something before is at 1. The last entry is at 3, so every suffix is.
-    assert select(histogram, *kinds) == [(1, 75, 1, 0), (2, 5, 9, 0), (3, 20, 90, 100)]
-
-
-# -- what is known of damage, and how old that knowledge is
-
-LAST_WEEK = datetime(2026, 1, 2, 3, 4)
-
-
-@pytest.fixture(scope="module")
-def worn(spark: SparkSession) -> dict[str, DataFrame]:
-    """Ledgers 1 and 2 on a, b and c. Of entry 5 of ledger 1, a and b can't read their copies; of entry 0 of ledger 2 only a."""
-    cluster = Cluster()
-    for ledger_id in (1, 2):
-        cluster.ledger(ledger_id, 9, {0: [A, B, C]})
-        for bookie in (A, B, C):
-            cluster.holds(bookie, ledger_id, (0, 5), (6, 9))
-    for bookie in (A, B):
-        cluster.checksums(bookie, 1, 7, 7, 7, 7, 7, None, 7, 7, 7, None, unreadable=2)
-    cluster.checksums(C, 1, *[7] * 10)
-    cluster.checksums(A, 2, None, 7, unreadable=1)
-    cluster.disk(A, checked_at=LAST_WEEK)
-    cluster.disk(A, "full", reason="its disk is nearly full", directory="/a2", checked_at=LAST_WEEK)
-    cluster.disk(B, lacking_ledgers=3, checked_at=datetime(2026, 1, 9))
-    cluster.disk(B, "failed", directory="/b2", checked_at=datetime(2026, 1, 9))
-    cluster.disk(C)
-    cluster.rows["bookies"][3]["state"] = "down"
-    cluster.rows["autorecovery"].append({"enabled": False, "tasks": 4})
-    return cluster.tables(spark)
-
-
-def test_copies_that_are_known_to_be_unreadable_do_not_count(
-    spark: SparkSession, worn: dict[str, DataFrame], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = {one.name: one for one in run_over(spark, worn, ["one_loss_from_unreadable", "under_replicated_ranges"])}
-    loss = found["one_loss_from_unreadable"]
-    assert select(loss, "bookie_id", "entries", "readability") == [(C, 2, "not checked")]
-    ranges = select(found["under_replicated_ranges"], "ledger_id", "first_entry_id", "last_entry_id", "held_by")
-    assert sorted(ranges) == [(1, 5, 5, [C]), (1, 9, 9, [C]), (2, 0, 0, [B, C])]
-    assert loss.note == "every copy was read when the snapshot was taken"
-    monkeypatch.setattr(snapshots, "tables", lambda spark, path: worn)
-    unsafe = safe_to_stop(spark, "/snapshots", [C])
-    left = select(unsafe, "ledger_id", "first_entry_id", "last_entry_id", "copies_left")
-    assert left == [(1, 5, 5, 0), (1, 9, 9, 0), (2, 0, 0, 1)]
-
-
-def test_who_asks_is_told_how_old_the_knowledge_of_damage_is_and_where_there_is_none(
-    spark: SparkSession, worn: dict[str, DataFrame], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without = {name: table for name, table in worn.items() if name != "entry_checksums"}
-    monkeypatch.setattr(snapshots, "tables", lambda spark, path: without)
-    note = safe_to_stop(spark, "/snapshots", [B]).note
-    assert "were last read" in note and "hours ago" in note and f"{LAST_WEEK:%Y-%m-%d %H:%M}" in note
-    assert "readability was not checked on c: copies there may be damaged" in note
-    assert "not checked" not in safe_to_stop(spark, "/snapshots", [C]).note
-    (readability,) = run_over(spark, without, ["readability"])
-    assert {row[0]: row[1] is None for row in readability.rows} == {A: False, B: False, C: True}
-
-
-def test_what_was_accepted_as_lost_is_missing_nowhere_and_everything_else_still_is(spark: SparkSession) -> None:
-    cluster = Cluster()
-    cluster.ledger(1, 9, {0: [A, B, C]})
-    cluster.ledger(2, 3, {0: [A, B, C]}, write_quorum=2)
-    for bookie in (A, B, C):
-        cluster.holds(bookie, 1, (0, 2), (8, 9))
-    cluster.holds(A, 2, (0, 0), (2, 3))
-    cluster.holds(B, 2, (0, 0), (3, 3))
-    cluster.holds(C, 2, (2, 2))
-    for ledger_id, first, last, bookies in ((1, 3, 5, [A, B, C]), (1, 7, 7, [A]), (2, 1, 1, [B, C])):
-        loss = {
-            "ledger_id": ledger_id,
-            "kind": "entries",
-            "first_entry_id": first,
-            "last_entry_id": last,
-            "bookies": bookies,
-        }
-        cluster.rows["accepted_losses"].append(loss)
-    cluster.rows["accepted_losses"].append({**loss, "kind": "end", "first_entry_id": 4, "last_entry_id": 4})
-    found = cluster.audit(spark, "missing_entries", "under_replicated_ranges", "accepted_losses")
-    ranges = ("ledger_id", "first_entry_id", "last_entry_id", "missing_on")
-    lacking = [(1, 6, 6, [A, B, C]), (1, 7, 7, [B, C])]
-    assert select(found["missing_entries"], *ranges) == lacking
-    assert sorted(select(found["under_replicated_ranges"], *ranges)) == lacking
-    assert select(found["accepted_losses"], "ledger_id", "first_entry_id") == [(1, 3), (1, 7), (2, 1), (2, 4)]
-    with question(spark, cluster.tables(spark), "lacking") as answer:
-        assert [(row.ledger_id, row.copies) for row in answer.collect()] == [(1, 5)]
-
-
-def test_what_is_out_of_use_is_a_finding(spark: SparkSession, worn: dict[str, DataFrame]) -> None:
-    asked = ["autorecovery_disabled", "bookies_down", "damaged_copies", "directories_out_of_use"]
-    found = {one.name: one for one in run_over(spark, worn, asked)}
-    assert [one.good for one in found.values()] == [False] * 4
-    assert select(found["autorecovery_disabled"], "ledgers_that_wait") == [(4,)]
-    assert select(found["bookies_down"], "bookie_id") == [(D,)]
-    assert select(found["damaged_copies"], "bookie_id", "ledgers") == [(B, 3)]
-    directories = select(found["directories_out_of_use"], "directory", "state", "reason")
-    assert directories == [("/a2", "full", "its disk is nearly full"), ("/b2", "failed", None)]
-
-
-def test_a_snapshot_of_an_earlier_version_has_not_been_checked(spark: SparkSession, worn: dict[str, DataFrame]) -> None:
-    later = ("accepted_losses", "disks", "autorecovery", "entry_checksums")
-    before = {name: table for name, table in worn.items() if name not in later}
-    loss, damaged = run_over(spark, before, ["one_loss_from_unreadable", "damaged_copies"])
-    assert (
-        damaged.good
-        and loss.good
-        and loss.note == "readability was not checked on a, b, c: copies there may be damaged"
-    )
-    out = StringIO()
-    show([loss], Console(file=out, width=200))
-    assert "none (readability was not checked on a, b, c" in out.getvalue()
-
-
-def test_findings_are_shown_as_tables(found: dict[str, Finding]) -> None:
-    out = StringIO()
-    show(found.values(), Console(file=out, width=200))
-    show([replace(found["orphans"], rows=(), total=0)], Console(file=out, width=200))
-    text = out.getvalue()
-    assert "Under-replicated ranges" in text and "✓ Orphans: none" in text
+        assert sorted(map(tuple, answer.collect())) == [("s0", 10, 0, 50), ("s1", 15, 19, 40)]

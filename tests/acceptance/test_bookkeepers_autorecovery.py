@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.errors import BookieError, MetadataStoreError
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.metadata.autorecovery.auditors import CheckReport
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
@@ -29,13 +28,13 @@ pytestmark = pytest.mark.timeout(1200)
 _LEDGERS, _ENTRIES = 6, 20
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with EmbeddedZooKeeper(tmp_path / "zookeeper", 0) as zookeeper:
-        place = f"{zookeeper.connection_string}/for-java"
-        begin_cluster(place, LedgerManager.BOOKKEEPER)
-        with LocalCluster(4, tmp_path / "bookies", place, bookkeeper_port=-1) as made:
-            yield made
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    """The last test removes it."""
+    place = new_chroot()
+    begin_cluster(place, LedgerManager.BOOKKEEPER)
+    with LocalCluster(4, zookeeper=place, bookkeeper_port=-1) as made:
+        yield made
 
 
 def uri(cluster: LocalCluster) -> str:
@@ -43,9 +42,9 @@ def uri(cluster: LocalCluster) -> str:
     return f"zk+hierarchical://{cluster.zookeeper.removeprefix('zk://')}/ledgers"
 
 
-@pytest.fixture
-def theirs(cluster: LocalCluster, tmp_path: Path) -> Iterator[Judge]:
-    with judging(uri(cluster), tmp_path / "theirs", program="Recovery") as made:
+@pytest.fixture(scope="module")
+def theirs(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    with judging(uri(cluster), tmp_path_factory.mktemp("judge") / "theirs", program="Recovery") as made:
         yield made
 
 
@@ -137,6 +136,15 @@ def test_bookkeepers_workers_repair_what_our_auditor_marked(
         assert all_there(bookkeeper, named)
         assert auditor.stop()
         await_that(lambda: auditor_of(theirs) == "theirs-1", what="its auditor follows ours")
+    as_before(bookkeeper, victim, ledgers)
+
+
+def as_before(bookkeeper: BookKeeper, victim: LocalBookie, ledgers: list[int]) -> None:
+    """For the next test of this cluster."""
+    for ledger_id in ledgers:
+        bookkeeper.delete_ledger(ledger_id)
+    victim.start()
+    await_that(lambda: bookkeeper.metadata.auditors.auditor() is None, what="nobody has the office")
 
 
 def auditor_of(theirs: Judge) -> str:
@@ -168,6 +176,8 @@ def test_our_workers_repair_what_bookkeepers_auditor_marked(cluster: LocalCluste
     assert theirs.ask("who") == ours.name
     ours.kill()
     await_that(lambda: auditor_of(theirs) == "host-9:3181", what="its auditor follows ours")
+    theirs.ask("resign")
+    as_before(bookkeeper, victim, ledgers)
 
 
 def test_what_was_marked_by_both_stands_and_the_switches_are_the_same(cluster: LocalCluster, theirs: Judge) -> None:

@@ -6,14 +6,13 @@ round. docs/compatibility.md has the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bookspark import BookKeeper, DigestType, LedgerType, Replication, errors
 from bookspark.local import LocalCluster
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 from tests.authority import Authority
@@ -32,6 +31,8 @@ from tests.bookkeeper.rounds import (
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(2400)
+ROUNDS_SEED = 2164
+"""Its first eight rounds are of many kinds."""
 
 
 def uri(cluster: LocalCluster) -> str:
@@ -40,13 +41,11 @@ def uri(cluster: LocalCluster) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    home = tmp_path_factory.mktemp("cluster")
-    with EmbeddedZooKeeper(home / "zookeeper", 0) as zookeeper:
-        place = f"{zookeeper.connection_string}/for-java"
-        begin_cluster(place, LedgerManager.BOOKKEEPER)
-        with LocalCluster(4, home / "bookies", place, bookkeeper_port=-1) as made:
-            yield made
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    place = new_chroot()
+    begin_cluster(place, LedgerManager.BOOKKEEPER)
+    with LocalCluster(BOOKIES, zookeeper=place, bookkeeper_port=-1) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +69,17 @@ def create(
     return name, int(judge.ask("create", name, version, digest, "secret", quorums, flags))
 
 
-@pytest.mark.parametrize("digest", DIGESTS)
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("quorums", ["3 3 2", "3 2 2"])
+@pytest.mark.parametrize(
+    ("version", "digest", "quorums"),
+    [
+        ("v2", "CRC32", "3 3 2"),
+        ("v2", "CRC32C", "3 2 2"),
+        ("v2", "MAC", "3 3 2"),
+        ("v3", "CRC32C", "3 3 2"),
+        ("v3", "MAC", "3 2 2"),
+        ("v3", "DUMMY", "3 3 2"),
+    ],
+)
 def test_what_bookkeepers_client_writes_both_clients_read(
     judge: Judge, bookkeeper: BookKeeper, version: str, digest: str, quorums: str
 ) -> None:
@@ -92,8 +99,7 @@ def test_what_bookkeepers_client_writes_both_clients_read(
     assert [entry.payload for entry in reader.read(0, 103)] == expected
 
 
-@pytest.mark.parametrize("digest", DIGESTS)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("version", "digest"), [("v2", "CRC32C"), ("v2", "DUMMY"), ("v3", "CRC32"), ("v3", "MAC")])
 def test_what_our_client_writes_bookkeepers_reads(
     judge: Judge, bookkeeper: BookKeeper, version: str, digest: str
 ) -> None:
@@ -247,7 +253,7 @@ def test_each_bookie_tells_which_entries_it_holds(judge: Judge, bookkeeper: Book
         assert judge.ask("held", "v3", ledger_id, bookie_id, 30) == f"{expected} {sum(held)}"
 
 
-def test_bookkeepers_client_with_tls(tmp_path: Path) -> None:
+def test_bookkeepers_client_with_tls(tmp_path: Path, chroot: str) -> None:
     """With a certificate of its own, which the bookies ask for. Without TLS they serve it nothing."""
     authority = Authority(tmp_path / "ca")
     folder = tmp_path / "client"
@@ -259,24 +265,22 @@ def test_bookkeepers_client_with_tls(tmp_path: Path) -> None:
     (folder / "client.crt").write_text(f"-----BEGIN CERTIFICATE-----{certificate}")
     asked = {"tls_certificate": authority.certificate("bookie"), "tls_client_ca": str(authority.file)}
     own = authority.certificate("our-client")
-    with EmbeddedZooKeeper(tmp_path / "zookeeper", 0) as zookeeper:
-        place = f"{zookeeper.connection_string}/for-java"
-        begin_cluster(place, LedgerManager.BOOKKEEPER)
-        with LocalCluster(3, tmp_path / "bookies", place, bookkeeper_port=-1, **asked) as cluster:
-            with judging(uri(cluster), tmp_path / "stderr", folder) as judge:
-                name, ledger_id = create(judge, "v3")
-                judge.ask("pipeline", name, 100, 1000)
-                judge.ask("close", name)
-                expected = [payload(i, 1000) for i in range(100)]
-                assert judge.ask("open", "r", "v3", "CRC32C", "secret", ledger_id) == f"99 {100_000}"
-                assert judge.ask("read", "r", 0, 99) == told(expected)
-            ours = cluster.bookkeeper(tls_ca=str(authority.file), tls_certificate=own)
-            with ours.open_ledger(ledger_id, b"secret") as reader:
-                assert [entry.payload for entry in reader.read(0, 99)] == expected
-            with judging(uri(cluster), tmp_path / "stderr-without") as judge:
-                assert judge.ask("open", "r", "v3", "CRC32C", "secret", ledger_id) == f"99 {100_000}"
-                with pytest.raises(RuntimeError, match="BKUnauthorizedAccessException"):
-                    judge.ask("read", "r", 0, 99)
+    begin_cluster(chroot, LedgerManager.BOOKKEEPER)
+    with LocalCluster(3, zookeeper=chroot, bookkeeper_port=-1, **asked) as cluster:
+        with judging(uri(cluster), tmp_path / "stderr", folder) as judge:
+            name, ledger_id = create(judge, "v3")
+            judge.ask("pipeline", name, 100, 1000)
+            judge.ask("close", name)
+            expected = [payload(i, 1000) for i in range(100)]
+            assert judge.ask("open", "r", "v3", "CRC32C", "secret", ledger_id) == f"99 {100_000}"
+            assert judge.ask("read", "r", 0, 99) == told(expected)
+        ours = cluster.bookkeeper(tls_ca=str(authority.file), tls_certificate=own)
+        with ours.open_ledger(ledger_id, b"secret") as reader:
+            assert [entry.payload for entry in reader.read(0, 99)] == expected
+        with judging(uri(cluster), tmp_path / "stderr-without") as judge:
+            assert judge.ask("open", "r", "v3", "CRC32C", "secret", ledger_id) == f"99 {100_000}"
+            with pytest.raises(RuntimeError, match="BKUnauthorizedAccessException"):
+                judge.ask("read", "r", 0, 99)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -328,20 +332,15 @@ def test_the_length_of_what_ended_at_an_ensemble_change_is_lost_by_bookkeepers_r
         victim.start()
 
 
-def test_both_write_recover_and_read_in_turns_while_bookies_die(tmp_path: Path) -> None:
+def test_both_write_recover_and_read_in_turns_while_bookies_die(
+    judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster
+) -> None:
     """Every acknowledged entry is read by both, whoever wrote it, and whoever closed the ledger. ``scripts/peers rounds`` plays
     more of these."""
-    with EmbeddedZooKeeper(tmp_path / "zookeeper", 0) as zookeeper:
-        place = f"{zookeeper.connection_string}/for-java"
-        begin_cluster(place, LedgerManager.BOOKKEEPER)
-        with (
-            LocalCluster(BOOKIES, tmp_path / "bookies", place, bookkeeper_port=-1) as cluster,
-            judging(uri(cluster), tmp_path / "stderr") as judge,
-        ):
-            rounds = Rounds(judge, cluster.bookkeeper(), cluster)
-            for number in range(20):
-                one = drawn(22, number)
-                try:
-                    rounds.play(one)
-                except Exception as error:
-                    raise AssertionError(str(one)) from error
+    rounds = Rounds(judge, bookkeeper, cluster)
+    for number in range(8):
+        one = drawn(ROUNDS_SEED, number)
+        try:
+            rounds.play(one)
+        except Exception as error:
+            raise AssertionError(str(one)) from error

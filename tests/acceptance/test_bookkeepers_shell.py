@@ -4,8 +4,7 @@ table of its commands: what a command does here stands there.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from kazoo.client import KazooClient
 from bookspark import BookKeeper, DigestType, LedgerType, Replication, errors
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.logs.log import create_log
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 from bookspark.protocol.writing.writer import LedgerWriter
@@ -26,31 +24,25 @@ COUNT = 20
 PASSWORD = b"secret"
 
 
-@contextlib.contextmanager
-def cluster_for_java(home: Path, bookies: int) -> Iterator[tuple[LocalCluster, Shell]]:
-    with EmbeddedZooKeeper(home / "zookeeper", 0) as zookeeper:
-        place = f"{zookeeper.connection_string}/for-java"
-        begin_cluster(place, LedgerManager.BOOKKEEPER)
-        with LocalCluster(bookies, home / "bookies", place, bookkeeper_port=-1) as made:
-            uri = f"zk+hierarchical://{place.removeprefix('zk://')}/ledgers"
-            with shell_of(uri, home / "shell") as shell:
-                yield made, shell
-
-
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Shell]]:
-    with cluster_for_java(tmp_path_factory.mktemp("cluster"), 4) as made:
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    """The last test removes it."""
+    place = new_chroot()
+    begin_cluster(place, LedgerManager.BOOKKEEPER)
+    with LocalCluster(4, zookeeper=place, bookkeeper_port=-1) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def cluster(both: tuple[LocalCluster, Shell]) -> LocalCluster:
-    return both[0]
+def shell(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    uri = f"zk+hierarchical://{cluster.zookeeper.removeprefix('zk://')}/ledgers"
+    with shell_of(uri, tmp_path_factory.mktemp("shell")) as made:
+        yield made
 
 
-@pytest.fixture(scope="module")
-def shell(both: tuple[LocalCluster, Shell]) -> Shell:
-    return both[1]
+def root(cluster: LocalCluster) -> str:
+    """The path of BookKeeper's metadata."""
+    return f"/{cluster.zookeeper.partition('/')[2]}/ledgers"
 
 
 @pytest.fixture(scope="module")
@@ -244,13 +236,13 @@ def test_what_would_destroy_a_cluster_that_lives_asks_or_refuses(
     shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
 ) -> None:
     ledger, one, other = written(bookkeeper), cluster.bookies[0].bookie_id, cluster.bookies[1].bookie_id
-    root = "/for-java/ledgers"
+    path = root(cluster)
     instance = bookkeeper.metadata.instance_id
     for words, why in (
         (("initnewcluster",), "already exists"),
-        (("nukeexistingcluster", "-zkledgersrootpath", root, "-instanceid", "another"), "is not matching"),
-        (("nukeexistingcluster", "-zkledgersrootpath", root, "-instanceid", instance), "Bookies are still up"),
-        (("nukeexistingcluster", "-zkledgersrootpath", root, "-force"), "Bookies are still up"),
+        (("nukeexistingcluster", "-zkledgersrootpath", path, "-instanceid", "another"), "is not matching"),
+        (("nukeexistingcluster", "-zkledgersrootpath", path, "-instanceid", instance), "Bookies are still up"),
+        (("nukeexistingcluster", "-zkledgersrootpath", path, "-force"), "Bookies are still up"),
         (("metaformat", "-nonInteractive"), ""),
         (("cookie_delete", one), ""),
         (("decommissionbookie", "-bookieid", one), "is not shutdown yet"),
@@ -291,34 +283,34 @@ def registered(bookkeeper: BookKeeper, bookie: LocalBookie) -> bool:
     return bookie.bookie_id in bookkeeper.metadata.bookies()
 
 
-def test_a_cluster_that_the_shell_removed_is_gone_for_all_who_used_it(tmp_path: Path) -> None:
-    """Whoever used it changes nothing in the cluster that is begun in its place, and its bookies don't come into that one."""
-    with cluster_for_java(tmp_path, 3) as (cluster, shell):
-        bookkeeper = cluster.bookkeeper()
-        ledger = written(bookkeeper, close=False)
-        create_log(bookkeeper, "orders")
-        instance = bookkeeper.metadata.instance_id
-        for bookie in cluster.bookies:
-            bookie.stop()
-        root = ("-zkledgersrootpath", "/for-java/ledgers")
-        removed = shell.run("nukeexistingcluster", *root, "-instanceid", instance)
-        assert removed.status == 0, removed
-        with pytest.raises(errors.NoSuchClusterError):
-            BookKeeper(cluster.zookeeper).list_ledgers()
-        with pytest.raises(errors.MetadataStoreError, match="has records"):
-            begin_cluster(cluster.zookeeper, LedgerManager.BOOKKEEPER)
-        forget_records(cluster.zookeeper)
-        assert begin_cluster(cluster.zookeeper, LedgerManager.BOOKKEEPER) != instance
-        with pytest.raises(errors.BookKeeperError):
-            ledger.close()
-        with pytest.raises(errors.BookKeeperError):
-            bookkeeper.create_ledger(digest_type=DigestType.BOOKKEEPER_CRC32C)
-        with pytest.raises(errors.BookieError, match="cluster"):
-            cluster.bookies[0].start()
+def test_a_cluster_that_the_shell_removed_is_gone_for_all_who_used_it(
+    shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
+) -> None:
+    """The last test of all. Whoever used it changes nothing in the cluster that is begun in its place, and its bookies don't come
+    into that one."""
+    ledger = written(bookkeeper, close=False)
+    create_log(bookkeeper, "orders")
+    instance = bookkeeper.metadata.instance_id
+    for bookie in cluster.bookies:
+        bookie.stop()
+    removed = shell.run("nukeexistingcluster", "-zkledgersrootpath", root(cluster), "-instanceid", instance)
+    assert removed.status == 0, removed
+    with pytest.raises(errors.NoSuchClusterError):
+        BookKeeper(cluster.zookeeper).list_ledgers()
+    with pytest.raises(errors.MetadataStoreError, match="has records"):
+        begin_cluster(cluster.zookeeper, LedgerManager.BOOKKEEPER)
+    forget_records(cluster.zookeeper)
+    assert begin_cluster(cluster.zookeeper, LedgerManager.BOOKKEEPER) != instance
+    with pytest.raises(errors.BookKeeperError):
+        ledger.close()
+    with pytest.raises(errors.BookKeeperError):
+        bookkeeper.create_ledger(digest_type=DigestType.BOOKKEEPER_CRC32C)
+    with pytest.raises(errors.BookieError, match="cluster"):
+        cluster.bookies[0].start()
 
 
 def forget_records(place: str) -> None:
-    """As the error says: deleteall /for-java/bookspark."""
+    """As the error says: deleteall of its path, and ``bookspark`` in it."""
     servers, _, chroot = place.removeprefix("zk://").partition("/")
     client = KazooClient(servers)
     client.start()

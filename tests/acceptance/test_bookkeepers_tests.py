@@ -28,7 +28,7 @@ def test_these_classes_of_tests_pass_and_leave_no_files(
     tests: PeerTests, classes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.io.tmpdir={tmp_path}")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.io.tmpdir={tmp_path} -XX:TieredStopAtLevel=1")
     judge = Judge(tests)
     for name in classes:
         run = judge.run(name, 500)

@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import bookspark
 from bookspark.local import LocalBookie, LocalCluster
-from tests.pages import script_of
+from tests.pages import path, script_of
 
 PAGE = "clusters/changes.md"
 SETTINGS = "[changes]\npoll_seconds = 0.2\nconfirm_seconds = 0.3\nstall_seconds = 600.0\n"
@@ -44,8 +43,7 @@ def test_a_cluster_is_changed_as_the_page_says(tmp_path: Path) -> None:
             ledgers.append(ledger.ledger_id)
         known = {one.bookie_id: one for one in cluster.bookies}
         first, second, *_, new = known
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        own = {"PATH": path, "PYTHONPATH": "", "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
+        own = {"PATH": path(), "PYTHONPATH": "", "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
         own |= {"BOOKSPARK_CONFIG": str(tmp_path / "settings.toml"), "VERSION": bookspark.__version__}
         own |= {"BOOKIE": first, "OTHER": second, "NEW": new, "DIRECTORY": known[new].directories[0]}
         environment = {**os.environ, **own}

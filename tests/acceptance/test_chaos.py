@@ -1,4 +1,5 @@
-"""A minute of chaos; ``tests/cluster`` has some seconds of it, and ``scripts/soak chaos`` goes on for an hour."""
+"""Chaos, recorded and judged in three ways; ``tests/cluster`` has some seconds of it, and ``scripts/soak chaos`` goes on for an
+hour."""
 
 from __future__ import annotations
 
@@ -11,19 +12,16 @@ from tests.cluster.chaos_run import SECONDS_MAX, chaos_for
 from tests.porcupine.judge import built
 from tests.soak import linearizability
 
-
-@pytest.mark.timeout(SECONDS_MAX + 20)
-def test_a_minute_of_chaos_violates_nothing(tmp_path: Path) -> None:
-    result = chaos_for(60, tmp_path)
-    assert sum(result["injected"].values()) > 0
-    # A busy machine does little in a minute, and each kind of it all the same.
-    assert min(result["checked"][kind] for kind in ("acked", "read", "lac", "closed")) > 0
+SECONDS = 10
 
 
 @pytest.mark.timeout(SECONDS_MAX + 120)
-def test_what_was_decided_in_chaos_is_decided_again_by_the_pure_code(tmp_path: Path) -> None:
+def test_chaos_violates_nothing_and_what_was_decided_in_it_is_decided_again_by_the_pure_code(tmp_path: Path) -> None:
     record = tmp_path / "decisions"
-    chaos_for(10, tmp_path, "--record", str(record))
+    told = chaos_for(SECONDS, tmp_path, "--record", str(record))
+    assert sum(told["injected"].values()) > 0
+    # A busy machine does little in this time, and each kind of it all the same.
+    assert min(told["checked"][kind] for kind in ("acked", "read", "lac", "closed")) > 0
     result = Replay(record).run()
     assert (result.differences, result.broken, result.lost) == ([], [], 0)
     assert result.decisions > 0
@@ -33,7 +31,7 @@ def test_what_was_decided_in_chaos_is_decided_again_by_the_pure_code(tmp_path: P
 @pytest.mark.skipif(built() is None, reason="needs Go, and the module github.com/anishathalye/porcupine")
 @pytest.mark.timeout(SECONDS_MAX + 20)
 def test_porcupine_accepts_what_clients_saw_in_chaos() -> None:
-    result = linearizability.run(1, 0, 20)
+    result = linearizability.run(1, 0, 4)
     assert result["violations"] == 0
     operations = result["operations"]
     assert isinstance(operations, int) and operations > 0

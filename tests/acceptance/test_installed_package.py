@@ -1,14 +1,18 @@
-"""The wheel in new environments without the checkout: pip installs it from a package index, and everything starts from there."""
+"""The wheel in new environments without the checkout: pip installs it from a package index, and the README.md's examples, run as
+they are written, start from there."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +20,10 @@ from pathlib import Path
 import pytest
 
 import bookspark
-from bookspark.local import LocalCluster
-from bookspark.logs import create_log
 from bookspark.spark.short_jobs import QUICK_JVM
-from tests.acceptance.test_readme import blocks
-from tests.processes import Output
+from tests.docs.test_readme import blocks
+from tests.pages import small_tables
+from tests.processes import Output, listening_off_loopback
 from tests.wheels import ROOT, build_wheel, environment
 
 CLIENT = """
@@ -41,22 +44,34 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client_home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(tmp_path_factory.mktemp("client") / "environment", str(wheel))
+    """With what the client requires, in the versions of ``conf/constraints.txt``, from the package index."""
+    home = tmp_path_factory.mktemp("client") / "environment"
+    return installed(home, "--constraint", str(ROOT / "conf" / "constraints.txt"), str(wheel))
 
 
 @pytest.fixture(scope="module")
 def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(tmp_path_factory.mktemp("all") / "environment", f"{wheel}[all]")
+    """All extras. What they require is this process's, so that pip looks whether it is there and unpacks no second Spark."""
+    home = tmp_path_factory.mktemp("all") / "environment"
+    return installed(home, "--no-index", f"{wheel}[all]", others=Path(sysconfig.get_path("purelib")))
 
 
-def installed(home: Path, what: str) -> Path:
-    """A new environment with ``what`` in the versions of ``conf/constraints.txt``."""
-    subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=300)
-    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-    command = [*pip, "--constraint", ROOT / "conf" / "constraints.txt", what]
+def installed(home: Path, *what: str, others: Path | None = None) -> Path:
+    """A new environment in which pip was told ``what``. ``others``: a folder of packages that it has, too."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=300)
+    if others is not None:
+        (site,) = home.glob("lib/python*/site-packages")
+        (site / "others.pth").write_text(f"{others}\n")
+    pip(home, "install", "--quiet", "--no-compile", *what)
+    return home
+
+
+def pip(home: Path, *words: str) -> str:
+    """Have pip do something in an environment. Returns what it printed."""
+    command = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "--disable-pip-version-check", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:]
-    return home
+    return done.stdout
 
 
 def run(home: Path, *command: str, **variables: str) -> str:
@@ -64,7 +79,7 @@ def run(home: Path, *command: str, **variables: str) -> str:
     done = subprocess.run(
         [home / "bin" / command[0], *command[1:]],
         cwd=home.parent,
-        env={**environment(home), "JAVA_TOOL_OPTIONS": QUICK_JVM, **variables},
+        env={**environment(home), **variables},
         capture_output=True,
         text=True,
         timeout=900,
@@ -73,69 +88,17 @@ def run(home: Path, *command: str, **variables: str) -> str:
     return done.stdout
 
 
-@contextmanager
-def started(home: Path, *command: str) -> Iterator[str]:
-    """A command that serves until Ctrl-C. Yields the first line of its standard output that is JSON or an address."""
-    process = subprocess.Popen(
-        [home / "bin" / command[0], *command[1:]],
-        cwd=home.parent,
-        env={**environment(home), "JAVA_TOOL_OPTIONS": QUICK_JVM, "HOME": os.environ["HOME"]},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    guard = threading.Timer(1200, lambda: os.killpg(process.pid, signal.SIGKILL))
-    guard.start()
-    try:
-        assert process.stdout is not None
-        printed = []
-        for line in process.stdout:
-            printed.append(line)
-            if line.startswith(("{", "127.0.0.1:")):
-                break
-        else:
-            pytest.fail(f"it ended without serving: {''.join(printed[-20:])}")
-        yield line.strip()
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.communicate(timeout=300)
-        finally:
-            guard.cancel()
-    assert process.returncode in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
-
-
 @pytest.mark.timeout(1800)
 def test_the_client_alone_brings_neither_spark_nor_plots(client_home: Path) -> None:
-    packages = {each["name"].lower() for each in json.loads(run(client_home, "pip", "list", "--format=json"))}
-    assert packages - {"pip", "setuptools"} == {"bookspark", "crc32c", "kazoo", "msgspec", "uvloop", "zstandard"}
+    packages = {each["name"].lower() for each in json.loads(pip(client_home, "list", "--format=json"))}
+    assert packages == {"bookspark", "crc32c", "kazoo", "msgspec", "uvloop", "zstandard"}
     place = run(client_home, "python", "-c", "import bookspark; bookspark.BookKeeper; print(bookspark.__file__)")
     assert place.startswith(str(client_home))
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(2400)
-def test_bookies_on_spark_without_a_checkout(home: Path, client_home: Path, tmp_path: Path) -> None:
-    assert run(home, "bookspark", "--version") == f"bookspark {bookspark.__version__}\n"
-    job = run(home, "bookspark", "job", "bookies").strip()
-    defaults = run(home, "bookspark", "conf", "spark-defaults.conf").strip()
-    assert job.startswith(str(home)) and defaults.startswith(str(home))
-    submit = ("spark-submit", "--master", "local-cluster[3,2,1024]", "--properties-file", defaults, job)
-    with started(home, *submit, "--bookies", "3", "--directory", str(tmp_path / "bookies")) as line:
-        zookeeper = json.loads(line)["zookeeper"]
-        assert run(client_home, "python", "-c", CLIENT, BOOKSPARK_ZOOKEEPER=zookeeper) == "first\n"
-        assert run(home, "bookspark", "ledger", "list", "--zookeeper", zookeeper).split() != []
-
-
-@pytest.mark.timeout(1800)
-def test_a_cluster_on_this_host(home: Path, client_home: Path) -> None:
-    with started(home, "python", "-m", "bookspark", "local") as zookeeper:
-        assert run(client_home, "python", "-c", CLIENT, BOOKSPARK_ZOOKEEPER=zookeeper) == "first\n"
-
-
+AUDITED, AGAIN = "the audits", "once more"
 TRIGGERS = """
 from pyspark.sql.streaming import StreamingQueryListener
-from bookspark.spark import session
 
 class Triggers(StreamingQueryListener):
     def onQueryStarted(self, event): pass
@@ -145,49 +108,104 @@ class Triggers(StreamingQueryListener):
     def onQueryIdle(self, event): print("trigger", event.timestamp, 0, flush=True)
 
 # Each trigger is told, also one that found nothing.
-spark = session("payments", **{"spark.sql.streaming.noDataProgressEventInterval": "0"})
+spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0")
 spark.sparkContext.setLogLevel("OFF")
 spark.streams.addListener(Triggers())
 """
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1800)
-def test_a_service_and_a_tail_without_spark_and_a_query_share_a_log(
-    client_home: Path, new_chroot: Callable[[], str]
-) -> None:
-    """The README's three programs as they are written. The service's and the tail's environment has no pyspark."""
-    service, query, tail = blocks("python")[1:]
-    python = client_home / "bin" / "python"
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster, cluster.bookkeeper() as bookkeeper:
-        create_log(bookkeeper, "payments")
-        variables = {**environment(client_home), "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
-        missing = subprocess.run([python, "-c", "import pyspark"], env=variables, capture_output=True, timeout=300)
+@pytest.mark.timeout(2400)
+def test_the_four_examples_of_the_readme(home: Path, client_home: Path, tmp_path: Path) -> None:
+    """As they are written. The first query, the audits, the first query again and the one that reads are one session beside the
+    bookies. The service's and the tail's environment has no pyspark."""
+    assert run(home, "bookspark", "--version") == f"bookspark {bookspark.__version__}\n"
+    assert run(home, "bookspark", "job", "bookies").startswith(str(home))
+    assert run(home, "bookspark", "conf", "spark-defaults.conf").startswith(str(home))
+    (bookies, audits), (query, service, payments, tail) = blocks("bash"), blocks("python")
+    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": cache, "JAVA_TOOL_OPTIONS": QUICK_JVM}
+    # A reader has not set the address of Spark.
+    variables = {name: value for name, value in (environment(home) | own).items() if name != "SPARK_LOCAL_IP"}
+    with started(["bash", "-ec", f"exec {bookies}"], tmp_path, variables) as (job, zookeeper):
+        assert listening_off_loopback(job) == [], "a first try opens this host to nobody"
+        address = {"BOOKSPARK_ZOOKEEPER": zookeeper}
+        assert run(client_home, "python", "-c", CLIENT, **address) == "first\n"
+        missing = subprocess.run(
+            [client_home / "bin" / "python", "-c", "import pyspark"], capture_output=True, timeout=300
+        )
         assert b"No module named 'pyspark'" in missing.stderr
-        spark = {**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper, "JAVA_TOOL_OPTIONS": QUICK_JVM}
+        run(home, "bookspark", "log", "create", "payments", **address)
+        in_bash = f"import subprocess\nprint({AUDITED!r}, flush=True)\nsubprocess.run(['bash', '-ec', {audits!r}], check=True)\n"
+        session = f"{query}{in_bash}print({AGAIN!r}, flush=True)\n{query}{TRIGGERS}{payments}"
+        spark = variables | address | {"PYSPARK_SUBMIT_ARGS": small_tables()}
+        without = environment(client_home) | address
         with (
-            program([python, "-c", tail], client_home.parent, variables) as tailed,
-            program([sys.executable, "-c", TRIGGERS + query], ROOT, spark) as queried,
+            program([client_home / "bin" / "python", "-c", tail], client_home.parent, without) as tailed,
+            program([home / "bin" / "python", "-c", session], tmp_path, spark) as queried,
         ):
-            queried.wait_for("^trigger", 600)
-            for first in (0, 3):
-                positions = [first, first + 1, first + 2]
-                assert list(map(int, run_code(python, service, variables).split())) == positions
-                acknowledged = f"{datetime.now(UTC).isoformat()[:23]}Z"
-                for number, position in enumerate(positions):
-                    tailed.wait_for(f"^{position} payment {number}$", 300)
-                for number, position in enumerate(positions):
-                    queried.wait_for(rf"\|\s*{position}\|\s*payment {number}\|", 300)
-                queried.wait_for("^trigger .* 0$", 300)
-                triggers = [line.split()[1:] for line in queried.lines if line.startswith("trigger")]
-                later = [int(rows) for began, rows in triggers if began > acknowledged]
-                assert sum(later[1:]) == 0, f"acknowledged {acknowledged}, and not all read in a trigger: {triggers}"
+            queried.wait_for("^trigger", 1200)
+            shown, rest = "".join(queried.lines).split(f"{AUDITED}\n")
+            audited, asked = rest.split(f"{AGAIN}\n")
+            assert "only showing top 5 rows" in shown
+            assert "Under-replicated ranges: none" in audited
+            assert len(first_rows(shown)) == 5
+            assert first_rows(shown) == first_rows(asked), "run again with its checkpoint, nothing is doubled"
+            reads_what_is_written(client_home, service, without, tailed, queried)
 
 
-def run_code(python: Path, code: str, variables: Mapping[str, str]) -> str:
-    done = subprocess.run([python, "-c", code], env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+def first_rows(output: str) -> list[str]:
+    """The rows of the first table that Spark shows; its log may come in between."""
+    return [line for line in output.splitlines() if re.match(r"\|\s*\d+\|", line)][:5]
+
+
+def reads_what_is_written(
+    client_home: Path, service: str, variables: Mapping[str, str], tailed: Output, queried: Output
+) -> None:
+    """The tail and the query have each row of the service, which is run twice; the query in its next trigger."""
+    for first in (0, 3):
+        positions = [first, first + 1, first + 2]
+        assert list(map(int, run(client_home, "python", "-c", service, **variables).split())) == positions
+        acknowledged = f"{datetime.now(UTC).isoformat()[:23]}Z"
+        for number, position in enumerate(positions):
+            tailed.wait_for(f"^{position} payment {number}$", 300)
+        for number, position in enumerate(positions):
+            queried.wait_for(rf"\|\s*{position}\|\s*payment {number}\|", 300)
+        queried.wait_for("^trigger .* 0$", 300)
+        triggers = [line.split()[1:] for line in queried.lines if line.startswith("trigger")]
+        later = [int(rows) for began, rows in triggers if began > acknowledged]
+        assert sum(later[1:]) == 0, f"acknowledged {acknowledged}, and not all read in a trigger: {triggers}"
+
+
+@contextmanager
+def started(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """The job of bookies until it is asked to stop. Yields its pid and the address of its ZooKeeper, once it serves."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    guard = threading.Timer(1800, lambda: os.killpg(process.pid, signal.SIGKILL))
+    guard.start()
+    try:
+        assert process.stdout is not None
+        before: list[str] = []
+        serving = next((line for line in process.stdout if line.startswith("{") or before.append(line)), None)
+        assert serving is not None, f"the job of bookies ended without serving: {''.join(before)[-3000:]}"
+        assert len([line for line in before if " INFO " in line]) <= 5, "the job's log is short"
+        yield process.pid, json.loads(serving)["zookeeper"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=300)
+        finally:
+            guard.cancel()
+    assert process.returncode in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 @contextmanager

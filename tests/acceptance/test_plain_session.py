@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.spark.short_jobs import QUICK_JVM
+from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,36 +41,28 @@ def test_a_session_that_does_not_use_the_format_loads_nothing_of_bookspark() -> 
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("master", "submitted"),
-    [("local[2]", False), ("local-cluster[1,2,640]", True)],
-    ids=["python", "spark-submit"],
-)
-def test_a_plain_session_reads_and_writes_the_format(
-    tmp_path: Path, cluster: LocalCluster, master: str, submitted: bool
-) -> None:
+def test_a_plain_session_reads_and_writes_the_format(tmp_path: Path, cluster: LocalCluster) -> None:
     (tmp_path / "application.py").write_text(APPLICATION)
     conf = {
-        "spark.master": master,
+        "spark.master": "local-cluster[1,2,640]",
+        **SMALL_TABLES,
         "spark.driver.extraJavaOptions": QUICK_JVM,
+        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.executor.memory": "640m",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "1",
     }
-    (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+    given = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_CONF_DIR": str(tmp_path),
         "BOOKSPARK_ZOOKEEPER": cluster.zookeeper,
     }
     logs = [f"{name}-{tmp_path.name}" for name in ("rows", "copy")]
-    command = [str(Path(sys.executable).with_name("spark-submit"))] if submitted else [sys.executable]
     done = subprocess.run(
-        [*command, str(tmp_path / "application.py"), str(tmp_path), cluster.zookeeper, *logs],
+        [Path(sys.executable).with_name("spark-submit"), *given, tmp_path / "application.py", tmp_path, cluster.zookeeper, *logs],
         capture_output=True, text=True, timeout=1500, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

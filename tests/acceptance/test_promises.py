@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from bookspark.simulation.checkers import CHECKERS
 from bookspark.spark.short_jobs import QUICK_JVM
-from tests.pages import DOCS, blocks_of, run
+from tests.pages import DOCS, blocks_of, path, run
 
 PAGE = "promises.md"
 TEXT = (DOCS / PAGE).read_text("utf-8")
@@ -54,8 +53,7 @@ def demonstration(promise: str) -> str:
 
 
 def shown(promise: str, folder: Path) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    own = {"PATH": path, "PYTHONPATH": "", "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JVM}
+    own = {"PATH": path(), "PYTHONPATH": "", "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JVM}
     return run(demonstration(promise), folder, {**os.environ, **own})
 
 

@@ -1,66 +1,75 @@
-"""Pages of the manual that need Spark, run as they are written (``tests.pages``)."""
+"""Pages of the manual that need Spark, run as they are written (``tests.pages``): their Python is one session, as the guide to
+Spark jobs says of its own."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from bookspark.client import BookKeeper
-from bookspark.protocol.logs.log_record import LOG_LABEL
-from tests.pages import local_cluster, run, script_of, shell_of
+from tests.pages import local_cluster, run, session_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
-TAKEN_FOR_GIVEN = """
-import os
+TAKEN_FOR_GIVEN = {
+    "guides/spark.md": "",
+    # Some ledgers of the log that the guide to Spark jobs has left may be open; in an hour they would be closed.
+    "guides/offload.md": """
 from bookspark.client import BookKeeper
-from bookspark.spark import session
+from bookspark.protocol.logs.log_record import LOG_LABEL
 
+print("PAGE offload")
+with BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
+    for ledger_id in bookkeeper.list_ledgers():
+        metadata = bookkeeper.get_ledger_metadata(ledger_id)
+        if metadata.custom_metadata.get(LOG_LABEL) == b"loud" and not metadata.closed:
+            bookkeeper.open_ledger(ledger_id).close()
+""",
+    "durability.md": """
+print("PAGE durability")
 bookkeeper, payloads = BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]), [b"a", b"b"]
-df = session("pages", master="local[1]").readStream.format("rate").load()
-"""
-"""What docs/durability.md does not say again."""
+df = spark.readStream.format("rate").load()
+""",
+    "decisions/no-filter-push-down.md": """
+print(ledger.metadata.ledger_type, ledger.metadata.replication, ledger.metadata.last_entry_id)
+bookkeeper.close()
+print("PAGE filters")
+""",
+}
+"""By page: what it does not say again. The last one changes the session."""
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("pages")
-
-
-@pytest.fixture(scope="module")
-def shell(folder: Path) -> Iterator[dict[str, str]]:
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What each page printed."""
+    folder = tmp_path_factory.mktemp("pages")
     with local_cluster(folder) as environment:
-        yield environment | {"HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
+        shell = environment | {"HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1", "LOG": "loud"}
+        text = run(session_of(TAKEN_FOR_GIVEN), folder, shell)
+        first, *others = re.split(r"^PAGE (.*)\n", text, flags=re.MULTILINE)
+        yield {"spark": first, **dict(zip(others[::2], others[1::2], strict=True))}
 
 
-def test_a_query_into_a_log_and_back(folder: Path, shell: dict[str, str]) -> None:
-    printed = run(script_of("guides/spark.md"), folder, shell)
-    assert "100 rows after a restart" in printed
-    assert "refused:" in printed and "follows" in printed.partition("refused:")[2]
-    assert "101 loud rows" in printed and "143 orders of customer 3" in printed
-    assert "|lines|  101|" in printed and "| loud|  101|" in printed
-    assert "│ shout " in printed and "lines@1: 1 rows, batch" in printed
+def test_a_query_into_a_log_and_back(printed: dict[str, str]) -> None:
+    text = printed["spark"]
+    assert "100 rows after a restart" in text
+    assert "refused:" in text and "follows" in text.partition("refused:")[2]
+    assert "101 loud rows" in text and "143 orders of customer 3" in text
+    assert "|lines|  101|" in text and "| loud|  101|" in text
+    assert "│ shout " in text and "lines@1: 1 rows, batch" in text
 
 
-def test_old_rows_in_a_delta_table(folder: Path, shell: dict[str, str]) -> None:
-    """Those of the log that the guide to Spark jobs has left. Some ledgers may be open; in an hour they would be closed."""
-    with BookKeeper(shell["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
-        for ledger_id in bookkeeper.list_ledgers():
-            metadata = bookkeeper.get_ledger_metadata(ledger_id)
-            if metadata.custom_metadata.get(LOG_LABEL) == b"loud" and not metadata.closed:
-                bookkeeper.open_ledger(ledger_id).close()
-    printed = run(script_of("guides/offload.md"), folder, shell | {"LOG": "loud"})
-    assert "101 rows of log loud were offloaded" in printed
-    assert "101 rows in the log" in printed and "101 rows in the table" in printed
+def test_old_rows_in_a_delta_table(printed: dict[str, str]) -> None:
+    """Those of the log that the guide to Spark jobs has left."""
+    text = printed["offload"]
+    assert "101 rows of log loud were offloaded" in text
+    assert "101 rows in the log" in text and "101 rows in the table" in text
 
 
-def test_choices_of_durability(folder: Path, shell: dict[str, str]) -> None:
-    printed = run(script_of("durability.md", TAKEN_FOR_GIVEN), folder, shell)
-    assert "Under-replicated ranges: none" in printed and "Replication factor histogram" in printed
+def test_choices_of_durability(printed: dict[str, str]) -> None:
+    assert "VD_JOURNAL" in printed["durability"] and "GUARANTEED" in printed["durability"]
 
 
-def test_filters_that_spark_mixes_up(tmp_path: Path) -> None:
+def test_filters_that_spark_mixes_up(printed: dict[str, str]) -> None:
     """The day on which this fails with ``5 100 55`` is the day to look at the decision again."""
-    alone = shell_of("") | {"SPARK_LOCAL_IP": "127.0.0.1"}
-    assert "5 5 10" in run(script_of("decisions/no-filter-push-down.md"), tmp_path, alone)
+    assert "5 5 10" in printed["filters"]

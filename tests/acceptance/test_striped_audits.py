@@ -1,4 +1,7 @@
-"""Audits of striped ledgers and others: what they say of random ledgers is what a look at each entry says."""
+"""Audits of striped ledgers and others: what they say of random ledgers is what a look at each entry says.
+
+Beside them are ledgers of 10⁸ entries, and many ledgers of which one bookie alone has copies.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
-from bookspark.spark.audit.runner import _views, question, run_over
-from bookspark.spark.snapshots.snapshot import LISTED
+from bookspark.spark.audit import Finding
+from bookspark.spark.audit.runner import question, run_over
 from tests.spark.made_up_cluster import A, B, C, Cluster, D, select
 
 pytestmark = pytest.mark.spark
 
 BOOKIES = (A, B, C, D)
-LEDGERS = 150
+LEDGERS = 60
 SEEDS = range(int(os.environ.get("BOOKSPARK_AUDIT_SEEDS", "1")))
 """By hand, 10."""
+STRIPED, LONE, FIRST_OF_MANY, MANY = LEDGERS, LEDGERS + 1, LEDGERS + 10, 100
 
 
 @dataclass
@@ -100,11 +104,23 @@ def made_up(cluster: Cluster, ledger_id: int, random: Random) -> MadeUp:
 def test_audits_of_random_ledgers_say_what_a_look_at_each_entry_says(spark: SparkSession, seed: int) -> None:
     random, cluster = Random(seed), Cluster()
     ledgers = {number: made_up(cluster, number, random) for number in range(LEDGERS)}
-    tables = cluster.tables(spark)
-    with _views(spark, {**tables, "listed": spark.createDataFrame([(-1,)], LISTED)}, ["entry_ranges"]):
+    cluster.rows["bookies"][BOOKIES.index(D)]["state"] = "down"
+    add_long_ones(cluster)
+    tables = add_many(spark, cluster.tables(spark))
+    stopped = spark.createDataFrame([(A,), (B,)], "bookie_id STRING")
+    with question(spark, {**tables, "stopped": stopped}, "safe_to_stop") as answer:
+        unsafe = answer.where("copies_left IS NOT NULL").collect()
         rows = spark.table("entry_ranges").collect()
+    with question(spark, tables, "lacking") as answer:
+        lacking = {row.ledger_id: (row.bookies, row.copies) for row in answer.collect() if row.ledger_id < LEDGERS}
+    asked = "replication_factor_histogram", "missing_entries", "under_replicated_ranges", "one_loss_from_unreadable"
+    found = {finding.name: finding for finding in run_over(spark, tables, asked)}
+
+    # Each entry is in one range, which says what is true of it.
     seen: Counter[tuple[int, int]] = Counter()
     for row in rows:
+        if row.ledger_id >= LEDGERS:
+            continue
         ledger, entries = ledgers[row.ledger_id], range(row.first_entry_id, row.last_entry_id + 1, row.step)
         assert len(entries) == row.entries
         for entry in entries:
@@ -114,29 +130,40 @@ def test_audits_of_random_ledgers_say_what_a_look_at_each_entry_says(spark: Spar
             assert told == (sorted(holders), sorted(ledger.missing(entry)), len(holders)), (row, entry)
     everything = {(number, entry) for number, ledger in ledgers.items() for entry in range(len(ledger.assigned))}
     assert seen == dict.fromkeys(everything, 1)
+    # Each entry of a striped ledger was a row: 10⁸ of them did not fit into memory.
+    assert Counter(row.ledger_id for row in rows)[STRIPED] <= 4 * 3
 
-    found = cluster.audit(spark, "replication_factor_histogram", "missing_entries", "under_replicated_ranges")
     columns = "replication_factor", "entries_by_prefix_factor", "entries", "entries_by_suffix_factor", "ledgers"
     assert select(found["replication_factor_histogram"], *columns) == histogram(list(ledgers.values()))
     for name, chosen in (
         ("missing_entries", lambda ledger, entry: not ledger.holders(entry) and ledger.missing(entry)),
         ("under_replicated_ranges", lambda ledger, entry: ledger.missing(entry)),
     ):
+        ranges = select(found[name], "ledger_id", "first_entry_id", "last_entry_id", "step")
+        assert len(ranges) == found[name].total
         told = {
             (number, entry)
-            for number, first, last, step in select(found[name], "ledger_id", "first_entry_id", "last_entry_id", "step")
+            for number, first, last, step in ranges
+            if number < LEDGERS
             for entry in range(first, last + 1, step)
         }
         assert told == {(number, entry) for number, entry in everything if chosen(ledgers[number], entry)}, name
+    shown = select(found["under_replicated_ranges"], "ledger_id", "first_entry_id", "last_entry_id", "step", "entries")
+    # Of entries 10 to 19 those that are not for d are whole.
+    of_striped = [row[1:] for row in shown if row[0] == STRIPED]
+    assert of_striped == [(10, 18, 4, 3), (11, 19, 4, 3), (13, 17, 4, 2)]
+
+    what_stops(cluster, ledgers, unsafe, lacking, found["one_loss_from_unreadable"])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_stops_of_random_ledgers_is_judged_as_a_look_at_each_entry_judges_it(
-    spark: SparkSession, seed: int
+def what_stops(
+    cluster: Cluster,
+    ledgers: dict[int, MadeUp],
+    rows: list[Row],
+    lacking: dict[int, tuple[list[str], int]],
+    loss: Finding,
 ) -> None:
-    random, cluster = Random(seed), Cluster()
-    ledgers = [made_up(cluster, number, random) for number in range(LEDGERS)]
-    cluster.rows["bookies"][BOOKIES.index(D)]["state"] = "down"
+    """Judge what the questions said of bookies that stop, a and b here, while d is down."""
     lone: Counter[str] = Counter()
     unsafe: set[tuple[int, int]] = set()
     lacks: dict[int, list[str]] = {}
@@ -144,84 +171,84 @@ def test_what_stops_of_random_ledgers_is_judged_as_a_look_at_each_entry_judges_i
     for row in cluster.rows["fragments"]:
         if row["last_entry_id"] is not None:
             ended[row["ledger_id"]] = max(row["last_entry_id"], ended[row["ledger_id"]])
-    for ledger in ledgers:
+    for ledger in ledgers.values():
         for entry in range(len(ledger.assigned)):
-            up = {*ledger.holders(entry)} - {D}
-            if ledger.write_quorum > 1 and len(up) == 1:
-                lone[up.pop()] += 1
             holders = {*ledger.holders(entry)}
+            if ledger.write_quorum > 1 and len(holders - {D}) == 1:
+                (one,) = holders - {D}
+                lone[one] += 1
             if holders & {A, B} and len(holders - {A, B, D}) < ledger.ack_quorum:
                 unsafe.add((ledger.ledger_id, entry))
             if entry <= ended[ledger.ledger_id]:
                 lacks.setdefault(ledger.ledger_id, []).extend(one for one in ledger.missing(entry) if one != D)
-
-    found = cluster.audit(spark, "one_loss_from_unreadable")
-    assert dict(select(found["one_loss_from_unreadable"], "bookie_id", "entries")) == lone
-    tables = cluster.tables(spark)
-    with question(spark, tables, "lacking") as answer:
-        told = {row.ledger_id: (row.bookies, row.copies) for row in answer.collect()}
-    assert told == {one: (sorted({*bookies}), len(bookies)) for one, bookies in lacks.items() if bookies}
-    tables["stopped"] = spark.createDataFrame([(A,), (B,)], "bookie_id STRING")
-    with question(spark, tables, "safe_to_stop") as answer:
-        rows = [row for row in answer.collect() if row.copies_left is not None]
-    assert unsafe == {
-        (row.ledger_id, entry) for row in rows for entry in range(row.first_entry_id, row.last_entry_id + 1, row.step)
+    assert lacking == {one: (sorted({*bookies}), len(bookies)) for one, bookies in lacks.items() if bookies}
+    told = {
+        (row.ledger_id, entry)
+        for row in rows
+        if row.ledger_id < LEDGERS
+        for entry in range(row.first_entry_id, row.last_entry_id + 1, row.step)
     }
+    assert told == unsafe
+    # The ids of all ledgers that a bookie alone has were one list, in one task. Of the long one it has two of each three entries.
+    lone["e"] = 2 * 10**8 // 3 + 1 + 10 * MANY
+    assert dict(select(loss, "bookie_id", "entries")) == lone
+    of_e = [row[1:] for row in select(loss, "bookie_id", "ledgers", "first_ledgers") if row[0] == "e"]
+    assert of_e == [(MANY + 1, [LONE, *range(FIRST_OF_MANY, FIRST_OF_MANY + 19)])]
 
 
 def histogram(ledgers: list[MadeUp]) -> list[tuple[Any, ...]]:
+    """Of these, and of the long ledgers and the many."""
     prefix, entries, suffix = Counter[int](), Counter[int](), Counter[int]()
-    of_factor: dict[int, set[int]] = {}
+    of_factor = Counter[int]()
     for ledger in ledgers:
         factors = [len(ledger.holders(entry)) for entry in range(len(ledger.assigned))]
+        of_factor.update({*factors})
         for entry, factor in enumerate(factors):
             entries[factor] += 1
-            of_factor.setdefault(factor, set()).add(ledger.ledger_id)
             prefix[min(factors[: entry + 1])] += 1
             suffix[max(factors[entry:])] += 1
-    return [(one, prefix[one], entries[one], suffix[one], len(of_factor[one])) for one in sorted(entries)]
+    entries += Counter({3: 10**8 - 8, 2: 8})
+    prefix += Counter({3: 10, 2: 10**8 - 10})
+    suffix += Counter({3: 10**8})
+    # Of the ledger that e alone has, entry 1 and each third one after it are nowhere; the last entry, 99,999,999, is on e.
+    entries += Counter({1: 2 * 10**8 // 3 + 1, 0: 10**8 // 3})
+    prefix += Counter({1: 1, 0: 10**8 - 1})
+    suffix += Counter({1: 10**8})
+    for counter in (entries, prefix, suffix):
+        counter[1] += 10 * MANY
+    of_factor.update([3, 2, 1, 0])
+    of_factor[1] += MANY
+    return [(one, prefix[one], entries[one], suffix[one], of_factor[one]) for one in sorted(entries)]
 
 
-def test_a_striped_ledger_of_any_size_is_a_few_rows(spark: SparkSession) -> None:
-    """Each of its entries was a row: 10⁸ of them did not fit into memory."""
-    cluster, last = Cluster(), 10**8 - 1
-    cluster.ledger(1, last, {0: [A, B, C, D]}, write_quorum=3)
+def add_long_ones(cluster: Cluster) -> None:
+    """Striped ledgers of 10⁸ entries: one that d has most of, and one that e alone has."""
+    cluster.rows["bookies"].append({"bookie_id": "e", "state": "writable"})
+    last = 10**8 - 1
+    cluster.ledger(STRIPED, last, {0: [A, B, C, D]}, write_quorum=3)
     for bookie in (A, B, C):
-        cluster.holds(bookie, 1, (0, last))
-    cluster.holds(D, 1, (0, 9), (20, last))
-    tables = cluster.tables(spark)
-    with _views(spark, tables, ["entry_ranges"]):
-        assert spark.table("entry_ranges").count() <= 4 * 3
-    found = cluster.audit(spark, "replication_factor_histogram", "under_replicated_ranges")
-    # Of entries 10 to 19 those that are not for d are whole.
-    assert select(found["replication_factor_histogram"], "replication_factor", "entries") == [(2, 8), (3, 10**8 - 8)]
-    shown = select(found["under_replicated_ranges"], "first_entry_id", "last_entry_id", "step", "entries", "missing_on")
-    assert [row[:4] for row in shown] == [(10, 18, 4, 3), (11, 19, 4, 3), (13, 17, 4, 2)]
+        cluster.holds(bookie, STRIPED, (0, last))
+    cluster.holds(D, STRIPED, (0, 9), (20, last))
+    cluster.ledger(LONE, last, {0: ["e", B, C]}, write_quorum=2)
+    cluster.holds("e", LONE, (0, last))
 
 
-def test_what_one_bookie_alone_has_of_many_ledgers_and_of_a_long_one_is_counted(spark: SparkSession) -> None:
-    """The ids of all ledgers that a bookie alone has were one list, in one task."""
-    cluster, last = Cluster(), 10**8 - 1
-    cluster.ledger(7, last, {0: [A, B, C]}, write_quorum=2)
-    cluster.holds(A, 7, (0, last))
-    tables = cluster.tables(spark)
-    many = spark.range(100, 5100).withColumnRenamed("id", "ledger_id")
-    made_up = {
+def add_many(spark: SparkSession, tables: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """With many ledgers that e alone has."""
+    many = spark.range(FIRST_OF_MANY, FIRST_OF_MANY + MANY).withColumnRenamed("id", "ledger_id")
+    values = {
         "ledgers": {"metadata_version": 1, "state": "'CLOSED'", "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2},
         "fragments": {
             "metadata_version": 1,
             "fragment": 0,
             "first_entry_id": 0,
             "last_entry_id": 9,
-            "ensemble": "ARRAY('a', 'b', 'c')",
+            "ensemble": "ARRAY('e', 'b', 'c')",
         },
-        "index_ranges": {"bookie_id": "'a'", "first_entry_id": 0, "last_entry_id": 9},
+        "index_ranges": {"bookie_id": "'e'", "first_entry_id": 0, "last_entry_id": 9},
     }
-    for name, columns in made_up.items():
+    added = {}
+    for name, columns in values.items():
         rows = many.selectExpr("ledger_id", *(f"{value} AS {column}" for column, value in columns.items()))
-        tables[name] = tables[name].unionByName(rows, allowMissingColumns=True)
-    (found,) = run_over(spark, tables, ["one_loss_from_unreadable"])
-    # Of each three entries of the striped ledger two are on a.
-    entries = 2 * 10**8 // 3 + 1 + 50_000
-    ids = [7, *range(100, 119)]
-    assert select(found, "bookie_id", "ledgers", "entries", "first_ledgers") == [(A, 5001, entries, ids)]
+        added[name] = tables[name].unionByName(rows, allowMissingColumns=True)
+    return {**tables, **added}

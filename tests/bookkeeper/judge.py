@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 
 from bookspark.bench.peers.maven import fetched
@@ -49,11 +51,19 @@ class Judge:
 def class_path(program: str = "") -> str:
     """BookKeeper's jars, and ``program`` of tests/bookkeeper/java, compiled."""
     place = cache_folder() / "judge"
-    jars, classes = fetched(POM, place / "jars"), place / "classes"
-    classes.mkdir(parents=True, exist_ok=True)
-    if program:
-        source = _JAVA / f"{program}.java"
-        subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", source], check=True, timeout=300)
+    jars = fetched(POM, place / "jars")
+    if not program:
+        return f"{jars}/*"
+    source = _JAVA / f"{program}.java"
+    # Compiled once: javac takes longer than many a test here.
+    classes = place / f"{program}-{sha256(source.read_bytes() + POM.read_bytes()).hexdigest()[:16]}"
+    if not classes.exists():
+        with tempfile.TemporaryDirectory(dir=place) as made:
+            compiled = Path(made, "classes")
+            command = ["javac", "-nowarn", "-d", compiled, "-cp", f"{jars}/*", source]
+            subprocess.run(command, check=True, timeout=300)
+            with suppress(OSError):  # another process was first
+                compiled.rename(classes)
     return f"{classes}:{jars}/*"
 
 

@@ -1,8 +1,8 @@
 """The blocks of code and the commands of the README and of docs/, and where each of them is run.
 
-Law: a block in ``bash`` or ``python`` is run as it is written, by the test that ``RUN`` names for its page. Any other block that
-is no picture and no data stands in ``SHOWN``, with the test that does what it says in another way, or with the reason why one
-machine can't do it. ``test_blocks`` looks that no block escapes.
+Law: a block in ``bash`` or ``python`` is run as it is written, by the test that ``RUN`` names for its page, unless ``AGAIN``
+names another page that has these commands. Any other block that is no picture and no data stands in ``SHOWN``, with the test
+that does what it says in another way, or with the reason why one machine can't do it. ``test_blocks`` looks that none escapes.
 """
 
 from __future__ import annotations
@@ -66,32 +66,39 @@ A_CHECKOUTS = "the commands of a checkout, which run these tests, or run for lon
 NO_COMMAND = "a connection string or a query, not a command"
 
 RUN = {
-    "README.md": "tests/acceptance/test_readme.py",
+    "README.md": "tests/acceptance/test_installed_package.py",
     "docs/clusters/changes.md": "tests/acceptance/test_changes_page.py",
     "docs/decisions/no-filter-push-down.md": "tests/acceptance/test_spark_pages.py",
     "docs/durability.md": "tests/acceptance/test_spark_pages.py",
     "docs/guides/audits.md": "tests/acceptance/test_tutorial.py",
-    "docs/guides/backup.md": "tests/docs/test_guides.py",
+    "docs/guides/backup.md": "tests/acceptance/test_guides.py",
     "docs/guides/bookkeeper.md": "tests/acceptance/test_copied_from_bookkeeper.py",
-    "docs/guides/choices.md": "tests/docs/test_guides.py",
-    "docs/guides/disks.md": "tests/docs/test_guides.py",
-    "docs/guides/hosts.md": "tests/docs/test_guides.py",
-    "docs/guides/ledgers.md": "tests/docs/test_guides.py",
-    "docs/guides/measure.md": "tests/docs/test_guides.py",
+    "docs/guides/choices.md": "tests/acceptance/test_guides.py",
+    "docs/guides/disks.md": "tests/acceptance/test_guides.py",
+    "docs/guides/hosts.md": "tests/acceptance/test_guides.py",
+    "docs/guides/ledgers.md": "tests/acceptance/test_guides.py",
+    "docs/guides/measure.md": "tests/acceptance/test_guides.py",
     "docs/guides/offload.md": "tests/acceptance/test_spark_pages.py",
-    "docs/guides/python.md": "tests/docs/test_guides.py",
-    "docs/guides/repair.md": "tests/docs/test_guides.py",
-    "docs/guides/services.md": "tests/docs/test_guides.py",
-    "docs/guides/sizing.md": "tests/docs/test_guides.py",
+    "docs/guides/python.md": "tests/acceptance/test_guides.py",
+    "docs/guides/repair.md": "tests/acceptance/test_guides.py",
+    "docs/guides/services.md": "tests/acceptance/test_guides.py",
+    "docs/guides/sizing.md": "tests/acceptance/test_guides.py",
     "docs/guides/spark.md": "tests/acceptance/test_spark_pages.py",
-    "docs/guides/tls.md": "tests/docs/test_guides.py",
-    "docs/guides/upgrade.md": "tests/docs/test_guides.py",
-    "docs/metrics.md": "tests/docs/test_guides.py",
+    "docs/guides/tls.md": "tests/acceptance/test_guides.py",
+    "docs/guides/upgrade.md": "tests/acceptance/test_guides.py",
+    "docs/metrics.md": "tests/acceptance/test_guides.py",
     "docs/promises.md": "tests/acceptance/test_promises.py",
     "docs/testing.md": "tests/docs/test_examples.py",
     "docs/tutorial.md": "tests/acceptance/test_tutorial.py",
 }
 """By page: the module that runs its blocks in ``bash`` and ``python``."""
+
+AGAIN = {
+    "docs/durability.md": {"bookspark snapshot --path": "README.md"},
+    "docs/tutorial.md": {"bookspark snapshot --path": "README.md"},
+}
+"""By page, then by the words that a block in ``bash`` begins with: the page whose test runs these commands, which the others show
+in the same words, but for the path. A snapshot and an audit start a Spark each."""
 
 SHOWN = {
     "README.md": {
@@ -143,7 +150,7 @@ SHOWN = {
         "bookspark cluster apply --replace-disk": "tests/acceptance/test_changes_page.py",
     },
     "docs/guides/hosts.md": {"bookspark cluster apply --remove $BOOKIE": "tests/acceptance/test_changes_page.py"},
-    "docs/guides/ledgers.md": {"bookspark bookie run --create": "tests/docs/test_guides.py"},
+    "docs/guides/ledgers.md": {"bookspark bookie run --create": "tests/acceptance/test_guides.py"},
     "docs/guides/measure.md": {
         "bookspark bench peers ledger": "tests/cli/test_bench.py",
         "bookspark bench ledger": "tests/cli/test_bench.py",

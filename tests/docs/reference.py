@@ -11,9 +11,11 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -203,11 +205,23 @@ def all_commands() -> list[str]:
     return list(below(typer.main.get_command(app), "bookspark"))
 
 
-def _command(words: str) -> str:
+@cache
+def _made(app: typer.Typer) -> Any:
+    """The command. (A ``CliRunner`` makes it for each call, which takes longer than all help.)"""
+    return typer.main.get_command(app)
+
+
+def _help(app: typer.Typer, name: str, *words: str) -> str:
     # The width that it would have without a terminal, whoever runs this.
-    shown = CliRunner().invoke(app, [*words.split()[1:], "--help"], prog_name="bookspark", env={"COLUMNS": "100"})
-    assert shown.exit_code == 0, shown.output
-    return f"## {words}\n\n```text\n{shown.output.strip()}\n```"
+    with CliRunner().isolation(env={"COLUMNS": "100"}) as (shown, *_):
+        status = _made(app).main([*words, "--help"], prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+        assert not status
+        return shown.getvalue().decode().strip()
+
+
+def _command(words: str) -> str:
+    return f"## {words}\n\n```text\n{_help(app, *words.split())}\n```"
 
 
 def commands() -> str:
@@ -236,9 +250,7 @@ def all_jobs() -> dict[str, typer.Typer]:
 
 
 def _job(name: str, arguments: typer.Typer) -> str:
-    shown = CliRunner().invoke(arguments, ["--help"], prog_name=f"{name}.py", env={"COLUMNS": "100"})
-    assert shown.exit_code == 0, shown.output
-    return f"## {name}\n\n```text\n{shown.output.strip()}\n```"
+    return f"## {name}\n\n```text\n{_help(arguments, f'{name}.py')}\n```"
 
 
 def jobs_page() -> str:

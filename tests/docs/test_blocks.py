@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from bookspark.cli.main import app
-from tests.docs.blocks import DATA, PAGES, PROGRAMS, ROOT, RUN, SHOWN, Block, blocks
+from tests.docs.blocks import AGAIN, DATA, PAGES, PROGRAMS, ROOT, RUN, SHOWN, Block, blocks
 
 BLOCKS = [block for page in PAGES if not page.startswith("docs/reference/") for block in blocks(page)]
 """Those of docs/reference are made from the code (``tests.docs.reference``)."""
@@ -53,6 +53,22 @@ def test_the_tables_have_nothing_that_is_gone() -> None:
         page for page in RUN if not any(block.page == page and block.language in PROGRAMS for block in BLOCKS)
     } == set()
     assert len(_REASONS) <= 4, "reasons are few and said once"
+
+
+def test_a_block_that_is_run_elsewhere_has_the_words_of_one_there() -> None:
+    """In any order, but for the path."""
+
+    def words(block: Block) -> list[list[str]]:
+        lines = [shlex.split(line) for line in block.text.strip().split("\n")]
+        places = [(line, line.index("--path") + 1) for line in lines]
+        return [sorted([*line[:place], *line[place + 1 :]]) for line, place in places]
+
+    for page, again in AGAIN.items():
+        for begins, other in again.items():
+            (block,) = [one for one in BLOCKS if one.page == page and one.first.startswith(begins)]
+            there = [one for one in BLOCKS if one.page == other and one.first.startswith(begins)]
+            assert block.language == "bash" and {page, other} <= RUN.keys()
+            assert words(block) in map(words, there), (page, begins)
 
 
 @pytest.mark.parametrize("page", RUN)

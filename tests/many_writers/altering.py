@@ -51,9 +51,11 @@ class Append(NamedTuple):
 
 
 class Altering:
-    """One run in ``folder``, which is empty."""
+    """One run in ``folder``, which is empty. ``pace_seconds``: what the timed producer waits between two appends."""
 
-    def __init__(self, cluster: LocalCluster, bookkeeper: BookKeeper, folder: Path, seed: int = 7) -> None:
+    def __init__(
+        self, cluster: LocalCluster, bookkeeper: BookKeeper, folder: Path, seed: int = 7, pace_seconds: float = 0.0
+    ) -> None:
         self._cluster, self._bookkeeper, self._folder, self._random = cluster, bookkeeper, folder, Random(seed)
         self.alterations: list[int] = []
         """When each began."""
@@ -63,7 +65,7 @@ class Altering:
         place = [str(folder), cluster.zookeeper, LOG]
         self._producer = Program(folder, "numbers-0", "producing", [*place, "numbers-0"])
         self._tails = [Program(folder, name, "tailing", [*place, name]) for name in TAILS]
-        self._timed = Program(folder, TIMED, "timing", [*place, TIMED])
+        self._timed = Program(folder, TIMED, "timing", [*place, TIMED], [str(pace_seconds)])
         self._killed = [self._producer, *self._tails]
         self._beside = Programs([*self._killed, self._timed])
 
@@ -140,8 +142,9 @@ class Altering:
         for name in TAILS:
             assert tailed(self._folder, name, lanes) == len(query) + len(service) + len(timed)
         ledgers = self._bookkeeper.metadata.read_ledgers(self._bookkeeper.list_ledgers(), {})
-        labels = {LOG_LABEL: LOG.encode(), ROLE_LABEL: DATA_ROLE.encode()}
-        made = [one for one, _ in ledgers if labels.items() <= one.custom_metadata.items()]
+        data = [one for one, _ in ledgers if one.custom_metadata.get(ROLE_LABEL) == DATA_ROLE.encode()]
+        # Each lane's: that of lane 2 is LOG@2.
+        made = [one for one in data if one.custom_metadata[LOG_LABEL].partition(b"@")[0] == LOG.encode()]
         assert len({(one.write_quorum, one.ack_quorum, one.digest_type) for one in made}) > 3
 
 

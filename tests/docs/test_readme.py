@@ -1,0 +1,22 @@
+"""The README.md is short, and its blocks are those that ``tests/acceptance/test_installed_package.py`` runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TEXT = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_every_block_of_code_is_run() -> None:
+    """Bookies and audits; a query, a service, a query that reads and a tail."""
+    assert (len(blocks("bash")), len(blocks("python"))) == (2, 4)
+    assert TEXT.count("```") == 2 * (2 + 4 + len(blocks("text")))
+
+
+def test_it_is_short() -> None:
+    assert TEXT.count("\n") <= 155
