@@ -1,4 +1,4 @@
-"""An offload that is killed with its Spark; ``tests/spark/test_offload.py`` kills one at each step, without Spark's death."""
+"""An offload that is killed with its Spark; ``tests/spark/test_offload.py`` ends one at each step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The sink's query on an executor of its own: a task that fails, and ``kill -9`` of the executor.
 
-``tests/spark/test_query_kill.py`` kills the driver, and ``scripts/soak spark-kills`` deals blows of all kinds by the dozen.
+``test_query_kill`` kills the driver, and ``scripts/soak spark-kills`` deals blows of all kinds by the dozen.
 """
 
 from __future__ import annotations
