@@ -24,7 +24,9 @@ def written(bookkeeper: BookKeeper, entries: list[bytes], ledgers: int = 1) -> l
 
 
 @contextmanager
-def set_back(place: Path, forgotten: int = 3, *, autorecovery: bool = False) -> Iterator[tuple[LocalCluster, int, list[int]]]:
+def set_back(
+    place: Path, forgotten: int = 3, *, autorecovery: bool = False
+) -> Iterator[tuple[LocalCluster, int, list[int]]]:
     """The cluster, a ledger that its ZooKeeper knows, and so many that it has forgotten."""
     cluster = LocalCluster(2, place, autorecovery=autorecovery, gc_wait_time_seconds=3600)
     data, copy = place / "zookeeper" / "data", place / "copy"

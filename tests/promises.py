@@ -11,7 +11,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 
 _PLACES = """
-acceptance/test_altered_query.py acceptance/test_chaos.py acceptance/test_checkpoint_matrix.py acceptance/test_many_writers.py
+acceptance/test_chaos.py acceptance/test_checkpoint_matrix.py acceptance/test_many_writers.py
 acceptance/test_mixed_versions.py acceptance/test_offload_changed_tables.py acceptance/test_offload_kills.py
 acceptance/test_promises.py acceptance/test_query_kill.py acceptance/test_query_kills.py
 autorecovery/test_auditor_in_memory.py autorecovery/test_exact_check.py autorecovery/test_healing_defects.py

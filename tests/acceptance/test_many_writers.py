@@ -1,5 +1,5 @@
 """A log with all kinds of writers and readers, and kills of each kind, but for Spark's: the short form of ``scripts/soak logs``.
-``tests/acceptance/test_altered_query.py`` kills the driver of a query beside other writers."""
+``scripts/soak alterations`` kills the driver of a query beside other writers."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ from bookspark.bench.processes import use_memory_once
 from bookspark.errors import ConfigurationError
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.acceptance
+
 
 def test_each_workload_prints_a_line(bookspark: Run, tmp_path: Path) -> None:
     turns = (Turn.SYNCED, Turn.LEDGERS)

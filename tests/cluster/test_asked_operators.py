@@ -19,6 +19,8 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from tests.cluster.test_changes import QUICK, filled, five
 from tests.cluster.test_changes import client as client
 
+pytestmark = pytest.mark.acceptance
+
 __all__ = ["client", "five"]
 
 

@@ -13,7 +13,7 @@ from bookspark.wire.header import Kind
 from tests.awaiting import await_that
 from tests.cluster.copies import replication_factors
 
-pytestmark = pytest.mark.cluster(bookies=5, zookeeper_session_timeout_seconds=4.0)
+pytestmark = [pytest.mark.acceptance, pytest.mark.cluster(bookies=5, zookeeper_session_timeout_seconds=4.0)]
 FOR_EVER = 3600.0
 
 

@@ -10,6 +10,8 @@ from bookspark.errors import BookieError, ConfigurationError
 from bookspark.local import LocalCluster
 from tests.awaiting import await_that
 
+pytestmark = pytest.mark.acceptance
+
 BATCHES_MAX = 60
 LEDGERS_MAX = 100
 SMALL = {"entry_log_bytes_max": 256 << 10, "directory_bytes_max": 4 << 20, "disk_check_interval_seconds": 0.2}
@@ -79,7 +81,6 @@ def test_a_misplaced_copy_is_moved(cluster, bookkeeper):
     assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(50)]
 
 
-@pytest.mark.acceptance
 def test_another_takes_over_when_the_auditor_is_killed(cluster, bookkeeper):
     auditors = bookkeeper.metadata.auditors
     names = [process.name for process in cluster.autorecovery]

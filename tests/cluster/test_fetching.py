@@ -22,6 +22,8 @@ from tests.authority import Authority
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.cluster.copies import replication_factors, start_all
 
+pytestmark = pytest.mark.acceptance
+
 ENTRIES = 3000
 PASSWORD = b"of the ledger"
 

@@ -31,6 +31,8 @@ from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_c
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.ports import free_port
 
+pytestmark = pytest.mark.acceptance
+
 Launcher = Callable[..., Bookie]
 
 
@@ -432,13 +434,11 @@ def test_a_port_in_use_is_named(config: Any) -> None:
         assert f"port {port} on 127.0.0.1 is in use" in refusal(config(port=port))
 
 
-@pytest.mark.acceptance
 def test_an_unreachable_zookeeper_is_named(config: Any) -> None:
     port = free_port()
     assert f"127.0.0.1:{port}" in refusal(config(zookeeper=f"127.0.0.1:{port}"))
 
 
-@pytest.mark.acceptance
 def test_a_program_of_autorecovery_that_cannot_start_ends_with_status_2() -> None:
     command = [sys.executable, "-m", "bookspark.autorecovery"]
     for line in ("[]\n", '{"zookeeper": "127.0.0.1:1", "client": {"zookeeper_timeout_seconds": 0.1}}\n'):
@@ -449,7 +449,6 @@ def test_a_program_of_autorecovery_that_cannot_start_ends_with_status_2() -> Non
         assert ended.stderr.splitlines()[-1].startswith("bookspark autorecovery: ")
 
 
-@pytest.mark.acceptance
 def test_the_daemon_ends_with_status_2_and_one_last_line(tmp_path: Path) -> None:
     options = tmp_path / "options.json"
     for content, words in (

@@ -17,6 +17,8 @@ from tests.awaiting import SECONDS_MAX, await_that, stays
 from tests.clocks import keep_steady
 from tests.cluster.copies import await_copies, held_by, start_all
 
+pytestmark = pytest.mark.acceptance
+
 SLOW = 400_000
 """Bytes a second: the ledger of ``large`` takes some seconds then."""
 
@@ -206,7 +208,6 @@ def test_a_ledger_without_a_writer_is_closed_after_the_grace_time_and_keeps_no_o
     assert bookkeeper.get_ledger_metadata(left).last_entry_id == 49
 
 
-@pytest.mark.acceptance
 def test_a_bookie_reported_damaged_during_the_repair_is_repaired_too(cluster, bookkeeper, worker):
     ledger_id = large(bookkeeper)
     lost, damaged = (member(cluster, bookkeeper, ledger_id, position) for position in (0, 1))
@@ -225,7 +226,6 @@ def test_a_bookie_reported_damaged_during_the_repair_is_repaired_too(cluster, bo
     assert held_by(bookkeeper, damaged.bookie_id, ledger_id) == before
 
 
-@pytest.mark.acceptance
 def test_a_worker_that_is_killed_while_it_copies_leaves_the_task_to_another(cluster, bookkeeper):
     ledger_id = large(bookkeeper)
     lost = member(cluster, bookkeeper, ledger_id)
@@ -303,7 +303,6 @@ def test_a_bookie_that_alone_has_entries_is_not_decommissioned(cluster, bookkeep
     bookkeeper.metadata.underreplication.done(bookkeeper.metadata.underreplication.take(other, "a test"))
 
 
-@pytest.mark.acceptance
 def test_the_bandwidth_is_a_limit(cluster, bookkeeper, worker):
     ledger_id = large(bookkeeper)
     lost = member(cluster, bookkeeper, ledger_id)

@@ -17,6 +17,8 @@ from tests.authority import Authority
 from tests.awaiting import await_that
 from tests.cluster.copies import cut_power, held_by
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):

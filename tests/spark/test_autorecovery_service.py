@@ -13,7 +13,7 @@ from bookspark.local import LocalCluster
 from bookspark.spark.bookies.autorecovery_service import AutorecoveryService
 from tests.awaiting import await_that
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from bookspark.errors import BookieError, BookKeeperError, ConfigurationError, M
 from bookspark.spark.bookies.bookie_service import BookieService
 from tests.ports import free_port
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
 
 
 def refusal(spark: SparkSession, kind: type[BookKeeperError], **options: Any) -> str:

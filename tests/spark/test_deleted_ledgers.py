@@ -15,7 +15,7 @@ from bookspark.spark.audit.runner import run_over
 from bookspark.spark.connector.data_source import register
 from tests.spark.made_up_cluster import A, B, C, Cluster, select
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
 TABLES = ["ledgers", "logs", "log_commits", "fragments"]
 QUERIES = ["deleted_ledgers", "orphans"]
 

@@ -27,7 +27,7 @@ from bookspark.spark.tables.system_tables import system_table
 from tests.awaiting import await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
 ROOT = Path(__file__).resolve().parents[2]
 NUMBER = "CAST(CAST(value AS STRING) AS BIGINT) AS value"
 

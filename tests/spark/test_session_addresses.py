@@ -11,6 +11,8 @@ import pytest
 
 from bookspark.spark.short_jobs import QUICK_JVM
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).resolve().parents[2]
 
 APPLICATION = """

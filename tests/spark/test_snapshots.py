@@ -23,7 +23,7 @@ from bookspark.spark.tables.system_tables import system_table
 from tests.spark.audited import write_label
 from tests.surgery import turn_a_bit
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")

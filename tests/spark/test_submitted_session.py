@@ -15,6 +15,8 @@ from deltalake import DeltaTable
 from bookspark.errors import ConfigurationError
 from bookspark.spark.short_jobs import QUICK_JVM
 
+pytestmark = pytest.mark.acceptance
+
 module = import_module("bookspark.spark.session")  # the package has a function of that name
 
 APPLICATION = """

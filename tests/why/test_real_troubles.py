@@ -31,6 +31,8 @@ from tests.cluster.copies import await_copies, replication_factors
 from tests.cluster.test_space import append_until_refused
 from tests.why.kit import check_command
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.fixture(scope="module")
 def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
