@@ -1,9 +1,9 @@
 """Which worker of ``pytest -n`` runs which module, and when.
 
 Law: all tests of a module run on one worker, in their order, so that what they share is made once. Modules that start Spark
-(``pytest.mark.spark``) run on ``SPARK_WORKERS`` of the workers at most: a JVM is started once for each of these, and not more of
-them work at a time than there are cores for. The modules that took longest come first, as far as an earlier run of this checkout
-noted how long they took; without a note the order of ``_FOLDERS`` tells.
+(``pytest.mark.spark``) run on one of the workers, and on ``SPARK_WORKERS`` with ``--all``: a JVM is started once for each of
+these, and not more of them work at a time than there are cores for. The modules that took longest come first, as far as an
+earlier run of this checkout noted how long they took; without a note the order of ``_FOLDERS`` tells.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class ByModule(LoadScopeScheduling):
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
         self._seconds = noted_seconds(config)
+        self._spark_workers_max = SPARK_WORKERS if config.option.all else 1
         self._spark_workers: set[WorkerController] = set()
         self._starts_spark: dict[str, bool] = {}
 
@@ -56,7 +57,7 @@ class ByModule(LoadScopeScheduling):
     def _may_have(self, node: WorkerController, module: str) -> bool:
         if not self._needs_spark(module):
             return True
-        return node in self._spark_workers or len(self._spark_workers) < SPARK_WORKERS
+        return node in self._spark_workers or len(self._spark_workers) < self._spark_workers_max
 
     def _rank(self, module: str) -> tuple[int, float, int]:
         folder = next((place for place, name in enumerate(_FOLDERS) if f"tests/{name}/" in module), len(_FOLDERS))

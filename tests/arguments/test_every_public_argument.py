@@ -38,7 +38,7 @@ def test_wrong_values_are_refused_by_the_name_of_the_argument(call: Call) -> Non
 
 
 @pytest.mark.parametrize("call", calls(), ids=str)
-@settings(max_examples=10, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=5, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(data=st.data())
 def test_drawn_wrong_values_are_refused_by_the_name_of_the_argument(call: Call, data: st.DataObject) -> None:
     """Drawn from what the annotation declares; the values above are examples that are always tried."""

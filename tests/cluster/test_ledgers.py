@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bookspark import DigestType, LedgerState, errors
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 from tests.awaiting import SECONDS_MAX, await_that
 
@@ -299,9 +300,11 @@ def test_unknown_options_are_named(cluster):
         cluster.bookkeeper(add_timeout_second=3)
 
 
-def test_an_unreachable_metadata_store_is_an_error_soon():
+def test_an_unreachable_metadata_store_is_an_error_soon(monkeypatch):
     from bookspark import BookKeeper
 
+    # tests/conftest.py gives ZooKeeper a minute.
+    monkeypatch.setitem(ZooKeeperStore.__init__.__kwdefaults__, "start_timeout_seconds", 1.0)
     unreachable = BookKeeper("127.0.0.1:1", metadata_timeout_seconds=1)
     with pytest.raises(errors.MetadataStoreError, match=r"127\.0\.0\.1:1"), unreachable as client:
         client.list_ledgers()

@@ -33,13 +33,13 @@ from tests.logs.schedules.handles import Reader
 from tests.logs.schedules.offloads import Offload
 from tests.logs.schedules.run import Kind, run
 
-SEEDS, SEEDS_PLANTED = 6, 300
+SEEDS, SEEDS_PLANTED = 3, 300
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_random_schedules_break_no_law(kind: Kind) -> None:
     # (Of a log that is deleted again and again less is read.)
-    least = 10 if kind is Kind.OFFLOAD_ANEW else 50
+    least = 5 if kind in (Kind.ANEW, Kind.OFFLOAD_ANEW) else 25
     assert sum(run(seed, kind)["rows"] for seed in range(SEEDS)) > least
 
 
