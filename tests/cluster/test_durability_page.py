@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ import pytest
 from bookspark.errors import BookKeeperError
 from bookspark.testing import FaultyCluster
 from bookspark.wire.header import Kind
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.cluster.copies import cut_power, start_all
 
 WQ, AQ = 3, 2
@@ -96,7 +98,7 @@ def found_after(clusters):
         ledgers = {cell: written(cluster, writer, cell) for cell in together}
         writer.close()
         strike(cluster, blow, hit)
-        reader = cluster.bookkeeper(client_name="reader", answer_timeout_seconds=5.0)
+        reader = cluster.bookkeeper(client_name="reader", answer_timeout_seconds=60.0)
         outcome = {cell: opened(cluster, reader, ledger_id, cell) for cell, ledger_id in ledgers.items()}
         reader.close()
         return outcome
@@ -137,12 +139,24 @@ def strike(cluster, blow, hit):
 
 
 def opened(cluster, reader, ledger_id, cell):
-    if cell.promise == "none":  # its one copy that is left is not the first that recovery hears of
-        cluster.wire.delay(3.0, Kind.READ, bookie=cluster.bookies[1].bookie_id, client="reader", ledger_id=ledger_id)
-    try:
-        return [entry.payload for entry in reader.open_ledger(ledger_id).read()]
-    except BookKeeperError as error:
-        return error
+    def found():
+        try:
+            return [entry.payload for entry in reader.open_ledger(ledger_id).read()]
+        except BookKeeperError as error:
+            return error
+
+    if cell.promise != "none":
+        return found()
+    # Its one copy that is left is not the first that recovery hears of: it is asked once both others have answered.
+    reads = {"kind": Kind.READ, "client": "reader", "ledger_id": ledger_id}
+    first, left, last = (bookie.bookie_id for bookie in cluster.bookies)
+    answers = [cluster.wire.delay(0.0, bookie=other, response=True, **reads) for other in (first, last)]
+    held = cluster.wire.park(bookie=left, **reads)
+    with ThreadPoolExecutor(1) as pool:
+        finding = pool.submit(found)
+        await_that(lambda: finding.done() or all(answer.seen for answer in answers))
+        held.release()
+        return finding.result(SECONDS_MAX)
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: " ".join(map(str, cell)))
