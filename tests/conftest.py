@@ -69,11 +69,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if judges_a_promise(item.path):
             item.add_marker("promise")
+    if config.option.all:
+        return
     named = {config.invocation_params.dir / arg.partition("::")[0] for arg in config.args}
-    later = [item for item in items if item.get_closest_marker("acceptance") and item.path not in named]
-    if later and not config.option.all:
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item not in set(later)]
+    later = {item for item in items if item.get_closest_marker("acceptance") and item.path not in named}
+    if later:
+        config.hook.pytest_deselected(items=[item for item in items if item in later])
+        items[:] = [item for item in items if item not in later]
 
 
 @pytest.hookimpl(optionalhook=True)

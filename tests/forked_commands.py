@@ -83,9 +83,9 @@ def serve(listening: socket.socket) -> None:
         asked, _ = listening.accept()
         head, descriptors, *_ = socket.recv_fds(asked, 8, 3)
         size, payload = int.from_bytes(head, "big"), b""
-        while len(payload) < size:
-            payload += asked.recv(size - len(payload))
-        if os.fork() == 0:
+        while len(payload) < size and (part := asked.recv(size - len(payload))):
+            payload += part
+        if len(payload) == size and os.fork() == 0:
             listening.close()
             _wait_for_child(asked)
             _become(json.loads(payload), descriptors)
