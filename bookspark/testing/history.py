@@ -89,10 +89,13 @@ class Event(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """A rule that was broken, and the event that shows it."""
+    """A rule that was broken, the event that shows it, and the events that explain it."""
 
     rule: str
     event: Event
+    excerpt: tuple[str, ...] = ()
+    """The last events about its entry and its ledger, the ledger's first end, and the last faults, in their order, a line each.
+    They are taken when the rule is broken: the clients go on, and some hundred events later these would be forgotten."""
 
     def __str__(self) -> str:
         return f"{self.rule}:\n{self.event}"
@@ -243,6 +246,8 @@ class History:
         self._began = time.monotonic()
         self._number = 0
         self._kept: defaultdict[int, deque[Event]] = defaultdict(lambda: deque(maxlen=EVENTS_KEPT))
+        self._ends: dict[int, Event] = {}
+        """The first end that was seen of each ledger."""
 
     def now(self) -> int:
         """The number of the last event, for an event's ``since``."""
@@ -257,26 +262,25 @@ class History:
             if self._watcher is not None:
                 self._watcher(event)
             self._kept[event.ledger_id].append(event._replace(payload=event.payload[: _PAYLOAD_BYTES_SHOWN + 1]))
+            if event.kind in (EventKind.CLOSED, EventKind.CLOSED_BY_WRITER):
+                self._ends.setdefault(event.ledger_id, event)
             violation = self._checker.observe(event)
             if violation is not None:
-                self.violations.append(violation)
-                self.violated.set()
+                self._violated(violation)
 
     def report(self, rule: str, note: str) -> None:
         """Add a violation that no event shows: something hangs, or raised an unexpected exception."""
         with self._lock:
             event = Event(EventKind.FAULT, "", note=note, number=self._number, seconds=time.monotonic() - self._began)
-            self.violations.append(Violation(rule, event))
-            self.violated.set()
+            self._violated(Violation(rule, event))
 
-    def excerpt(self, violation: Violation) -> list[str]:
-        """The events that explain a violation, one line each: the last ones about its entry and its ledger, and the last
-        faults."""
+    def _violated(self, violation: Violation) -> None:
         event = violation.event
-        with self._lock:
-            ledger = [other for other in self._kept[event.ledger_id] if other.number <= event.number]
-            faults = [other for other in self._kept[-1] if other.number <= event.number]
+        ledger, faults = list(self._kept[event.ledger_id]), list(self._kept[-1])
         about = [other for other in ledger if other.entry_id == event.entry_id]
-        ends = [other for other in ledger if other.kind in (EventKind.CLOSED, EventKind.CLOSED_BY_WRITER)]
-        shown = {*ledger[-_CONTEXT_EVENTS:], *about[-_CONTEXT_EVENTS:], *ends[:1], *faults[-_CONTEXT_EVENTS:]}
-        return [str(other) for other in sorted(shown, key=lambda other: other.number)]
+        shown = {*ledger[-_CONTEXT_EVENTS:], *about[-_CONTEXT_EVENTS:], *faults[-_CONTEXT_EVENTS:]}
+        if event.ledger_id in self._ends:
+            shown.add(self._ends[event.ledger_id])
+        excerpt = tuple(str(other) for other in sorted(shown, key=lambda other: other.number))
+        self.violations.append(violation._replace(excerpt=excerpt))
+        self.violated.set()

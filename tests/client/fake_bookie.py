@@ -166,6 +166,8 @@ class FakeBookie(Bookie):
         """By ledger and entry id."""
         self.confirmed = defaultdict(lambda: -1)
         self.fenced = set()
+        self.fences = True
+        """False: it answers reads that fence, and does not."""
         self.entries_per_answer = 1000
         self._polls = []
         self._doing = threading.RLock()
@@ -231,7 +233,7 @@ class FakeBookie(Bookie):
 
     def as_a_bookie(self, header, body):
         """The bytes with which a bookie answers; empty: it answers later."""
-        if header.flags & Flag.FENCE:
+        if self.fences and header.flags & Flag.FENCE:
             self.fenced.add(header.ledger_id)
         answer = getattr(self, f"_{Kind(header.kind).name.lower()}", None)
         return told(header) if answer is None else answer(header, body)

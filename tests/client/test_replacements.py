@@ -134,9 +134,9 @@ def test_a_writer_whose_ledger_was_recovered_meanwhile_is_fenced_by_the_metadata
     ledger = three_of(cluster)
     ledger.append(b"0")
     cluster.start("b4", "b5")
-    cluster.client().open_ledger(ledger.ledger_id)
     for bookie in cluster.bookies.values():
-        bookie.fenced.clear()
+        bookie.fences = False
+    cluster.client().open_ledger(ledger.ledger_id)
     cluster.bookies["b2"].answers[Kind.ADD] = cluster.bookies["b3"].answers[Kind.ADD] = Status.IO_ERROR
     with pytest.raises(LedgerFencedError, match="closed at entry 0 by another client"):
         ledger.append(b"1")

@@ -166,7 +166,7 @@ class MixedCluster:
         self.counts["histories"] += 1
         self.counts[f"written {writer}, ended {ender}"] += 1
         for violation in self.history.violations:
-            raise AssertionError("\n".join([violation.rule, *self.history.excerpt(violation)]))
+            raise AssertionError("\n".join([violation.rule, *violation.excerpt]))
 
     def _append(self, version: str, ledger_id: int, first: int) -> int:
         random = self._random

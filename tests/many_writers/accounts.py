@@ -215,7 +215,7 @@ def observed(folder: Path, lanes: Lanes, lane_by_writer: Mapping[str, int], prod
         size = sum(len(row.value) for row in rows)
         history.record(Event(EventKind.CLOSED, "the last reader", lane, len(rows) - 1, length=size))
     for violation in history.violations:
-        raise AssertionError("\n".join([str(violation), *history.excerpt(violation)]))
+        raise AssertionError("\n".join([str(violation), *violation.excerpt]))
     return {f"observed: {kind.value}": count for kind, count in history.counts.items()}
 
 

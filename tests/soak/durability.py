@@ -138,9 +138,7 @@ def durability(cluster: FaultyCluster, rounds: int, seed: int = 0) -> Mapping[st
         power, mode = divmod(round_, len(MODES))
         _Round(cluster, history, f"{seed} {round_}", mode, power % 2 == 0).run(auditor, counts)
         for violation in history.violations:
-            raise AssertionError(
-                "\n".join([f"seed {seed}, round {round_}", str(violation), *history.excerpt(violation)])
-            )
+            raise AssertionError("\n".join([f"seed {seed}, round {round_}", str(violation), *violation.excerpt]))
         counts["rounds"] += 1
         log.info("round %d: %s", round_, dict(counts))
     return counts

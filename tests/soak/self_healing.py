@@ -148,7 +148,7 @@ def _is_healed(client: BookKeeper, bookie: LocalBookie) -> bool:
 
 def _check(history: History, when: str) -> None:
     for violation in history.violations:
-        raise AssertionError("\n".join([when, str(violation), *history.excerpt(violation)]))
+        raise AssertionError("\n".join([when, str(violation), *violation.excerpt]))
 
 
 def _run(rounds: int) -> Mapping[str, int]:

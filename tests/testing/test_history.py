@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.testing.history import Event, EventKind, History
+from bookspark.testing.history import EVENTS_KEPT, Event, EventKind, History
 
 A, B, C = b"a", b"bb", b"ccc"
 
@@ -108,7 +108,7 @@ def test_each_way_to_be_bad_is_found(events, rule):
     assert rules(*events) == [rule]
 
 
-def test_an_excerpt_tells_about_the_entry_the_end_and_the_faults():
+def test_an_excerpt_tells_about_the_entry_the_end_and_the_faults_however_long_the_clients_go_on():
     history = History()
     history.record(appended(0, A))
     history.record(Event(EventKind.FAULT, "nemesis", note="kill bookie-1"))
@@ -116,12 +116,17 @@ def test_an_excerpt_tells_about_the_entry_the_end_and_the_faults():
         history.record(appended(entry_id, B))
         history.record(Event(EventKind.APPENDED, "another writer", 2, entry_id, C))
     history.record(closed(-1, 0))
-    history.record(acked(0))
+    for _ in range(EVENTS_KEPT):
+        history.record(lac(-1))
+    history.record(appended(100, A))
+    history.record(acked(100))
+    for entry_id in range(101, 101 + EVENTS_KEPT):
+        history.record(appended(entry_id, B))
     (violation,) = history.violations
-    lines = history.excerpt(violation)
+    lines = violation.excerpt
     text = "\n".join(lines)
-    assert "writer: appended ledger 1 entry 0 = b'a'" in text
+    assert "writer: appended ledger 1 entry 100 = b'a'" in text
     assert "kill bookie-1" in text
     assert "recoverer: closed ledger 1 entry -1" in text
     assert "ledger 2" not in text
-    assert lines[-1].endswith("writer: acked ledger 1 entry 0")
+    assert lines[-1].endswith("writer: acked ledger 1 entry 100")

@@ -178,7 +178,7 @@ class Chaos:
             errors=_sum(worker.errors for worker in workers),
             checked={kind.value: history.counts[kind] for kind in EventKind if kind is not EventKind.FAULT},
             violations=[str(violation) for violation in history.violations],
-            excerpt=history.excerpt(history.violations[0]) if history.violations else [],
+            excerpt=list(history.violations[0].excerpt) if history.violations else [],
         )
 
 
