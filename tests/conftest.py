@@ -55,11 +55,17 @@ ACCEPTANCE = Path(__file__).with_name("acceptance")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also tests/acceptance, and tests with that mark")
+    parser.addoption("--release", action="store_true", help="all, and tests with that mark")
+
+
+def _left_out(config: pytest.Config) -> list[str]:
+    """The marks of tests that are run only if their module is named."""
+    return [] if config.option.release else ["release"] if config.option.all else ["release", "acceptance"]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without ``--all`` the acceptance tests are run only if they are named, and so are those with the mark ``acceptance``."""
-    if collection_path != ACCEPTANCE or config.option.all:
+    """Without ``--all`` the acceptance tests are run only if they are named."""
+    if collection_path != ACCEPTANCE or "acceptance" not in _left_out(config):
         return None
     named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
     return None if any(path.is_relative_to(ACCEPTANCE) for path in named) else True
@@ -69,10 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if judges_a_promise(item.path):
             item.add_marker("promise")
-    if config.option.all:
-        return
+    marks = _left_out(config)
     named = {config.invocation_params.dir / arg.partition("::")[0] for arg in config.args}
-    later = {item for item in items if item.get_closest_marker("acceptance") and item.path not in named}
+    later = {item for item in items if item.path not in named and any(map(item.get_closest_marker, marks))}
     if later:
         config.hook.pytest_deselected(items=[item for item in items if item in later])
         items[:] = [item for item in items if item not in later]

@@ -130,7 +130,7 @@ def _import_all() -> None:
     import bookspark.cli.main
 
     importlib.import_module("pydantic").TypeAdapter(int)  # typer imports it for the first argument
-    made = typer.main.get_command(bookspark.cli.main.app)
+    made = typer.main.get_command(bookspark.cli.main.command_line())
     typer.main.get_command = lambda app: made  # type: ignore[assignment]
     for found in pkgutil.walk_packages(bookspark.__path__, "bookspark."):
         if found.name.split(".")[1] not in _LEFT_OUT and not found.name.endswith("__main__"):

@@ -27,7 +27,7 @@ class ByModule(LoadScopeScheduling):
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
         self._seconds = noted_seconds(config)
-        self._spark_workers_max = SPARK_WORKERS if config.option.all else 1
+        self._spark_workers_max = SPARK_WORKERS if config.option.all or config.option.release else 1
         self._spark_workers: set[WorkerController] = set()
         self._starts_spark: dict[str, bool] = {}
 

@@ -5,29 +5,17 @@ Law: ``bookspark.command_line`` says what the exit statuses mean. ``bookspark --
 
 from __future__ import annotations
 
+import functools
 import sys
 import traceback
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import bookspark
-from bookspark.cli.commands import (
-    audit,
-    autorecovery,
-    bench,
-    bookie,
-    bookies,
-    chaos,
-    cluster,
-    cookie,
-    ledger,
-    log,
-    packaged,
-    simulate,
-    why,
-)
 from bookspark.cli.terminal import settings
 from bookspark.cli.terminal.command_options import judge_arguments
 from bookspark.cli.terminal.output import problem
@@ -36,28 +24,22 @@ from bookspark.errors import BookKeeperError
 from bookspark.extras import missing_extra
 from bookspark.plain_text import one_line
 
-app = typer.Typer(
-    name="bookspark",
-    help="Ledger storage for Spark: clusters, ledgers, logs and audits.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-packaged.add_to(app)
-bookies.add_to(app)
-why.add_to(app)
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(log.app, name="log")
-audit.add_to(app)
-app.add_typer(cookie.app, name="cookie")
-app.add_typer(bookie.app, name="bookie")
-app.add_typer(autorecovery.app, name="autorecovery")
-app.add_typer(cluster.app, name="cluster")
-simulate.add_to(app)
-chaos.add_to(app)
-app.add_typer(bench.app, name="bench")
-judge_arguments(app)
+COMMANDS = {
+    **dict.fromkeys(("run", "job", "conf"), "packaged"),
+    **dict.fromkeys(("local", "zookeeper", "init", "bookies", "stop-bookies"), "bookies"),
+    **dict.fromkeys(("why", "top", "console"), "why"),
+    "ledger": "ledger",
+    "log": "log",
+    **dict.fromkeys(("snapshot", "audit", "safe-to-stop"), "audit"),
+    "cookie": "cookie",
+    "bookie": "bookie",
+    "autorecovery": "autorecovery",
+    "cluster": "cluster",
+    "simulate": "simulate",
+    **dict.fromkeys(("chaos", "replay"), "chaos"),
+    "bench": "bench",
+}
+"""The module of ``bookspark.cli.commands`` that has each command, in the order in which they are listed."""
 
 _debug = False
 
@@ -68,8 +50,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def options(
+def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -86,9 +67,40 @@ def options(
     settings.choose(config)
 
 
+def command_line(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line with all commands, or the part of it that ``words`` need: making all takes longer than most commands."""
+    app = typer.Typer(
+        name="bookspark",
+        help="Ledger storage for Spark: clusters, ledgers, logs and audits.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    module = COMMANDS.get(_command(words))
+    for name in [module] if module else dict.fromkeys(COMMANDS.values()):
+        app.add_typer(_commands(name))
+    return app
+
+
+def _command(words: Sequence[str]) -> str:
+    """The first word that is no option, and no value of one."""
+    before = ("", *words)
+    return next((word for word, last in zip(words, before, strict=False) if word[:1] != "-" and last != "--config"), "")
+
+
+@functools.cache
+def _commands(module: str) -> typer.Typer:
+    app = typer.Typer()
+    import_module(f"bookspark.cli.commands.{module}").add_to(app)
+    judge_arguments(app)
+    return app
+
+
 def main() -> None:
     """Run the command that ``sys.argv`` names. Ends the process with the command's exit status."""
-    sys.exit(exit_status(app, _tell))
+    sys.exit(exit_status(command_line(sys.argv[1:]), _tell))
 
 
 def _tell(error: Exception) -> None:

@@ -23,7 +23,7 @@ from tests.awaiting import await_that
 from tests.bookkeeper.judge import Judge, class_path, judging
 from tests.bookkeeper.rounds import payload
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.release, pytest.mark.timeout(1200)]
 
 _LEDGERS, _ENTRIES = 6, 20
 

@@ -1,4 +1,4 @@
-"""Of the forty cases of tests/spark/checkpoint_matrix.py six on real Spark: each way to end, and each state of a log.
+"""Of the forty cases of tests/spark/checkpoint_matrix.py some on real Spark: each way to end, and each state of a log.
 tests/spark/test_checkpoint_states.py has all of them, without Spark."""
 
 from __future__ import annotations
@@ -123,16 +123,21 @@ def test_no_ledger_of_a_query_is_left_open_by_workers_that_idle(
 
 
 CHOSEN = {
-    "set back by 0": "truncated",
     "set back by 2": "as it is",
+    "its own, killed between the log's commit and Spark's": "offloaded",
+}
+FOR_A_RELEASE = {
+    "set back by 0": "truncated",
     "deleted": "as it is",
     "another query's": "deleted and made anew",
     "its own, with its source renamed": "as it is",
-    "its own, killed between the log's commit and Spark's": "offloaded",
 }
 
 
-@pytest.mark.parametrize(("checkpoint", "log"), CHOSEN.items())
+@pytest.mark.parametrize(
+    ("checkpoint", "log"),
+    [*CHOSEN.items(), *(pytest.param(*case, marks=pytest.mark.release) for case in FOR_A_RELEASE.items())],
+)
 def test_each_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
     spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path, checkpoint: str, log: str
 ) -> None:

@@ -19,7 +19,7 @@ from tests.acceptance.test_bookkeepers_client import DIGESTS, create, payload, t
 from tests.bookkeeper.judge import class_path, judging
 from tests.pages import path, run, script_of
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.spark]
+pytestmark = [pytest.mark.release, pytest.mark.timeout(1800), pytest.mark.spark]
 COUNT, SIZE = 150, 700
 SUBMIT = [
     str(Path(sys.executable).with_name("spark-submit")),

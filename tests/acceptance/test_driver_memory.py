@@ -13,7 +13,7 @@ from bookspark.spark.audit.runner import NEEDS, names, question, run_over
 from bookspark.spark.session import with_settings
 from tests.spark.made_up_cluster import A, B, C, Cluster, D
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.release, pytest.mark.spark]
 
 _BOOKIES, _LEDGERS = 4, 40
 _THRESHOLDS = ("spark.sql.autoBroadcastJoinThreshold", "spark.sql.adaptive.autoBroadcastJoinThreshold")

@@ -35,6 +35,7 @@ def lowest() -> list[str]:
     return sorted(found.values())
 
 
+@pytest.mark.release
 @pytest.mark.timeout(2400)
 def test_quick_tests_pass_with_the_lowest_versions(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)

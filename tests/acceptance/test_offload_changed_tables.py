@@ -103,6 +103,7 @@ def test_a_table_has_none_of_the_features_that_the_site_has_for_all_tables(log: 
     assert set(protocol.reader_features or ()) <= {"timestampNtz"}
 
 
+@pytest.mark.release
 def test_each_feature_that_a_table_may_get_later_is_read_rightly_or_named(log: Log) -> None:
     log.write()
     log.offload()
@@ -124,6 +125,7 @@ def test_each_feature_that_a_table_may_get_later_is_read_rightly_or_named(log: L
     assert {"deletionVectors", "columnMapping", "v2Checkpoint", "typeWidening"} <= refused
 
 
+@pytest.mark.release
 def test_rows_of_a_table_that_was_changed_are_read_by_sparks_own_reader(log: Log) -> None:
     log.write()
     log.offload(delete_after_seconds=0.0)

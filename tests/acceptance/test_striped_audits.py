@@ -18,7 +18,7 @@ from bookspark.spark.audit import Finding
 from bookspark.spark.audit.runner import question, run_over
 from tests.spark.made_up_cluster import A, B, C, Cluster, D, select
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.release, pytest.mark.spark]
 
 BOOKIES = (A, B, C, D)
 LEDGERS = 60

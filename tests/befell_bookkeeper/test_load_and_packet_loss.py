@@ -94,6 +94,7 @@ def test_3466_collection_throws_nothing_away_that_lives_while_a_third_of_its_que
         run.storage.close()
 
 
+@pytest.mark.acceptance
 def test_3466_what_was_acknowledged_while_a_third_of_all_messages_was_lost_is_there(faulty_cluster) -> None:
     """The same from the outside: a writer under packet loss, recovered under packet loss, on bookies that collect often."""
     random = Random(3466)

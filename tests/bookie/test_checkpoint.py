@@ -390,6 +390,7 @@ def test_a_control_log_does_not_grow_over_restarts(disk: MemoryFileSystem, monke
     assert max(sizes) < 4000, sizes
 
 
+@pytest.mark.acceptance
 def test_a_boot_scan_takes_memory_for_the_index_and_not_for_frames_or_logs(tmp_path: Path) -> None:
     """Each frame that no checkpoint covered had cost 64 bytes until all logs were scanned, and a log was read as a whole."""
 

@@ -88,6 +88,7 @@ def stepped():
         yield
 
 
+@pytest.mark.acceptance
 def test_96_mb_a_second_half_of_it_deleted_after_a_minute_keep_garbage_flat(stepped):
     """Passes that were not bounded grew geometrically (6, 20, 47 s … at half of the compaction rate), and nothing was collected
     meanwhile."""

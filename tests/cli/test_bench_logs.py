@@ -10,6 +10,7 @@ from bookspark.bench.peers import log_comparison
 from bookspark.bench.peers.log_comparison import ours, table
 
 
+@pytest.mark.acceptance
 def test_each_case_gives_a_line_for_each_system_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_comparison, "_COMMITS", 100)
     lines = list(ours(tmp_path / "cluster", 0.001, 0))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from bookspark.bench.page.rows import STORAGE
 from tests.cli.conftest import Run
 
 
+@pytest.mark.acceptance
 def test_each_part_prints_its_cases(bookspark: Run, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     outcome = bookspark(

@@ -10,9 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from bookspark.cli.main import COMMANDS, command_line
 from bookspark.local import LocalCluster
 from tests.awaiting import SECONDS_MAX
 from tests.cli.conftest import Run
@@ -88,6 +91,21 @@ def test_zookeeper_unreachable(bookspark: Run, tmp_path: Path) -> None:
     assert outcome.status == 2
     assert address in outcome.err and outcome.err.count("\n") == 1
     assert "'http://x' does not name a ZooKeeper" in bookspark("ledger", "list", "--zookeeper", "http://x").err
+
+
+def test_each_command_is_found_by_its_name_as_by_the_whole() -> None:
+    """Only what a command needs is made; the value of an option is no command."""
+    whole = typer.main.get_command(command_line())
+    assert list(whole.commands) == list(COMMANDS)
+    for name in COMMANDS:
+        part = typer.main.get_command(command_line(["--config", "log", "--debug", name, "simulate"]))
+        assert name in part.commands and len(part.commands) < len(COMMANDS) / 2
+        assert shown(part, name) == shown(whole, name)
+
+
+def shown(commands: Any, name: str) -> str:
+    with commands.make_context("bookspark", [name]) as context:
+        return str(commands.commands[name].get_help(context))
 
 
 def test_debug_shows_where(bookspark: Run) -> None:

@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from bookspark.arguments import checked, judges
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.errors import BookKeeperError, InvalidArgumentError
 from bookspark.spark.bookies.bookies_job import parse_arguments
 
@@ -53,6 +53,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             if group.typer_instance is not None:
                 spare(group.typer_instance)
 
+    app = command_line()
     spare(app)
     found = dict(_leaves(typer.main.get_command(app), ""))
     for path in sorted((ROOT / "jobs").glob("[a-z]*.py")):

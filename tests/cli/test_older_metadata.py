@@ -17,6 +17,7 @@ from tests.older_metadata import OLD, set_back, written
 NEW = [b"new %d" % number for number in range(20)]
 
 
+@pytest.mark.acceptance
 def test_ledgers_that_zookeeper_has_forgotten_are_kept_until_a_person_gives_them_up(
     tmp_path: Path, bookspark: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

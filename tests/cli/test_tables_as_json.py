@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.cli.terminal.output import console, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,17 +42,12 @@ def names_in(function: Callable[..., Any], module: ModuleType) -> set[str]:
     return found
 
 
-def commands(one: typer.Typer, name: str) -> Iterator[tuple[str, Callable[..., Any], Any]]:
-    """Name, function and click's command of every command below ``one``."""
-    below = typer.main.get_command(one)
-    for command in one.registered_commands:
-        assert command.callback is not None
-        function = inspect.unwrap(command.callback)
-        called = command.name or function.__name__.replace("_", "-")
-        yield f"{name} {called}", function, below.commands[called]  # type: ignore[attr-defined]
-    for group in one.registered_groups:
-        assert group.typer_instance is not None
-        yield from commands(group.typer_instance, f"{name} {group.name}")
+def commands(command: Any, name: str) -> Iterator[tuple[str, Callable[..., Any], Any]]:
+    """Name, function and click's command of every command from ``command`` on."""
+    if not hasattr(command, "commands"):
+        yield name, inspect.unwrap(command.callback), command
+    for word, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{name} {word}")
 
 
 def jobs() -> Iterator[tuple[str, Callable[..., Any], Any]]:
@@ -80,7 +75,7 @@ def without_json(found: Iterator[tuple[str, Callable[..., Any], Any]]) -> tuple[
 
 
 def test_every_table_is_told_as_json_too() -> None:
-    printing, lacking = without_json(commands(app, "bookspark"))
+    printing, lacking = without_json(commands(typer.main.get_command(command_line()), "bookspark"))
     assert lacking == []
     assert {"bookspark bookies", "bookspark ledger list", "bookspark audit", "bookspark safe-to-stop"} <= set(printing)
     assert {"bookspark bench peers spark", "bookspark autorecovery list"} <= set(printing)
@@ -99,4 +94,4 @@ def test_a_new_command_with_a_table_and_without_json_is_found() -> None:
     new = typer.Typer()
     new.command()(a_new_command)
     new.command("other")(jobs)
-    assert without_json(commands(new, "new")) == (["new a-new-command"], ["new a-new-command"])
+    assert without_json(commands(typer.main.get_command(new), "new")) == (["new a-new-command"], ["new a-new-command"])

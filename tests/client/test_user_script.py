@@ -45,6 +45,7 @@ def strictly_checked(directory: Path, script: Path) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.acceptance
 def test_a_script_that_uses_the_whole_api_passes(directory: Path) -> None:
     checked = strictly_checked(directory, SCRIPT)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from bookspark.client.network.ledger_requests import LedgerRequests
 from bookspark.testing.chaos import Chaos
 from tests.cluster.chaos_run import SECONDS_MAX
 
 
+@pytest.mark.acceptance
 def test_chaos_finds_out_that_recovery_does_not_fence(monkeypatch):
     """A check that can't fail checks nothing: without fences a writer goes on behind the end of its ledger."""
     read, read_lac = LedgerRequests.read, LedgerRequests.read_lac

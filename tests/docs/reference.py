@@ -30,7 +30,7 @@ from bookspark.arguments.taken import taken_by
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.changes.changes_config import ChangesConfig
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.client.client_config import ClientConfig
 from bookspark.command_line import judged
 from bookspark.packaged_files import jobs as packaged_jobs
@@ -202,7 +202,10 @@ def all_commands() -> list[str]:
             for name in sorted(groups):
                 yield from below(groups[name], f"{words} {name}")
 
-    return list(below(typer.main.get_command(app), "bookspark"))
+    return list(below(_made(_whole()), "bookspark"))
+
+
+_whole = cache(command_line)
 
 
 @cache
@@ -221,7 +224,7 @@ def _help(app: typer.Typer, name: str, *words: str) -> str:
 
 
 def _command(words: str) -> str:
-    return f"## {words}\n\n```text\n{_help(app, *words.split())}\n```"
+    return f"## {words}\n\n```text\n{_help(_whole(), *words.split())}\n```"
 
 
 def commands() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from tests.docs.blocks import AGAIN, DATA, PAGES, PROGRAMS, ROOT, RUN, SHOWN, Block, blocks
 
 BLOCKS = [block for page in PAGES if not page.startswith("docs/reference/") for block in blocks(page)]
@@ -100,7 +100,7 @@ def commands(page: str) -> Iterator[str]:
 @cache
 def all_commands() -> Any:
     """The command ``bookspark`` with all below it."""
-    return typer.main.get_command(app)
+    return typer.main.get_command(command_line())
 
 
 @cache

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.wire.header import Kind
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -48,7 +48,8 @@ def test_the_test_of_the_page_on_testing(faulty_cluster):
 
 @pytest.mark.parametrize(("path", "command"), SIMULATED, ids=lambda value: str(value)[:60])
 def test_a_search_without_a_protection_finds_what_the_page_says(path, command):
-    done = CliRunner().invoke(app, shlex.split(command))
+    words = shlex.split(command)
+    done = CliRunner().invoke(command_line(words), words)
     assert done.exit_code == 1
     found = json.loads(done.stdout.splitlines()[-1])["violation"]
     text = (DOCS / path).read_text()

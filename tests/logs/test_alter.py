@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.client import BookKeeper, LedgerHandle
 from bookspark.errors import ConfigurationError, InvalidArgumentError
 from bookspark.local import LocalCluster
@@ -166,11 +166,13 @@ def test_alterations_at_any_moment_lose_and_double_nothing(bookkeeper: BookKeepe
 
 def test_the_command(cluster: LocalCluster, log: Log) -> None:
     options = ["log", "alter", log.name, "--zookeeper", cluster.zookeeper]
-    result = CliRunner().invoke(app, [*options, "--ack-quorum", "3", "--compression", "zstd", "--json"])
+    result = CliRunner().invoke(
+        command_line(options), [*options, "--ack-quorum", "3", "--compression", "zstd", "--json"]
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert (found["ack_quorum"], found["compression"], found["digest_type"]) == (3, "zstd", "CRC32C")
-    result = CliRunner().invoke(app, [*options, "--ack-quorum", "4"])
+    result = CliRunner().invoke(command_line(options), [*options, "--ack-quorum", "4"])
     assert isinstance(result.exception, ConfigurationError)
 
 

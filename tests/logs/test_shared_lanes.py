@@ -296,6 +296,7 @@ class ReaderProcess:
         self.process.stdout.close()
 
 
+@pytest.mark.acceptance
 def test_processes_share_the_lanes_and_one_that_is_killed_leaves_them_to_the_other(
     new_chroot: Callable[[], str],
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.awaiting import SECONDS_MAX
 
 _FIRST_USE = """
@@ -40,6 +42,7 @@ for _ in range(40):  # one in four died
 """
 
 
+@pytest.mark.acceptance
 def test_msgspec_crashes_the_process_if_threads_have_it_learn_a_type_at_once():
     run = subprocess.run([sys.executable, "-c", _FIRST_USE], capture_output=True, text=True, timeout=SECONDS_MAX)
     assert (run.returncode, run.stderr) == (0, "")

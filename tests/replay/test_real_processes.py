@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from bookspark.decisions.recorder import end_recording
 from bookspark.local import LocalCluster
 from bookspark.replay.run import Replay
 from tests.awaiting import SECONDS_MAX, await_that
 
 
+@pytest.mark.acceptance
 def test_what_real_processes_decided_is_decided_again(record, new_chroot):
     folder = str(record)
     autorecovery = {"client": {"record_decisions": folder}, "lost_bookie_delay_seconds": 0.0, "poll_seconds": 0.2}

@@ -7,7 +7,7 @@ from random import Random
 
 from typer.testing import CliRunner
 
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.simulation.search.coverage import Pair, all_pairs, met_pairs
 from bookspark.simulation.search.drawn_options import draw_options
 from bookspark.simulation.search.random_schedules import BLOCK, RandomSchedules
@@ -90,7 +90,7 @@ def test_the_command_names_what_never_came():
         "--no-closes",
         "--coverage",
     ]
-    lines = CliRunner().invoke(app, ["simulate", *arguments]).stdout.splitlines()
+    lines = CliRunner().invoke(command_line(["simulate"]), ["simulate", *arguments]).stdout.splitlines()
     document = json.loads(lines[-1])
     assert "never came: Close to a LedgerWriter that is OPEN" in lines
     assert document["pairs"] - document["pairs_met"] == len(lines) - 1

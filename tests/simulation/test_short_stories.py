@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.writing.ensemble_change import ChangeMode
@@ -93,7 +93,7 @@ def test_an_illegal_record_is_a_violation_with_its_story_and_no_bad_option(monke
             raise ConfigurationError("a record that can't be")
 
     monkeypatch.setattr(LedgerMetadata, "__post_init__", strict)
-    result = CliRunner().invoke(app, ["simulate", *arguments.split()])
+    result = CliRunner().invoke(command_line(["simulate"]), ["simulate", *arguments.split()])
     assert result.exit_code == 1, result.output
     lines = result.stdout.splitlines()
     violation = json.loads(lines[-1])["violation"]

@@ -8,13 +8,13 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 
 DISKS_LOST = "--ensemble 2 --write-quorum 2 --ack-quorum 1 --crashes 1 --crash-loses everything --no-journal-write-data"
 
 
 def run(arguments):
-    result = CliRunner().invoke(app, ["simulate", *shlex.split(arguments)])
+    result = CliRunner().invoke(command_line(["simulate"]), ["simulate", *shlex.split(arguments)])
     return result.exit_code, result.stdout.splitlines()
 
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from typer.testing import CliRunner
 
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.sequence import Sequence
 from bookspark.simulation.state import CLIENTS
@@ -68,7 +68,7 @@ class Page(HTMLParser):
 def test_the_command_writes_a_page_that_needs_nothing_else(tmp_path):
     path = tmp_path / "story.html"
     arguments = f"--exhaustive {DISKS_LOST.arguments()} --no-limbo --page {path}"
-    result = CliRunner().invoke(app, ["simulate", *arguments.split()])
+    result = CliRunner().invoke(command_line(["simulate"]), ["simulate", *arguments.split()])
     assert result.exit_code == 1, result.output
     text = path.read_text()
     page = Page(text)
@@ -84,7 +84,7 @@ def test_the_command_writes_a_page_that_needs_nothing_else(tmp_path):
 
 def test_a_page_that_can_not_be_written_is_told_and_the_story_too(tmp_path):
     arguments = f"--exhaustive {DISKS_LOST.arguments()} --no-limbo --page {tmp_path / 'no' / 'story.html'}"
-    result = CliRunner().invoke(app, ["simulate", *arguments.split()])
+    result = CliRunner().invoke(command_line(["simulate"]), ["simulate", *arguments.split()])
     assert result.exit_code == 1
     assert "the page can't be written" in result.stderr and " 17. the recoverer writes" in result.stdout
 

@@ -40,6 +40,7 @@ def positions(frame: DataFrame) -> list[int]:
     return sorted(row.position for row in frame.select("position").collect())
 
 
+@pytest.mark.acceptance
 def test_a_stream_fails_at_lost_rows_and_goes_on_without_them_from_its_checkpoint(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

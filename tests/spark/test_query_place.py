@@ -34,6 +34,7 @@ def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
         yield bookkeeper
 
 
+@pytest.mark.acceptance
 def test_a_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
     spark: SparkSession, tmp_path: Path, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -423,6 +423,7 @@ def test_columns_of_several_logs_are_equal_or_merged_by_their_names() -> None:
             check_fits("d", schema, known, merge=False)
 
 
+@pytest.mark.acceptance
 @pytest.mark.spark
 def test_a_real_query_reads_logs_by_pattern_over_restarts_and_tells_each_its_lag(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path

@@ -204,6 +204,7 @@ def test_binary_values_and_a_password(spark: SparkSession, log: str) -> None:
         frame.write.format("bookspark").option("log", log).mode("append").save()
 
 
+@pytest.mark.acceptance
 def test_a_failed_write_leaves_nothing_in_the_log(spark: SparkSession, log: str) -> None:
     good = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
     good.write.format("bookspark").option("log", log).mode("append").save()
@@ -238,6 +239,7 @@ def test_ledgers_are_read_by_id_and_a_log_in_parts(spark: SparkSession, cluster:
         assert ledger.append(b"still open") == 3, "reading does not fence"
 
 
+@pytest.mark.acceptance
 def test_rows_keep_their_columns_in_a_log_of_arrow_rows(
     spark: SparkSession, zookeeper_of_source: str, tmp_path: Path, log: str
 ) -> None:

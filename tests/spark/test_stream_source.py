@@ -100,6 +100,7 @@ def test_a_running_stream_sees_what_is_committed_while_it_runs(spark: SparkSessi
         query.stop()
 
 
+@pytest.mark.acceptance
 def test_latest_loses_nothing_when_the_query_dies_before_its_first_micro_batch_is_done(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
 ) -> None:
@@ -120,6 +121,7 @@ def test_latest_loses_nothing_when_the_query_dies_before_its_first_micro_batch_i
         assert bookkeeper.metadata.list_records("starts") == [], "from the first micro-batch on Spark knows"
 
 
+@pytest.mark.acceptance
 def test_ledgers_are_streams_too(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     with cluster.bookkeeper() as bookkeeper:
         ledgers = [bookkeeper.create_ledger(3, 3, 2) for _ in range(2)]

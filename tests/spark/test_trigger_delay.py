@@ -134,6 +134,7 @@ def test_no_row_waits_longer_and_none_comes_twice_over_restarts(log: Log, seed: 
     assert stream.at["position"] == taken
 
 
+@pytest.mark.acceptance
 @pytest.mark.spark
 def test_spark_hands_the_limit_back_and_ends_a_query_that_waits(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from bookspark.autorecovery.status import AutorecoveryStatus
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.protocol.changes.observed import Fragments, Observed, ObservedBookie, Placed
 from bookspark.why.facts import Answer, Facts
 from bookspark.wire.messages import BookieStatus
@@ -79,7 +79,7 @@ def check_command(found: Answer) -> None:
 
 @functools.cache
 def _commands() -> Any:
-    return typer.main.get_command(app)
+    return typer.main.get_command(command_line())
 
 
 def parse(arguments: list[str]) -> None:

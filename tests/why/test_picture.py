@@ -71,6 +71,7 @@ def test_what_is_under_way():
     )
 
 
+@pytest.mark.acceptance
 def test_a_cluster_is_looked_at_once_and_live(new_chroot, bookspark: Run):  # noqa: F811
     with LocalCluster(bookies=2, autorecovery=True, zookeeper=new_chroot()) as cluster:
         names = sorted(one.bookie_id for one in cluster.bookies)

@@ -21,7 +21,7 @@
 Example::
 
     app = typer.Typer()
-    app.add_typer(ledger.app, name="ledger")
+    ledger.add_to(app)
     simulate.add_to(app)
     app(["simulate", "--random", "10"])
 """

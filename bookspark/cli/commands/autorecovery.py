@@ -29,6 +29,13 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="autorecovery")
+
+
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Wait this many seconds at most.")]
 _POLL_SECONDS = 1.0
 _NOBODY_KNOWS = "nobody knows"

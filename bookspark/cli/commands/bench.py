@@ -27,6 +27,13 @@ from bookspark.errors import ConfigurationError
 app = typer.Typer(
     help="Measure. Each case prints one JSON line on standard output.", no_args_is_help=True, rich_markup_mode=None
 )
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="bench")
+
+
 peers = typer.Typer(
     help="Measure beside other systems, in turns, and print a table of ratios. Needs a JDK and Maven (mvn).",
     no_args_is_help=True,

@@ -34,6 +34,13 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="bookie")
+
+
 bookie_status.add_to(app)
 bookie_run.add_to(app)
 

@@ -30,6 +30,13 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="cluster")
+
+
 _ALL = "all"
 Restart = Annotated[
     list[str] | None,

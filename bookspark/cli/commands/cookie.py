@@ -23,6 +23,12 @@ from bookspark.protocol.bookie.cookie import Cookie
 
 app = typer.Typer(help="Print and repair the identities of bookies.", no_args_is_help=True, rich_markup_mode=None)
 
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="cookie")
+
+
 Directories = Annotated[
     list[Path],
     typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in the order of its configuration."),

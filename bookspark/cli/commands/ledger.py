@@ -38,6 +38,12 @@ app = typer.Typer(
     help="Create, write, read, list, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
 )
 
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="ledger")
+
+
 Ensemble = Annotated[
     int, typer.Option("--ensemble-size", "-E", min=1, help="Number of bookies that the entries are spread over.")
 ]

@@ -49,6 +49,12 @@ Bytes = Annotated[
 
 app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
 
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="log")
+
+
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
 LaneName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log, or of one of its lanes: orders@3.")]
 

@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from bookspark.bookie.bookie_config import bookie_config
-from bookspark.cli.main import app
+from bookspark.cli.main import command_line
 from bookspark.cli.terminal import settings
 from bookspark.client.client_config import client_config
 from bookspark.daemon.bookie_process import STOP_SECONDS_MAX
@@ -58,6 +58,7 @@ class ParsedError(Exception):
 def command() -> Iterator[Any]:
     """Our command line, with nothing behind it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
+        app = command_line()
         _spare(app, monkeypatch)
         yield typer.main.get_command(app)
 
