@@ -22,6 +22,7 @@ Source: docs/decisions/logs.md; Delta's idempotent writes.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -88,7 +89,7 @@ def offload(
     ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``log``: a log, or one lane
     of it. ``table``: a path or URI, for this log only; the rows of lane 3 of a log go to the table at ``<table>@3``.
     ``password``: the log's. ``delete_after_seconds``: delete the ledgers whose rows are all in the table and were all committed
-    at least this long ago; None: delete nothing.
+    at least this long ago by this host's clock (0: whenever); None: delete nothing.
 
     Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has another table, the table is not
     this log's, or its rows are not those of the ledgers; ReadError if the table is gone, has a feature that tasks can't read, or
@@ -214,7 +215,8 @@ class _Run:
     def delete(self, after_seconds: float) -> list[int]:
         """Delete the ledgers that the log does not need any more. Returns the ids of the deleted ledgers."""
         record = self._record()
-        before_ms = (time.time() - after_seconds) * 1000
+        # The clocks of writers differ from this host's: without a waiting time none is asked.
+        before_ms = (time.time() - after_seconds) * 1000 if after_seconds else math.inf
         needless = set(self._needless(record, before_ms))
         if not needless:
             return []
