@@ -24,6 +24,17 @@ FOLDER = ROOT / ".cache/coverage"
 _CONTEXT = "BOOKSPARK_TEST"  # setup.cfg names it as the context of a process that starts
 
 
+def pytest_configure() -> None:
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _leave_to_parent() -> None:
+    """A child that a test forks measures nothing: it would close the database of its parent's data, and damage it."""
+    if (running := coverage.Coverage.current()) is not None:
+        running.stop()
+        running.save = lambda: None  # type: ignore[method-assign]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     os.environ[_CONTEXT] = f"processes|{item.nodeid.partition('::')[0]}"
