@@ -30,7 +30,10 @@ def await_healed(bookkeeper, bookie):
     """Until nothing is in limbo on it and its phase two is done."""
 
     def healed():
-        status = bookkeeper.bookie_status(bookie.bookie_id)
+        try:
+            status = bookkeeper.bookie_status(bookie.bookie_id)
+        except errors.ReadError:
+            return None  # the registration of its killed process may still be there
         return status if status.healed_boot == status.lossy_boot > 0 else None
 
     status = await_that(healed)
