@@ -64,7 +64,7 @@ def _left_out(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without ``--all`` the acceptance tests are run only if they are named."""
+    """Without ``--all`` or ``--release`` the acceptance tests are run only if they are named."""
     if collection_path != ACCEPTANCE or "acceptance" not in _left_out(config):
         return None
     named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)

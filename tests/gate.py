@@ -1,7 +1,7 @@
 """``scripts/test``: the checks, the tests, and a second try for the few that failed.
 
     scripts/test                                  all but tests/acceptance and tests with the mark of that name
-    scripts/test --all                            these, too, but what is only for a release
+    scripts/test --all                            all but tests with the mark release
     scripts/test --release                        all
     scripts/test bookspark/bookie/disk/index.py   the tests that belong to a file or folder, with no check before
     scripts/test tests/x/test_y.py -k name        any paths and arguments of pytest
