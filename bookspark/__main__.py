@@ -1,4 +1,4 @@
-"""``python -m bookspark``, and what the command ``bookspark`` starts: the command line of ``bookspark.cli``.
+"""``python -m bookspark``, and what the command ``bookspark`` starts: the command line of ``bookspark.operations.cli``.
 
 Law: without the extra ``[cli]`` it ends with status 2 and one line that says what to install.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import sys
 
-from bookspark.command_line import COULD_NOT
-from bookspark.extras import missing_extra
-from bookspark.plain_text import PROBLEM
+from bookspark.support.command_line import COULD_NOT
+from bookspark.support.extras import missing_extra
+from bookspark.support.plain_text import PROBLEM
 
 
 def main() -> None:
     """Run the command that ``sys.argv`` names. Ends the process with the command's exit status."""
     try:
-        from bookspark.cli.main import main as run
+        from bookspark.operations.cli.main import main as run
     except ModuleNotFoundError as error:
         if (missing := missing_extra(error, "the command bookspark")) is None:
             raise

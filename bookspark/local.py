@@ -31,20 +31,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import msgspec
 from msgspec import Meta
 
-from bookspark.arguments import WaitSeconds, check_names, checks_arguments, checks_methods
-from bookspark.autorecovery.autorecovery_config import autorecovery_config
-from bookspark.autorecovery.child import AutorecoveryProcess
-from bookspark.bookie.bookie_config import BookieConfig, bookie_config
-from bookspark.bookie.offline.power_loss import lose_unsynced
-from bookspark.daemon.launch import START_SECONDS, STOP_SECONDS, Bookie, adopt_or_start
-from bookspark.daemon.lease_server import Status
 from bookspark.errors import BookieError
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from bookspark.metadata.zookeeper.layout import ConnectionString
-from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
+from bookspark.servers.daemon.launch import START_SECONDS, STOP_SECONDS, Bookie, adopt_or_start
+from bookspark.servers.daemon.lease_server import Status
+from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
+from bookspark.store.autorecovery.child import AutorecoveryProcess
+from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.store.bookie.offline.power_loss import lose_unsynced
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.store.metadata.zookeeper.zookeeper_store import begin_cluster
+from bookspark.support.arguments import WaitSeconds, check_names, checks_arguments, checks_methods
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 BookieCount = Annotated[int, Meta(ge=0, le=1000)]
 """How many bookies a cluster on this host has."""
@@ -200,7 +200,7 @@ class LocalCluster:
             directory: where all of it lies; None: a temporary directory, which is removed at the end.
             zookeeper: the connection string of a ZooKeeper that runs; None: the cluster starts its own.
             autorecovery: True: also run an autorecovery process. It may be a mapping: the arguments of ``add_autorecovery``.
-            bookie_options: fields of ``bookspark.bookie.bookie_config.BookieConfig`` for all bookies, such as
+            bookie_options: fields of ``bookspark.store.bookie.bookie_config.BookieConfig`` for all bookies, such as
                 ``journal_write_data=False``.
 
         Raises:
@@ -292,7 +292,7 @@ class LocalCluster:
 
         Arguments:
             client: fields of ``ClientConfig``, for the process's own client.
-            options: fields of ``bookspark.autorecovery.autorecovery_config.AutorecoveryConfig``.
+            options: fields of ``bookspark.store.autorecovery.autorecovery_config.AutorecoveryConfig``.
 
         Raises BookieError if it does not start, and ConfigurationError if an option can't be used.
         """
@@ -309,7 +309,7 @@ class LocalCluster:
         is not started.
         """
         # Imported only here: a cluster without a client is of use too.
-        from bookspark.client import BookKeeper
+        from bookspark.store.client import BookKeeper
 
         client = BookKeeper(self.zookeeper, **options)
         self._stack.callback(client.close)

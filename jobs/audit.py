@@ -16,11 +16,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bookspark.command_line import FOUND
 from bookspark.spark import audit
 from bookspark.spark.audit.integrity_check import mark_lacking
 from bookspark.spark.session import delta_session
 from bookspark.spark.short_jobs import run_job
+from bookspark.support.command_line import FOUND
 
 
 def main(

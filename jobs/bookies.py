@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 
-from bookspark.console.server import shown
+from bookspark.operations.console.server import shown
 from bookspark.spark.bookies.bookies_job import ConsoleOptions, main
 
 

@@ -2,7 +2,7 @@
 
     spark-submit $(bookspark job copy_ledgers) --source OLD:2181/ledgers --zookeeper NEW:2181 [--tasks N] [LEDGER…]
 
-The ledgers are divided among tasks, which read the other cluster's bookies and write to ours (``bookspark.moving``). The job
+Tasks share the ledgers, read the other cluster's bookies and write to ours (``bookspark.operations.moving``). The job
 prints one line of JSON: ``{"copied", "were_there", "open", "entries", "bytes", "failed": {ledger: why}}``; ``open`` counts those
 that were left out because they are not closed. It can be run again: what is here is compared, and a copy that was broken off is
 gone on with. One such job runs at a time. The exit status is 1 if a ledger could not be copied. The other cluster is only read.
@@ -19,13 +19,13 @@ from typing import Annotated
 import typer
 
 from bookspark import BookKeeper
-from bookspark.command_line import FOUND
 from bookspark.errors import BookKeeperError
-from bookspark.moving.copying import copy_ledger
-from bookspark.moving.reads import EntryReader
-from bookspark.moving.source import Source
+from bookspark.operations.moving.copying import copy_ledger
+from bookspark.operations.moving.reads import EntryReader
+from bookspark.operations.moving.source import Source
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import run_job
+from bookspark.support.command_line import FOUND
 
 
 def main(

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from bookspark.logs import producer, producer_ledgers
-from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
 
 
 def keep_steady(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bookspark.local import LocalCluster
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests import spark_classes, zygote
 from tests.awaiting import await_that
 from tests.promises import judges_a_promise
@@ -54,7 +54,7 @@ ACCEPTANCE = Path(__file__).with_name("acceptance")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="also tests/acceptance, and tests with that mark")
+    parser.addoption("--all", action="store_true", help="also tests/system/acceptance, and tests with that mark")
     parser.addoption("--release", action="store_true", help="all, and tests with that mark")
 
 

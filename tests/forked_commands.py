@@ -127,10 +127,10 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> None:
 
 def _import_all() -> None:
     """And make the command of all commands, which typer makes for each call and which takes longer than most of them."""
-    import bookspark.cli.main
+    import bookspark.operations.cli.main
 
     importlib.import_module("pydantic").TypeAdapter(int)  # typer imports it for the first argument
-    made = typer.main.get_command(bookspark.cli.main.command_line())
+    made = typer.main.get_command(bookspark.operations.cli.main.command_line())
     typer.main.get_command = lambda app: made  # type: ignore[assignment]
     for found in pkgutil.walk_packages(bookspark.__path__, "bookspark."):
         if found.name.split(".")[1] not in _LEFT_OUT and not found.name.endswith("__main__"):

@@ -1,9 +1,9 @@
 """``scripts/test``: the checks, the tests, and a second try for the few that failed.
 
-    scripts/test                                  all but tests/acceptance and tests with the mark of that name
+    scripts/test                                  all but tests/system/acceptance and tests with the mark of that name
     scripts/test --all                            all but tests with the mark release
     scripts/test --release                        all
-    scripts/test bookspark/bookie/disk/index.py   the tests that belong to a file or folder, with no check before
+    scripts/test bookspark/store/bookie/disk/index.py   the tests that belong to a file or folder, with no check before
     scripts/test tests/x/test_y.py -k name        any paths and arguments of pytest
 
 A test that failed in a whole run is tried once more, alone, after all others. If each one passes then, the run ends well: its
@@ -107,9 +107,9 @@ def second_tries(failures: list[dict[str, Any]]) -> int:
 
 
 def belonging(path: str) -> list[str]:
-    """The paths to give to pytest for a file or folder. One of tests is taken as it is. One of the product gives the modules of
-    tests that import it: those that bear its name, else those in the folder of tests for its package, else all. Raises
-    LookupError if no test imports it."""
+    """The paths to give to pytest for a file or folder. A path of tests stands as it is. A path of the product gives the modules
+    of tests that import it: those of its name, else those in the deepest folder of tests that mirrors its place, else all.
+    Raises LookupError if no test imports it."""
     relative = (ROOT / path.partition("::")[0]).resolve().relative_to(ROOT)
     if relative.parts[0] == "tests":
         return [path]
@@ -122,8 +122,9 @@ def belonging(path: str) -> list[str]:
     if not found:
         raise LookupError(f"no test imports {path}; run a folder of tests")
     named = [test for test in found if relative.suffix and f"{test.stem}_".startswith(f"test_{relative.stem}_")]
-    near = [test for test in found if test.parts[1] == (*relative.parts, "")[1]]
-    return [str(test) for test in named or near or found]
+    mirrored = [Path("tests", *relative.parts[1:depth]) for depth in range(len(relative.parts), 1, -1)]
+    near = ([test for test in found if folder in test.parents] for folder in mirrored)
+    return [str(test) for test in named or next(filter(None, near), found)]
 
 
 def _modules(place: Path) -> Iterable[Path]:

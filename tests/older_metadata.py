@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
+from bookspark.store.client import BookKeeper
 
 OLD = [b"old %d" % number for number in range(30)]
 

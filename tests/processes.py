@@ -16,7 +16,7 @@ from typing import IO
 
 import psutil
 
-from bookspark.daemon.processes import Process
+from bookspark.servers.daemon.processes import Process
 from tests.awaiting import SECONDS_MAX, await_that
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.decisions import recorder
-from bookspark.decisions.machines import recording_class
-from bookspark.decisions.recorder import end_recording, record_into
+from bookspark.store.decisions import recorder
+from bookspark.store.decisions.machines import recording_class
+from bookspark.store.decisions.recorder import end_recording, record_into
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
-from bookspark.bookie.disk.entry_log import EntryLog, log_numbers
-from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.log_scan import filler, scan_log
 from bookspark.local import LocalBookie
-from bookspark.wire.logged_frames import LoggedFrames
+from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
+from bookspark.store.bookie.disk.entry_log import EntryLog, log_numbers
+from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.disk.log_scan import filler, scan_log
+from bookspark.store.wire.logged_frames import LoggedFrames
 
 
 def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -> int:

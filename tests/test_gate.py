@@ -84,12 +84,12 @@ def test_more_failures_than_a_few_fail_the_run_at_once(tmp_path, notes, monkeypa
 
 def test_every_place_that_judges_promises_is_there():
     assert [str(place) for place in PLACES if not place.exists()] == []
-    assert judges_a_promise(ROOT / "tests/bookie/test_histories.py")
-    assert not judges_a_promise(ROOT / "tests/cli/test_signals.py")
+    assert judges_a_promise(ROOT / "tests/store/bookie/test_histories.py")
+    assert not judges_a_promise(ROOT / "tests/operations/cli/test_signals.py")
 
 
 def test_a_module_of_the_product_has_the_tests_of_its_name():
-    assert "tests/bookie/test_index.py" in belonging("bookspark/bookie/disk/index.py")
+    assert "tests/store/bookie/test_index.py" in belonging("bookspark/store/bookie/disk/index.py")
 
 
 def test_a_folder_of_the_product_has_the_tests_that_import_it():

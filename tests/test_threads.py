@@ -18,7 +18,7 @@ import pytest
 
 import bookspark
 from bookspark.errors import BookKeeperError
-from bookspark.threads import Latch, Threads, Waiters, check_may_ask_store, check_may_wait, mark_own_thread
+from bookspark.support.threads import Latch, Threads, Waiters, check_may_ask_store, check_may_wait, mark_own_thread
 from tests.awaiting import time_passes
 
 SECONDS = 60.0

@@ -23,8 +23,8 @@ import threading
 from contextlib import suppress
 from functools import cache
 
-from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.daemon import launch
+from bookspark.servers.daemon import launch
+from bookspark.store.bookie.bookie_config import BookieConfig
 from tests.awaiting import SECONDS_MAX
 
 _END_SECONDS_MAX = 60.0
@@ -107,7 +107,7 @@ _from_nothing = launch._spawn
 
 
 def _spawn(config: BookieConfig) -> subprocess.Popen[bytes] | Forked:
-    if launch.DAEMON != "bookspark.daemon" or "LD_PRELOAD" in os.environ:
+    if launch.DAEMON != "bookspark.servers.daemon" or "LD_PRELOAD" in os.environ:
         return _from_nothing(config)
     options, output = launch._settle_home(config)
     with output:
@@ -118,7 +118,7 @@ def _spawn(config: BookieConfig) -> subprocess.Popen[bytes] | Forked:
 
 
 def serve(requests: socket.socket) -> None:
-    from bookspark.daemon.__main__ import main
+    from bookspark.servers.daemon.__main__ import main
 
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -165,7 +165,7 @@ def _become(request: dict[str, object], descriptors: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])  # type: ignore[call-overload]
-    sys.argv = ["bookspark.daemon", str(request["options"])]
+    sys.argv = ["bookspark.servers.daemon", str(request["options"])]
 
 
 if __name__ == "__main__":

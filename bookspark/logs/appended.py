@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from bookspark.arguments import WaitSeconds, checks_itself
-from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.errors import BookKeeperError, EntryTooLargeError
 from bookspark.logs.producer_ledgers import told
-from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
+from bookspark.store.client.writing.futures import AppendFuture, Watermark
+from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
+from bookspark.support.arguments import WaitSeconds, checks_itself
 
 VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
 """The largest row, with its key and headers: with compression it may become a little larger."""

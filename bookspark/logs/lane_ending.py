@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from bookspark.arguments import Password, checked
 from bookspark.errors import ConfigurationError
 from bookspark.logs.chain.lane_index import LaneIndex
 from bookspark.logs.chain.log_run import LogAddress, LogRun
@@ -28,9 +27,10 @@ from bookspark.logs.producer_ledgers import ProducerLedgers
 from bookspark.protocol.logs.ended_lanes import check_may_end, ending, lane_ended
 from bookspark.protocol.logs.lanes import BATCH_WRITES, after_of, lane_of
 from bookspark.protocol.logs.log_record import LogTakenOverError
+from bookspark.support.arguments import Password, checked
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 Days = Annotated[float, Meta(ge=0, le=100_000)]
 

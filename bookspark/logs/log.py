@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from bookspark.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
-from bookspark.client import BookKeeper
 from bookspark.errors import ConfigurationError
-from bookspark.extras import extra_needed
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_password
 from bookspark.logs.producer import Producer
 from bookspark.logs.readers.lag_figures import lag_figures
 from bookspark.logs.row_reader import RowReader
-from bookspark.metrics.tables import LOG_READERS
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.lanes import MARK
 from bookspark.protocol.logs.log_options import Compression, LogOptions
+from bookspark.store.client import BookKeeper
+from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
+from bookspark.support.extras import extra_needed
+from bookspark.support.metrics.tables import LOG_READERS
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -105,7 +105,7 @@ class Log:
         scrape asks the cluster, and changes nothing. Raises ConfigurationError if ``prometheus_client`` is not installed.
         """
         with extra_needed("metrics"):
-            from bookspark.metrics.families import FiguresCollector
+            from bookspark.support.metrics.families import FiguresCollector
         return FiguresCollector(LOG_READERS, partial(lag_figures, self._bookkeeper, self._address))
 
     def __repr__(self) -> str:

@@ -34,15 +34,12 @@ from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from bookspark.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods
-from bookspark.client.runtime.calls import AwaitableFuture, done_with
 from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
     ConfigurationError,
     LedgerClosedError,
 )
-from bookspark.forks import here
 from bookspark.logs.appended import VALUE_BYTES_MAX, RowFuture, RowPosition, UnexpectedPositionError, too_large
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.log_run import LogAddress, LogRun
@@ -54,9 +51,12 @@ from bookspark.logs.turns import Turns
 from bookspark.protocol.logs.lanes import lane_name, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError
+from bookspark.store.client.runtime.calls import AwaitableFuture, done_with
+from bookspark.support.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods
+from bookspark.support.forks import here
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from dataclasses import replace
 from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.decisions.seam import decided
 from bookspark.errors import (
     BookKeeperError,
     LedgerFencedError,
@@ -39,10 +38,11 @@ from bookspark.logs.rows.value_rows import value_encoder
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_record import DATA_ROLE, LogRecord, LogTakenOverError
+from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper, LedgerHandle
-    from bookspark.client.writing.sole_appender import SoleAppender
+    from bookspark.store.client import BookKeeper, LedgerHandle
+    from bookspark.store.client.writing.sole_appender import SoleAppender
 
 log = logging.getLogger(__name__)
 

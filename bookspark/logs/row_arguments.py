@@ -1,6 +1,6 @@
 """The arguments of a producer's appends, judged where they are not what nearly all are.
 
-Law: as for every public call (``bookspark.arguments``): what can't be used is refused before anything is written.
+Law: as for every public call (``bookspark.support.arguments``): what can't be used is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bookspark.arguments import EntryId, Payload
-from bookspark.arguments.taken import judged, taken_by
 from bookspark.logs.appended import VALUE_BYTES_MAX, too_large
 from bookspark.logs.chain.stamps import Headers
+from bookspark.support.arguments import EntryId, Payload
+from bookspark.support.arguments.taken import judged, taken_by
 
 SequenceNumber = Annotated[int, Meta(ge=0, le=1 << 62)]
 """Half of the numbers that a stamp can say: behind the largest of them come rows that nobody numbers."""

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bookspark.arguments import Rule, WaitSeconds, checks_methods
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataVersionError, NoSuchLedgerError, ReadError
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import POSITIONS, LogRegistry
@@ -42,16 +41,17 @@ from bookspark.logs.readers.registration import Registration
 from bookspark.logs.rows.encodings import ARROW, PLAIN
 from bookspark.logs.rows.splits import Piece, ends_of_runs, fewest
 from bookspark.logs.rows.stamped_rows import Row, entry_decoder
-from bookspark.metadata.records.documents import proven, read_struct
 from bookspark.protocol.logs.lanes import is_offset, lane_name, lane_of, later
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
 from bookspark.protocol.logs.reader_record import ReaderKind
+from bookspark.store.metadata.records.documents import proven, read_struct
+from bookspark.support.arguments import Rule, WaitSeconds, checks_methods
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.client.reading.read_handle import ReadHandle
-    from bookspark.wire.entry_batch import Entry
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.client.reading.read_handle import ReadHandle
+    from bookspark.store.wire.entry_batch import Entry
 
 READ_BYTES_MAX = 8 << 20
 """About the most bytes of one read."""

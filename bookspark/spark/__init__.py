@@ -40,7 +40,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bookspark.extras import extra_needed
+from bookspark.support.extras import extra_needed
 
 if TYPE_CHECKING:
     from bookspark.spark.bookies.bookie_service import BookieService

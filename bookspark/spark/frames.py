@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from bookspark.arguments import checked
-from bookspark.client import BookKeeper
-from bookspark.daemon.settings import of_environment
 from bookspark.errors import ConfigurationError, ReadError
 from bookspark.logs.chain.commit_times import row_at
 from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
@@ -35,6 +32,9 @@ from bookspark.spark.offload.table import check_readable
 from bookspark.spark.options.places import LATEST, Place
 from bookspark.spark.options.source_options import SourceOptions, include
 from bookspark.spark.process_client import ZOOKEEPER_CONF
+from bookspark.store.client import BookKeeper
+from bookspark.store.settings import of_environment
+from bookspark.support.arguments import checked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
 """Spark's setting with the cluster of reads and writes that have no option ``zookeeper``."""
@@ -53,9 +53,9 @@ def spare_the_collector() -> None:
 @cache
 def kept_client(zookeeper: str) -> BookKeeper:
     """What ``client`` returns, and nothing more."""
-    from bookspark.client import BookKeeper
-    from bookspark.daemon.settings import of_environment
-    from bookspark.decisions.recorder import record_into
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.decisions.recorder import record_into
+    from bookspark.store.settings import of_environment
 
     options = of_environment("client")
     record_into(str(options.get("record_decisions", "")), "spark")

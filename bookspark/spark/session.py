@@ -24,11 +24,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bookspark.arguments import Name, checked
 from bookspark.errors import ConfigurationError
-from bookspark.metadata.zookeeper.java import find_java
-from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.spark.process_client import ZOOKEEPER_CONF
+from bookspark.store.metadata.zookeeper.java import find_java
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.support.arguments import Name, checked
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """What Spark raises: its own errors, and Java errors without a Python class, such as a failed task's."""

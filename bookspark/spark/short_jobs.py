@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from bookspark.errors import BookKeeperError
-from bookspark.plain_text import one_line
+from bookspark.support.plain_text import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,14 +90,14 @@ def plain_reason(error: BaseException) -> str:
 
 def run_job(name: str, main: Callable[..., None]) -> NoReturn:
     """Call the function of the packaged job ``name`` with the arguments of the command line, and end the process with the status
-    that ``bookspark.command_line`` says. An error of Bookspark or Spark is told in one line, any other as Python does.
+    that ``bookspark.support.command_line`` says. An error of Bookspark or Spark is told in one line, any other as Python does.
 
     Help is plain text, because in rich's markup the ``[/chroot]`` of an address would be a tag.
     """
     import typer
 
-    from bookspark.command_line import exit_status, judged
     from bookspark.spark.session import SPARK_ERRORS
+    from bookspark.support.command_line import exit_status, judged
 
     def tell(error: Exception) -> None:
         if isinstance(error, (BookKeeperError, *SPARK_ERRORS)):

@@ -25,12 +25,12 @@
             cluster.bookkeeper().create_ledger().append(b"two of three bookies have it")
 """
 
+from bookspark.store.wire.header import Flag, Kind
 from bookspark.testing.faulty_cluster import FaultyCluster
 from bookspark.testing.history import History, Violation
 from bookspark.testing.recorded import RecordedReader, RecordedWriter
 from bookspark.testing.wire_faults import Delay, Duplicate, Fault, Message, Park, Pattern
 from bookspark.testing.wire_proxy import Cut, Wire
-from bookspark.wire.header import Flag, Kind
 
 __all__ = [
     "Cut",

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from bookspark.arguments import checks_arguments
-from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.daemon.launch import START_SECONDS
 from bookspark.errors import BookieError
 from bookspark.local import BookieCount, LocalBookie, LocalCluster
-from bookspark.metadata.records.names import BookieId
-from bookspark.metadata.zookeeper.layout import ConnectionString
+from bookspark.servers.daemon.launch import START_SECONDS
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.metadata.records.names import BookieId
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.support.arguments import checks_arguments
 from bookspark.testing.wire_proxy import Proxy, Wire
 
 

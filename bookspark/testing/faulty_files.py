@@ -40,10 +40,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from bookspark.bookie.disk.file_system import File, FileSystem
+from bookspark.store.bookie.disk.file_system import File, FileSystem
+from bookspark.store.wire.entry_batch import Buffer
 from bookspark.testing.memory_files import MemoryFile, MemoryFileSystem
 from bookspark.testing.power_cuts import drawn
-from bookspark.wire.entry_batch import Buffer
 
 HOLD_SECONDS_MAX = 60.0
 """A held operation that nobody releases fails with ETIMEDOUT after this time."""

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from bookspark.arguments import checks_methods
+from bookspark.support.arguments import checks_methods
 
 EVENTS_KEPT = 200
 """How many events of each ledger are kept for excerpts."""

@@ -26,10 +26,10 @@ import threading
 from collections.abc import Sequence
 from functools import lru_cache
 
-from bookspark.bookie.disk.file_system import File
+from bookspark.store.bookie.disk.file_system import File
+from bookspark.store.wire.entry_batch import Buffer
 from bookspark.testing.memory_nodes import Directory, Node, Nodes
 from bookspark.testing.power_cuts import Loss
-from bookspark.wire.entry_batch import Buffer
 
 SECTOR_BYTES = 128
 """A sector is written completely or not at all. It is smaller than a disk's, so that small frames are torn too."""

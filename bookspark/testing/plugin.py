@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.testing.faulty_cluster import FaultyCluster
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bookspark.arguments import EntryId, LastEntryId, Payload, WaitSeconds, checks_methods
-from bookspark.client.reading.read_handle import ReadHandle
-from bookspark.client.writing.futures import AppendFuture
-from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.errors import BookKeeperError, NoSuchEntryError
+from bookspark.store.client.reading.read_handle import ReadHandle
+from bookspark.store.client.writing.futures import AppendFuture
+from bookspark.store.client.writing.ledger_handle import LedgerHandle
+from bookspark.support.arguments import EntryId, LastEntryId, Payload, WaitSeconds, checks_methods
 from bookspark.testing.history import Event, EventKind, History
 
 

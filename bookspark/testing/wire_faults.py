@@ -15,8 +15,8 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple, Self, TypeVar
 
-from bookspark.arguments import BytesOrNone, WaitSeconds, checks_arguments, judged_tuple
-from bookspark.wire.header import Flag, Header, Kind
+from bookspark.store.wire.header import Flag, Header, Kind
+from bookspark.support.arguments import BytesOrNone, WaitSeconds, checks_arguments, judged_tuple
 
 WAIT_SECONDS = 300.0
 """How long ``Fault.wait`` waits by default."""

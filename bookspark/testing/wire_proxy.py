@@ -23,12 +23,12 @@ import threading
 from random import Random
 from typing import Any
 
-from bookspark.arguments import BytesOrNone, WaitSeconds, check_names, checks_methods
-from bookspark.client.network.io_loop import IoLoop
+from bookspark.store.client.network.io_loop import IoLoop
+from bookspark.store.wire.frames import Frame, control_frame, frame_size, parse_frame
+from bookspark.store.wire.header import Flag, Header, Kind, WireError
+from bookspark.store.wire.messages import Acks, Hello
+from bookspark.support.arguments import BytesOrNone, WaitSeconds, check_names, checks_methods
 from bookspark.testing.wire_faults import Delay, Delivery, Duplicate, Fault, Message, Park, Pattern, Rules
-from bookspark.wire.frames import Frame, control_frame, frame_size, parse_frame
-from bookspark.wire.header import Flag, Header, Kind, WireError
-from bookspark.wire.messages import Acks, Hello
 
 _READ_BYTES = 256 << 10
 

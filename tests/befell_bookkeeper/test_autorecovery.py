@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
-from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.errors import NotEnoughBookiesError
-from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
-from tests.autorecovery.kit import Cluster
+from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.store.autorecovery.worker import ReplicationWorker
+from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
 from tests.awaiting import await_that
+from tests.store.autorecovery.kit import Cluster
 
 
 class Unreachable:

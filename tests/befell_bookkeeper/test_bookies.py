@@ -10,21 +10,21 @@ from random import Random
 
 import pytest
 
-from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.disk.entry_log import EntryLog
-from bookspark.bookie.disk.log_scan import SCHEMA
-from bookspark.bookie.space.reclaiming import unlimited
-from bookspark.bookie.space.rewriting import Job, NoRewriterError, Rewritten
-from bookspark.bookie.steps import run_steps
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_LEDGER
 from bookspark.protocol.ledger.responses import Unknown
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.bookie.disk.entry_log import EntryLog
+from bookspark.store.bookie.disk.log_scan import SCHEMA
+from bookspark.store.bookie.space.reclaiming import unlimited
+from bookspark.store.bookie.space.rewriting import Job, NoRewriterError, Rewritten
+from bookspark.store.bookie.steps import run_steps
+from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
-from bookspark.wire.header import Flag, Status
 from tests.awaiting import await_that
-from tests.bookie.kit import KEY, OTHER_KEY, LocalRewriter, config
-from tests.bookie.stepped import Stepped, without_threads
+from tests.store.bookie.kit import KEY, OTHER_KEY, LocalRewriter, config
+from tests.store.bookie.stepped import Stepped, without_threads
 
 
 @pytest.fixture(autouse=True)

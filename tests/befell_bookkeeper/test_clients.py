@@ -9,10 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.client.network.bookie_connection import BookieConnection
-from bookspark.client.network.ledger_requests import LedgerRequests
-from bookspark.client.reading.range_reading import read_range
-from bookspark.client.writing.ledger_driver import LedgerDriver
 from bookspark.errors import NotEnoughBookiesError, ReadError
 from bookspark.protocol.ledger.actions import (
     ChooseBookies,
@@ -25,12 +21,16 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.wire.header import NO_KEY, Kind, Status
+from bookspark.store.client.network.bookie_connection import BookieConnection
+from bookspark.store.client.network.ledger_requests import LedgerRequests
+from bookspark.store.client.reading.range_reading import read_range
+from bookspark.store.client.writing.ledger_driver import LedgerDriver
+from bookspark.store.wire.header import NO_KEY, Kind, Status
 from tests.awaiting import await_that
-from tests.client.fake_bookie import SECONDS
-from tests.client.test_ledger_driver import BOOKIES, DriverBench
-from tests.client.test_requests import DIGEST, ended, frame, ids
 from tests.protocol.ledgers import LOST, OK, metadata
+from tests.store.client.fake_bookie import SECONDS
+from tests.store.client.test_ledger_driver import BOOKIES, DriverBench
+from tests.store.client.test_requests import DIGEST, ended, frame, ids
 
 
 @pytest.fixture

@@ -9,18 +9,18 @@ from random import Random
 
 import pytest
 
-from bookspark.bookie.bookie_config import bookie_config
-from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.steps import run_steps
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError
-from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.store.bookie.bookie_config import bookie_config
+from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.steps import run_steps
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.header import Status
 from bookspark.testing import Kind
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
-from bookspark.wire.header import Status
-from tests.bookie.kit import Client, add_frame, config, held_ledgers, serving
-from tests.bookie.stepped import Stepped, without_threads
-from tests.metadata.kit import ledger
+from tests.store.bookie.kit import Client, add_frame, config, held_ledgers, serving
+from tests.store.bookie.stepped import Stepped, without_threads
+from tests.store.metadata.kit import ledger
 
 pytestmark = pytest.mark.cluster(bookies=4, gc_wait_time_seconds=0.3)
 

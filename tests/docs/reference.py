@@ -25,19 +25,19 @@ from typer.testing import CliRunner
 
 import bookspark
 from bookspark import errors
-from bookspark.arguments.options import Config
-from bookspark.arguments.taken import taken_by
-from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
-from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.changes.changes_config import ChangesConfig
-from bookspark.cli.main import command_line
-from bookspark.client.client_config import ClientConfig
-from bookspark.command_line import judged
-from bookspark.packaged_files import jobs as packaged_jobs
+from bookspark.operations.cli.main import command_line
 from bookspark.spark.audit.runner import head_of, names
 from bookspark.spark.bookies import bookies_job
 from bookspark.spark.options import given_options, sink_options, source_options
 from bookspark.spark.tables.system_tables import TABLES
+from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.changes_config import ChangesConfig
+from bookspark.store.client.client_config import ClientConfig
+from bookspark.support.arguments.options import Config
+from bookspark.support.arguments.taken import taken_by
+from bookspark.support.command_line import judged
+from bookspark.support.packaged_files import jobs as packaged_jobs
 
 PAGES = Path(__file__).resolve().parents[2] / "docs/reference"
 MADE = "<!-- Made by scripts/reference from the code. -->"

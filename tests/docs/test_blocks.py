@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from bookspark.cli.main import command_line
+from bookspark.operations.cli.main import command_line
 from tests.docs.blocks import AGAIN, DATA, PAGES, PROGRAMS, ROOT, RUN, SHOWN, Block, blocks
 
 BLOCKS = [block for page in PAGES if not page.startswith("docs/reference/") for block in blocks(page)]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bookspark.cli.main import command_line
-from bookspark.wire.header import Kind
+from bookspark.operations.cli.main import command_line
+from bookspark.store.wire.header import Kind
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = [

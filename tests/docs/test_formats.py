@@ -14,24 +14,31 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from bookspark.bookie.disk import checkpoint, control_log, rewritten_block, rewritten_log, synced_note, unclean_marker
-from bookspark.bookie.disk.entry_log import LOG_SUFFIX, LOGS, NOTE_SUFFIX, SCHEMA
-from bookspark.bookie.disk.index import ChangingRows, location
-from bookspark.bookie.holdings import scrubbing
-from bookspark.daemon import directories, lease_server
-from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
-from bookspark.metadata.autorecovery.underreplication_tasks import Progress
-from bookspark.metadata.records import codec
-from bookspark.metadata.records.bookkeeper_texts import LAYOUT
-from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs import ended_lanes, log_record, retention
 from bookspark.protocol.repair.underreplication_task import Reason
+from bookspark.servers.daemon import directories, lease_server
+from bookspark.store.bookie.disk import (
+    checkpoint,
+    control_log,
+    rewritten_block,
+    rewritten_log,
+    synced_note,
+    unclean_marker,
+)
+from bookspark.store.bookie.disk.entry_log import LOG_SUFFIX, LOGS, NOTE_SUFFIX, SCHEMA
+from bookspark.store.bookie.disk.index import ChangingRows, location
+from bookspark.store.bookie.holdings import scrubbing
+from bookspark.store.metadata.autorecovery.auditors import AuditorState, CheckReport
+from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress
+from bookspark.store.metadata.records import codec
+from bookspark.store.metadata.records.bookkeeper_texts import LAYOUT
+from bookspark.store.metadata.zookeeper.layout import Layout, LedgerManager
+from bookspark.store.wire import entry_batch, frames, messages
+from bookspark.store.wire.digests import digester, master_key
+from bookspark.store.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Flag, Header, Kind, Status
 from bookspark.testing.memory_files import MemoryFileSystem
-from bookspark.wire import entry_batch, frames, messages
-from bookspark.wire.digests import digester, master_key
-from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Flag, Header, Kind, Status
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/formats.md").read_text()
@@ -298,7 +305,7 @@ STRUCTS = {
     "ENTRY_LOGS": messages.EntryLogs,
     "LIMBO": messages.Limbo,
     "HELLO": messages.Hello,
-    "lock": "bookspark.metadata.documents.locks:_LockDocument",
+    "lock": "bookspark.store.metadata.documents.locks:_LockDocument",
     "auditor state": AuditorState,
     "check report": CheckReport,
     "worker progress": Progress,
@@ -385,7 +392,7 @@ def test_paths_of_zookeeper():
     assert layout.document() == b"2\nhierarchical:1" and flat.document() == b"2\nflat:1"
     rest = told - made
     below = {path for path in rest if path.startswith(layout.underreplication)}
-    sources = "".join(path.read_text() for path in (ROOT / "bookspark/metadata/autorecovery").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "bookspark/store/metadata/autorecovery").glob("*.py"))
     for path in below:
         assert f'"{path.removeprefix(layout.underreplication).split("/")[1]}"' in sources, path
     kinds = {path.split("/")[2] for path in rest - below}

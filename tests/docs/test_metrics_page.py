@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bookspark.metrics import tables
-from bookspark.metrics.described import Described, Form
+from bookspark.support.metrics import tables
+from bookspark.support.metrics.described import Described, Form
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/metrics.md").read_text()

@@ -1,4 +1,4 @@
-"""The README.md is short, and its blocks are those that ``tests/acceptance/test_installed_package.py`` runs."""
+"""The README.md is short, and its blocks are those that ``tests/system/acceptance/test_installed_package.py`` runs."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Checked by reading text, not by importing: it takes a second or two. What is loo
 
 * ``….md`` anywhere: the document exists;
 * links in Markdown files: the file exists, and the heading of an ``#anchor``;
-* paths in Markdown files, such as `bookspark/wire/frames.py` or `wire/frames.py`: the file or folder exists, and in it the test
-  that follows ``::``;
+* paths in Markdown files, such as `bookspark/store/wire/frames.py` or `wire/frames.py`: the file or folder exists, and in it the
+  test that follows ``::``;
 * dotted names that begin with ``bookspark.``: the module exists, and what is named in it;
 * in docstrings and comments, ``shelf.module`` and ``module.name`` where the first or second word is a module's name;
 * in code spans of documents, docstrings and comments, names with an underscore: the code has such a name;

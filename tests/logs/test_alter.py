@@ -11,16 +11,16 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
-from bookspark.cli.main import command_line
-from bookspark.client import BookKeeper, LedgerHandle
 from bookspark.errors import ConfigurationError, InvalidArgumentError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, LogRegistry, commits, create_log, open_log, producer_ledgers
 from bookspark.logs.chain.registry import KIND
+from bookspark.operations.cli.main import command_line
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata
 from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.protocol.logs.retention import Retention
+from bookspark.store.client import BookKeeper, LedgerHandle
 from tests.awaiting import SECONDS_MAX, await_that
 
 SECONDS = SECONDS_MAX

@@ -11,9 +11,9 @@ import pytest
 from bookspark.errors import MetadataStoreError
 from bookspark.logs import LogRegistry
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 
 
 class _KilledError(MetadataStoreError):

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.many_writers.accounts import appends
-from tests.many_writers.append_history import Append, Outcome, check
+from tests.system.many_writers.accounts import appends
+from tests.system.many_writers.append_history import Append, Outcome, check
 
 APPENDED, REFUSED, UNKNOWN = Outcome.APPENDED, Outcome.REFUSED, Outcome.UNKNOWN
 

@@ -10,10 +10,10 @@ from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, delete_lo
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import BLOCKS, ENDED, KIND, POSITIONS
 from bookspark.logs.lane_ending import end_lane
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.lanes import lane_name
 from bookspark.protocol.logs.log_record import NoSuchLogError
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 OTHERS = "orders.new", "order"

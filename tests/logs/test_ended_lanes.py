@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalCluster
 from bookspark.logs import (
@@ -29,14 +28,15 @@ from bookspark.logs.feeds import log_feed
 from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.logs.lane_ending import end_idle_lanes, end_lane
 from bookspark.logs.readers.lag import readers_of
-from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.logs import ended_lanes
 from bookspark.protocol.logs.lanes import service_writer
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import LogTakenOverError
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.awaiting import SECONDS_MAX, await_that
-from tests.cli.conftest import Run, bookspark  # noqa: F401
+from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 

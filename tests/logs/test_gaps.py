@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, DataLossError, NoSuchEntryError, ReadError
 from bookspark.local import LocalCluster
 from bookspark.logs import (
@@ -30,11 +29,12 @@ from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.feeds.gaps import Gap, GapKind, joined, rows_and_gaps
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.rows.splits import Piece
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.lanes import lane_name
 from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 from tests.stories import seeds
 

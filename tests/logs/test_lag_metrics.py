@@ -12,10 +12,10 @@ import prometheus_client
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, create_log, open_log
-from bookspark.metrics.tables import LOG_READERS
+from bookspark.store.client import BookKeeper
+from bookspark.support.metrics.tables import LOG_READERS
 from tests.awaiting import SECONDS_MAX, await_that, time_passes
 from tests.clocks import keep_steady
 

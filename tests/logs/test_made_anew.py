@@ -20,10 +20,10 @@ from bookspark.logs.chain.maintenance import collect_orphans, collect_recent_orp
 from bookspark.logs.chain.registry import POSITIONS, LogRegistry
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.lane_ending import end_lane
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, writer_of
 from bookspark.protocol.logs.log_record import AnotherQueryError, LogChangedError, LogRecord, LogTakenOverError
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.logs.test_deletion import write_log
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 

@@ -12,7 +12,6 @@ from random import Random
 import pyarrow
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, ConfigurationError, InvalidArgumentError, NoSuchLedgerError
 from bookspark.local import LocalCluster
 from bookspark.logs import (
@@ -37,6 +36,7 @@ from bookspark.logs.readers.lag import readers_of
 from bookspark.logs.rows.stamped_rows import split_stamps
 from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.log_options import Compression, LogOptions
+from bookspark.store.client import BookKeeper
 from tests.awaiting import await_that
 
 SECONDS = 60

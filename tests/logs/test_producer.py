@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import (
     ConfigurationError,
     DataLossError,
@@ -42,6 +41,7 @@ from bookspark.logs.chain.registry import POSITIONS
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogTakenOverError, NoSuchLogError
+from bookspark.store.client import BookKeeper
 from tests.awaiting import SECONDS_MAX, await_that
 
 SECONDS = SECONDS_MAX

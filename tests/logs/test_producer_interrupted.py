@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from bookspark.client.writing import sole_appender
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, Producer, RowPosition, create_log, producer_ledgers, turns
 from bookspark.logs import appended as appended_module
 from bookspark.logs import producer as producer_module
+from bookspark.store.client.writing import sole_appender
 from tests.awaiting import await_that
 from tests.interrupting import interrupted
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, RowReader
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.store.client import BookKeeper
 from tests.logs.test_gaps import DamagedBookKeeper, DamagedReader
 
 _COMMITS = 120

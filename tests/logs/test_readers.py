@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import MetadataStoreError, UnauthorizedAccessError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, LogRegistry, create_log, delete_log, truncate_log
@@ -24,15 +23,16 @@ from bookspark.logs.chain.registry import READERS
 from bookspark.logs.readers import lag, registration
 from bookspark.logs.readers.lag import ReaderLag, readers_of
 from bookspark.logs.readers.records import records_of, update
-from bookspark.metadata.store import MetadataStore
+from bookspark.operations.why.answers import BEHIND_SECONDS, why_behind
+from bookspark.operations.why.facts import Facts, LaneFacts, LogFacts
+from bookspark.operations.why.gathering import gather_log
 from bookspark.protocol.logs.reader_record import STALE_MS, ReaderKind, ReaderRecord, ReaderState
-from bookspark.why.answers import BEHIND_SECONDS, why_behind
-from bookspark.why.facts import Facts, LaneFacts, LogFacts
-from bookspark.why.gathering import gather_log
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.store import MetadataStore
 from tests.awaiting import await_that
-from tests.cli.conftest import Run, bookspark  # noqa: F401
 from tests.clocks import keep_steady
-from tests.why.kit import check_command, facts
+from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
+from tests.operations.why.kit import check_command, facts
 
 _DIES = """
 import sys

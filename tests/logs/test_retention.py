@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import DataLossError, InvalidArgumentError, UnauthorizedAccessError
 from bookspark.local import LocalCluster
 from bookspark.logs import Gap, GapKind, Log, LogRegistry, create_log, delete_log, open_log, truncate_expired
@@ -17,9 +16,10 @@ from bookspark.logs.chain.registry import RETENTION
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.protocol.logs.retention import Retention
+from bookspark.store.client import BookKeeper
 from tests.awaiting import SECONDS_MAX, await_that
-from tests.cli.conftest import Run, bookspark  # noqa: F401
 from tests.clocks import keep_steady
+from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 
 VALUE = b"0123456789"
 

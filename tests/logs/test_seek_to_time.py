@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from bookspark.client import BookKeeper
-from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.errors import DataLossError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, Producer, create_log, delete_log, producer_ledgers, truncate_log
@@ -24,9 +22,11 @@ from bookspark.logs.chain import commit_times
 from bookspark.logs.chain.registry import KIND
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.row_reader import RowReader
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.logs.lanes import lane_name
 from bookspark.protocol.logs.log_record import NoSuchLogError
+from bookspark.store.client import BookKeeper
+from bookspark.store.client.reading.read_handle import ReadHandle
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.stories import seeds
 
 BEGUN_MS = 1_700_000_000_000

@@ -25,8 +25,8 @@ from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.producer import Producer
 from bookspark.logs.readers import lane_share
 from bookspark.logs.row_reader import LogRow, RowReader
-from bookspark.metadata.records.documents import read_struct
 from bookspark.protocol.logs.lanes import ended_before, rows_before
+from bookspark.store.metadata.records.documents import read_struct
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.logs.test_producer_faults import Cluster
 from tests.spark.memory_bookkeeper import MemoryBookKeeper

@@ -121,7 +121,7 @@ class Reached:
 
         def rank(module: str) -> tuple[bool, int, float]:
             words = set(re.split(r"[/_.]", module))
-            return "tests/acceptance" in module, -len(near & words), self._seconds.get(module, 60.0)
+            return "tests/system/acceptance" in module, -len(near & words), self._seconds.get(module, 60.0)
 
         ids = [test for module in sorted(modules, key=rank) for test in sorted(modules[module])]
         others = sorted(set(processes) - set(modules), key=rank)

@@ -32,6 +32,7 @@ from bookspark.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
+from bookspark.lab.simulation.values import clone, freeze
 from bookspark.protocol.bookie import lease
 from bookspark.protocol.bookie.lease import Lease, LeaseState
 from bookspark.protocol.ledger import actions as act
@@ -52,7 +53,6 @@ from bookspark.protocol.writing import writer_events as ev
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_state import State
-from bookspark.simulation.values import clone, freeze
 from tests.protocol.ledger_pair import Bookie, answer_to
 from tests.protocol.ledgers import metadata
 

@@ -1,6 +1,6 @@
 """Random schedules over the real machines, every mode: what may never happen is looked for after each step.
 
-A small companion of ``bookspark.simulation``, which goes deeper; this one has ensemble changes, crashes, lost answers and several
+A small companion of ``bookspark.lab.simulation``, which goes deeper; here are ensemble changes, crashes, lost answers and several
 recoverers in a few seconds, and prints the seed. ``SCHEDULES`` in the environment multiplies the number of seeds.
 """
 

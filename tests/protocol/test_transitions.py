@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from bookspark.errors import LedgerClosedError, MetadataStoreError, NotEnoughBookiesError
+from bookspark.lab.simulation.search.exhaustive import Exhaustive
+from bookspark.lab.simulation.simulation_options import SimulationOptions
+from bookspark.lab.simulation.values import freeze
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, LedgerType, Replication
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
@@ -16,9 +19,6 @@ from bookspark.protocol.writing import writer_events as ev
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import ANSWERS, TRANSITIONS, LedgerWriter
 from bookspark.protocol.writing.writer_state import Asked, State
-from bookspark.simulation.search.exhaustive import Exhaustive
-from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.values import freeze
 from tests.protocol.ledgers import LOST, OK, metadata
 from tests.protocol.transitions_kit import TransitionsKit, event_types
 

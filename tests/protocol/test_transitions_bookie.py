@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bookspark.lab.simulation.values import freeze
 from bookspark.protocol.bookie import lease
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted, LimboNoted
 from bookspark.protocol.bookie.lease import Claim, Drop, End, Lease, LeaseState, Stop, Tick
@@ -12,7 +13,6 @@ from bookspark.protocol.logs.log_offload import Offload, OffloadError
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.repair.lost_bookies import LostBookies
 from bookspark.protocol.repair.underreplication_task import Mark, Reason, new_task
-from bookspark.simulation.values import freeze
 from tests.protocol.event_samples import samples
 from tests.protocol.transitions_kit import TransitionsKit
 

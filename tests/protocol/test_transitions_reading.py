@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookspark.lab.simulation.values import freeze
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
@@ -33,7 +34,6 @@ from bookspark.protocol.reading.range_read import RangeRead, RangeReadPhase
 from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.reading.recovery_phases import RecoveryPhase
-from bookspark.simulation.values import freeze
 from tests.protocol.event_samples import samples
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 from tests.protocol.transitions_kit import TransitionsKit

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bookspark.errors import LedgerRecoveryError
+from bookspark.lab.simulation.values import freeze
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
@@ -28,7 +29,6 @@ from bookspark.protocol.repair.bookie_healing import HealingPhase, HeldListed, L
 from bookspark.protocol.repair.entry_copying import CopyingPhase, EntryCopying
 from bookspark.protocol.repair.ledger_replication import LedgerReplication, ReplicationPhase, WriterWaitedFor
 from bookspark.protocol.repair.replication_plan import Copy
-from bookspark.simulation.values import freeze
 from tests.protocol.event_samples import samples
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 from tests.protocol.transitions_kit import TransitionsKit

@@ -28,8 +28,8 @@ from typing import Any
 import pytest
 
 from bookspark.errors import BookKeeperError
+from bookspark.lab.simulation.values import freeze
 from bookspark.protocol.ledger.transitions import Cell, IllegalEventError
-from bookspark.simulation.values import freeze
 
 
 def event_types(union: Any) -> frozenset[type]:

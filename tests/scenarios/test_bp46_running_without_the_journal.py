@@ -6,11 +6,11 @@ they sync. Each scenario is played twice: without the protection it shows the lo
 
 from __future__ import annotations
 
+from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
+from bookspark.lab.simulation.story import sentence
 from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, answer_absent, answer_last_add_confirmed
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
-from bookspark.simulation.story import sentence
-from tests.simulation.stage import Stage
+from tests.lab.simulation.stage import Stage
 
 DISKS_LOST = SimulationOptions(entries=2, crashes=1, crash_loses=CrashLoses.EVERYTHING, journal_write_data=False)
 UNSYNCED_LOST = SimulationOptions(

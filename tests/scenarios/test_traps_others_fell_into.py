@@ -10,10 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.daemon.directories import write_cookie
-from bookspark.daemon.identity import Identity
 from bookspark.errors import InvalidCookieError, LedgerFencedError, MetadataStoreError
+from bookspark.lab.simulation.simulation_options import SimulationOptions
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.bookie.garbage_collection import Complete, Incomplete, collectable, suspects
@@ -29,9 +27,11 @@ from bookspark.protocol.ledger.responses import (
     UnknownReason,
 )
 from bookspark.protocol.writing.writer import Close, State
-from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.servers.daemon.directories import write_cookie
+from bookspark.servers.daemon.identity import Identity
+from bookspark.store.bookie.bookie_config import BookieConfig
+from tests.lab.simulation.stage import Stage
 from tests.protocol.ledger_pair import LedgerPair
-from tests.simulation.stage import Stage
 
 
 class TestTrap1LacFencingReadsAndRecoveryReadsCarryTheFenceFlag:
@@ -295,7 +295,7 @@ class TestTrap6AFencedLedgerIsNotRecreatedByItsOldWritersAdd:
 
 class TestTrap7PreBootChecksAreWaitedForAndAFailedOneKeepsTheBookieDown:
     """BookKeeper's own boot drops the result of its checks. Here who the bookie is *is* their result, so nothing can go on
-    without it (``tests/cluster/test_local_cluster_daemon.py`` has the refusals of real processes)."""
+    without it (``tests/system/cluster/test_local_cluster_daemon.py`` has the refusals of real processes)."""
 
     def identity(self, directory, instance, read_cookie):
         """What the checks of a boot over this metadata store make of a directory of b1, of cluster ``instance``."""

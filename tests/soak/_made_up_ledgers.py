@@ -15,13 +15,13 @@ from functools import cached_property
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
-from bookspark.client import bookkeeper
-from bookspark.metadata.records.codec import encode_ledger, readable_ledger
-from bookspark.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan
-from bookspark.metadata.records.versioned import Versioned, VersionedLedger
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.spark.connector.data_source import BookSparkDataSource
 from bookspark.spark.connector.source import TableReader
+from bookspark.store.client import bookkeeper
+from bookspark.store.metadata.records.codec import encode_ledger, readable_ledger
+from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan
+from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.soak.console_scale import FIRST, metadata_of
 from tests.soak.snapshot_scale import MADE_UP
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bookspark.local import LocalCluster
-from tests.many_writers.altering import Altering
 from tests.soak._command import main
 from tests.spark.faulty_sink import AFTER_COMMIT, BEFORE_COMMIT
+from tests.system.many_writers.altering import Altering
 
 _PAUSE_SECONDS_MAX = 2.0
 

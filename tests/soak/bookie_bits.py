@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 
-from tests.bookie.flips import Flips
-from tests.bookie.rewritten_flips import RewrittenFlips
-from tests.bookie.stepped import without_threads
 from tests.soak._command import main
+from tests.store.bookie.flips import Flips
+from tests.store.bookie.rewritten_flips import RewrittenFlips
+from tests.store.bookie.stepped import without_threads
 
 
 def run(rounds: int, first: int = 0) -> Mapping[str, int]:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from bookspark.testing.power_cuts import LOSSES, Loss, drawn
-from tests.bookie.crashes import Crashes, acked_before_the_sync, add_fence_confirm
-from tests.bookie.kit import config
-from tests.bookie.stepped import Stepped, without_threads
-from tests.bookie.test_every_crash_reclaiming import rewrite_collect_and_compact
 from tests.soak._command import main
+from tests.store.bookie.crashes import Crashes, acked_before_the_sync, add_fence_confirm
+from tests.store.bookie.kit import config
+from tests.store.bookie.stepped import Stepped, without_threads
+from tests.store.bookie.test_every_crash_reclaiming import rewrite_collect_and_compact
 
 WORKLOADS: tuple[Callable[[Stepped], None], ...] = (
     add_fence_confirm,

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.bookie.kills import Kills
 from tests.soak._command import main
+from tests.store.bookie.kills import Kills
 
 
 def run(rounds: int) -> Mapping[str, int]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.bookie.stepped import without_threads
-from tests.bookie.test_storage_model import StorageModel
 from tests.soak._command import main
+from tests.store.bookie.stepped import without_threads
+from tests.store.bookie.test_storage_model import StorageModel
 
 
 def run(rounds: int) -> Mapping[str, int]:

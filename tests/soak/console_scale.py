@@ -27,16 +27,16 @@ import pyarrow
 from kazoo.client import KazooClient
 from kazoo.interfaces import IAsyncResult
 
-from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log, open_log
-from bookspark.metadata.records.codec import encode_ledger
-from bookspark.metadata.zookeeper import embedded
-from bookspark.metadata.zookeeper.layout import Layout, parse_address
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.spark.snapshots.snapshot import ROWS_PER_FILE
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.records.codec import encode_ledger
+from bookspark.store.metadata.zookeeper import embedded
+from bookspark.store.metadata.zookeeper.layout import Layout, parse_address
 from tests.awaiting import time_passes
-from tests.console import snapshots
+from tests.operations.console import snapshots
 from tests.soak._command import main
 
 FIRST = 1_000

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bookspark import BookKeeper
-from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
-from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.local import LocalCluster
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
+from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.store.autorecovery.worker import ReplicationWorker
 from tests.awaiting import await_that
-from tests.cluster.copies import replication_factors
 from tests.soak._command import main
+from tests.system.cluster.copies import replication_factors
 
 _ENTRY = os.urandom(16 << 10)
 _ENTRIES = 4096

@@ -1,5 +1,5 @@
-"""An hour of steady appends in simulated time (``tests/bookie/steady_load.py``): what collection and rewriting make of the disk's
-use.
+"""An hour of steady appends in simulated time (``tests/store/bookie/steady_load.py``): the disk's use under collection and
+rewriting.
 
 96 MiB a second, half of it deleted after a minute; the other half after ten minutes, and never. Both times no pass may take long,
 and what is not live may not grow.
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.bookie.steady_load import SteadyLoad
-from tests.bookie.stepped import without_threads
 from tests.soak._command import main
+from tests.store.bookie.steady_load import SteadyLoad
+from tests.store.bookie.stepped import without_threads
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _FOR_EVER = 1e9

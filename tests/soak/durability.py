@@ -16,16 +16,16 @@ from itertools import product
 from random import Random
 
 from bookspark import BookKeeper, LedgerType
-from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.errors import BookKeeperError
 from bookspark.local import LocalBookie
 from bookspark.protocol.ledger.ledger_metadata import Replication
+from bookspark.store.client.writing.ledger_handle import LedgerHandle
 from bookspark.testing import FaultyCluster
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, read_whole
 from bookspark.testing.history import Event, EventKind, History
 from bookspark.testing.recorded import RecordedWriter
-from tests.cluster.copies import cut_power, replication_factors, start_all
 from tests.soak._command import main
+from tests.system.cluster.copies import cut_power, replication_factors, start_all
 
 log = logging.getLogger(__name__)
 

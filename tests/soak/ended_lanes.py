@@ -28,11 +28,11 @@ from bookspark.logs import LogAddress, LogRegistry, Producer, RowReader
 from bookspark.logs.chain.lane_index import LaneIndex
 from bookspark.logs.chain.registry import KIND
 from bookspark.logs.lane_ending import end_lane
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
 from bookspark.protocol.logs.ended_lanes import ending, full_block, kept_of, lane_ended, out_of_index
 from bookspark.protocol.logs.lanes import lane_name, new_lane, service_writer, with_lane
 from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
 from tests.soak._command import main
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 

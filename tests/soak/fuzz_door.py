@@ -1,5 +1,5 @@
 """Fuzz the door for BookKeeper's clients, guided by coverage (atheris, which is libFuzzer): requests of both versions, whole and
-damaged, and bytes that are none (``tests/bookkeeper/fuzzing.py``). Rounds are minutes."""
+damaged, and bytes that are none (``tests/servers/bookkeeper/fuzzing.py``). Rounds are minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.soak.fuzz_strangers import fuzz, run
 
 
 def _run(minutes: int) -> Mapping[str, object]:
-    from tests.bookkeeper.fuzzing import seeds
+    from tests.servers.bookkeeper.fuzzing import seeds
 
     return run(minutes, "tests.soak.fuzz_door", seeds())
 

@@ -19,8 +19,8 @@ def _fuzz(corpus: str, rounds: int) -> None:
     """In a process of its own, which the fuzzer ends."""
     import atheris
 
-    with atheris.instrument_imports(include=["bookspark.wire", "tests.wire"]):
-        from tests.wire import fuzzing
+    with atheris.instrument_imports(include=["bookspark.store.wire", "tests.store.wire"]):
+        from tests.store.wire import fuzzing
     reached: Counter[int] = Counter()
 
     def one_input(data: bytes) -> None:
@@ -34,7 +34,7 @@ def _fuzz(corpus: str, rounds: int) -> None:
 
 
 def _run(rounds: int) -> Mapping[str, object]:
-    from tests.wire import fuzzing
+    from tests.store.wire import fuzzing
 
     with tempfile.TemporaryDirectory() as corpus:
         seeds = [b"\x50" + bytes(112), b"\x50\x01\x00\x01" + bytes(109) + b'{"client":"a"}', b"\xa0" + bytes(50)]

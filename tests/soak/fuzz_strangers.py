@@ -1,5 +1,5 @@
 """Fuzz what a stranger's bytes reach, guided by coverage (atheris, which is libFuzzer): HELLO, every kind of request, TLS, and
-records of ZooKeeper (``tests/bookie/fuzzing.py``). Rounds are minutes."""
+records of ZooKeeper (``tests/store/bookie/fuzzing.py``). Rounds are minutes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.soak._command import main
 
 _MEMORY_MB_MAX = 2000
 _FUZZED = [
-    "bookspark.wire",
-    "bookspark.bookie",
-    "bookspark.metadata.records",
+    "bookspark.store.wire",
+    "bookspark.store.bookie",
+    "bookspark.store.metadata.records",
     "bookspark.protocol",
-    "tests.bookie.fuzzing",
+    "tests.store.bookie.fuzzing",
 ]
-_OF_THE_DOOR = ["bookspark.bookkeeper", "tests.bookkeeper.fuzzing"]
+_OF_THE_DOOR = ["bookspark.servers.bookkeeper", "tests.servers.bookkeeper.fuzzing"]
 _SECONDS_A_BOOKIE = 60.0
 """A bookie that was fuzzed for so long has entries of many ledgers; the next one begins empty."""
 
@@ -33,9 +33,9 @@ def fuzz(corpus: str, certificate: str, seconds: int, door: bool = False) -> Non
     import atheris
 
     with atheris.instrument_imports(include=[*_FUZZED, *(_OF_THE_DOOR if door else ())]):
-        from tests.bookie import fuzzing
-        from tests.bookie.fuzzed_bookie import FuzzedBookie
-        from tests.bookkeeper.fuzzing import DoorTarget
+        from tests.servers.bookkeeper.fuzzing import DoorTarget
+        from tests.store.bookie import fuzzing
+        from tests.store.bookie.fuzzed_bookie import FuzzedBookie
     target = DoorTarget if door else fuzzing.Target
     logging.getLogger("bookspark").setLevel(logging.ERROR)
     bookie = FuzzedBookie(certificate, target=target)
@@ -61,7 +61,7 @@ def fuzz(corpus: str, certificate: str, seconds: int, door: bool = False) -> Non
 
 
 def _run(minutes: int) -> Mapping[str, object]:
-    from tests.bookie.fuzzing import seeds
+    from tests.store.bookie.fuzzing import seeds
 
     return run(minutes, "tests.soak.fuzz_strangers", seeds())
 

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.bookie.histories import failure_of, stepped
-from tests.bookie.stories import TROUBLES, drawn_story, shortened
 from tests.soak._command import main
+from tests.store.bookie.histories import failure_of, stepped
+from tests.store.bookie.stories import TROUBLES, drawn_story, shortened
 
 _STORIES_A_TASK = 500
 _STORIES_A_LINE = 5_000

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.local import LocalCluster
+from bookspark.store.client.writing.ledger_handle import LedgerHandle
 from tests.soak._command import main
 
 _ENTRY = b"x" * 1024

@@ -1,4 +1,4 @@
-"""Chaos whose history Porcupine judges beside our own checker (``tests.porcupine``). The number of rounds is that of minutes.
+"""Chaos whose history Porcupine judges beside our own checker (``tests.histories.porcupine``). Rounds are minutes.
 
 Needs Go, and the module github.com/anishathalye/porcupine.
 """
@@ -12,7 +12,7 @@ from random import SystemRandom
 
 from bookspark.testing.chaos import Chaos
 from bookspark.testing.history import Event
-from tests.porcupine.judge import built, judge, of_ledgers
+from tests.histories.porcupine.judge import built, judge, of_ledgers
 from tests.soak._command import main
 
 _SECONDS_MAX = 600.0

@@ -1,8 +1,9 @@
-"""Random schedules of all that works on a log (``tests/logs/schedules``): queries, batch writes, producers, readers, truncations,
-collections and lanes that are ended, over a cluster in memory whose answers get lost, while processes die; and of logs that are
-deleted and made anew, whose rows expire, that are offloaded, that groups of readers read, or whose queries have copies of
-checkpoints and follow one another. The number of rounds is that of schedules, 2,000 if none is given; ``--first`` is the first
-one's seed, ``--kind`` says which kind; all of them in turn, if none is given."""
+"""Random schedules of all that works on a log (``tests/histories/log_schedules``).
+
+Queries, batch writes, producers, readers, truncations, collections and ends of lanes run over a cluster in memory that loses
+answers, while processes die. Logs are deleted and made anew, expire and are offloaded; groups of readers read them; queries have
+copies of checkpoints and follow one another. ROUNDS: schedules, 2,000 by default; ``--first``: the first seed; ``--kind``: one
+kind, else all of them in turn."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-from tests.logs.schedules.run import Kind, run
+from tests.histories.log_schedules.run import Kind, run
 from tests.soak._command import main
 
 

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.many_writers.run import FULL, SHORT, ManyWriters
 from tests.soak._command import main
+from tests.system.many_writers.run import FULL, SHORT, ManyWriters
 
 
 def run(rounds: int, seed: int, short: int) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Short histories of clusters whose bookies and clients are of two versions (``tests.compatibility.mixed_versions``).
+"""Short histories of clusters whose bookies and clients are of two versions (``tests.system.compatibility.mixed_versions``).
 
 A round is a history: one ledger, and a bookie that goes and comes back in either version. A cluster has twenty of them."""
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.compatibility.mixed_versions import MixedCluster, trees
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.soak._command import main
+from tests.system.compatibility.mixed_versions import MixedCluster, trees
 
 _HISTORIES = 20
 

@@ -15,12 +15,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-from bookspark.client import BookKeeper
-from bookspark.console import WebConsole
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log, open_log
-from bookspark.why.gathering import DEADLINES, Gathering
-from bookspark.why.troubles import health_of
+from bookspark.operations.console import WebConsole
+from bookspark.operations.why.gathering import DEADLINES, Gathering
+from bookspark.operations.why.troubles import health_of
+from bookspark.store.client import BookKeeper
 from tests.soak._command import main
 
 _LOOK_SECONDS = 2.0

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from bookspark.simulation.search.coverage import Pair, all_pairs, met_pairs
-from bookspark.simulation.search.drawn_options import option_word
-from bookspark.simulation.search.random_schedules import BLOCK, RandomSchedules
-from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.lab.simulation.search.coverage import Pair, all_pairs, met_pairs
+from bookspark.lab.simulation.search.drawn_options import option_word
+from bookspark.lab.simulation.search.random_schedules import BLOCK, RandomSchedules
+from bookspark.lab.simulation.simulation_options import SimulationOptions
 from tests.soak._command import main
 
 _RARE = 0.01

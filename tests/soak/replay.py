@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import SystemRandom
 
-from bookspark.decisions.recorder import end_recording
-from bookspark.replay.run import Replay
+from bookspark.lab.replay.run import Replay
+from bookspark.store.decisions.recorder import end_recording
 from bookspark.testing.chaos import Chaos
 from tests.soak._command import main
 

@@ -23,14 +23,14 @@ from random import Random
 import msgspec
 
 from bookspark import BookKeeper, LedgerMetadata
-from bookspark.bookie.disk.entry_log import LOGS
-from bookspark.client.inspection.copies import Unreadable, copies_on
 from bookspark.errors import BookKeeperError
 from bookspark.local import LocalBookie, LocalCluster
-from bookspark.wire.entry_batch import EntryBatch
+from bookspark.store.bookie.disk.entry_log import LOGS
+from bookspark.store.client.inspection.copies import Unreadable, copies_on
+from bookspark.store.wire.entry_batch import EntryBatch
 from tests.awaiting import await_that
-from tests.cluster import failing_disk_daemon
 from tests.soak._command import main
+from tests.system.cluster import failing_disk_daemon
 
 log = logging.getLogger(__name__)
 

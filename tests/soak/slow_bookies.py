@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bookspark.client.bookkeeper import BookKeeper
-from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.local import LocalBookie, LocalCluster
+from bookspark.store.client.bookkeeper import BookKeeper
+from bookspark.store.client.writing.ledger_handle import LedgerHandle
 from tests.soak._command import main
 
 _ENTRY = b"x" * 256

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from bookspark.local import LocalCluster
-from bookspark.metadata.zookeeper import embedded
+from bookspark.store.metadata.zookeeper import embedded
 from tests.soak._command import main
 from tests.soak.console_scale import FIRST, make_records
 

@@ -13,8 +13,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 
-from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.local import LocalCluster
+from bookspark.store.client.writing.ledger_handle import LedgerHandle
 from tests.soak._command import main
 from tests.soak.slow_bookies import resident_bytes
 

@@ -1,5 +1,5 @@
-"""Twenty troubles (``tests/why/twenty.py``), each in a real cluster: do ``bookspark why`` and the console name the cause, after
-how many seconds, does the command that they name work and mend it, and which alert fires?
+"""Twenty troubles (``tests/operations/why/twenty.py``), each in a real cluster: do ``bookspark why`` and the console name the
+cause, after how many seconds, does the command that they name work and mend it, and which alert fires?
 
 The seconds count from the moment when something is broken. ROUNDS: how many of the troubles, from ``--first`` on (1: the first).
 Alerts are tried where ``promtool`` is installed (Debian: prometheus).
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.awaiting import await_that
-from tests.metrics.kit import PROMTOOL, ROOT
+from tests.operations.why.trouble_stage import GONE_SECONDS, Stage
+from tests.operations.why.twenty import TROUBLES, Broken, Trouble
 from tests.soak._command import main
-from tests.why.trouble_stage import GONE_SECONDS, Stage
-from tests.why.twenty import TROUBLES, Broken, Trouble
+from tests.support.metrics.kit import PROMTOOL, ROOT
 
 NAMED_SECONDS_MAX = 10.0
 _SEARCH_SECONDS_MAX = 90.0

@@ -18,9 +18,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.spark.connector.data_source import BookSparkDataSource
 from bookspark.spark.connector.sink import LogStreamWriter
+from bookspark.store.client.writing.ledger_handle import LedgerHandle
 from tests.awaiting import time_passes
 
 BLOWS = "BOOKSPARK_TEST_BLOWS"

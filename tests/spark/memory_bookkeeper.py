@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow
 
-from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.wire.columns import Heads
-from bookspark.wire.digests import master_key
-from bookspark.wire.entry_batch import Entry
+from bookspark.store.client.writing.futures import AppendFuture, Watermark
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.columns import Heads
+from bookspark.store.wire.digests import master_key
+from bookspark.store.wire.entry_batch import Entry
 
 
 class MemoryBookKeeper:

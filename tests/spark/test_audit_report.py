@@ -11,10 +11,10 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from bookspark.snapshot_commits import Snapshot
 from bookspark.spark.audit import Finding, names, show
 from bookspark.spark.audit.report import Point, page
 from bookspark.spark.audit.runner import head_of
+from bookspark.support.snapshot_commits import Snapshot
 
 
 def test_the_page_of_a_cluster_without_confirmed_entries() -> None:

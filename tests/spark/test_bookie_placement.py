@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.daemon.directories import write_cookie
 from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.servers.daemon.directories import write_cookie
 from bookspark.spark.bookies.homes import find_homes, home_directories, home_number, look
 from bookspark.spark.bookies.placement import (
     Claim,

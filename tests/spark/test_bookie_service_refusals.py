@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bookspark.daemon.directories import lock_holder
 from bookspark.errors import BookieError, BookKeeperError, ConfigurationError, MetadataStoreError
+from bookspark.servers.daemon.directories import lock_holder
 from bookspark.spark.bookies.bookie_service import BookieService
 from tests.ports import free_port
 

@@ -10,10 +10,6 @@ from typing import Any
 import pytest
 
 from bookspark.errors import BookieError, MetadataStoreError, NotEnoughBookiesError
-from bookspark.metadata.bookie_homes import BookieHome, note_home
-from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.metadata.records.documents import proven_struct
-from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.spark.bookies import barrier_job
 from bookspark.spark.bookies.barrier_job import BarrierJob, JobSize, TaskFor, root_cause
@@ -36,6 +32,10 @@ from bookspark.spark.bookies.service_records import (
     write_task,
 )
 from bookspark.spark.bookies.slots import Slots
+from bookspark.store.metadata.bookie_homes import BookieHome, note_home
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.metadata.records.documents import proven_struct
+from bookspark.store.metadata.records.versioned import Versioned
 
 
 def job(monkeypatch: pytest.MonkeyPatch, store: Any, attempts: int) -> BarrierJob:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bookspark.daemon.lease_server import Status
-from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.servers.daemon.lease_server import Status
 from bookspark.spark.bookies.bookie_task import Executor, TaskKeeper, TaskSpec, executor_of
 from bookspark.spark.bookies.placement import Claim, Share, Wanted
 from bookspark.spark.bookies.service_records import TaskReport, claim_number, read_claims
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 
 
 def configs(tmp_path, **options):

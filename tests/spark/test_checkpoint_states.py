@@ -1,4 +1,4 @@
-"""The sink against Spark checkpoints in every state, without Spark; tests/acceptance/test_checkpoint_matrix.py is on Spark."""
+"""The sink against Spark checkpoints in every state, without Spark (tests/system/acceptance/test_checkpoint_matrix.py has it)."""
 
 from __future__ import annotations
 

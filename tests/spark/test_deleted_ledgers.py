@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, create_log, delete_log, truncate_log
 from bookspark.logs.lane_ending import end_lane
 from bookspark.spark.audit.runner import run_over
 from bookspark.spark.connector.data_source import register
+from bookspark.store.client import BookKeeper
 from tests.spark.made_up_cluster import A, B, C, Cluster, select
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark]

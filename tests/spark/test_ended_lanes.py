@@ -15,11 +15,11 @@ from bookspark.logs.chain import compaction, lane_choice
 from bookspark.logs.feeds.log_feed import Limit, Offset
 from bookspark.logs.feeds.times import Times
 from bookspark.logs.lane_ending import end_lane
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs import ended_lanes
 from bookspark.protocol.logs.lanes import ended_before, lane_of
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.spark.connector import sink
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.spark.stand_in_spark import StandInSpark
 from tests.spark.test_lanes import STEPS, Story, Writer, engine, feed, query_of, read, registry, values  # noqa: F401
 from tests.stories import seeds

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
 from bookspark.logs import (
     LogAddress,
@@ -34,6 +33,7 @@ from bookspark.spark.connector.sink import LogWriter, RangesWritten
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
+from bookspark.store.client import BookKeeper
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 from tests.spark.memory_stream import memory_stream
 

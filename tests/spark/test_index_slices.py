@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow
 import pytest
 
-from bookspark.client.inspection import bookie_questions
-from bookspark.client.inspection.bookie_questions import RANGE_COLUMNS, range_batches
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.spark.tables import contents
 from bookspark.spark.tables.contents import ENTRY_LOGS, INDEX_RANGES
-from bookspark.wire.header import Header, Kind
-from bookspark.wire.messages import Ranges
+from bookspark.store.client.inspection import bookie_questions
+from bookspark.store.client.inspection.bookie_questions import RANGE_COLUMNS, range_batches
+from bookspark.store.wire.header import Header, Kind
+from bookspark.store.wire.messages import Ranges
 
 ROWS = [
     (ledger_id, 10 * n, 10 * n + 9, 1 + (ledger_id + n) % 3, 400 + 1000 * ledger_id + 100 * (n // 2), 100)

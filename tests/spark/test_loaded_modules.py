@@ -11,9 +11,9 @@ import pytest
 from tests.awaiting import SECONDS_MAX
 
 _NOT_NEEDED = (
-    "bookspark.autorecovery",
-    "bookspark.bookie",
-    "bookspark.daemon",
+    "bookspark.store.autorecovery",
+    "bookspark.store.bookie",
+    "bookspark.servers.daemon",
     "bookspark.logs.log",
     "bookspark.logs.producer",
     "bookspark.logs.row_reader",

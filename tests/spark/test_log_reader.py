@@ -13,7 +13,7 @@ from bookspark.logs.chain import committer, compaction
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.wire.entry_batch import Entry
+from bookspark.store.wire.entry_batch import Entry
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 

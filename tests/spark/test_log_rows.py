@@ -25,7 +25,7 @@ from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.rows import arrow_rows
 from bookspark.spark.rows.row_format import arrow_schema, columns_of
 from bookspark.spark.rows.rows import row_decoder, row_encoder
-from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
+from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 LEDGER = 7

@@ -13,7 +13,6 @@ import pyarrow
 import pytest
 from pyspark.sql.types import StructType
 
-from bookspark.client import BookKeeper
 from bookspark.errors import ConfigurationError, DataLossError
 from bookspark.logs import commits, truncate_log
 from bookspark.logs.chain import committer, compaction
@@ -24,13 +23,14 @@ from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.feeds.times import RowTimes, Times, time_ms, times_of_lanes
 from bookspark.logs.rows.splits import Piece, TimedRows, positioned, split
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.logs.commits import Commit
 from bookspark.spark.connector import source
 from bookspark.spark.connector.source import EntryReader
 from bookspark.spark.frames import _of_lane
 from bookspark.spark.options.source_options import SourceOptions
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 from tests.spark.memory_stream import memory_stream
 from tests.spark.test_feeds import ROWS, Log, made_anew

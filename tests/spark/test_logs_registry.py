@@ -15,10 +15,10 @@ from bookspark.logs.chain.codec import (
     encode_header,
     encode_record,
 )
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import LogExistsError, LogRecord, NoSuchLogError
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 
 
 @pytest.fixture

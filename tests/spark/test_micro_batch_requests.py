@@ -15,18 +15,18 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
 
-from bookspark.client.network.connections import Connections
 from bookspark.local import LocalCluster
 from bookspark.logs.chain import committer
 from bookspark.logs.rows import data_ledgers
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.spark import process_client
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.data_source import BookSparkDataSource
 from bookspark.spark.connector.query_place import QueryPlace
 from bookspark.spark.connector.source import EntryStreamReader, schema_of
 from bookspark.spark.options.source_options import SourceOptions
-from bookspark.wire.header import Kind
+from bookspark.store.client.network.connections import Connections
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.store.wire.header import Kind
 
 _STORE = ("read_ledger", "read_ledgers", "write_ledger", "create_ledger", "watch_ledger", "bookies")
 _RECORDS = ("read_record", "write_record", "watch_record", "list_records", "delete_record")

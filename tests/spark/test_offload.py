@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from bookspark.client import BookKeeper
 from bookspark.errors import DataLossError
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, commits, open_log
@@ -26,8 +25,9 @@ from bookspark.spark.offload import offloading as module
 from bookspark.spark.process_client import client, kept_client
 from bookspark.spark.rows import arrow_rows
 from bookspark.spark.tables.system_tables import system_table
+from bookspark.store.client import BookKeeper
 from tests.awaiting import await_that
-from tests.cli.conftest import Run, bookspark  # noqa: F401
+from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,8 +231,8 @@ def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_
 def test_ended_between_any_two_steps_it_is_followed_by_one_that_goes_on(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each of four moments, and then a run that finishes: each finds what those before it did. ``tests/acceptance`` has one
-    that is killed."""
+    """At each of four moments, and then a run that finishes: each finds what those before it did. ``tests/system/acceptance``
+    has a killed one."""
 
     def died(*_: object) -> None:
         raise Died

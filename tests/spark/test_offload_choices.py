@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 import pyarrow
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, LedgerFencedError
 from bookspark.logs import delete_log
 from bookspark.logs.chain.codec import encode_record
@@ -22,7 +21,8 @@ from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.offload import proof
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.offloading import _Run, place_of
-from bookspark.wire.digests import master_key
+from bookspark.store.client import BookKeeper
+from bookspark.store.wire.digests import master_key
 from tests.clocks import keep_steady
 from tests.spark.test_feeds import ROWS, Log
 from tests.spark.test_offload_table import SCHEMA, Table

@@ -11,14 +11,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from bookspark.client import BookKeeper
 from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs import LogRegistry
 from bookspark.logs.rows.splits import Piece
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.lanes import service_writer
 from bookspark.spark.offload.offloaded import offloaded_rows, rows_of
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 SCHEMA = StructType([StructField("value", StringType()), StructField("position", LongType())])

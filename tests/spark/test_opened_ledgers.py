@@ -11,13 +11,13 @@ from typing import Any, cast
 import pyarrow
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.logs.rows.splits import Piece
 from bookspark.logs.rows.value_rows import ValueDecoder
 from bookspark.spark.offload import opened_ledgers
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.rows.gathered import LARGE_BYTES, LARGE_ROWS, gathered
+from bookspark.store.client import BookKeeper
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 OPTIONS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "password": b""}

@@ -10,8 +10,8 @@ from tests.awaiting import SECONDS_MAX
 
 _WORKER = """
 import gc
-import bookspark.client
-bookspark.client.BookKeeper = lambda zookeeper, **options: object()
+import bookspark.store.client
+bookspark.store.client.BookKeeper = lambda zookeeper, **options: object()
 from bookspark.spark.process_client import client
 first = client("one:1")
 frozen = gc.get_freeze_count()

@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
 from bookspark.logs.readers import lag
 from bookspark.logs.readers.lag import ReaderLag, readers_of
 from bookspark.protocol.logs.reader_record import STALE_MS, ReaderKind, ReaderState
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.connector.query_place import _name_in
+from bookspark.store.client import BookKeeper
 from tests.awaiting import await_that
 from tests.spark.test_stream_source import write
 

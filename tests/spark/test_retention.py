@@ -15,10 +15,10 @@ from bookspark.errors import ConfigurationError, DataLossError, MetadataStoreErr
 from bookspark.logs import LogRegistry, collect_orphans, commits, truncate_expired
 from bookspark.logs.chain import committer as committers
 from bookspark.logs.chain import compaction
-from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.protocol.logs.retention import Retention
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.clocks import keep_steady
 from tests.spark.stand_in_spark import StandInSpark
 from tests.spark.test_ended_lanes import EndingStory

@@ -32,7 +32,7 @@ print("off loopback:", listening_off_loopback(os.getpid()))
 @pytest.mark.spark
 def test_nothing_of_a_session_on_this_host_can_be_reached_from_another(tmp_path: Path) -> None:
     """The benchmarks' sessions, too: they listened on the address of the host's name. (With executors, the job of the README is
-    looked at in ``tests/acceptance``.)"""
+    looked at in ``tests/system/acceptance``.)"""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(tmp_path)}
     del environment["SPARK_LOCAL_IP"]
     done = subprocess.run(

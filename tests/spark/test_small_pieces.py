@@ -13,7 +13,6 @@ import pyarrow
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from bookspark.client import BookKeeper
 from bookspark.errors import NoSuchEntryError
 from bookspark.logs.rows.encodings import RowDecoder
 from bookspark.logs.rows.splits import Piece
@@ -23,6 +22,7 @@ from bookspark.spark.offload import small_pieces
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.offload.small_pieces import SmallPieces
 from bookspark.spark.rows.arrow_rows import ArrowDecoder, ArrowEncoder
+from bookspark.store.client import BookKeeper
 from tests.spark.test_opened_ledgers import _BookKeeper, _expected
 from tests.stories import seeds
 

@@ -11,9 +11,9 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from bookspark.errors import BookKeeperError, ConfigurationError
-from bookspark.snapshot_commits import LAST, Commit, kept
 from bookspark.spark import snapshots
 from bookspark.spark.snapshots.retention import _dispensable, _older_than, write_every
+from bookspark.support.snapshot_commits import LAST, Commit, kept
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

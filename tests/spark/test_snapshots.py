@@ -1,4 +1,4 @@
-"""The system tables live, the files of snapshots, and wrong words. What audits find is told in ``tests/acceptance``."""
+"""The system tables live, the files of snapshots, and wrong words. What audits find is told in ``tests/system/acceptance``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bookspark.client import BookKeeper
-from bookspark.client.inspection.copies import Unreadable, copies_on
-from bookspark.console.past.deltas import Deltas
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalCluster
+from bookspark.operations.console.past.deltas import Deltas
 from bookspark.spark import audit, snapshots
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.snapshots import snapshot
 from bookspark.spark.snapshots.retention import remove_files
 from bookspark.spark.snapshots.snapshot import GLOB_LOGGER
 from bookspark.spark.tables.system_tables import system_table
+from bookspark.store.client import BookKeeper
+from bookspark.store.client.inspection.copies import Unreadable, copies_on
 from tests.spark.audited import write_label
 from tests.surgery import turn_a_bit
 
@@ -60,7 +60,7 @@ def test_the_tables_of_a_snapshot_are_of_one_reading_of_the_records(
     spark: SparkSession, bookkeeper: BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each table read them again: a ledger that changed in between was left to the next snapshot by all audits. (The other tables
-    of a snapshot are in those of ``tests/acceptance``.)"""
+    of a snapshot are in those of ``tests/system/acceptance``.)"""
     monkeypatch.setattr(snapshot, "written", lambda checksums: ["ledgers", "fragments", snapshots.LAST])
     ledger = bookkeeper.create_ledger(ack_quorum=3)
     ledger.append_batch([b"entry"] * 10)
@@ -118,7 +118,7 @@ def test_system_tables_are_live(spark: SparkSession, cluster: LocalCluster, book
 def test_a_copy_that_rotted_is_damaged_and_missing_in_the_tables_once_it_was_read(
     cluster: LocalCluster, bookkeeper: BookKeeper
 ) -> None:
-    """It counted as held for ever, as the index of its bookie listed it. (``tests/acceptance`` has the audits of it.)"""
+    """It counted as held for ever, as the index of its bookie listed it. (``tests/system/acceptance`` has the audits of it.)"""
     with bookkeeper.create_ledger(ack_quorum=3) as ledger:
         for _ in range(3):
             ledger.append_batch([b"entry"] * 10)

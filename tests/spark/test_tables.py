@@ -12,22 +12,22 @@ from typing import Any, cast
 
 import pytest
 
-from bookspark.client import BookKeeper
 from bookspark.errors import BookieError, UnauthorizedAccessError
 from bookspark.logs import LogAddress, LogRegistry, LogRun, delete_log
 from bookspark.logs.chain.committer import Committer
-from bookspark.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan
-from bookspark.metadata.zookeeper.nodes import Nodes
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.spark.snapshots.snapshot import ROWS_PER_FILE, rows_in_file
 from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGER_IDS, LEDGER_RECORDS, LEDGERS, Ids
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.table import LONG, ROWS_PER_BATCH, Rows, SystemTable, once
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan
+from bookspark.store.metadata.zookeeper.nodes import Nodes
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.awaiting import SECONDS_MAX
-from tests.metadata.kit import begun
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
+from tests.store.metadata.kit import begun
 
 LEDGER = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "custom_metadata": {}}
 

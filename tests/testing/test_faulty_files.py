@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bookspark.bookie.disk.file_system import RealFileSystem, read_all, write_all
+from bookspark.store.bookie.disk.file_system import RealFileSystem, read_all, write_all
 from bookspark.testing.faulty_files import FaultyFileSystem, Rule
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookspark.bookie.disk.file_system import RealFileSystem, read_all, replace_file, write_all
+from bookspark.store.bookie.disk.file_system import RealFileSystem, read_all, replace_file, write_all
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import (
     LOSSES,

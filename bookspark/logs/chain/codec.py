@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from bookspark.errors import BookKeeperError
-from bookspark.metadata.records.documents import NOT_DECODED, proven
 from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.log_record import Lane, LogRecord
+from bookspark.store.metadata.records.documents import NOT_DECODED, proven
 
 FORMATS = {"log": 3, "header": 1, "commit": 2}
 """The newest format of each document that is known here."""

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from bookspark.arguments import Password, checked
 from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit, decode_header
 from bookspark.logs.chain.registry import LaneName, LogRegistry
 from bookspark.protocol.logs.commits import START, Commit, CommitHeader, Position
 from bookspark.protocol.logs.lanes import after_of, lane_name, lane_of
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
+from bookspark.support.arguments import Password, checked
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.client.reading.read_handle import ReadHandle
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.client.reading.read_handle import ReadHandle
 
 Found = TypeVar("Found")
 

@@ -33,8 +33,8 @@ from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.log_record import CommitLedger, LinkStart, LogRecord
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.client.reading.read_handle import ReadHandle
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.client.reading.read_handle import ReadHandle
 
 _POINTS_MAX, _DATA_LEDGERS_MAX, _COMMITS_MAX = 1 << 16, 64, 64
 """How many times of one lane are kept, 1 MiB of them, how many ledgers of rows, and how many commits."""

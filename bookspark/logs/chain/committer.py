@@ -35,7 +35,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bookspark.decisions.seam import decided
 from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
@@ -62,9 +61,10 @@ from bookspark.protocol.logs.log_record import (
     LogTakenOverError,
 )
 from bookspark.protocol.logs.replays import Batch, is_committed
+from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper, LedgerHandle
+    from bookspark.store.client import BookKeeper, LedgerHandle
 
 log = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bookspark.decisions.seam import decided
 from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, HEADER_ENTRY, open_commit_ledger, read_header
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogRecord
+from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 CHAIN_MAX = 64
 """A longer chain is compacted."""

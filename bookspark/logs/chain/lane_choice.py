@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.decisions.seam import decided
 from bookspark.errors import MetadataVersionError
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
@@ -29,10 +28,11 @@ from bookspark.protocol.logs.lanes import (
     writer_of,
 )
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
+from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
     from bookspark.logs.chain.log_run import LogAddress
+    from bookspark.store.client import BookKeeper
 
 
 class StreamingQuery(NamedTuple):

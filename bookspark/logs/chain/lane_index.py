@@ -15,11 +15,11 @@ from typing import NamedTuple
 from bookspark.errors import MetadataVersionError
 from bookspark.logs.chain.codec import decode_record, encode_record
 from bookspark.logs.chain.registry import ATTEMPTS_MAX, BLOCKS, ENDED, KIND, EndedBlock, LogRegistry, ended_block
-from bookspark.metadata.records.documents import proven_struct, read_struct
-from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.logs.ended_lanes import Ended, full_block, kept_of, out_of_index
 from bookspark.protocol.logs.lanes import MARK, has_lane, lane_in_index, lane_name, new_lane, with_lane
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
+from bookspark.store.metadata.records.documents import proven_struct, read_struct
+from bookspark.store.metadata.store import MetadataStore
 
 
 class NewLane(NamedTuple):

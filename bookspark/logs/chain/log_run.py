@@ -30,7 +30,7 @@ from bookspark.protocol.logs.log_record import (
 )
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper, LedgerHandle
+    from bookspark.store.client import BookKeeper, LedgerHandle
 
 CLOSE_SECONDS_MAX = 30.0
 """A ledger that can't be closed in this time is left for recovery. A guaranteed one would try for ever while its writer waits."""

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked
-from bookspark.decisions.seam import decided
 from bookspark.errors import (
     BookKeeperError,
     ConfigurationError,
@@ -28,13 +26,15 @@ from bookspark.logs.chain.commit_ledgers import open_commit_ledger, read_commits
 from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_one_lane, check_password
 from bookspark.logs.chain.retention import link_ends
-from bookspark.metadata.records.names import LedgerId
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
 from bookspark.protocol.logs.orphans import epoch_of, is_orphan
+from bookspark.store.decisions.seam import decided
+from bookspark.store.metadata.records.names import LedgerId
+from bookspark.support.arguments import BytesOrNone, Password, WaitSeconds, checked
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
 

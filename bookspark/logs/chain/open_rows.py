@@ -18,7 +18,7 @@ from bookspark.logs.chain.stamps import Stamped, stamp_of
 from bookspark.protocol.logs.commits import EntryRange
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 _BYTES_AT_ONCE, _ROWS_AT_ONCE_MAX = 16384, 32
 _ROW_BYTES = 1024

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
 from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit
 from bookspark.logs.chain.commit_ledgers import (
@@ -42,11 +41,12 @@ from bookspark.logs.chain.time_search import first_at
 from bookspark.protocol.logs.commits import Commit, Position
 from bookspark.protocol.logs.lanes import lane_name, lane_of
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
+from bookspark.support.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.client.reading.read_handle import ReadHandle
-    from bookspark.wire.entry_batch import Entry
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.client.reading.read_handle import ReadHandle
+    from bookspark.store.wire.entry_batch import Entry
 
 AT_THE_END = (1 << 63) - 1
 """The position of a reader that wants the newest commits alone."""

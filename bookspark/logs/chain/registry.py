@@ -17,12 +17,8 @@ from typing import Annotated
 
 import msgspec
 
-from bookspark.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
-from bookspark.decisions.seam import decided
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
 from bookspark.logs.chain.codec import LogFormatError, decode_record, encode_record
-from bookspark.metadata.records.documents import proven_struct, read_struct
-from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.ended_lanes import blocks_of
 from bookspark.protocol.logs.lanes import MARK, lane_name, lane_of
@@ -36,7 +32,11 @@ from bookspark.protocol.logs.log_record import (
     NoSuchLogError,
 )
 from bookspark.protocol.logs.retention import Retention, check_not_offloaded
-from bookspark.wire.digests import master_key
+from bookspark.store.decisions.seam import decided
+from bookspark.store.metadata.records.documents import proven_struct, read_struct
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.wire.digests import master_key
+from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
 
 KIND = "logs"
 ATTEMPTS_MAX = 100

@@ -23,16 +23,16 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bookspark.arguments import Password, checked
-from bookspark.decisions.seam import decided
 from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.commit_ledgers import newest_header, open_commit_ledger, read_header, with_chain
 from bookspark.logs.chain.reader import commits
 from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
+from bookspark.store.decisions.seam import decided
+from bookspark.support.arguments import Password, checked
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from bookspark.errors import BookKeeperError
-from bookspark.wire.columns import Heads, consecutive, repeated
+from bookspark.store.wire.columns import Heads, consecutive, repeated
 
 STAMP_BYTES = 17
 """The length of a stamp without key and headers."""

@@ -14,7 +14,7 @@ from bookspark.logs.chain.commit_times import KnownLedgers, row_at
 from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 _LANES_MAX = 64
 """Of how many lanes that is kept."""

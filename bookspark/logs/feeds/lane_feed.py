@@ -22,7 +22,7 @@ from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 
 _NOWHERE = Position(rows=AT_THE_END)

@@ -37,7 +37,7 @@ from bookspark.protocol.logs.lanes import (
 from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 Offset = dict[str, int]
 """A place in a feed, as Spark keeps it."""

@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.arguments import Password, checked
 from bookspark.errors import BookKeeperError, MetadataStoreError, UnreadableRecordError
 from bookspark.logs.chain.commit_times import time_of
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.chain.registry import POSITIONS, LaneName, LogRegistry, check_password
 from bookspark.logs.readers.records import now_ms, records_of
-from bookspark.metadata.records.documents import read_struct
 from bookspark.protocol.logs.lanes import MARK, ended_before, is_offset, lane_name, lane_of, rows_before
 from bookspark.protocol.logs.reader_record import ReaderKind, ReaderRecord, ReaderState, outdated
+from bookspark.store.metadata.records.documents import read_struct
+from bookspark.support.arguments import Password, checked
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.metadata.store import MetadataStore
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.metadata.store import MetadataStore
 
 
 class ReaderLag(NamedTuple):

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bookspark.logs.readers.lag import ReaderLag, readers_of
-from bookspark.metrics.described import Figures
 from bookspark.protocol.logs.reader_record import ReaderState
+from bookspark.support.metrics.described import Figures
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
     from bookspark.logs.chain.log_run import LogAddress
+    from bookspark.store.client import BookKeeper
 
 
 def lag_figures(bookkeeper: BookKeeper, log: LogAddress) -> tuple[Figures, Mapping[str, str]]:

@@ -24,8 +24,8 @@ from bookspark.logs.readers.records import now_ms
 from bookspark.protocol.logs.lane_shares import moves
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.metadata.documents.sharing import Sharing
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.metadata.documents.sharing import Sharing
 
 LOOK_SECONDS = 1.0
 

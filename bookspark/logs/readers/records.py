@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from bookspark.errors import MetadataVersionError, UnreadableRecordError
 from bookspark.logs.chain.registry import READERS, LogRegistry
-from bookspark.metadata.records.documents import proven_struct, read_struct
-from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.reader_record import ReaderRecord, outdated
+from bookspark.store.metadata.records.documents import proven_struct, read_struct
+from bookspark.store.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from bookspark.logs.chain.registry import READERS
 from bookspark.logs.readers.records import forget_outdated, now_ms, update
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.reader_record import BEAT_MS, ReaderKind, ReaderRecord
-from bookspark.threads import Latch
+from bookspark.support.threads import Latch
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.metadata.store import MetadataStore
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 

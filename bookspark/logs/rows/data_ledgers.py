@@ -30,8 +30,8 @@ from bookspark.protocol.logs.log_record import DATA_ROLE
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client import BookKeeper, LedgerHandle
-    from bookspark.client.writing.futures import AppendFuture
+    from bookspark.store.client import BookKeeper, LedgerHandle
+    from bookspark.store.client.writing.futures import AppendFuture
 
 log = logging.getLogger(__name__)
 

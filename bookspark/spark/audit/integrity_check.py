@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.arguments import BytesOrNone, Name, checked
-from bookspark.client import BookKeeper
-from bookspark.daemon.settings import of_environment
-from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.spark import snapshots
 from bookspark.spark.audit.runner import question
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.store.settings import of_environment
+from bookspark.support.arguments import BytesOrNone, Name, checked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from bookspark.arguments import BytesOrNone, Name, checked
-from bookspark.extras import extra_needed
 from bookspark.spark import snapshots
 from bookspark.spark.audit.runner import Finding, cell, left_out, question
+from bookspark.support.arguments import BytesOrNone, Name, checked
+from bookspark.support.extras import extra_needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

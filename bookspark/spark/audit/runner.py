@@ -22,13 +22,13 @@ from importlib.resources import files
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from bookspark.arguments import AtLeastOne, BytesOrNone, Name, check_names, checked
-from bookspark.client.client_config import client_config
-from bookspark.daemon.settings import of_environment
 from bookspark.errors import ConfigurationError
 from bookspark.spark import snapshots
 from bookspark.spark.session import with_settings
 from bookspark.spark.tables.system_tables import TABLES
+from bookspark.store.client.client_config import client_config
+from bookspark.store.settings import of_environment
+from bookspark.support.arguments import AtLeastOne, BytesOrNone, Name, check_names, checked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

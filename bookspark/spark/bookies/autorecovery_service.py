@@ -36,7 +36,7 @@ class AutorecoveryService:
         ``options``: fields of AutorecoveryConfig; they win over the settings file of the executors (``BOOKSPARK_CONFIG``). Raises
         ConfigurationError if an option is unknown or wrong.
         """
-        from bookspark.autorecovery.autorecovery_config import autorecovery_config
+        from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
 
         # A wrong option is an error here, and not in each task.
         autorecovery_config(**options)
@@ -77,10 +77,10 @@ def _executors(context: Any) -> int:
 
 def _recover(zookeeper: str, options: dict[str, Any], _rows: Iterable[Any]) -> None:
     """The body of a task. It works until Spark ends this process, or until the parent process has ended."""
-    from bookspark.autorecovery.autorecovery_config import autorecovery_config
-    from bookspark.autorecovery.process import Autorecovery
-    from bookspark.client import BookKeeper
-    from bookspark.daemon.settings import of_environment
+    from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
+    from bookspark.store.autorecovery.process import Autorecovery
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.settings import of_environment
 
     config = autorecovery_config(**of_environment("autorecovery") | options)
     parent, nobody_sets_it = os.getppid(), threading.Event()

@@ -30,7 +30,6 @@ from typing import Any
 from pyspark import InheritableThread
 
 from bookspark.errors import BookKeeperError
-from bookspark.metadata.store import MetadataStore
 from bookspark.spark.bookies.bookie_task import TaskSpec, look_after_bookies
 from bookspark.spark.bookies.coverage import Coverage
 from bookspark.spark.bookies.placement import Missing, Wanted, out_of_reach, tasks_wanted, worth_another_attempt
@@ -43,6 +42,7 @@ from bookspark.spark.bookies.service_records import (
     read_wanted,
 )
 from bookspark.spark.bookies.slots import executors_of, slots_of
+from bookspark.store.metadata.store import MetadataStore
 
 FAILURES_MAX = 3
 """After this number of consecutive failures of the job, or of a bookie, nobody waits any longer."""

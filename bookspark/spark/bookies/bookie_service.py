@@ -30,14 +30,9 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-from bookspark.arguments import AtLeastOne, WaitSeconds, check_names, checks_arguments
-from bookspark.bookie.bookie_config import BookieConfig, bookie_config
-from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError
-from bookspark.daemon.lease_server import SERVING
 from bookspark.errors import BookieError, BookKeeperError, ConfigurationError
-from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from bookspark.metadata.zookeeper.layout import ConnectionString, LedgerManager
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.servers.daemon.lease_client import LeaseConnection, LeaseLostError
+from bookspark.servers.daemon.lease_server import SERVING
 from bookspark.spark.bookies.barrier_job import FAILURES_MAX, BarrierJob, JobSize, TaskFor
 from bookspark.spark.bookies.bookie_task import TaskSpec
 from bookspark.spark.bookies.homes import find_homes, home_directories
@@ -52,6 +47,11 @@ from bookspark.spark.bookies.service_records import (
     write_service,
 )
 from bookspark.spark.bookies.slots import Need, await_slots
+from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.layout import ConnectionString, LedgerManager
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.support.arguments import AtLeastOne, WaitSeconds, check_names, checks_arguments
 
 EMBEDDED = "embedded"
 """The value of ``zookeeper`` for a ZooKeeper that the service starts and stops itself."""

@@ -28,13 +28,10 @@ from typing import Any, NamedTuple
 import msgspec
 import psutil
 
-from bookspark.bookie.bookie_config import BookieConfig, bookie_config
-from bookspark.daemon.launch import STOP_SECONDS, Bookie, adopt_or_start, last_words
-from bookspark.daemon.lease_client import LeaseRefusedError
-from bookspark.daemon.lease_server import SERVING, STOPPING, Status
 from bookspark.errors import BookieError, BookKeeperError, MetadataStoreError
-from bookspark.metadata.store import MetadataStore
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.servers.daemon.launch import STOP_SECONDS, Bookie, adopt_or_start, last_words
+from bookspark.servers.daemon.lease_client import LeaseRefusedError
+from bookspark.servers.daemon.lease_server import SERVING, STOPPING, Status
 from bookspark.spark.bookies.homes import home_directories, look
 from bookspark.spark.bookies.placement import Seen, Share, Wanted, divide, retired
 from bookspark.spark.bookies.service_records import (
@@ -46,6 +43,9 @@ from bookspark.spark.bookies.service_records import (
     read_service,
     write_task,
 )
+from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
 SERVED_WELL_SECONDS = 30.0
 """After a bookie has served this long, its failures are counted from 0 again."""

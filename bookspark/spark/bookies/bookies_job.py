@@ -31,13 +31,13 @@ import typer
 from msgspec import Meta
 from pyspark import SparkConf, SparkContext
 
-from bookspark.arguments import check_names, checked
-from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.command_line import COULD_NOT
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.spark.bookies.barrier_job import TaskFor, root_cause
 from bookspark.spark.bookies.bookie_service import EMBEDDED, WAIT_FOR_MISSING_SECONDS, BookieService
 from bookspark.spark.session import SPARK_ERRORS, session
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.support.arguments import check_names, checked
+from bookspark.support.command_line import COULD_NOT
 
 _LOOK_SECONDS = 0.5
 

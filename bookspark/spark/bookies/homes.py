@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Sequence
 
-from bookspark.daemon.directories import has_cookie, read_cookie
 from bookspark.errors import InvalidCookieError
 from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.servers.daemon.directories import has_cookie, read_cookie
 from bookspark.spark.bookies.placement import Found
 
 _HOME = re.compile(r"bookie-(\d+)")

@@ -21,11 +21,11 @@ from typing import TypeVar
 import msgspec
 
 from bookspark.errors import MetadataVersionError, UnreadableRecordError
-from bookspark.metadata.bookie_homes import read_home
-from bookspark.metadata.records.documents import learn, proven_struct, read_struct
-from bookspark.metadata.store import MetadataStore
 from bookspark.spark.bookies.homes import home_number
 from bookspark.spark.bookies.placement import Claim, Known, Wanted
+from bookspark.store.metadata.bookie_homes import read_home
+from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
+from bookspark.store.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 

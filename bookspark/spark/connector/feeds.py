@@ -33,8 +33,8 @@ from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.client.reading.read_handle import ReadHandle
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.client.reading.read_handle import ReadHandle
 
 
 class Feed(Protocol):

@@ -17,7 +17,7 @@ from bookspark.logs.rows.splits import Piece
 from bookspark.spark.options.source_options import SourceOptions
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 
 def go_on(

@@ -16,9 +16,9 @@ import msgspec
 from bookspark.errors import MetadataVersionError
 from bookspark.logs.chain.registry import STARTS
 from bookspark.logs.feeds.log_feed import Offset
-from bookspark.metadata.records.documents import proven, read_struct
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import client
+from bookspark.store.metadata.records.documents import proven, read_struct
 
 
 class PinnedStart:

@@ -19,7 +19,7 @@ from bookspark.protocol.logs.reader_record import ReaderKind, ReaderRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 _introduced: set[tuple[int, str]] = set()
 """(pid, record) of what this process has told."""

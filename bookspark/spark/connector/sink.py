@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from bookspark.decisions.seam import decided
 from bookspark.errors import BookKeeperError
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.committer import Committer, current_committer
@@ -69,11 +68,12 @@ from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.rows import row_encoder
+from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
 

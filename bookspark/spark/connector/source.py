@@ -77,7 +77,7 @@ from bookspark.spark.where.wanted import Wanted
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 
 def _schema(**columns: tuple[Any, str]) -> StructType:

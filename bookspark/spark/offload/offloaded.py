@@ -27,7 +27,7 @@ from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.metadata.store import MetadataStore
+    from bookspark.store.metadata.store import MetadataStore
 
 
 def rows_of(

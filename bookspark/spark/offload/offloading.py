@@ -31,10 +31,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from bookspark.arguments import Name, PasswordText, WaitSeconds, checked
-from bookspark.client import BookKeeper
-from bookspark.daemon.settings import of_environment
-from bookspark.decisions.seam import decided
 from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.maintenance import recover_ledgers
@@ -42,13 +38,17 @@ from bookspark.logs.chain.reader import commits
 from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
 from bookspark.logs.rows.data_ledgers import RollPolicy
 from bookspark.logs.rows.splits import SizedPiece, positioned
-from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.orphans import epoch_of
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.proof import prove
+from bookspark.store.client import BookKeeper
+from bookspark.store.decisions.seam import decided
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.store.settings import of_environment
+from bookspark.support.arguments import Name, PasswordText, WaitSeconds, checked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

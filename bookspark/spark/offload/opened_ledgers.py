@@ -31,8 +31,8 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client import BookKeeper
-    from bookspark.client.reading.read_handle import ReadHandle
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.client.reading.read_handle import ReadHandle
 
 LEDGERS_MAX = 64
 """How many ledgers are open at once; the one that was read longest ago is forgotten."""

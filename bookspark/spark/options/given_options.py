@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from bookspark.arguments import PasswordText, from_text
-from bookspark.arguments.taken import Misfit, refused
 from bookspark.errors import ConfigurationError
-from bookspark.metadata.zookeeper.layout import ConnectionString
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.support.arguments import PasswordText, from_text
+from bookspark.support.arguments.taken import Misfit, refused
 
 Value = TypeVar("Value")
 

@@ -28,7 +28,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from bookspark.arguments import AtLeastOne, EntryId, Rule
 from bookspark.errors import ConfigurationError
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import LogName
@@ -36,6 +35,7 @@ from bookspark.logs.rows.data_ledgers import RollPolicy
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.spark.options.given_options import SPARK_OPTIONS, GivenOptions, cluster
+from bookspark.support.arguments import AtLeastOne, EntryId, Rule
 
 _AppId = Annotated[str, Rule("a text of 1 to 300 characters", lambda text: 0 < len(text) <= 300)]
 

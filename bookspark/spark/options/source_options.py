@@ -44,11 +44,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bookspark.arguments import AtLeastOne, Rule, from_text
 from bookspark.errors import ConfigurationError
 from bookspark.logs.chain.registry import LaneName, LogName
 from bookspark.logs.feeds.times import Times
-from bookspark.metadata.records.names import LedgerId
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.spark.options.given_options import GivenOptions, cluster
 from bookspark.spark.options.places import (
@@ -62,6 +60,8 @@ from bookspark.spark.options.places import (
     start_in_log,
 )
 from bookspark.spark.where.grammar import Node, parsed
+from bookspark.store.metadata.records.names import LedgerId
+from bookspark.support.arguments import AtLeastOne, Rule, from_text
 
 PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 

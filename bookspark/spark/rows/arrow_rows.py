@@ -18,7 +18,7 @@ from bookspark.logs.rows.statistics import Collected
 from bookspark.protocol.logs.log_options import Compression
 from bookspark.spark.rows.column_bounds import block_of, columns_told
 from bookspark.spark.rows.row_format import arrow_schema
-from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
+from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow

@@ -17,8 +17,8 @@
 
 from __future__ import annotations
 
-from bookspark.snapshot_commits import LAST, UNKNOWN, Commit, Snapshot, kept, location
 from bookspark.spark.snapshots.snapshot import LISTED, ORDER, commits, history, tables, tables_of, write, written
+from bookspark.support.snapshot_commits import LAST, UNKNOWN, Commit, Snapshot, kept, location
 
 __all__ = [
     "LAST",

@@ -27,10 +27,10 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from bookspark.arguments import Name, checked
 from bookspark.errors import BookKeeperError
 from bookspark.spark import snapshots
 from bookspark.spark.session import SPARK_ERRORS, with_settings
+from bookspark.support.arguments import Name, checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -36,15 +36,15 @@ from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from bookspark.arguments import AtLeastOne, BytesOrNone, Name, PasswordText, checked
-from bookspark.client import BookKeeper
-from bookspark.daemon.settings import of_environment
 from bookspark.errors import BookKeeperError, ConfigurationError
-from bookspark.metadata.zookeeper.layout import ConnectionString
-from bookspark.snapshot_commits import LAST, Commit, Label, Snapshot, commit_of, kept, location
 from bookspark.spark.connector.data_source import log_errors_only
 from bookspark.spark.tables.ledgers import LEDGER_RECORDS, LEDGERS, parts_of
 from bookspark.spark.tables.system_tables import TABLES
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.store.settings import of_environment
+from bookspark.support.arguments import AtLeastOne, BytesOrNone, Name, PasswordText, checked
+from bookspark.support.snapshot_commits import LAST, Commit, Label, Snapshot, commit_of, kept, location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,10 +14,10 @@ from bookspark.errors import UnreadableRecordError
 from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, Rows, SystemTable, once
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
-    from bookspark.metadata.records.versioned import Versioned
-    from bookspark.metadata.store import MetadataStore
     from bookspark.protocol.bookie.cookie import Cookie
+    from bookspark.store.client import BookKeeper
+    from bookspark.store.metadata.records.versioned import Versioned
+    from bookspark.store.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 

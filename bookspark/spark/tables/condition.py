@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bookspark.spark.tables.table import FLAG, LONG, TEXT, TIME, Rows, SystemTable, each_bookie, once, time
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 
 def _disk_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows:

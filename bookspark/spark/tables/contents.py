@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from bookspark.client.inspection.bookie_questions import RANGE_COLUMNS, range_batches
-from bookspark.client.inspection.copies import Unreadable, copies_on
 from bookspark.spark.tables.table import FLAG, LONG, LONGS, TEXT, Rows, SystemTable, each_bookie
+from bookspark.store.client.inspection.bookie_questions import RANGE_COLUMNS, range_batches
+from bookspark.store.client.inspection.copies import Unreadable, copies_on
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 CHECKSUMS_PER_ROW = 1024
 """How many entry ids a row of ``entry_checksums`` is about."""

@@ -15,7 +15,7 @@ from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.tables.table import LONG, TEXT, Rows, SystemTable
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 
 def _lanes(bookkeeper: BookKeeper) -> list[str]:

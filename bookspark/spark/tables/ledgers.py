@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.types import ArrayType, StructType
 
 from bookspark.errors import BookKeeperError
-from bookspark.metadata.records.ledger_spans import IDS_PER_SPAN, ranges_of
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, ROLE_LABEL
 from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, text, time
+from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, ranges_of
 
 if TYPE_CHECKING:
     from typing import Any
 
     from pyspark.sql import DataFrame
 
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from bookspark.protocol.logs.log_record import LogRecord, NoSuchLogError
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bookspark.spark.tables.table import LONG, TEXT, TIME, Rows, SystemTable, once, time
 
 if TYPE_CHECKING:
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 
 def _rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:

@@ -28,7 +28,6 @@ slightly different times. Where that matters, ``metadata_version`` tells whether
 
 from __future__ import annotations
 
-from bookspark.arguments import check_names
 from bookspark.spark.tables.bookies import BOOKIES, COOKIES
 from bookspark.spark.tables.condition import AUTORECOVERY, DISKS
 from bookspark.spark.tables.contents import ENTRY_CHECKSUMS, ENTRY_LOGS, INDEX_RANGES, LIMBO
@@ -37,6 +36,7 @@ from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGER_ID
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.replication_tasks import UNDERREPLICATION
 from bookspark.spark.tables.table import SystemTable
+from bookspark.support.arguments import check_names
 
 _FAMILIES = (
     (LEDGERS, FRAGMENTS, ACCEPTED_LOSSES, LEDGER_RECORDS, LEDGER_IDS),

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client import BookKeeper
+    from bookspark.store.client import BookKeeper
 
 LONG, INT, TEXT, FLAG, TIME, TEXTS, LONGS = (
     LongType(),

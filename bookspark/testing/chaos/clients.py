@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError
+from bookspark.store.client import BookKeeper
 from bookspark.testing.history import History
 from bookspark.testing.recorded import RecordedReader, RecordedWriter
 

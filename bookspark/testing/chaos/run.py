@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import NamedTuple
 
-from bookspark.arguments import AtLeastOne, BytesOrNone, Seconds, checks_arguments
-from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError
+from bookspark.store.client import BookKeeper
+from bookspark.support.arguments import AtLeastOne, BytesOrNone, Seconds, checks_arguments
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
 from bookspark.testing.chaos.faults import BookieLocks, Faults
 from bookspark.testing.faulty_cluster import FaultyCluster

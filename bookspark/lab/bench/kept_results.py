@@ -1,0 +1,115 @@
+"""What earlier runs measured: each run appends its medians to a file, with the commit and the machine.
+
+Law: the file is only appended to, a JSON line for each run, so that a change is seen that no target tells. Runs are compared on
+the same machine alone: its name, processors and memory. What differs by more than CHANGE is told; the load while it was measured
+stands beside it, because a busy machine changes more than that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+CHANGE = 0.05
+FIGURES = (
+    *("adds_per_second", "reads_per_second", "rows_per_second", "megabytes_per_second", "of_the_bare_loop"),
+    *("p50_ms", "p99_ms", "p50_seconds", "p99_seconds", "seconds", "written_per_byte", "resident_bytes"),
+    *(
+        "cpu_us",
+        "client_cpu_us",
+        "idle_ledger_bytes",
+        "cpu_us_a_frame",
+        "cpu_seconds",
+        "cpu_ms",
+        "cpu_seconds_per_million_rows",
+    ),
+    *("alone_p99_9_ms", "beside_p99_9_ms"),
+)
+"""The figures that are kept. Of rates and of shares of a bare loop more is better, of the others less."""
+NUMBERS = ("entries", "ledgers", "rows", "commits", "triggers", "files")
+"""How much a case did, which is kept beside its figures and never compared."""
+FILE = "history.jsonl"
+
+Line = dict[str, Any]
+
+
+def machine() -> str:
+    """The machine, in words that stay the same over runs."""
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return f"{platform.node()}, {os.cpu_count()} processors, {gigabytes:.0f} GB, {platform.machine()}"
+
+
+def checkout() -> Path:
+    """The folder that this code is in."""
+    return Path(__file__).parents[3]
+
+
+def commit(tree: Path) -> str:
+    """The commit of the checkout ``tree``, with ``+`` if files differ from it; ``unknown`` outside of a checkout."""
+    try:
+        found = _git(tree, "rev-parse", "--short=12", "HEAD")
+        return found + ("+" if _git(tree, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(tree: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(tree), *words], check=True, capture_output=True, text=True, timeout=60
+    ).stdout.strip()
+
+
+def medians(lines: Iterable[Line]) -> dict[str, dict[str, float]]:
+    """The median of each figure of FIGURES and NUMBERS, by ``system label api``; of a bench with cases, ``system case``."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in lines:
+        name = " ".join(str(line[key]) for key in ("system", "label", "case", "api") if key in line)
+        for figure in (*FIGURES, *NUMBERS):
+            if figure in line:
+                found[name][figure].append(float(line[figure]))
+    return {name: {figure: median(values) for figure, values in of.items()} for name, of in found.items()}
+
+
+def keep(cache: Path, bench: str, lines: Sequence[Line], scale: float, tree: Path) -> list[str]:
+    """Append what ``lines`` say to the file in ``cache``. Returns what differs by more than CHANGE from the last run of the same
+    bench, machine and scale, in words."""
+    loads = [line["load"] for line in lines if "load" in line]
+    run = {
+        "bench": bench,
+        "commit": commit(tree),
+        "machine": machine(),
+        "scale": scale,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "load": max(loads, default=0.0),
+        "rounds": 1 + max((line["round"] for line in lines if "round" in line), default=0),
+        "figures": medians(lines),
+    }
+    path = cache / FILE
+    before = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    with open(path, "a") as file:
+        print(json.dumps(run), file=file)
+    alike = [old for old in before if all(old[key] == run[key] for key in ("bench", "machine", "scale"))]
+    return changes(alike[-1], run) if alike else []
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs by more than CHANGE between two runs."""
+    told = []
+    for name, figures in now["figures"].items():
+        for figure, value in figures.items():
+            old = before["figures"].get(name, {}).get(figure) if figure in FIGURES else None
+            if old and abs(value / old - 1) > CHANGE:
+                better = (value > old) == (figure.endswith("_per_second") or figure == "of_the_bare_loop")
+                told.append(
+                    f"{name}, {figure}: {old:.4g} → {value:.4g} ({value / old - 1:+.0%}, {'better' if better else 'worse'} than "
+                    f"{before['commit']} of {before['time']}; load {before['load']:.1f} then, {now['load']:.1f} now)"
+                )
+    return told

@@ -1,0 +1,182 @@
+"""``bookspark bench peers client``: BookKeeper's own client on Bookspark's bookies beside it on BookKeeper's, in turns.
+
+Law: the same Java program, class path and workloads for both; only the bookies behind the client differ, and no two clusters run
+at once. In each round the clusters take turns at being the first. A ratio is that of the medians over the rounds. With
+``against``, the bookies of another commit of this checkout take a third turn.
+
+A workload runs with wire protocol 3, the client's default, and with 2, which Pulsar uses. All entries are single ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from bookspark.lab.bench.kept_results import keep
+from bookspark.lab.bench.peers.bookkeeper_peer import Peer, build, timed_by_client
+from bookspark.lab.bench.peers.ledger_targets import ADDS, P50, P99, READS, Target, bookies_cpu, table
+from bookspark.lab.bench.trees import checked_out
+
+_HERE = Path(__file__).parents[4]
+OURS, THEIRS, OTHER = "bookspark", "bookkeeper", "against"
+WIRES = (3, 2)
+_PER_CALL = 1000
+_SIZES: Mapping[int, int] = {100: 60_000, 1024: 40_000, 16384: 6_000}
+"""How many entries of each size are added with many in flight."""
+_ONE_BY_ONE = 1_000
+
+Line = dict[str, Any]
+
+
+def workloads(wire: int, scale: float) -> list[str]:
+    """What is timed by one client, as ``BenchLedger.java`` wants it, without reads."""
+
+    def some(count: int) -> int:
+        return max(1, int(count * scale))
+
+    deep = [
+        f"B2-{size}-v{wire} add size={size} entries={some(count)} in_flight=1000 warm_up={some(count // 2)} wire={wire}"
+        for size, count in _SIZES.items()
+    ]
+    return [
+        f"B1-v{wire} add entries={some(_ONE_BY_ONE)} in_flight=1 warm_up={some(_ONE_BY_ONE)} wire={wire}",
+        *deep,
+    ]
+
+
+TARGETS: Sequence[Target] = tuple(
+    target
+    for wire in WIRES
+    for target in (
+        Target("B1", f"one in flight, 1 KiB, version {wire}, p50 ms", f"B1-v{wire}", P50, -2.0),
+        Target("B1", "… p99 ms", f"B1-v{wire}", P99, None),
+        *(
+            target
+            for size in _SIZES
+            for target in (
+                Target("B2", f"1,000 in flight, {size} B, version {wire}, adds/s", f"B2-{size}-v{wire}", ADDS, 0.5),
+                Target("B2", "… bookies' CPU µs an add", f"B2-{size}-v{wire}", bookies_cpu, None),
+            )
+        ),
+        *(
+            target
+            for size in _SIZES
+            for target in (
+                Target("B3", f"read in order, {size} B, version {wire}, entries/s", f"B3-{size}-v{wire}", READS, 1.0),
+                Target("B3", "… bookies' CPU µs an entry", f"B3-{size}-v{wire}", bookies_cpu, None),
+            )
+        ),
+    )
+)
+
+
+def compare(
+    cache: Path, directory: Path | None, rounds: int, scale: float, against: str, alone: bool
+) -> tuple[str, list[str]]:
+    """Measure. Each line goes to standard output. ``against``: a commit of this checkout, or nothing; ``alone``: without
+    BookKeeper's bookies. Returns the tables, with what changed since the last run, and the failures. Raises ConfigurationError
+    if there is no such commit."""
+    class_path = build(cache)
+    lines: list[Line] = []
+    failures: list[str] = []
+    with (
+        checked_out(_HERE, against) if against else nullcontext(_HERE) as other,
+        tempfile.TemporaryDirectory(prefix="bench-", dir=directory or cache) as place,
+    ):
+        trees = {OURS: _HERE} | ({OTHER: other} if against else {})
+        systems = [*trees, *([] if alone else [THEIRS])]
+        for number in range(rounds):
+            for system in systems[:: -1 if number % 2 else 1]:
+                home = Path(place) / f"{system}-{number}"
+                try:
+                    for line in _measured(class_path, home, trees.get(system), scale):
+                        line |= {"system": system, "round": number, "load": os.getloadavg()[0]}
+                        print(json.dumps(line), flush=True)
+                        lines.append(line)
+                except RuntimeError as error:
+                    failures.append(f"round {number}, {system}: {error}")
+    changed = "".join(f"\nchanged: {change}" for change in keep(cache, "client", lines, scale, _HERE))
+    tables = [] if alone else [table(lines, TARGETS)]
+    if against:
+        renamed = [line | {"system": THEIRS if line["system"] == OTHER else line["system"]} for line in lines]
+        beside = [line for line, was in zip(renamed, lines, strict=True) if was["system"] != THEIRS]
+        unjudged = [target._replace(bound=None) for target in TARGETS]
+        tables.append(table(beside, unjudged, peer=f"bookies of {against[:12]}"))
+    return "\n".join(tables) + (f"{changed}\n" if changed else ""), failures
+
+
+def _measured(class_path: list[str], home: Path, tree: Path | None, scale: float) -> Iterator[Line]:
+    """The lines of one cluster: of the code in ``tree``, or of Apache BookKeeper."""
+    with Peer(class_path, home, {}) if tree is None else _bookies_of(tree, home) as cluster:
+        pids = cluster.pids
+        for wire in WIRES:
+            asked = workloads(wire, scale)
+            written = [
+                f"B3-{size}-v{wire} write size={size} entries={max(1, int(count * scale))} in_flight=1000 wire={wire}"
+                for size, count in _SIZES.items()
+            ]
+            found = list(timed_by_client(class_path, home, cluster.metadata_uri, pids, [*asked, *written]))
+            yield from found[: len(asked)]
+            # Each ledger is read twice by one client, and the second time counts.
+            twice = [
+                f"{line['label']} read size={line['size']} ledger={line['ledger']} per_call={_PER_CALL} wire={wire}"
+                for line in found[len(asked) :]
+                for _ in range(2)
+            ]
+            yield from list(timed_by_client(class_path, home, cluster.metadata_uri, pids, twice))[1::2]
+
+
+class _Bookies:
+    """Three bookies of Bookspark that a process of their own has started."""
+
+    def __init__(self, metadata_uri: str, pids: list[int]) -> None:
+        self.metadata_uri, self.pids = metadata_uri, pids
+
+
+@contextmanager
+def _bookies_of(tree: Path, home: Path) -> Iterator[_Bookies]:
+    """A cluster of the code in ``tree``, with its data in the new folder ``home``. Raises RuntimeError if it does not start."""
+    with tempfile.TemporaryDirectory(prefix="bookspark-", dir=home.parent) as folder:
+        home.mkdir()
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        with subprocess.Popen(
+            [sys.executable, "-c", _CLUSTER, folder],
+            cwd=tree,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                told = process.stdout.readline()
+                if not told:
+                    raise RuntimeError(f"the bookies of {tree} did not start")
+                yield _Bookies(**json.loads(told))
+            finally:
+                process.stdin.close()
+
+
+_CLUSTER = """
+import json, sys
+from bookspark.local import LocalCluster
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.layout import LedgerManager
+from bookspark.store.metadata.zookeeper.zookeeper_store import begin_cluster
+
+with EmbeddedZooKeeper(sys.argv[1] + "/zookeeper", 0) as zookeeper:
+    place = zookeeper.connection_string + "/bench"
+    begin_cluster(place, LedgerManager.BOOKKEEPER)
+    with LocalCluster(3, sys.argv[1] + "/bookies", place, bookkeeper_port=-1) as cluster:
+        uri = f"zk+hierarchical://{place.removeprefix('zk://')}/ledgers"
+        print(json.dumps({"metadata_uri": uri, "pids": [bookie.pid for bookie in cluster.bookies]}), flush=True)
+        sys.stdin.read()
+"""
+"""Serves a cluster until its input ends. The tree may be another one, so it uses nothing of this module."""

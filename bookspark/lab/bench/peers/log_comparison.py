@@ -1,0 +1,273 @@
+"""``bookspark bench peers logs``: a log's producer beside a bare ledger and beside confluent-kafka's client of Kafka, in turns.
+
+Law: Bookspark and Kafka never run at once; each has three servers on this host. In a round the producer and the bare ledger take
+turns on one cluster, each case of one behind that of the other, and who begins changes from round to round. A figure is the
+median over the rounds, a ratio that of the medians, and processor time is that of the client and of all servers. All lines are
+kept in ``log-results.jsonl``.
+
+Cases: rows of 100 bytes appended one by one without waiting, a thousand at a time, and one at a time; a tail, from the
+acknowledgement of a row until a reader in another thread has it; and the place of a time in 10⁷ rows of 12,000 commits, whose
+distances in time are random.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+from bookspark.lab.bench.kept_results import checkout, keep
+from bookspark.lab.bench.peers.kafka_peer import Kafka, kafka_jars
+from bookspark.lab.bench.peers.log_systems import BATCH, Appends, KafkaTail, make_topic, of_kafka, of_ledger
+from bookspark.lab.bench.processes import family_cpu_seconds
+from bookspark.local import LocalCluster
+from bookspark.logs import Committer, Log, LogAddress, LogRegistry, LogRun, create_log
+from bookspark.logs.chain.codec import encode_commit
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.store.client import BookKeeper
+
+ROW_BYTES, SERVERS = 100, 3
+ROWS = {"single": 200_000, "batch": 500_000, "one": 1000, "tail": 300, "time": 100}
+"""What each case does in a round."""
+_COMMITS, _ROWS_EACH, _MS_BETWEEN = 12_000, 833, 5000.0
+_PAUSE_SECONDS = 0.02
+_WAIT_SECONDS_MAX = 60.0
+
+Line = dict[str, Any]
+
+
+class Limit(NamedTuple):
+    """A row of the table."""
+
+    case: str
+    figure: str
+    what: str
+    ratio_min: float | None = None
+    """The producer's figure divided by the bare ledger's, or the other way round where less is better."""
+    at_most: float | None = None
+
+
+LIMITS = (
+    Limit("single", "rows_per_second", "single rows, rows/s", ratio_min=0.8),
+    Limit("single", "cpu_us", "… µs of processor time a row"),
+    Limit("batch", "rows_per_second", "batches of 1,000, rows/s", ratio_min=0.8),
+    Limit("batch", "cpu_us", "… µs of processor time a row"),
+    Limit("one", "p50_ms", "one row at a time, p50 ms", ratio_min=0.8),
+    Limit("one", "p99_ms", "… p99 ms"),
+    Limit("tail", "p50_ms", "a tail has a row after its acknowledgement, p50 ms", at_most=5.0),
+    Limit("tail", "p99_ms", "… p99 ms"),
+    Limit("time", "p50_ms", "a time in 10⁷ rows of 12,000 commits, p50 ms", at_most=5.0),
+    Limit("time", "p99_ms", "… p99 ms", at_most=5.0),
+    Limit("time", "cpu_ms", "… ms of the client's processor time"),
+)
+
+
+def compare(cache: Path, directory: Path | None, rounds: int, scale: float, kafka: bool) -> str:
+    """Measure. Each line goes to standard output and to ``log-results.jsonl`` in ``cache``, where jars are kept too.
+    ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table."""
+    jars = kafka_jars(cache)[0] if kafka else None
+    lines: list[Line] = []
+    with (
+        open(cache / "log-results.jsonl", "w") as results,
+        tempfile.TemporaryDirectory(prefix="bench-logs-", dir=directory or cache) as place,
+    ):
+        for number in range(rounds):
+            systems = [ours(Path(place, f"bookspark{number}"), scale, number)]
+            if jars is not None:
+                systems.append(kafkas(jars, Path(place, f"kafka{number}"), scale))
+            for system in systems:
+                for line in system:
+                    line |= {"round": number, "load": os.getloadavg()[0]}
+                    print(json.dumps(line), flush=True)
+                    print(json.dumps(line), file=results, flush=True)
+                    lines.append(line)
+    changed = keep(cache, "logs", lines, scale, checkout())
+    return table(lines) + "".join(f"\nchanged: {change}\n" for change in changed)
+
+
+def ours(home: Path, scale: float, number: int) -> Iterator[Line]:
+    """The lines of the producer and the bare ledger in one round."""
+    with LocalCluster(SERVERS, home) as cluster, cluster.bookkeeper() as bookkeeper:
+        log = create_log(bookkeeper, "bench")
+        with (
+            log.producer("bench") as producer,
+            bookkeeper.create_ledger(SERVERS, SERVERS, 2) as ledger,
+        ):
+            systems = [of_ledger("producer", producer), of_ledger("ledger", ledger)]
+            yield from appended(systems if number % 2 else systems[::-1], scale)
+            with log.reader("latest") as reader:
+                follow = reader.follow()
+                yield tailed("producer", producer.append, lambda: next(follow).value, scale)
+        yield found(bookkeeper, scale)
+
+
+def kafkas(jars: Path, home: Path, scale: float) -> Iterator[Line]:
+    """The lines of Kafka in one round. Raises RuntimeError if it does not start, and KafkaException."""
+    with Kafka(jars, home, SERVERS) as brokers:
+        make_topic(brokers.servers, "bench", SERVERS)
+        system = of_kafka(brokers.servers, "bench")
+        yield from appended([system], scale)
+        tail = KafkaTail(brokers.servers, "bench")
+        try:
+            yield tailed(system.name, system.one, tail.next, scale)
+        finally:
+            tail.close()
+
+
+def appended(systems: Sequence[Appends], scale: float) -> Iterator[Line]:
+    """The three ways to append, each system's turn after the other's."""
+    made = [os.urandom(ROW_BYTES) for _ in range(10 * BATCH)]
+
+    def rows(case: str) -> list[bytes]:
+        count = max(BATCH, int(ROWS[case] * scale) // BATCH * BATCH)
+        return (made * (count // len(made) + 1))[:count]
+
+    for system in systems:
+        system.single(made[:BATCH])
+    for case in ("single", "batch"):
+        for system in systems:
+            append = getattr(system, case)
+            if append is not None:
+                yield {"system": system.name, "case": case, **_timed(append, rows(case))}
+    for system in systems:
+        took, used = [], family_cpu_seconds()
+        for row in made[: max(20, int(ROWS["one"] * scale))]:
+            begun = time.perf_counter()
+            system.one(row)
+            took.append(time.perf_counter() - begun)
+        cpu_us = (family_cpu_seconds() - used) / len(took) * 1e6
+        yield {"system": system.name, "case": "one", **_percentiles(took), "cpu_us": cpu_us}
+
+
+def _timed(append: Callable[[Sequence[bytes]], None], rows: Sequence[bytes]) -> Line:
+    begun, used = time.perf_counter(), family_cpu_seconds()
+    append(rows)
+    seconds, used = time.perf_counter() - begun, family_cpu_seconds() - used
+    return {"rows_per_second": len(rows) / seconds, "cpu_us": used / len(rows) * 1e6}
+
+
+def _percentiles(seconds: Sequence[float]) -> Line:
+    return {"p50_ms": median(seconds) * 1e3, "p99_ms": quantiles(seconds, n=100)[98] * 1e3}
+
+
+def tailed(name: str, append: Callable[[bytes], object], following: Callable[[], bytes], scale: float) -> Line:
+    """The time from the acknowledgement of a row until a reader in another thread has it; below 0 if it has it first."""
+    seen: queue.SimpleQueue[tuple[bytes, float]] = queue.SimpleQueue()
+    count = max(20, int(ROWS["tail"] * scale))
+    last = b"%d" % (count - 1)
+
+    def read() -> None:
+        row = b""
+        while row != last:
+            row = following()
+            seen.put((row, time.perf_counter()))
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    # The reader begins at the end, wherever that is when it looks first: until it has this row, it is sent again.
+    first = b"first".ljust(ROW_BYTES)
+    while True:
+        append(first)
+        try:
+            seen.get(timeout=0.5)
+            break
+        except queue.Empty:
+            continue
+    took = []
+    for number in range(count):
+        row = b"%d" % number
+        append(row)
+        acknowledged = time.perf_counter()
+        while True:
+            found, at = seen.get(timeout=_WAIT_SECONDS_MAX)
+            if found == row:
+                break
+        took.append(at - acknowledged)
+        time.sleep(_PAUSE_SECONDS * random.random())
+    thread.join(_WAIT_SECONDS_MAX)
+    return {"system": name, "case": "tail", **_percentiles(took)}
+
+
+def found(bookkeeper: BookKeeper, scale: float) -> Line:
+    """How long a reader takes to go to a time."""
+    log, first_ms, last_ms = filled(bookkeeper)
+    chance, took = random.Random(1), []
+    with log.reader() as reader:
+        reader.seek_to_time(datetime.fromtimestamp(first_ms / 1000, UTC))
+        used = time.process_time()
+        for _ in range(max(10, int(ROWS["time"] * scale))):
+            moment = datetime.fromtimestamp(chance.randrange(first_ms, last_ms) / 1000, UTC)
+            begun = time.perf_counter()
+            reader.seek_to_time(moment)
+            took.append(time.perf_counter() - begun)
+        cpu_ms = (time.process_time() - used) / len(took) * 1e3
+    return {"system": "producer", "case": "time", **_percentiles(took), "cpu_ms": cpu_ms}
+
+
+def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
+    """A log of many commits, whose rows are nowhere: times are those of commits. Returns it with its first and last time."""
+    log, chance = create_log(bookkeeper, "times"), random.Random(0)
+    record = LogRegistry(bookkeeper.metadata).claim("times", "run", "query:bench")
+    run = LogRun.of(LogAddress(bookkeeper.zookeeper, "times"), record)
+    committer, first_ms = Committer(bookkeeper, run), 1_700_000_000_000
+    committer.recover()
+    time_ms = float(first_ms)
+
+    def following(number: int) -> Commit:
+        nonlocal time_ms
+        time_ms += chance.expovariate(1 / _MS_BETWEEN)
+        rows = EntryRange(1 << 40, number, number, _ROWS_EACH, _ROWS_EACH * ROW_BYTES)
+        return Commit("query:bench", number, run.run, run.epoch, (rows,), int(time_ms))
+
+    for first in range(0, _COMMITS, _COMMITS // 4):
+        committer.commit(following(first))
+        ledger, header, entries = committer._ledger, committer._header, []
+        assert ledger is not None
+        for number in range(first + 1, first + _COMMITS // 4):
+            commit = header.placed(following(number))
+            header = header.followed_by(commit)
+            entries.append(encode_commit(commit))
+        # One add for each, as commits are.
+        futures = [ledger.append_async(entry) for entry in entries]
+        futures[-1].result(_WAIT_SECONDS_MAX)
+        committer._header = header
+    committer.close()
+    return log, first_ms, int(time_ms)
+
+
+def table(lines: Sequence[Line]) -> str:
+    """A Markdown table of the medians."""
+    rows = ["| | producer | bare ledger | ratio | Kafka | wanted | |", "|---|---|---|---|---|---|---|"]
+    for limit in LIMITS:
+        ours, ledger, kafka = (_median(lines, system, limit) for system in ("producer", "ledger", "kafka"))
+        if ours is None:
+            continue
+        ratio = None
+        if ledger and ours:
+            ratio = ours / ledger if limit.figure == "rows_per_second" else ledger / ours
+        wanted, met = "", ""
+        if limit.ratio_min is not None and ratio is not None:
+            wanted, met = f"ratio ≥ {limit.ratio_min:g}", "met" if ratio >= limit.ratio_min else "missed"
+        if limit.at_most is not None:
+            wanted, met = f"≤ {limit.at_most:g}", "met" if ours <= limit.at_most else "missed"
+        shown = "" if ratio is None else f"{ratio:.2f}"
+        rows.append(f"| {limit.what} | {_text(ours)} | {_text(ledger)} | {shown} | {_text(kafka)} | {wanted} | {met} |")
+    return "\n".join(rows) + "\n"
+
+
+def _median(lines: Sequence[Line], system: str, limit: Limit) -> float | None:
+    values = [line[limit.figure] for line in lines if (line["system"], line["case"]) == (system, limit.case)]
+    return median(values) if values else None
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,0 +1,273 @@
+"""``bookspark bench peers spark``: rows through Spark into Bookspark, Delta and Kafka and back, in turns, and the table of it.
+
+Law: two systems never run at once, but for the Spark that drives each. A figure is the median over the rounds. Each round warms
+its system up with few rows first. Rows come from a Parquet file that was read once before. All lines are kept in
+``spark-results.jsonl``.
+
+Cases: rows a second of a batch write, of a batch read (it sums their bytes up) and of a query that copies all rows from one log,
+table or topic to another (``availableNow``), at 100 B and 1 KiB a row, with the processor time of Spark and servers together,
+which says more than rows a second on a machine with other work. Beside Bookspark stands what a Python data source that does
+nothing takes with the same rows (``limits``). Latency from the moment when a row's file is there to the moment
+when a second query has the row. A first query is in between, and both begin a micro-batch as soon as there is something.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from bookspark.lab.bench.bare_source import BareSource
+from bookspark.lab.bench.kept_results import checkout, keep
+from bookspark.lab.bench.peers.kafka_peer import kafka_jars
+from bookspark.lab.bench.peers.spark_systems import SYSTEMS, System
+from bookspark.lab.bench.processes import family_cpu_seconds
+from bookspark.spark.session import SPARK_ERRORS, session
+
+BYTES = {100: 100_000_000, 1024: 400_000_000}
+"""Row size in bytes → bytes of a round."""
+LATENCY_FILES = 40
+_BETWEEN_FILES_SECONDS = 0.35
+_WAIT_SECONDS_MAX = 600.0
+_WARM_UP_ROWS = 1000
+_CORES = 2
+_BARE_BATCH_BYTES = 512 << 10
+"""About the size of the Arrow batches that Bookspark's source yields."""
+
+Line = dict[str, Any]
+
+
+def compare(
+    cache: Path, directory: Path | None, systems: Sequence[str], rounds: int, scale: float
+) -> tuple[str, list[str]]:
+    """Measure ``systems`` (names in ``SYSTEMS``). Each line goes to standard output and to ``spark-results.jsonl`` in ``cache``,
+    where jars are kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table, with
+    what changed since the last run, and the failures: the rest of a turn that failed is not in the table."""
+    broker_jars, connector = kafka_jars(cache)
+    lines: list[Line] = []
+    failures: list[str] = []
+    with (
+        open(cache / "spark-results.jsonl", "w") as results,
+        tempfile.TemporaryDirectory(prefix="bench-spark-", dir=directory or cache) as place,
+    ):
+        home = Path(place)
+        with spark_session(connector) as spark:
+            for size, total in BYTES.items():
+                make_rows(spark, home, size, int(total * scale) // size)
+        for number in range(rounds):
+            for name in systems:
+                try:
+                    for line in turn(name, home, number, broker_jars, connector, scale):
+                        line = {"system": name, **line, "round": number, "load": os.getloadavg()[0]}
+                        print(json.dumps(line), flush=True)
+                        print(json.dumps(line), file=results, flush=True)
+                        lines.append(line)
+                except (RuntimeError, *SPARK_ERRORS) as error:
+                    failures.append(f"round {number}, {name}: {error}")
+    changed = keep(cache, "spark", lines, scale, checkout())
+    return table(lines) + "".join(f"\nchanged: {change}\n" for change in changed), failures
+
+
+def turn(
+    name: str, home: Path, number: int, broker_jars: Path, connector: Sequence[Path], scale: float
+) -> Iterator[Line]:
+    """The lines of a system in one round."""
+    # Each system has a Spark session of its own: no Python worker keeps a client of a system that has gone. The JVM stays, and is
+    # warm.
+    with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
+        inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
+        yield from measure(spark, system, inputs, home / f"{name}{number}", scale)
+        if name == "bookspark":
+            yield from limits(spark, system, inputs)
+
+
+@contextmanager
+def spark_session(connector: Sequence[Path]) -> Iterator[SparkSession]:
+    """A session on this host with the jars ``connector``."""
+    jars = ",".join(map(str, connector))
+    settings = {
+        "spark.jars": jars,
+        "spark.driver.memory": "2g",
+        # The default, 15 s, is too short on a machine with other load.
+        "spark.python.authenticate.socketTimeout": f"{_WAIT_SECONDS_MAX:.0f}s",
+    }
+    spark = session("bench", master=f"local[{_CORES}]", **settings)
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def make_rows(spark: SparkSession, home: Path, size: int, count: int) -> None:
+    """Write ``count`` rows of ``size`` bytes that don't compress well, in one Parquet file for each core."""
+    words = [F.hex(F.xxhash64("id", F.lit(word))) for word in range(-(-size // 16))]
+    rows = spark.range(0, count, 1, 2).select(F.rpad(F.concat(*words), size, "0").alias("value"))
+    rows.write.parquet(str(home / f"rows{size}"))
+    assert _sum_of(spark.read.parquet(str(home / f"rows{size}"))) == count * size
+
+
+def measure(
+    spark: SparkSession, system: System, inputs: dict[int, DataFrame], folder: Path, scale: float
+) -> Iterator[Line]:
+    """The lines of one system in one round."""
+    few = next(iter(inputs.values())).limit(_WARM_UP_ROWS).repartition(_CORES)
+    system.write(few, "warm-up")
+    _sum_of(system.read(spark, "warm-up"))
+    copy(spark, system, "warm-up", folder / "warm-up")
+    for size, rows in inputs.items():
+        name, count = f"rows-{size}", rows.count()
+        clock = Clock(count)
+        system.write(rows, name)
+        yield {"case": f"write {size} B", **clock.figures()}
+        clock = Clock(count)
+        found = _sum_of(system.read(spark, name))
+        yield {"case": f"read {size} B", **clock.figures()}
+        assert found == count * size, f"{found} bytes came back, not {count * size}"
+        clock = Clock(count)
+        copy(spark, system, name, folder / name)
+        yield {"case": f"copy {size} B", **clock.figures()}
+        found = _sum_of(system.read(spark, f"{name}-copy"))
+        assert found == count * size, f"{found} bytes were copied, not {count * size}"
+    latencies = latency(spark, system, folder, max(10, int(LATENCY_FILES * min(scale, 1))))
+    percentiles = quantiles(latencies, n=100)
+    yield {"case": "latency", "p50_seconds": median(latencies), "p99_seconds": percentiles[98], "files": len(latencies)}
+
+
+def limits(spark: SparkSession, system: System, inputs: dict[int, DataFrame]) -> Iterator[Line]:
+    """The lines of a Python data source that does nothing, with the rows and in as many tasks as ``system``."""
+    spark.dataSource.register(BareSource)
+    next(iter(inputs.values())).limit(_WARM_UP_ROWS).repartition(_CORES).write.format("bare").mode("append").save()
+    for size, rows in inputs.items():
+        count, tasks = rows.count(), system.read(spark, f"rows-{size}").rdd.getNumPartitions()
+        shape = {"rows": count, "partitions": tasks, "rowBytes": size, "batchRows": _BARE_BATCH_BYTES // size}
+        # Each worker makes its batch the first time.
+        for is_warm_up in (True, False):
+            clock = Clock(count)
+            found = _sum_of(spark.read.format("bare").options(**shape).load())
+            assert found == count * size, f"{found} bytes came back, not {count * size}"
+            if not is_warm_up:
+                yield {"system": "limit", "case": f"read {size} B", **clock.figures()}
+        clock = Clock(count)
+        rows.write.format("bare").mode("append").save()
+        yield {"system": "limit", "case": f"write {size} B", **clock.figures()}
+
+
+def copy(spark: SparkSession, system: System, name: str, checkpoint: Path) -> None:
+    """Copy all rows to ``NAME-copy``, each once, by a query that ends."""
+    query = system.writer(system.stream(spark, name), f"{name}-copy").trigger(availableNow=True)
+    started = query.option("checkpointLocation", str(checkpoint)).start()
+    if not started.awaitTermination(int(_WAIT_SECONDS_MAX)):
+        started.stop()
+        raise RuntimeError(f"the copy of {name} takes too long")
+
+
+class Clock:
+    """Measures the time since it was made, for ``rows`` rows."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._began, self._used = rows, time.monotonic(), family_cpu_seconds()
+
+    def figures(self) -> dict[str, float]:
+        """Rows a second, and processor seconds of Spark and servers for a million rows."""
+        seconds, used = time.monotonic() - self._began, family_cpu_seconds() - self._used
+        return {
+            "rows": self._rows,
+            "rows_per_second": self._rows / seconds,
+            "cpu_seconds_per_million_rows": used / self._rows * 1e6,
+        }
+
+
+def _sum_of(rows: DataFrame) -> int:
+    return int(rows.agg(F.sum(F.length(F.col("value").cast("binary")))).first()[0])
+
+
+def latency(spark: SparkSession, system: System, folder: Path, files: int) -> list[float]:
+    """Seconds from each file to its row in the second query. The first few files are left out."""
+    source = folder / "input"
+    source.mkdir(parents=True)
+    arrived: dict[int, int] = {}
+    warm_up = 5
+
+    def take(rows: DataFrame, batch: int) -> None:
+        found = [
+            int(bytes(row.value) if isinstance(row.value, bytearray | bytes) else row.value) for row in rows.collect()
+        ]
+        now = time.time_ns()
+        arrived.update((sent, now) for sent in found)
+
+    first = system.writer(spark.readStream.text(str(source)), "latency")
+    first = first.option("checkpointLocation", str(folder / "first"))
+    queries = [first.start()]
+    try:
+        for number in range(files + warm_up):
+            if number == 1:
+                # The second query starts once there is a row: some systems can't read a stream before that.
+                _wait(lambda: any(progress.numInputRows for progress in queries[0].recentProgress), queries)
+                second = system.stream(spark, "latency").writeStream.foreachBatch(take)
+                second = second.option("checkpointLocation", str(folder / "second"))
+                queries.append(second.start())
+            hidden = source / f".{number}"
+            hidden.write_text(f"{time.time_ns()}\n")
+            hidden.rename(source / f"{number}.txt")
+            time.sleep(_BETWEEN_FILES_SECONDS)
+        _wait(lambda: len(arrived) == files + warm_up, queries)
+    finally:
+        for query in queries:
+            query.stop()
+    return [(arrived[sent] - sent) / 1e9 for sent in sorted(arrived)[warm_up:]]
+
+
+def _wait(done: Callable[[], bool], queries: Sequence[StreamingQuery]) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS_MAX
+    while not done():
+        ended = [query for query in queries if not query.isActive]
+        if ended or time.monotonic() > deadline:
+            raise RuntimeError(f"rows are missing: {ended[0].exception() if ended else 'they take too long'}")
+        time.sleep(0.1)
+
+
+def table(lines: list[Line]) -> str:
+    """A Markdown table: each figure of each system, and how many times better Bookspark is than each other system."""
+    names = list(dict.fromkeys(line["system"] for line in lines))
+    others = [name for name in names if name != "bookspark"] if "bookspark" in names else []
+    heads = ["case", *names, *(f"against {name}" for name in others)]
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    figures = [
+        (case, figure)
+        for case in dict.fromkeys(line["case"] for line in lines)
+        for figure in ("rows_per_second", "cpu_seconds_per_million_rows", "p50_seconds", "p99_seconds")
+        if any(line["case"] == case and figure in line for line in lines)
+    ]
+    for case, figure in figures:
+        found = {
+            name: median(values)
+            for name in names
+            if (values := [line[figure] for line in lines if (line["system"], line["case"]) == (name, case)])
+        }
+        cells = [
+            f"{case}, {figure.replace('_', ' ')}",
+            *(_text(found.get(name)) for name in names),
+        ]
+        for name in others:
+            theirs, ours = found.get(name), found.get("bookspark")
+            if theirs is None or ours is None:
+                cells.append("")
+                continue
+            cells.append(f"{ours / theirs if figure == 'rows_per_second' else theirs / ours:.2f}")
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value > 100 else f"{value:.2f}"

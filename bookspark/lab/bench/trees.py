@@ -1,0 +1,100 @@
+"""``bookspark bench against``: the ledger bench of this checkout and of another commit of it, in turns.
+
+Law: the two never run at once, and take turns at being the first. Each runs its own code in its own process, with the packages of
+this environment. The other commit is a work tree of its own in a temporary folder, which is gone at the end; this checkout is not
+changed, and is measured as it is, with what is not committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bookspark.errors import ConfigurationError
+from bookspark.lab.bench.kept_results import medians
+from bookspark.lab.bench.ledger.cases import Turn
+
+HERE, THERE = "this tree", "against"
+_GIT_SECONDS = 120.0
+
+Line = dict[str, Any]
+
+
+def against(
+    tree: Path, revision: str, turns: Sequence[Turn], rounds: int, scale: float, directory: Path | None
+) -> tuple[str, list[Line]]:
+    """Measure both trees. Each line goes to standard output. Returns a Markdown table, and the lines. Raises ConfigurationError
+    if ``tree`` is no checkout, or has no such commit, RuntimeError if a bench fails."""
+    lines: list[Line] = []
+    with checked_out(tree, revision) as other:
+        for number in range(rounds):
+            for turn in turns:
+                pair = [(HERE, tree), (THERE, other)]
+                for system, place in pair[:: -1 if number % 2 else 1]:
+                    for line in bench(place, turn, scale, directory):
+                        told = line | {"system": system, "round": number, "load": os.getloadavg()[0]}
+                        print(json.dumps(told), flush=True)
+                        lines.append(told)
+    return table(lines, revision), lines
+
+
+@contextmanager
+def checked_out(tree: Path, revision: str) -> Iterator[Path]:
+    """A work tree of ``revision``, for as long as the ``with`` block lasts."""
+    with tempfile.TemporaryDirectory(prefix="bench-tree-") as folder:
+        place = Path(folder) / "tree"
+        # "--" would be taken for a path, so a revision that looks like an option is refused here.
+        if revision.startswith("-"):
+            raise ConfigurationError(f"{revision!r} is no commit")
+        _git(tree, revision, "worktree", "add", "--quiet", "--detach", str(place), revision)
+        try:
+            yield place
+        finally:
+            _git(tree, revision, "worktree", "remove", "--force", str(place))
+
+
+def _git(tree: Path, revision: str, *words: str) -> None:
+    try:
+        subprocess.run(
+            ["git", "-C", str(tree), *words], check=True, capture_output=True, text=True, timeout=_GIT_SECONDS
+        )
+    except FileNotFoundError:
+        raise ConfigurationError("git is not installed, and the other tree is a commit of it") from None
+    except subprocess.CalledProcessError as error:
+        raise ConfigurationError(f"commit {revision!r} of {tree} can't be measured: {error.stderr.strip()}") from None
+
+
+def bench(tree: Path, turn: Turn, scale: float, directory: Path | None) -> Iterator[Line]:
+    """The lines of ``bookspark bench ledger`` of the code in ``tree``. Raises RuntimeError if that fails."""
+    command = [sys.executable, "-m", "bookspark", "bench", "ledger", "--turn", turn, "--scale", str(scale)]
+    if directory is not None:
+        command += ["--directory", str(directory)]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tree, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed in {tree}")
+
+
+def table(lines: Sequence[Line], revision: str) -> str:
+    """Medians of both trees, and their ratio."""
+    found = medians(lines)
+    rows = [f"| case | figure | {HERE} | {revision} | ratio |", "|---|---|---|---|---|"]
+    for name, figures in found.items():
+        if not name.startswith(f"{HERE} "):
+            continue
+        case = name.removeprefix(f"{HERE} ")
+        for figure, value in figures.items():
+            other = found.get(f"{THERE} {case}", {}).get(figure)
+            if other:
+                rows.append(f"| {case} | {figure} | {value:,.4g} | {other:,.4g} | {value / other:.3f} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,259 @@
+"""The main job from its first process to its last.
+
+Law: everything that was started is stopped in the opposite order, whatever ends the run: success, an error, Ctrl-C, SIGTERM or a
+closed terminal. While things are being stopped, signals are ignored. This process starts, in this order: the embedded ZooKeeper;
+the bookies' Spark application (spark-submit on local-cluster, a child process); a Spark session (``local[2]``, in this process).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import bookspark
+from bookspark.lab.demo import report as reports
+from bookspark.lab.demo.bookies_application import MASTER, BookiesApplication
+from bookspark.lab.demo.event_logs import EventLogStager
+from bookspark.lab.demo.inputs import Content, InputFiles, count_files, find_input
+from bookspark.lab.demo.run_folder import RunFolder
+from bookspark.lab.demo.screen import Screen
+from bookspark.lab.demo.spark_side import (
+    LOG,
+    ComparisonError,
+    Ingested,
+    compare,
+    digest_of_input,
+    digest_of_log,
+    ingest_event_logs,
+    ingest_folder,
+    spark_session,
+)
+from bookspark.spark.session import LOOPBACK
+from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES, plain_reason
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.java import find_java
+from bookspark.support.cache_folder import cache_folder
+from bookspark.support.command_line import COULD_NOT, FOUND, INTERRUPTED
+from bookspark.support.packaged_files import settings_folder
+from bookspark.support.plain_text import PROBLEM, size_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BOOKIES = 3
+AUDITS = ("replication_factor_histogram", "under_replicated_ranges")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WATCH_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the run. ``status`` is the exit status for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
+
+
+def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> int:
+    """Run the main job.
+
+    ``folder``: the files to ingest; None: the event logs of the run's own Spark applications. ``directory``: a new folder for
+    everything that the run writes; None: one of ``_runs_folder``. ``serve``: keep the cluster up at the end, until Ctrl-C.
+
+    Returns the exit status: 0 for success, 1 if the log differs from its input, 2 for another error, 128 plus the signal's number
+    after a signal. Before anything is started, raises InputError if ``folder`` can't be ingested, and ConfigurationError if there
+    is no Java or ``directory`` can't be used."""
+    find_java()
+    inputs = find_input(folder) if folder is not None else None
+    run = RunFolder(_runs_folder(), directory)
+    screen = Screen()
+    screen.say(f"everything that this run writes is in {run.path}")
+    with screen.redirected(run.log), _raising_signals():
+        logging.basicConfig(
+            filename=run.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+        )
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        try:
+            with _stopping_undisturbed(screen) as stack:
+                _MainJob(run, screen, stack).run(inputs, serve)
+            status = 0
+        except KeyboardInterrupt as interruption:
+            log.info("ended by %s", interruption)
+            screen.say(f"{PROBLEM}interrupted; nothing is left running")
+            status = interruption.status if isinstance(interruption, Interrupted) else INTERRUPTED
+        except Exception as error:
+            log.exception("the run failed")
+            screen.say(f"{PROBLEM}{plain_reason(error)} (details: {run.log})")
+            status = FOUND if isinstance(error, ComparisonError) else COULD_NOT
+        run.close()
+    return status
+
+
+@dataclass
+class _MainJob:
+    run_folder: RunFolder
+    screen: Screen
+    stack: ExitStack
+
+    def run(self, inputs: InputFiles | None, serve: bool) -> None:
+        began = time.monotonic()
+        self._prepare_environment()
+        folder, screen = self.run_folder, self.screen
+        with screen.step("starting ZooKeeper") as tell:
+            zookeeper = self.stack.enter_context(EmbeddedZooKeeper(folder.zookeeper)).connection_string
+            tell(zookeeper)
+        bookies = self._start_bookies(zookeeper)
+        with ExitStack() as spark_stack:
+            with screen.step("starting a second Spark application"):
+                spark = spark_stack.enter_context(spark_session(zookeeper, self._spark_conf()))
+                # Spark has replaced our handlers with its own, so they are set again.
+                _raise_on_signals()
+            content, ingested = self._ingest(spark, inputs)
+            with screen.step("reading the log back and comparing it with the input") as tell:
+                read_began = time.monotonic()
+                stored = digest_of_log(spark)
+                read_seconds = time.monotonic() - read_began
+                compare(content, digest_of_input(spark, folder.input), stored)
+                if inputs is not None:
+                    inputs.check_unchanged()
+                tell(f"{stored.lines:,} entries, {size_text(stored.size)}: equal")
+            self._audit(spark, zookeeper)
+            with bookspark.BookKeeper(zookeeper) as bookkeeper:
+                report = reports.Report(
+                    source=f"{len(inputs.files)} files in {inputs.folder}" if inputs else "this run's Spark event logs",
+                    content=content,
+                    ingested=ingested,
+                    read_seconds=read_seconds,
+                    ledgers=reports.describe_ledgers(bookkeeper),
+                    bookies=reports.describe_bookies(bookkeeper, bookies.bookies, folder),
+                    run=folder,
+                    seconds=time.monotonic() - began,
+                )
+            with screen.step("stopping the second Spark application"):
+                spark_stack.close()
+        reports.show(screen.report, report)
+        if serve:
+            self._serve(zookeeper, bookies)
+
+    def _prepare_environment(self) -> None:
+        """Set the variables for this process and its children: this Spark, this Python, and all files in the run's folder."""
+        import pyspark
+
+        # pyspark's own search for SPARK_HOME fails if the path has spaces.
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+        os.environ["SPARK_CONF_DIR"] = str(settings_folder())
+        os.environ["SPARK_LOCAL_DIRS"] = str(self.run_folder.temporary)
+        os.environ["SPARK_WORKER_DIR"] = str(self.run_folder.spark_work)
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+    def _spark_conf(self) -> dict[str, str]:
+        return {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": self.run_folder.event_logs.as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.sql.warehouse.dir": str(self.run_folder.temporary / "warehouse"),
+            # Splits of this size let a large file keep both cores busy.
+            "spark.sql.files.maxPartitionBytes": "16m",
+            "spark.driver.extraJavaOptions": QUICK_JVM,
+            "spark.executor.extraJavaOptions": QUICK_JVM,
+        }
+
+    def _start_bookies(self, zookeeper: str) -> BookiesApplication:
+        folder = self.run_folder
+        with self.screen.step(f"starting {BOOKIES} bookies on Spark executors ({MASTER})") as tell:
+            application = BookiesApplication(BOOKIES, folder.bookies, zookeeper, folder.bookies_log, self._spark_conf())
+            self.stack.callback(application.stop)
+            application.start(tell, os.environ)
+            tell(", ".join(f"{bookie['bookie_id']} at {bookie['address']}" for bookie in application.bookies))
+        return application
+
+    def _ingest(self, spark: SparkSession, inputs: InputFiles | None) -> tuple[Content, Ingested]:
+        folder, screen = self.run_folder, self.screen
+        if inputs is not None:
+            inputs.link_into(folder.input)
+            with screen.step(f"writing {len(inputs.files)} files into log {LOG!r}") as tell:
+                ingested = ingest_folder(spark, folder.input, folder.checkpoint, inputs.content, tell)
+            return inputs.content, ingested
+        stager = EventLogStager(folder.event_logs, folder.input, folder.temporary)
+        self.stack.callback(stager.stop)
+        with screen.step(f"writing this run's Spark event logs into log {LOG!r} as they grow") as tell:
+            stager.start()
+            ingested = ingest_event_logs(spark, stager, folder.input, folder.checkpoint, tell)
+        return count_files(stager.files), ingested
+
+    def _audit(self, spark: SparkSession, zookeeper: str) -> None:
+        from bookspark.spark import audit, snapshots
+
+        path = str(self.run_folder.snapshots)
+        for name, value in SMALL_TABLES.items():
+            spark.conf.set(name, value)
+        with self.screen.step("writing the snapshot tables") as tell:
+            snapshot = snapshots.write(spark, zookeeper, path)
+            tell(f"version {snapshot.version} of {', '.join(snapshots.written())}")
+        with self.screen.step("auditing where each entry lies"):
+            findings = audit.run(spark, path, queries=AUDITS)
+        audit.show(findings, self.screen.report)
+
+    def _serve(self, zookeeper: str, bookies: BookiesApplication) -> None:
+        console = self.screen.report
+        console.print(f"\nThe cluster serves at {zookeeper} until Ctrl-C. Lines to paste into a shell:\n", markup=False)
+        for what, line in reports.pasteable_lines(zookeeper):
+            console.print(f"# {what}", markup=False)
+            console.print(line, markup=False, soft_wrap=True)
+        while True:
+            bookies.check()
+            time.sleep(_WATCH_SECONDS)
+
+
+def _runs_folder() -> Path:
+    """The folder of the runs' folders: ``.cache/runs`` in a checkout, ``runs`` in the user's cache otherwise."""
+    checkout = Path(bookspark.__file__).resolve().parents[1]
+    return checkout / ".cache" / "runs" if (checkout / "scripts" / "run").is_file() else cache_folder() / "runs"
+
+
+@contextmanager
+def _stopping_undisturbed(screen: Screen) -> Iterator[ExitStack]:
+    """Yields a stack. It is closed while signals are ignored, so that a second Ctrl-C leaves nothing running either."""
+    stack = ExitStack()
+    try:
+        yield stack
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        with screen.step("stopping the bookies and ZooKeeper"):
+            stack.close()
+
+
+@contextmanager
+def _raising_signals() -> Iterator[None]:
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+    _raise_on_signals()
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _raise_on_signals() -> None:
+    for number in _SIGNALS:
+        # A run under nohup goes on: SIGHUP stays ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(number)

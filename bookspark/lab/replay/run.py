@@ -1,0 +1,99 @@
+"""The replay of a folder: every process, then the joined histories, then the story of a ledger.
+
+Law: a record is read from the disk each time, so the folder may be larger than memory; what is joined of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from bookspark.errors import ConfigurationError
+from bookspark.lab.replay.joining import Joined
+from bookspark.lab.replay.laws import Broken, broken_laws
+from bookspark.lab.replay.page import history_page
+from bookspark.lab.replay.replaying import Counts, Difference, replayed
+from bookspark.lab.replay.staging import Played, Staging
+from bookspark.lab.replay.telling import Telling, simulator_command
+
+
+class Result(NamedTuple):
+    """What a replay found."""
+
+    counts: list[Counts]
+    broken: list[Broken]
+    ledgers: int
+
+    @property
+    def decisions(self) -> int:
+        """How many were made again, and were equal."""
+        return sum(one.decisions for one in self.counts)
+
+    @property
+    def lost(self) -> int:
+        """How many records could not be replayed."""
+        return sum(one.lost for one in self.counts)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """The first of each machine that answers otherwise, process by process."""
+        return [difference for one in self.counts for difference in one.differences]
+
+    @property
+    def first_failing(self) -> int | None:
+        """The ledger of the first violation, or else of the first difference; None if there is none."""
+        if self.broken:
+            return min(self.broken, key=lambda one: one.at_ns).ledger_id
+        about = [one.ledger_id for one in self.differences if one.ledger_id is not None]
+        return about[0] if about else None
+
+
+class Replay:
+    """The replay of a folder of records: call ``run()`` first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._joined = Joined()
+        self._result: Result | None = None
+
+    def run(self, progress: Callable[[Counts], object] = lambda counts: None) -> Result:
+        """Replay every process, and judge the joined histories. ``progress`` is given each process's counts.
+
+        Raises ConfigurationError if the folder has no record, or one of another version.
+        """
+        counts = []
+        for one in replayed(self._folder, self._joined.observe):
+            counts.append(one)
+            progress(one)
+        torn = {one.process for one in counts if not one.clean}
+        broken = list(broken_laws(self._joined, torn))
+        self._result = Result(counts, broken, len(self._joined.ledgers))
+        return self._result
+
+    def page(self, ledger_id: int) -> str:
+        """The history of a ledger as HTML. Raises ConfigurationError if no record has the ledger."""
+        assert self._result is not None, "run() comes first"
+        if ledger_id not in self._joined.ledgers:
+            raise ConfigurationError(f"no record in {self._folder} has ledger {ledger_id}")
+        telling = Telling(ledger_id)
+        for _ in replayed(self._folder, telling.observe, telling.differs):
+            pass
+        found = [one for one in self._result.broken if one.ledger_id == ledger_id]
+        differences = [one for one in self._result.differences if one.ledger_id == ledger_id]
+        command = f"bookspark replay {self._folder} --ledger {ledger_id} --story FILE"
+        return history_page(ledger_id, telling, found, differences, command, self.simulation(ledger_id))
+
+    def staged(self, ledger_id: int) -> Played:
+        """The history of a ledger, made again in the simulator. Raises ConfigurationError if no record has its writer."""
+        ledger = self._joined.ledgers.get(ledger_id)
+        if ledger is None or ledger.begun is None:
+            raise ConfigurationError(f"no record in {self._folder} has the writer of ledger {ledger_id}")
+        staging = Staging(ledger)
+        for _ in replayed(self._folder, staging.observe):
+            pass
+        return staging.play()
+
+    def simulation(self, ledger_id: int) -> str:
+        """The command that searches the simulator for such a history."""
+        return simulator_command(self._joined.ledgers[ledger_id])

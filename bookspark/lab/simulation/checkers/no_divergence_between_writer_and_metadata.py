@@ -1,0 +1,17 @@
+"""A closed ledger ends at or after everything that its writer confirmed.
+
+Law: whenever the metadata is CLOSED, no writer has a LAC above its last entry, unless an operator accepted a loss
+(``accepted_losses_are_losses`` judges that). It is the law that each of BookKeeper's published
+truncations broke (#2614, #2616; BP-46, scenarios 1 and 2). TLA+: ``NoDivergenceBetweenWriterAndMetaData``.
+"""
+
+from __future__ import annotations
+
+from bookspark.lab.simulation.view import WorldView
+
+
+def check(view: WorldView) -> str | None:
+    lac, metadata = view.writer.last_add_confirmed, view.metadata
+    if metadata.closed and lac > metadata.last_entry_id and metadata.accepted_loss is None:
+        return f"the ledger is closed at entry {metadata.last_entry_id}, and entry {lac} was confirmed to its writer"
+    return None

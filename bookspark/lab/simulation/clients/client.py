@@ -1,0 +1,227 @@
+"""What all clients in the simulation have: a real machine of the protocol, and what its actions do to the world.
+
+Law: a client decides nothing. It hands events to its machine, supplies contents where a real driver would, and remembers what the
+machine told the user. A client that is done forgets everything else, so that worlds that differ in nothing else are one state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+from bookspark.errors import LedgerClosedError, NotEnoughBookiesError
+from bookspark.lab.simulation.messages import Add, HeldFrom, Read, ReadLac, Request, SyncLedger, WriteLac
+from bookspark.lab.simulation.simulation_options import SimulationOptions
+from bookspark.lab.simulation.values import clone, freeze
+from bookspark.protocol.ledger.actions import (
+    Action,
+    BookiesChosen,
+    ChooseBookies,
+    Fail,
+    Finish,
+    MetadataConflict,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    NoBookies,
+    ReadMetadata,
+    SendAdd,
+    SendLac,
+    SendListHeld,
+    SendRead,
+    SendReadLac,
+    SendSync,
+    WriteMetadata,
+)
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.transitions import IllegalEventError
+
+Sends = list[tuple[str, Request]]
+Step = tuple[Sends, list[Any]]
+"""The requests, each with its bookie, and the other actions, which tell the user something."""
+
+
+def content_of(entry_id: int) -> str:
+    """The content that the writer appends as this entry."""
+    return f"e{entry_id}"
+
+
+class Begin:
+    """A user starts the client."""
+
+    def __repr__(self) -> str:
+        return "Begin()"
+
+
+BEGIN = Begin()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTaken:
+    """The metadata store has taken the client's write; ``answer`` is under way."""
+
+    answer: MetadataWritten | MetadataConflict | MetadataFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """A bookie begins to heal after its lossy boot number ``boot``."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The bookie that healed is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CannotBe:
+    """The machine is handed an event that nothing in the world leads to (``cannot_be``)."""
+
+    event: Any
+
+
+FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | MetadataFailed
+
+
+class Client:
+    """What all clients have."""
+
+    kind = ""
+    seen: tuple[str, ...] = ("defect",)
+    """What checkers see of it."""
+
+    def __init__(self) -> None:
+        self.machine: Any = None
+        self.store: Any = None
+        """The request to the metadata store that is under way, or the answer to it."""
+        self.choosing: ChooseBookies | None = None
+        """Set while the machine waits for bookies."""
+        self.outcome = ""
+        """Why it is done. Empty while it is not."""
+        self.defect = ""
+        """What its machine raised, instead of deciding."""
+
+    @property
+    def done_with(self) -> int:
+        """The id up to which the writer sends nothing any more. Other clients give ``NO_ENTRY``."""
+        return NO_ENTRY
+
+    def choices(self) -> list[Any]:
+        """What the user may do now."""
+        return []
+
+    def cannot_be(self) -> list[Any]:
+        """Events that can't be now."""
+        return []
+
+    def placements(self, bookies: tuple[str, ...]) -> list[Any]:
+        """The answers that placement may give a machine that waits for bookies."""
+        if self.choosing is None:
+            return []
+        free = [bookie for bookie in bookies if bookie not in self.choosing.ensemble]
+        wanted = len(self.choosing.replaced)
+        if len(free) < wanted:
+            return [
+                NoBookies(NotEnoughBookiesError(f"{wanted} bookies are wanted, and only {', '.join(free)} is free"))
+            ]
+        return [BookiesChosen(chosen) for chosen in permutations(free, wanted)]
+
+    def stepped(self, event: Any, options: SimulationOptions) -> Step:
+        """``step``, which never raises: an error of the machine is a ``defect``, and the client does nothing more."""
+        try:
+            return self.step(event, options)
+        except Exception as error:
+            self.machine = self.store = self.choosing = None
+            self.defect = self.outcome = f"{type(error).__name__}: {error}"
+            return [], []
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        """Hand ``event`` to the machine and carry its actions out."""
+        if isinstance(event, CannotBe):
+            self._doubt(event.event)
+            return [], []
+        if isinstance(event, WriteTaken):
+            self.store = event.answer
+            return [], []
+        if isinstance(event, FROM_STORE):
+            self.store = None
+        if isinstance(event, BookiesChosen | NoBookies):
+            self.choosing = None
+        if self.machine is None:
+            return [], []
+        return self._perform(self.machine.step(event), options)
+
+    def _doubt(self, event: Any) -> None:
+        """Nothing follows from what can't be."""
+        if event not in self.cannot_be():
+            return
+        machine = clone(self.machine)
+        try:
+            actions = machine.step(event)
+        except (IllegalEventError, LedgerClosedError):
+            actions = []
+        if actions or freeze(machine) != freeze(self.machine):
+            self.defect = f"it believed what can't be, {event}"
+
+    def _perform(self, actions: list[Any], options: SimulationOptions) -> Step:
+        sends: Sends = []
+        told: list[Any] = []
+        for action in actions:
+            match action:
+                case SendAdd():
+                    request = self._add(action)
+                    sends += [(bookie, request) for bookie in action.bookies]
+                case SendRead():
+                    sends.append((action.bookie, Read(action.first, action.last, self._fences(action, options))))
+                case SendReadLac():
+                    sends.append((action.bookie, ReadLac(action.fence)))
+                case SendListHeld():
+                    sends.append((action.bookie, HeldFrom(action.first)))
+                case SendLac():
+                    told_lac = WriteLac(action.last_add_confirmed, action.last_add_fully_replicated)
+                    sends += [(bookie, told_lac) for bookie in action.bookies]
+                case SendSync():
+                    sync = SyncLedger(action.assignment)
+                    sends += [(bookie, sync) for bookie in action.bookies]
+                case ReadMetadata() | WriteMetadata():
+                    self.store = action
+                case ChooseBookies():
+                    self.choosing = action
+                case Finish() | Fail():
+                    told.append(action)
+                    self._end(action)
+                case _:
+                    told.append(action)
+                    self._told(action)
+        return sends, told
+
+    def _fences(self, action: SendRead, options: SimulationOptions) -> bool:
+        return action.fence and options.fence_on_recovery_read
+
+    def _add(self, action: SendAdd) -> Request:
+        """An add of a recoverer, with the contents as they were read."""
+        return Add(
+            action.first,
+            action.last,
+            action.last_add_confirmed,
+            action.last_add_fully_replicated,
+            action.entries,
+            recovery=True,
+        )
+
+    def _end_of(self, action: Finish | Fail) -> tuple[int, int] | None:
+        """Last entry and length of the closed ledger, as the machine told them; None if it told no end."""
+        found = action.metadata if isinstance(action, Finish) else None
+        return None if found is None else (found.last_entry_id, found.length)
+
+    def _told(self, action: Action) -> None:
+        """The machine told the user something."""
+
+    def _end(self, action: Finish | Fail) -> None:
+        self.outcome = "finished" if isinstance(action, Finish) else type(action.error).__name__
+        self.machine = None
+        self.store = None
+        self.choosing = None

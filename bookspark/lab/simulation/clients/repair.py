@@ -1,0 +1,140 @@
+"""The clients that repair a ledger: autorecovery, and a bookie's own healing after a lossy boot.
+
+Law: as in ``client``. Autorecovery only believes that a bookie is lost: it may take any bookie for lost at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bookspark.lab.simulation.clients.client import Begin, Client, Crashed, Heal, Step
+from bookspark.lab.simulation.messages import Clear, Held
+from bookspark.lab.simulation.simulation_options import SimulationOptions
+from bookspark.protocol.ledger.actions import (
+    Fail,
+    Finish,
+    MetadataConflict,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    WriteMetadata,
+)
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
+from bookspark.protocol.repair.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
+
+_GRACE_SECONDS = 1.0
+
+
+class HealingClient(Client):
+    """A bookie's own phase two. The world starts it when the bookie is in limbo, and ends it when the bookie crashes."""
+
+    kind = "healing"
+
+    def __init__(self, bookie: str) -> None:
+        super().__init__()
+        self.bookie = bookie
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        match event:
+            case Heal():
+                self.machine = LedgerHealing(self.bookie, event.boot)
+                self.store = ReadMetadata()
+                return [], []
+            case Crashed():
+                self.machine = self.store = None
+                return [], []
+        return super().step(event, options)
+
+    def _perform(self, actions: list[Any], options: SimulationOptions) -> Step:
+        sends, told = super()._perform(actions, options)
+        for action in actions:
+            if isinstance(action, ListHeld):
+                sends.append((self.bookie, Held()))
+            if isinstance(action, ClearLimbo):
+                sends.append((self.bookie, Clear(action.boot, action.lost)))
+        return sends, told
+
+    def _end(self, action: Finish | Fail) -> None:
+        # The repair may begin again.
+        self.machine = self.store = None
+
+
+class TakeForLost(Begin):
+    """Autorecovery believes that the bookie is lost."""
+
+    def __init__(self, bookie: str) -> None:
+        self.bookie = bookie
+
+    def __repr__(self) -> str:
+        return f"TakeForLost({self.bookie!r})"
+
+
+class ReplicatorClient(Client):
+    """Autorecovery, once: it takes one bookie for lost, and repairs the ledger."""
+
+    kind = "replicator"
+    seen = ("defect", "copied", "still_named")
+
+    def __init__(self, bookies: tuple[str, ...]) -> None:
+        super().__init__()
+        self.bookies = bookies
+        self.lost = ""
+        """The bookie that it takes for lost."""
+        self.record: LedgerMetadata | None = None
+        """The record as it was read last."""
+        self.naming: tuple[tuple[int, str], ...] = ()
+        """The copies that the record under way names."""
+        self.copied: tuple[tuple[int, str], ...] = ()
+        """The copies that its records named: entry and bookie."""
+        self.still_named = ""
+        """The lost bookie, if it ended well with a record that names it."""
+        self.waits = False
+        """Is it waiting for the grace time to pass?"""
+
+    def choices(self) -> list[Any]:
+        if self.outcome:
+            return []
+        if self.machine is None:
+            return [TakeForLost(bookie) for bookie in self.bookies]
+        return [WriterWaitedFor(_GRACE_SECONDS)] if self.waits else []
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        match event:
+            case TakeForLost():
+                self.lost = event.bookie
+                self.machine = LedgerReplication({event.bookie}, _GRACE_SECONDS)
+                self.store = ReadMetadata()
+                return [], []
+            case WriterWaitedFor():
+                self.waits = False
+            case MetadataRead():
+                self.record = event.metadata
+            case MetadataWritten():
+                self.copied = tuple(sorted({*self.copied, *self.naming}))
+                self.naming = ()
+            case MetadataConflict():
+                self.naming = ()
+        step = super().step(event, options)
+        if isinstance(self.store, WriteMetadata) and self.record is not None:
+            self.naming = tuple(sorted(_copies(self.record, self.store.metadata)))
+        return step
+
+    def _told(self, action: Any) -> None:
+        if isinstance(action, WaitForWriter):
+            self.waits = True
+
+    def _end(self, action: Finish | Fail) -> None:
+        super()._end(action)
+        self.waits, self.record, self.naming = False, None, ()
+        if isinstance(action, Finish) and action.metadata is not None and self.lost in action.metadata.bookies():
+            self.still_named = self.lost
+
+
+def _copies(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[tuple[int, str]]:
+    """What ``after`` says that bookies hold of fragments that get no more entries, and ``before`` does not."""
+    for fragment, last in before.fragment_ranges():
+        for entry_id in range(fragment.first_entry_id, 0 if last is None else last + 1):
+            for bookie in set(after.write_set_of(entry_id)) - set(before.write_set_of(entry_id)):
+                yield entry_id, bookie

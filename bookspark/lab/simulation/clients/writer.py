@@ -1,0 +1,259 @@
+"""The application that created the ledger and appends to it.
+
+Law: as in ``client``. ``choices`` says what its user may do, and nothing else starts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import replace
+from typing import Any
+
+from bookspark.errors import BookKeeperError, NotEnoughBookiesError
+from bookspark.lab.simulation.clients.cannot_be import for_a_writer
+from bookspark.lab.simulation.clients.client import Client, Sends, Step, content_of
+from bookspark.lab.simulation.messages import Add, Request, WriteLac
+from bookspark.lab.simulation.simulation_options import SimulationOptions
+from bookspark.protocol.ledger.actions import (
+    Acknowledge,
+    Action,
+    AddAnswered,
+    Confirm,
+    DeadlinePassed,
+    EnsembleChanged,
+    Fail,
+    Finish,
+    NoBookies,
+    Release,
+    SendAdd,
+    SyncAnswered,
+    WriteMetadata,
+)
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.writing.durability import SYNC_BYTES
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_events import (
+    Abandon,
+    Append,
+    BookiesChanged,
+    Close,
+    ExplicitLacAnswered,
+    HeldUp,
+    Idle,
+    Sync,
+    TellLac,
+)
+from bookspark.protocol.writing.writer_state import State
+
+_LAC_INTERVAL_SECONDS = 1.0
+_LAC_STEP_SECONDS = 100.0
+"""The step of the clock between two explicit LACs, in seconds. After it, an explicit LAC that a bookie did not take is due
+again."""
+_APPEND, _SYNC, _CLOSE, _BOOKIES_CHANGED, _TELL_LAC = Append(1, 1), Sync(), Close(), BookiesChanged(), TellLac()
+_ENDS = (Abandon(BookKeeperError("the simulation has the client end")), DeadlinePassed())
+
+
+class WriterClient(Client):
+    """The application that created the ledger and appends to it."""
+
+    kind = "writer"
+    seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off", "outcome")
+
+    def __init__(self, metadata: LedgerMetadata, version: int, options: SimulationOptions) -> None:
+        super().__init__()
+        unpinned = metadata.replication is Replication.GUARANTEED and not options.pinning
+        replication = WithoutPinning() if unpinned else None
+        sync_bytes = SYNC_BYTES if options.entries < 3 else 2
+        self.machine = LedgerWriter(
+            metadata, version, options.ensemble_changes, sync_bytes, replication, _LAC_INTERVAL_SECONDS
+        )
+        self.appends_left = options.entries
+        self.may_close = options.closes
+        self.may_abandon = options.abandons
+        self.tells_left = options.explicit_lacs
+        self.hold_ups_left = options.hold_ups
+        self.left: tuple[str, ...] = ()
+        """Bookies that were replaced. Who finds that a bookie holds the writer up may have looked before that."""
+        self.failed: tuple[str, ...] = ()
+        """Where the writer may give up: the bookies that refused something, or did not answer in time."""
+        self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
+        self.may_retry = False
+        """Were there no bookies for an ensemble change?"""
+        self.last_add_confirmed = NO_ENTRY
+        """What the user was told."""
+        self.last_add_fully_replicated = NO_ENTRY
+        self.told_end: tuple[int, int] | None = None
+        """Last entry and length of the ledger that was closed, as its user was told."""
+        self.last_add_acknowledged = NO_ENTRY
+        """The highest id that the user was told is appended."""
+        self.last_add_pushed = NO_ENTRY
+        self.cut_off = 0
+        """How many entries its own close left out, of those that its user was told are appended or, if it was told that the close
+        went well, of all."""
+
+    @property
+    def done_with(self) -> int:
+        """Nothing up to this id is sent any more."""
+        if self.machine is None:
+            return NO_ENTRY
+        guaranteed = self.machine.metadata.replication is Replication.GUARANTEED
+        return self.last_add_fully_replicated if guaranteed else self.last_add_confirmed
+
+    def choices(self) -> list[Any]:
+        if self.outcome:
+            return []
+        machine = self.machine
+        possible: list[Any] = []
+        if self.appends_left > 0:
+            possible.append(_APPEND)
+        if self.may_sync and machine is not None and machine.cursors.last_add_pushed > NO_ENTRY:
+            possible.append(_SYNC)
+        if self.may_close:
+            possible.append(_CLOSE)
+        if self.may_retry:
+            possible.append(_BOOKIES_CHANGED)
+        if self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY:
+            possible.append(_TELL_LAC)
+        if self.tells_left > 0 and machine is not None and machine.owes_explicit_lac:
+            possible.append(self.idle())
+        if self.may_abandon:
+            possible += _ENDS
+        if self.hold_ups_left and machine is not None and machine.cursors.pending:
+            possible += [HeldUp((bookie,)) for bookie in (*machine.metadata.last_fragment.ensemble, *self.left)]
+        return possible
+
+    def cannot_be(self) -> list[Any]:
+        return [] if self.machine is None else for_a_writer(self, self.last_add_pushed)
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        match event:
+            case Append():
+                self.appends_left -= 1
+                self.last_add_pushed += 1
+            case Sync():
+                self.may_sync = False
+            case TellLac() | Idle():
+                self.tells_left -= 1
+            case HeldUp():
+                self.hold_ups_left -= 1
+            case AddAnswered() | SyncAnswered() if not isinstance(event.response, Positive):
+                if options.ensemble_changes is not ChangeMode.OFF:
+                    self.failed = tuple(sorted({*self.failed, event.bookie}))
+            case ExplicitLacAnswered():
+                event = replace(event, now=self._now)
+            case Close():
+                self._no_more()
+            case NoBookies():
+                self.may_retry = True
+            case BookiesChanged():
+                self.may_retry = False
+        before, ensemble = self.machine and self.machine.metadata, self._ensemble
+        step = super().step(event, options)
+        if self.outcome:
+            self._may_have_given_up(before)
+            self.failed = ()
+        if self.machine is not None and self._ensemble != ensemble:
+            if EnsembleChanged(self.machine.metadata, self.machine.version) not in step[1]:
+                self.defect = "its ensemble is another one, and it told nobody"
+            # Where nobody says that the writer is held up, nothing is to depend on it.
+            self.left = tuple(sorted({*self.left, *ensemble} - {*self._ensemble})) if self.hold_ups_left else ()
+        if isinstance(event, TellLac | Idle) and self.machine is not None:
+            self._tells_its_lac(event, step[0])
+        if isinstance(event, Abandon | DeadlinePassed) and self.machine is not None:
+            self.defect = f"it was told {type(event).__name__}, and has not ended"
+        if isinstance(self.store, WriteMetadata) and self.store.metadata.closed:
+            self._leaves_out(self.last_add_acknowledged - self.store.metadata.last_entry_id)
+        if self.machine is not None and self.machine.state is not State.OPEN:
+            # The writer gave up, and closes the ledger by itself.
+            self._no_more()
+        return step
+
+    @property
+    def _ensemble(self) -> tuple[str, ...]:
+        return () if self.machine is None else self.machine.metadata.last_fragment.ensemble
+
+    @property
+    def _now(self) -> float:
+        """Time passes as explicit LACs are told."""
+        return -_LAC_STEP_SECONDS * self.tells_left
+
+    def idle(self) -> Idle:
+        """It is time to tell the LAC. The clock makes one step, so that an explicit LAC that was not taken is due again."""
+        return Idle(self._now + _LAC_STEP_SECONDS, _LAC_STEP_SECONDS)
+
+    def _tells_its_lac(self, event: TellLac | Idle, sends: Sends) -> None:
+        """What goes out is the LAC and the LAFR that the user knows. Whoever asks for it has all bookies told."""
+        now = WriteLac(self.last_add_confirmed, self.last_add_fully_replicated)
+        told = {bookie for bookie, request in sends if isinstance(request, WriteLac)}
+        if any(isinstance(request, WriteLac) and request != now for _, request in sends):
+            self.defect = f"it tells bookies another LAC or LAFR than its user: {sends}"
+        if isinstance(event, TellLac) and not told.issuperset(self._ensemble):
+            self.defect = f"it was to tell its LAC, and told {', '.join(sorted(told)) or 'nobody'}"
+        if isinstance(event, Idle) and self.machine.owes_explicit_lac:
+            self.defect = "it was idle for long, and bookies that may not know the LAC were not told"
+
+    def _add(self, action: SendAdd) -> Request:
+        contents = tuple(content_of(i) for i in range(action.first, action.last + 1))
+        lac, lafr = action.last_add_confirmed, action.last_add_fully_replicated
+        if (lac, lafr) != (self.last_add_confirmed, self.last_add_fully_replicated):
+            self.defect = (
+                f"it told bookies LAC {lac} and LAFR {lafr} with entry {action.first}, and its user other ones"
+            )
+        return Add(action.first, action.last, lac, lafr, contents, recovery=False, assignment=action.assignment)
+
+    def _told(self, action: Action) -> None:
+        if isinstance(action, Acknowledge):
+            self._is_news(action.last_add_acknowledged, self.last_add_acknowledged)
+            self.last_add_acknowledged = action.last_add_acknowledged
+        if isinstance(action, Confirm):
+            self._is_news(action.last_add_confirmed, self.last_add_confirmed)
+            self.last_add_confirmed = action.last_add_confirmed
+            self.last_add_acknowledged = max(self.last_add_acknowledged, self.last_add_confirmed)
+        if isinstance(action, Release):
+            self._is_news(action.last_add_fully_replicated, self.last_add_fully_replicated)
+            self.last_add_fully_replicated = action.last_add_fully_replicated
+
+    def _end(self, action: Finish | Fail) -> None:
+        super()._end(action)
+        self.told_end = self._end_of(action)
+        if self.told_end is not None:
+            self._leaves_out(self.last_add_pushed - min(self.told_end[0], self.last_add_acknowledged))
+        # What is told is all that is known of it from now on.
+        self.last_add_acknowledged = self.last_add_pushed = NO_ENTRY
+        self._no_more()
+        self.may_retry = self.may_abandon = False
+        self.tells_left = self.hold_ups_left = 0
+        self.left = ()
+
+    def _may_have_given_up(self, metadata: LedgerMetadata | None) -> None:
+        """Who gives up lacks an ack quorum, of the bookies that it wrote to: the record with which it ends may name others."""
+        if metadata is None or self.outcome != NotEnoughBookiesError.__name__:
+            return
+        sets = [metadata.write_set_of(metadata.last_fragment.first_entry_id + i) for i in range(metadata.ensemble_size)]
+        if all(len({*one} - {*self.failed}) >= metadata.ack_quorum for one in sets):
+            self.defect = f"it gave up, and only {', '.join(self.failed) or 'nobody'} had failed"
+
+    def _is_news(self, told: int, before: int) -> None:
+        if told <= before:
+            self.defect = f"it told its user {told}, after {before}"
+
+    def _leaves_out(self, entries: int) -> None:
+        self.cut_off = max(self.cut_off, entries)
+
+    def _no_more(self) -> None:
+        """Nothing is appended any more."""
+        self.appends_left, self.may_close, self.may_sync = 0, False, False
+
+
+class WithoutPinning(GuaranteedWriteQuorum):
+    """The guaranteed policy with its protection switched off: every bookie that failed is replaced."""
+
+    __slots__ = ()
+
+    def replaceable(
+        self, failed: frozenset[str], confirmed: Iterable[Set[str]], metadata: LedgerMetadata
+    ) -> frozenset[str]:
+        return failed

@@ -1,0 +1,62 @@
+"""What schedules have met: of all pairs of a machine's state and an event that may come then, which came.
+
+Law: what there is to meet is what the machines' own tables say (``protocol.ledger.transitions``), so a pair that is new there is
+missed here at once. Left out is what the simulator's clients don't do: they forget a machine that is done, and their users do
+nothing that is refused.
+
+A clean search says nothing of a pair that it never met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from bookspark.lab.simulation.world import Met
+from bookspark.protocol.ledger.transitions import REFUSED
+from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery, recovery_phases
+from bookspark.protocol.repair import bookie_healing, ledger_replication
+from bookspark.protocol.writing import writer
+
+_TABLES = {
+    writer.LedgerWriter: (writer.TRANSITIONS, writer.ANSWERS),
+    recovery.LedgerRecovery: (recovery_phases.TRANSITIONS,),
+    lac_read.LacRead: (lac_read.TRANSITIONS,),
+    lac_wait.LacWait: (lac_wait.TRANSITIONS,),
+    range_read.RangeRead: (range_read.TRANSITIONS,),
+    ledger_replication.LedgerReplication: (ledger_replication.TRANSITIONS,),
+    bookie_healing.LedgerHealing: (bookie_healing.TRANSITIONS,),
+}
+_ENDED = ("DONE", "CLOSED", "FAILED")
+
+
+class Pair(NamedTuple):
+    """Names of a machine, of its state and of an event."""
+
+    machine: str
+    state: str
+    event: str
+
+
+def all_pairs() -> frozenset[Pair]:
+    """All that there is to meet."""
+    return frozenset(
+        Pair(machine.__name__, state.name, event.__name__)
+        for machine, tables in _TABLES.items()
+        for table in tables
+        for state, row in table.items()
+        if state.name not in _ENDED
+        for event, cell in row.items()
+        if cell is not REFUSED
+    )
+
+
+def met_pairs(met: Iterable[Met]) -> frozenset[Pair]:
+    """Those that came."""
+    return frozenset(_pairs(met)) & all_pairs()
+
+
+def _pairs(met: Iterable[Met]) -> Iterator[Pair]:
+    for machine, states, event in met:
+        for state in states:
+            yield Pair(machine.__name__, state.name, event.__name__)

@@ -1,0 +1,227 @@
+"""Random schedules: far longer than an exhaustive search can be, over options that are drawn as well.
+
+Law: a schedule depends on its seed and on the given options only, in any process. Options that are not given are *swarm-drawn*:
+each schedule has some kinds of trouble and not others, and some bookies and clients are much slower than others. So rare
+combinations are common somewhere. A schedule that ends in a violation is shrunk: moves are taken out as long as the violation
+stays; then a shortest story of the same violation takes its place, where one is found (``shortest``).
+
+Schedule number i of ``--random N --seed S`` has the seed S + i, so ``--random 1 --seed S+i`` replays it. A block of seeds has the
+same options, for speed: its schedules take the same steps again and again, and ``World`` makes each step once.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from bookspark.lab.simulation.ledgers.second_ledger import world_of
+from bookspark.lab.simulation.moves import Group
+from bookspark.lab.simulation.search.calm import calm_down
+from bookspark.lab.simulation.search.coverage import Pair, met_pairs
+from bookspark.lab.simulation.search.drawn_options import draw_options
+from bookspark.lab.simulation.search.shortest import shortest
+from bookspark.lab.simulation.search.shrinking import shrink
+from bookspark.lab.simulation.search.uncollected import uncollected
+from bookspark.lab.simulation.simulation_options import SimulationOptions
+from bookspark.lab.simulation.state import CLIENTS, METADATA, SECOND, Move
+from bookspark.lab.simulation.view import Violation
+from bookspark.lab.simulation.world import Met, World
+
+_WAYS = (0.003, 0.1, 1.0, 1.0)
+_PLACES = (0.02, 0.3, 1.0, 1.0)
+BLOCK = 20
+"""How many neighbouring seeds have the same options."""
+_CALM_EVERY = 4
+"""One of so many schedules is broken off, and has to end (``calm``)."""
+_CALM_SEEDS = 1 << 62
+_NUMBERS_MAX = 300_000
+"""A world whose tables have more numbers than this is made anew, to free memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A schedule that ended in a violation. It had ``options`` and ``moves_before`` moves; ``moves`` are its short story, in
+    ``world``."""
+
+    seed: int
+    options: SimulationOptions
+    violation: Violation
+    moves: tuple[Move, ...]
+    moves_before: int
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    schedules: int
+    steps: int
+    failure: Failure | None
+    seconds: float
+    """The processor time that it took."""
+
+
+class RandomSchedules:
+    """Runs schedules, with the options that are ``given`` and others drawn. A world is kept from one schedule to the next,
+    which changes nothing but the speed."""
+
+    def __init__(self, given: Mapping[str, Any], steps_max: int = 400, aims: bool = True) -> None:
+        """``aims``: see ``draw_options``."""
+        self._given, self._aims = dict(given), aims
+        self._steps_max = steps_max
+        self._world: World | None = None
+        self._drawn: dict[int, SimulationOptions] = {}
+        """The options of the last block of seeds, by its number."""
+        self._met: set[Met] = set()
+
+    @property
+    def met(self) -> frozenset[Pair]:
+        """The pairs of a state and an event that all schedules so far have met."""
+        return met_pairs(self._met | (self._world.met if self._world is not None else set()))
+
+    def run(self, schedules: int, seed: int, seconds_max: float | None = None) -> Result:
+        """Run ``schedules`` schedules, or fewer if one ends in a violation or the time is over."""
+        used = time.process_time()
+        with uncollected():
+            number, steps, found = self._search(schedules, seed, seconds_max)
+        failure = None
+        if found is not None:
+            world, moves, violation = found
+            shrunk = shrink(world, moves, violation)
+            told_in, story = shortest(world, shrunk, violation.invariant, self._given)
+            failure = Failure(seed + number - 1, world.options, violation, story, len(moves), told_in)
+        return Result(number, steps, failure, time.process_time() - used)
+
+    def _search(
+        self, schedules: int, seed: int, seconds_max: float | None
+    ) -> tuple[int, int, tuple[World, list[Move], Violation] | None]:
+        """How many schedules were run, of how many steps, and the one that ended in a violation."""
+        started, steps = time.monotonic(), 0
+        for number in range(schedules):
+            if seconds_max is not None and time.monotonic() - started > seconds_max:
+                return number, steps, None
+            world, moves, violation = self.schedule(seed + number)
+            steps += len(moves)
+            if violation is not None:
+                return number + 1, steps, (world, moves, violation)
+        return schedules, steps, None
+
+    def schedule(self, seed: int) -> tuple[World, list[Move], Violation | None]:
+        """One schedule: its moves up to the first violation, or to its end."""
+        world = self._world_of(self._options_of(seed // BLOCK))
+        state = world.initial
+        ahead, moves = world.ahead(state), list[Move]()
+        changed: Sequence[int] = range(len(ahead.groups))
+        likely = _Likelihoods(Random(seed), world)
+        while len(moves) < self._steps_max and (move := likely.choose(ahead.groups, changed)) is not None:
+            before, state = state, world.apply(state, move)
+            moves.append(move)
+            violation = world.violation_after(before, state)
+            if violation is not None:
+                return world, moves, violation
+            changed = ahead.go_on(state)
+        if seed % _CALM_EVERY == 0:
+            moves, violation = calm_down(world, moves, Random(_CALM_SEEDS + seed))
+            return world, moves, violation
+        return world, moves, None
+
+    def _options_of(self, block: int) -> SimulationOptions:
+        found = self._drawn.get(block)
+        if found is None:
+            found = draw_options(Random(block), self._given, self._aims)
+            self._drawn = {block: found}
+        return found
+
+    def _world_of(self, options: SimulationOptions) -> World:
+        if self._world is None or self._world.options != options or self._world.size > _NUMBERS_MAX:
+            self._met |= self._world.met if self._world is not None else set()
+            self._world = world_of(options)
+        return self._world
+
+
+class _Likelihoods:
+    """How likely each move is in this schedule: by its kind, by how slow the client or the bookie is, and by how slow the way
+    between the two is. All of that changes now and then, so that one who was slow overtakes the others."""
+
+    _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal", "collect", "forget")
+    _TROUBLES = ("crash", "timeout", "duplicate", "store_lost", "deadline", "delete")
+
+    def __init__(self, random: Random, world: World) -> None:
+        self._random = random
+        self._world = world
+        self._messages = world.slots.messages.values
+        self._change = random.choice((0.0, 0.04, 0.15))
+        self._limits: list[tuple[float, ...]] = []
+        self._totals: list[float] = []
+        """The likelihoods of each group of moves: their sums, and of all of them."""
+        self._draw()
+
+    def _draw(self) -> None:
+        draw, world = self._random.random, self._world
+        # From a fourth to four times as likely, and troubles from a 64th to twice.
+        self._kinds = {kind: 4.0 ** (-1 + 2 * draw()) for kind in self._KINDS}
+        self._kinds |= {kind: 4.0 ** (-3 + 3.5 * draw()) for kind in self._TROUBLES}
+        # Nothing is drawn for it, so that other schedules stay as they are.
+        self._kinds["depart"] = self._kinds["crash"]
+        self._kinds["second"] = self._kinds["user"]
+        places = (METADATA, *range(CLIENTS, len(world.initial)))
+        self._places = {place: self._one_of(_PLACES) for place in places}
+        self._places[SECOND] = 1.0
+        self._by_message = draw() < 0.5
+        self._ways: dict[tuple[int, int], float] = {}
+
+    def _one_of(self, four: tuple[float, ...]) -> float:
+        """What ``Random.choice`` gives, in a third of its time."""
+        at = self._random.getrandbits(3)
+        while at >= 4:
+            at = self._random.getrandbits(3)
+        return four[at]
+
+    def choose(self, groups: Sequence[Group], changed: Sequence[int]) -> Move | None:
+        """One of the moves, or None if there is none. ``changed``: the indices of groups that are others than before."""
+        if self._random.random() < self._change:
+            self._draw()
+            changed = range(len(groups))
+        limits, totals = self._limits, self._totals
+        if len(limits) != len(groups):
+            limits[:], totals[:] = [()] * len(groups), [0.0] * len(groups)
+        for at in changed:
+            limits[at] = sums = self._sums(groups[at])
+            totals[at] = sums[-1]
+        # Not by sum(), which rounds in another way in later versions of Python.
+        total = 0.0
+        for likely in totals:
+            total += likely
+        wanted = self._random.random() * total
+        for at, likely in enumerate(totals):
+            if wanted < likely:
+                return groups[at][bisect_right(limits[at], wanted) - 1]
+            wanted -= likely
+        return next((group[-1] for group in reversed(groups) if group), None)
+
+    def _sums(self, group: Sequence[Move]) -> tuple[float, ...]:
+        """The likelihoods of the first 0, 1, 2, … moves of a group, summed up."""
+        total, sums = 0.0, [0.0]
+        kinds, places = self._kinds, self._places
+        for kind, place, argument in group:
+            likely = kinds[kind] * places[place]
+            if kind == "request" or kind == "answer":
+                likely *= self._way(place, argument)
+            elif kind == "second":
+                likely *= self._fast((argument, place))
+            total += likely
+            sums.append(total)
+        return tuple(sums)
+
+    def _way(self, place: int, message: int) -> float:
+        """How fast the message is: as fast as all of its client on this way, or with a speed of its own."""
+        return self._fast((message if self._by_message else -1 - self._messages[message].client, place))
+
+    def _fast(self, key: tuple[int, int]) -> float:
+        found = self._ways.get(key)
+        if found is None:
+            found = self._ways[key] = self._one_of(_WAYS)
+        return found

@@ -1,0 +1,127 @@
+"""The messages of a list of moves: who sent each, at which step, and what became of it.
+
+Law: a drawing shows what happened. It is made by replaying the moves in the world, and each message of the world is in it once: a
+message comes to be at one step, and at a later one it arrives, is given up, or is still under way at the end. Of equal messages
+the oldest one arrives first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from bookspark.lab.simulation.clients.client import Begin
+from bookspark.lab.simulation.messages import NOBODY, Message, is_request
+from bookspark.lab.simulation.state import CLIENTS, METADATA, SECOND, Move, State
+from bookspark.lab.simulation.story import say_answer, say_request
+from bookspark.lab.simulation.world import World
+
+METADATA_LANE = 0
+_ASKS = frozenset(("store", "ask", "crash", "heal", "delete"))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A message between two lanes. ``arrived``, ``given_up``: the step, None if that did not happen."""
+
+    what: str
+    sender: int
+    receiver: int
+    sent: int
+    is_answer: bool
+    arrived: int | None = None
+    given_up: int | None = None
+
+
+class Drawing(Protocol):
+    """What a page draws. Steps count from 1."""
+
+    @property
+    def lanes(self) -> Seq[str]:
+        """The names of the metadata store, of clients and of bookies."""
+        ...
+
+    @property
+    def places(self) -> list[int]:
+        """The lane where each step happens."""
+        ...
+
+    @property
+    def arrows(self) -> list[Arrow]:
+        """The messages, in the order of their sending."""
+        ...
+
+    @property
+    def asked(self) -> set[int]:
+        """The steps at which that lane talks to the metadata store."""
+        ...
+
+
+class Sequence:
+    """What a story's drawing shows. Steps count from 1.
+
+    ``lanes``: names of the metadata store, of clients and of bookies. ``places``: the lane where each step happens. ``arrows``:
+    the messages, in the order of their sending. ``asked``: the steps at which that lane talks to the metadata store.
+    """
+
+    def __init__(self, world: World, moves: Iterable[Move]) -> None:
+        self.lanes: Seq[str] = ("metadata", *world.client_names, *world.bookies)
+        self.places: list[int] = []
+        self.arrows: list[Arrow] = []
+        self.asked: set[int] = set()
+        self._world = world
+        self._under_way: dict[tuple[int, int], list[int]] = {}
+        """Indices of arrows by the place of the slot and the number of the message, the oldest first."""
+        state = world.initial
+        for step, move in enumerate(moves, 1):
+            after = world.apply(state, move)
+            self._step(step, move, state, after)
+            state = after
+
+    def _step(self, step: int, move: Move, before: State, after: State) -> None:
+        world = self._world
+        hears = move.kind in ("answer", "timeout", "forget")
+        client = world.slots.messages[move.argument].client if hears else 0
+        self.places.append(self._lane(CLIENTS + client if hears else move.place))
+        if move.kind in _ASKS or before[METADATA] != after[METADATA] or _begins(world, move):
+            self.asked.add(step)
+        for place in range(world.slots_from, len(after)):
+            under_way, new = (Counter(world.slots.table[state[place]].messages) for state in (before, after))
+            if place == move.place and move.kind == "duplicate":
+                self.arrows.append(replace(self.arrows[self._under_way[place, move.argument][0]], arrived=step))
+            if place == move.place and move.kind in ("request", "answer"):
+                under_way[move.argument] -= 1
+                self._end(place, move.argument, arrived=step)
+            made = new - under_way
+            for number in (under_way - new).elements():
+                # A request that nobody waits for any more may stay under way.
+                orphan = world.slots.message(Message(NOBODY, world.slots.messages[number].body))
+                if made[orphan] > 0:
+                    made[orphan] -= 1
+                    self._under_way.setdefault((place, orphan), []).append(self._under_way[place, number].pop(0))
+                else:
+                    self._end(place, number, given_up=step)
+            for number in made.elements():
+                self._under_way.setdefault((place, number), []).append(len(self.arrows))
+                self.arrows.append(self._made(place, number, step))
+
+    def _made(self, place: int, number: int, step: int) -> Arrow:
+        message = self._world.slots.messages[number]
+        bookie, client = self._lane(place), self._lane(CLIENTS + message.client)
+        if is_request(message.body):
+            return Arrow(say_request(message.body), client, bookie, step, is_answer=False)  # type: ignore[arg-type]
+        return Arrow(say_answer(message.body), bookie, client, step, is_answer=True)  # type: ignore[arg-type]
+
+    def _end(self, place: int, number: int, arrived: int | None = None, given_up: int | None = None) -> None:
+        at = self._under_way[place, number].pop(0)
+        self.arrows[at] = replace(self.arrows[at], arrived=arrived, given_up=given_up)
+
+    def _lane(self, place: int) -> int:
+        return METADATA_LANE if place in (METADATA, SECOND) else 1 + place - CLIENTS
+
+
+def _begins(world: World, move: Move) -> bool:
+    return move.kind == "user" and isinstance(world.events[move.argument], Begin)

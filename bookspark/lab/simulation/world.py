@@ -1,0 +1,360 @@
+"""The world around the real machines: messages, disks and metadata, and what each move makes of them.
+
+Law: a state is a value (``state``), and a move leads to exactly one state, so a list of moves is a replay. Whatever may be lost,
+late or out of order in production may be so here (``moves``): a request is delivered at any later time, a time-out is told
+while the request is still under way, an answer waits as long as it likes, and a bookie crashes between any two moves.
+
+Numbers come from tables (``values``). Each step of a component is made by the real machine once and is looked up after that.
+Metadata is read in one move: an answer that comes late is one that came just before its client's next move. It is written in
+two moves: the compare-and-set, and its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from enum import Enum
+from typing import Any, NamedTuple
+
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.lab.simulation.bookie import Found, SimulatedBookie
+from bookspark.lab.simulation.clients.all_clients import make_clients, names_of
+from bookspark.lab.simulation.clients.client import Begin, Client, Crashed, Heal, WriteTaken
+from bookspark.lab.simulation.messages import Message, Reachable, event_of, unanswered
+from bookspark.lab.simulation.moves import MovesAhead, PossibleMoves
+from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
+from bookspark.lab.simulation.slots import Slots
+from bookspark.lab.simulation.state import (
+    CLIENTS,
+    CRASHES,
+    DEPARTURES,
+    DUPLICATES,
+    LOSSES,
+    METADATA,
+    Move,
+    Record,
+    State,
+)
+from bookspark.lab.simulation.values import Table, clone, freeze_fields
+from bookspark.lab.simulation.verdicts import Verdicts
+from bookspark.lab.simulation.view import Violation, WorldView
+from bookspark.protocol.ledger.actions import (
+    DeadlinePassed,
+    MetadataConflict,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    NoBookies,
+    ReadMetadata,
+    WriteMetadata,
+)
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_events import PassedOver
+
+_TIMEOUT = Unknown(UnknownReason.TIMEOUT)
+_STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))
+_DELETED = MetadataFailed(NoSuchLedgerError("the ledger was deleted"))
+
+
+class Met(NamedTuple):
+    """An event that came to a machine in a state; a writer has two, what it does and what it waits for."""
+
+    machine: type
+    states: tuple[Enum, ...]
+    event: type
+
+
+class ClientStep(NamedTuple):
+    """What one event makes of a client: its state, (slot, message) for each request, and whether it waits for nothing more."""
+
+    after: int
+    sends: tuple[tuple[int, int], ...]
+    idle: bool
+
+
+class World:
+    """All that can happen to one ledger under ``options``."""
+
+    def __init__(self, options: SimulationOptions, bookie: type[SimulatedBookie] = SimulatedBookie) -> None:
+        self.options = options
+        self.ledger_id = bookie.ledger_id
+        self.bookies = tuple(f"b{i + 1}" for i in range(options.ensemble + options.spares))
+        metadata = LedgerMetadata(
+            self.ledger_id,
+            options.ensemble,
+            options.write_quorum,
+            options.ack_quorum,
+            (Fragment(0, self.bookies[: options.ensemble]),),
+            master_key=bookie.master_key,
+            ledger_type=options.ledger_type,
+            replication=options.replication,
+        )
+        clients = make_clients(metadata, 0, self.bookies, options)
+        self.client_names = names_of(clients)
+        self.slots_from = CLIENTS + len(clients)
+        self.records: Table[Record] = Table()
+        self.clients: Table[Client] = Table()
+        self.events: Table[Any] = Table(_event_key)
+        self.slots = Slots(options, bookie)
+        self.origins: dict[int, tuple[int, int, int]] = {}
+        """Of a client's state: the place, the state and the event that first led to it."""
+        self.met: set[Met] = set()
+        """What came to machines in which states (``search.coverage``)."""
+        self._steps: dict[tuple[int, int, int], ClientStep] = {}
+        self.possible = PossibleMoves(
+            options, self.bookies, self.records, self.clients, self.events, self.slots, self.slots_from
+        )
+        self._answered: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._unanswered: dict[tuple[int, int], tuple[int, int]] = {}
+        self._served: dict[tuple[int, int], tuple[int, int]] = {}
+        self.verdicts = Verdicts(options, self.bookies, self.slots_from, self.records, self.clients, self.slots)
+        self._instant = options.crash_loses is CrashLoses.EVERYTHING
+        self._is_volatile = options.ledger_type is LedgerType.VD_JOURNAL
+        self.initial: State = (
+            self.records.number(Record(metadata, 0)),
+            options.crashes,
+            options.losses,
+            options.duplicates,
+            options.departures,
+            0,
+            *(self.clients.number(client) for client in clients),
+            *(self.slots.empty for _ in self.bookies),
+        )
+
+    @property
+    def size(self) -> int:
+        """How much the tables hold."""
+        return len(self.verdicts) + len(self.slots.table) + len(self.clients)
+
+    # -- what can happen
+
+    def moves(self, state: State) -> list[Move]:
+        """Everything that may happen next, in an order that depends on nothing but what the state says."""
+        return [move for group in self.groups(state) for move in group]
+
+    def groups(self, state: State) -> list[tuple[Move, ...]]:
+        """``moves``, of each place by themselves. A group is made once and lives as long as the world."""
+        return self.possible.groups(state)
+
+    def ahead(self, state: State) -> MovesAhead:
+        """``groups``, to go on from ``state`` move by move."""
+        return MovesAhead(self.possible, state)
+
+    def choices(self, client: int) -> tuple[tuple[str, int], ...]:
+        """(kind, argument) of what a client's user and the metadata store may do."""
+        return self.possible.choices(client)
+
+    # -- what happens
+
+    def apply(self, state: State, move: Move) -> State:
+        """The state after ``move``."""
+        kind, index, argument = move
+        after = list(state)
+        slot = state[index]
+        match kind:
+            case "request":
+                after[index] = self.slots.deliver(slot, argument, sync_at_once=self.sync_at_once(state))
+            case "answer":
+                if isinstance(self.slots.messages[argument].body, Reachable):
+                    self._cut_off(after, index)
+                after[index] = self.slots.arrive(after[index], argument)
+                client, event = self.answered(index, argument, self.slots.bookie(slot).incarnation)
+                self.step(after, client, event)
+            case "forget":
+                after[index] = self.slots.take(slot, argument)
+                bookie = self.bookies[index - self.slots_from]
+                self.step(after, CLIENTS, self.events.number(PassedOver(bookie)))
+            case "user":
+                self.step(after, index, argument)
+                if isinstance(self.events[argument], Begin):
+                    self._serve(after, index)
+            case "store":
+                self._serve(after, index)
+            case "delete":
+                after[METADATA] = self.records.number(self.records[state[METADATA]]._replace(deleted=True))
+            case "depart":
+                after[DEPARTURES] -= 1
+                after[index] = self.slots.change(slot, kind, sync_at_once=False)
+                if self.options.heals:
+                    self.step(after, index - len(self.bookies), self.events.number(Crashed()))
+            case "collect":
+                after[index] = self.slots.collect(slot, (self.ledger_id,))
+            case "boot" | "sync" | "told":
+                after[index] = self.slots.change(slot, kind, sync_at_once=self.sync_at_once(state))
+            case "ask":
+                name = self.bookies[index - self.slots_from]
+                after[index] = self.slots.ask(slot, name, self.metadata(state), state[METADATA])
+            case "crash":
+                metadata = self.metadata(state)
+                self.crash(after, index, Found(() if metadata is None else (metadata,)))
+            case "heal":
+                healing = index - len(self.bookies)
+                self.step(after, healing, self.events.number(Heal(self.slots.traits(slot).limbo_boot)))
+                self._serve(after, healing)
+            case "timeout":
+                if not self.slots.traits(slot).gone:
+                    after[LOSSES] -= 1
+                self._time_out(after, index, self.slots.messages[argument], argument)
+            case "store_lost" | "deadline":
+                after[LOSSES] -= 1
+                self.step(after, index, self.events.number(_STORE_LOST if kind == "store_lost" else DeadlinePassed()))
+            case "duplicate":
+                after[DUPLICATES] -= 1
+                sync_at_once = self.sync_at_once(state)
+                after[index] = self.slots.deliver(slot, argument, sync_at_once=sync_at_once, kept=True)
+            case _:
+                raise AssertionError(f"unknown move {kind}")
+        return tuple(after)
+
+    def heard(self, state: State, index: int, message: int, incarnation: int) -> State:
+        """The state after an answer that is no new connection, from a bookie of that incarnation. ``state`` may have symbols of
+        slots."""
+        after = list(state)
+        after[index] = self.slots.take(after[index], message)
+        self.step(after, *self.answered(index, message, incarnation))
+        return tuple(after)
+
+    def sync_at_once(self, state: State) -> bool:
+        """Where no crash can tell the difference, everything is synced at once."""
+        return not self._is_volatile and (self._instant or not state[CRASHES])
+
+    def metadata(self, state: State) -> LedgerMetadata | None:
+        """What the metadata store has of the ledger. None if it was deleted."""
+        record = self.records[state[METADATA]]
+        return None if record.deleted else record.metadata
+
+    def crash(self, after: list[int], index: int, found: Found) -> None:
+        """A bookie crashes, and starts again."""
+        after[CRASHES] -= 1
+        after[index] = self.slots.crash(after[index], self.bookies[index - self.slots_from], found)
+        if self._is_volatile or self.options.losses:
+            self._reconnect(after, index)
+        if self.options.heals:
+            self.step(after, index - len(self.bookies), self.events.number(Crashed()))
+
+    def _reconnect(self, after: list[int], index: int) -> None:
+        """The writer's connection to the bookie is to be made anew."""
+        again = self.slots.message(Message(0, Reachable()))
+        if self.slots.traits(after[index]).gone:
+            return
+        if again not in self.slots.table[after[index]].messages and self.clients[after[CLIENTS]].machine is not None:
+            after[index] = self.slots.put(after[index], again)
+
+    def _cut_off(self, after: list[int], index: int) -> None:
+        """Before the writer hears of a new connection it hears that what was under way on the old one is not answered."""
+        for number in self.slots.table[after[index]].messages:
+            message = self.slots.messages[number]
+            if message.client == 0 and not isinstance(message.body, Reachable):
+                self._time_out(after, index, message, number)
+
+    def _time_out(self, after: list[int], index: int, message: Message, number: int) -> None:
+        after[index] = self.slots.time_out(after[index], number)
+        if message.client == 0:
+            self._reconnect(after, index)
+        found = self._unanswered.get((index, number))
+        if found is None:
+            told = Message(message.client, unanswered(message.body, _TIMEOUT))
+            found = self._unanswered[index, number] = self.event(
+                index, told, self.slots.bookie(after[index]).incarnation
+            )
+        self.step(after, *found)
+
+    # -- clients
+
+    def event(self, index: int, message: Message, incarnation: int) -> tuple[int, int]:
+        """The place of the client that ``message`` of a bookie at ``index`` is for, and what it is told."""
+        event = event_of(self.bookies[index - self.slots_from], message.body, incarnation)  # type: ignore[arg-type]
+        return CLIENTS + message.client, self.events.number(event)
+
+    def answered(self, index: int, message: int, incarnation: int) -> tuple[int, int]:
+        """``event`` for the message of a number."""
+        key = (index, message, incarnation)
+        found = self._answered.get(key)
+        if found is None:
+            found = self._answered[key] = self.event(index, self.slots.messages[message], incarnation)
+        return found
+
+    def step(self, after: list[int], index: int, event: int) -> None:
+        """A client is told something, and what it sends is under way."""
+        found = self.client_step(index, after[index], event)
+        after[index] = found.after
+        for slot, message in found.sends:
+            after[slot] = self.slots.put(after[slot], message)
+        if found.idle:
+            for slot in range(self.slots_from, len(after)):
+                after[slot] = self.slots.leave(after[slot], index - CLIENTS)
+
+    def client_step(self, index: int, client: int, event: int) -> ClientStep:
+        """The real machine's step, made once."""
+        key = (index, client, event)
+        found = self._steps.get(key)
+        if found is None:
+            copy = clone(self.clients[client])
+            if copy.machine is not None:
+                self.met.add(Met(type(copy.machine), _states(copy.machine), type(self.events[event])))
+            sends, _ = copy.stepped(self.events[event], self.options)
+            after = self.clients.number(copy)
+            self.origins.setdefault(after, key)
+            messages: list[tuple[int, int]] = []
+            last: Any = None
+            for bookie, request in sends:
+                # Mostly it is one request to several bookies.
+                if request is not last:
+                    last, number = request, self.slots.message(Message(index - CLIENTS, request))
+                messages.append((self.slots_from + self.bookies.index(bookie), number))
+            idle = copy.machine is None and self.clients[client].machine is not None
+            found = self._steps[key] = ClientStep(after, tuple(messages), idle)
+        return found
+
+    def _serve(self, after: list[int], index: int) -> None:
+        """The metadata store takes the client's request, or its answer arrives."""
+        key = (after[index], after[METADATA])
+        found = self._served.get(key)
+        if found is None:
+            record = self.records[after[METADATA]]
+            event: Any = self.clients[after[index]].store
+            if isinstance(event, ReadMetadata):
+                event = _DELETED if record.deleted else MetadataRead(record.metadata, record.version)
+            elif isinstance(event, WriteMetadata) and record.deleted:
+                event = WriteTaken(_DELETED)
+            elif isinstance(event, WriteMetadata):
+                if event.version == record.version:
+                    record = Record(event.metadata, record.version + 1)
+                    event = WriteTaken(MetadataWritten(record.version))
+                else:
+                    event = WriteTaken(MetadataConflict())
+            found = self._served[key] = (self.records.number(record), self.events.number(event))
+        after[METADATA], told = found
+        self.step(after, index, told)
+
+    # -- checks
+
+    def violation(self, state: State) -> Violation | None:
+        """What the first checker that is not satisfied says of ``state``."""
+        return self.verdicts.of(state)
+
+    def violation_after(self, before: State, state: State) -> Violation | None:
+        """``violation`` of the state that follows on ``before``, of which there was nothing to say."""
+        return self.verdicts.after(before, state)
+
+    def view(self, state: State) -> WorldView:
+        """What checkers and stories look at; not to be changed."""
+        record = self.records[state[METADATA]]
+        bookies = (self.slots.bookie(slot) for slot in state[self.slots_from :])
+        return WorldView(
+            self.options,
+            record.metadata,
+            tuple(self.clients[number] for number in state[CLIENTS : self.slots_from]),
+            dict(zip(self.bookies, bookies, strict=True)),
+            record.deleted,
+        )
+
+
+def _event_key(event: Any) -> Hashable:
+    """An error stands for itself by its words, which stories tell."""
+    return (NoBookies, str(event.error)) if isinstance(event, NoBookies) else freeze_fields(event)
+
+
+def _states(machine: Any) -> tuple[Enum, ...]:
+    return (machine.state, machine.asked) if isinstance(machine, LedgerWriter) else (machine.phase,)

@@ -1,0 +1,285 @@
+"""Look, decide, note, do; again and again, until the change is complete.
+
+Law: ``protocol.changes.planner`` decides each step, by what is seen at that moment. Before a bookie is taken down, all that its
+safety rests on is read anew: the records that name it, and the indexes of the bookies that share its ledgers. What has to be
+remembered is written before the step. So the one who applies a change may be killed at any moment, and another goes on with it.
+One process at a time applies a change, by a lock. Nothing is waited for longer than ``stall_seconds`` without anything happening:
+then an error names what was waited for, and the change stays under way.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from bookspark.errors import BookieError, BookKeeperError, ConfigurationError, MetadataStoreError
+from bookspark.operations.changes.change_record import ChangeRecord, ChangeState, Kept, WantedDocument, new_record
+from bookspark.operations.changes.copies_check import CopiesCheck
+from bookspark.operations.changes.hands import Hands, Request
+from bookspark.operations.changes.looking import Looking
+from bookspark.operations.changes.moving import Moving
+from bookspark.protocol.changes.observed import Observed
+from bookspark.protocol.changes.planner import decide, permitted
+from bookspark.protocol.changes.steps import Decision, Forget, Move, Resume, SetReadOnly, Step, Stop, Takes
+from bookspark.protocol.changes.wanted import Progress, Wanted, begin
+from bookspark.store.autorecovery.decommission import decommission
+from bookspark.store.changes_config import ChangesConfig
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.documents.locks import Lock
+
+log = logging.getLogger(__name__)
+
+
+class Applying:
+    """The one who applies a change. It holds the lock from ``with`` on. One thread; ``stop`` may be called from any."""
+
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        hands: Hands,
+        config: ChangesConfig | None = None,
+        tell: Callable[[str], None] = log.info,
+    ) -> None:
+        """``tell`` is given each step before it is made, and what is waited for, in words."""
+        self._bookkeeper = bookkeeper
+        self._hands = hands
+        self._config = config or ChangesConfig()
+        self._tell = tell
+        self._kept = Kept(bookkeeper.metadata)
+        self._looking = Looking(bookkeeper)
+        self._stopping = threading.Event()
+        self._moving = Moving(bookkeeper, self._config, self._stopping)
+        self._change_lock = bookkeeper.metadata.change_lock
+        self._lock: Lock | None = None
+        self._told: tuple[str, ...] = ()
+        self._asked: Request | None = None
+        self._asked_of = 0
+        """The incarnation of the bookie when it was asked for."""
+
+    # -- the lock
+
+    def __enter__(self) -> Self:
+        """Take the lock. Raises BookieError if another holds it for longer than a dead one's session lasts."""
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        deadline = time.monotonic() + 2 * self._bookkeeper.context.config.metadata_session_timeout_seconds
+        while True:
+            self._lock = self._change_lock.take(name)
+            if self._lock is not None:
+                return self
+            if time.monotonic() > deadline:
+                raise BookieError(
+                    f"{self._change_lock.holder() or 'somebody'} applies a change of this cluster; wait for its end, or end it"
+                )
+            self._stopping.wait(self._config.poll_seconds)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._change_lock.give_back(self._lock)
+
+    def stop(self) -> None:
+        """Have ``run`` end before its next step. The change stays under way."""
+        self._stopping.set()
+
+    # -- the record
+
+    def begin(self, wanted: Wanted) -> ChangeRecord:
+        """Note what is wanted. Raises ConfigurationError while another change is under way; the same one is gone on with."""
+        now = self._kept.read()
+        record = new_record(wanted, begin(wanted, self._looking.look()), time.time_ns() // 1_000_000)
+        if now is not None and now.under_way:
+            if now.wanted == record.wanted and now.state is ChangeState.UNDER_WAY:
+                return now
+            raise ConfigurationError(
+                "another change of this cluster is under way; go on with it by `bookspark cluster apply` without options, or "
+                "give it up by `bookspark cluster give-up`"
+            )
+        self._kept.write(record)
+        return record
+
+    def give_up(self) -> None:
+        """Nothing more is wanted. ``run`` then lets go of the bookies that the change made read-only or took down. Raises
+        ConfigurationError if no change is under way."""
+        record = self._under_way()
+        self._kept.write(msgspec.structs.replace(record, wanted=WantedDocument(), state=ChangeState.GIVEN_UP))
+
+    def run(self) -> ChangeRecord:
+        """Go on with the change until it is complete, and return its record.
+
+        Raises BookieError, with what is in the way, if it can't be made or nothing happens for ``stall_seconds``; it stays under
+        way. Raises ConfigurationError if none is under way, MetadataVersionError if another took over."""
+        record = self._under_way()
+        since = time.monotonic()
+        last: tuple[object, ...] = ()
+        while not self._stopping.is_set():
+            waits: tuple[str, ...]
+            try:
+                record, waits, sign = self._turn(record)
+            except MetadataStoreError as error:
+                # Whether the record was written is not known. What stands there counts.
+                waits, sign = (f"the metadata store: {error}",), (str(error),)
+                with suppress(MetadataStoreError):
+                    record = self._kept.read() or record
+            if not record.under_way:
+                return record
+            if sign != last:
+                since, last = time.monotonic(), sign
+            if not waits and self._asked is None:
+                continue
+            self._say(waits)
+            if time.monotonic() - since > self._config.stall_seconds:
+                why = "; ".join(waits) or f"waited for this to be done: {self._asked}"
+                raise BookieError(
+                    f"nothing has happened for {self._config.stall_seconds:g} s: {why}. Go on by `bookspark cluster apply`, or "
+                    "give the change up by `bookspark cluster give-up`"
+                )
+            self._stopping.wait(self._config.poll_seconds)
+        return record
+
+    def _turn(self, record: ChangeRecord) -> tuple[ChangeRecord, tuple[str, ...], tuple[object, ...]]:
+        """Look once, and do what is to be done. Returns the record after it, what is waited for, and what can be told apart."""
+        observed = self._looking.look()
+        wanted, progress = record.wanted.wanted(), record.progress.progress()
+        decision = decide(wanted, progress, observed)
+        if decision.refusals:
+            raise BookieError("; ".join(decision.refusals))
+        if decision.complete:
+            state = ChangeState.COMPLETE if record.state is ChangeState.UNDER_WAY else record.state
+            record = msgspec.structs.replace(record, state=state, ended_at_ms=time.time_ns() // 1_000_000)
+            self._kept.write(record)
+            return record, (), ()
+        record, problem = self._make(record, wanted, progress, observed, decision)
+        waits = decision.waits if not decision.steps else ()
+        if problem:
+            waits = (problem, *decision.waits)
+        return record, waits, (record.steps, record.moves, waits, tuple(sorted(observed.bookies.items())))
+
+    def _under_way(self) -> ChangeRecord:
+        record = self._kept.read()
+        if record is None or not record.under_way:
+            raise ConfigurationError("no change of this cluster is under way; say what is wanted, or look at --help")
+        return record
+
+    # -- one step
+
+    def _make(
+        self, record: ChangeRecord, wanted: Wanted, progress: Progress, observed: Observed, decision: Decision
+    ) -> tuple[ChangeRecord, str]:
+        """Make all moves, or else the first step. Returns the record after it, and what is in the way of it."""
+        moves = [step for step in decision.steps if isinstance(step, Move)]
+        if moves:
+            return self._move(record, moves, observed)
+        if self._asked is not None and self._asked not in decision.steps:
+            self._let_go(self._asked, observed, decision)
+        if not decision.steps:
+            return record, ""
+        step = decision.steps[0]
+        if isinstance(step, Takes) and observed.bookies[step.bookie_id].registered:
+            why = self._in_the_way(wanted, progress, observed, step)
+            if why and self._asked == step:
+                if self._is_ending(step):
+                    return record, ""
+                self._hands.take_back(step, why)
+                self._asked = None
+            if why:
+                return record, why
+        if isinstance(step, Takes):
+            incarnation = observed.bookies[step.bookie_id].incarnation
+            if self._asked == step and incarnation in (0, self._asked_of):
+                return record, ""
+            self._asked_of = incarnation
+        begun = progress.begun(step)
+        if begun != progress:
+            record = record.after(begun)
+            self._kept.write(record)
+        self._tell(str(step))
+        try:
+            self._do(step, begun)
+        except BookKeeperError as error:
+            return record, f"could not {step}: {error}"
+        self._asked = step if isinstance(step, Takes) else None
+        record = msgspec.structs.replace(record.after(begun.ended(step)), steps=record.steps + 1)
+        self._kept.write(record)
+        return record, ""
+
+    def _let_go(self, request: Request, observed: Observed, decision: Decision) -> None:
+        """What was asked for is no step any more: it was done, or it must not be done now. A bookie that is down until it is
+        started again is waited for."""
+        bookie = observed.bookies.get(request.bookie_id)
+        there = bookie is not None and bookie.registered
+        if not there and not isinstance(request, Stop):
+            return
+        self._asked = None
+        if bookie is None or not there or bookie.incarnation != self._asked_of:
+            self._hands.seen(request)
+        else:
+            self._hands.take_back(request, "; ".join(decision.waits) or "the cluster has changed")
+
+    def _is_ending(self, request: Request) -> bool:
+        """Whether the bookie went down while it was looked at: then what was asked for is being done."""
+        bookie = self._looking.look().bookies.get(request.bookie_id)
+        if bookie is None or not bookie.registered or bookie.incarnation != self._asked_of:
+            return True
+        return request.bookie_id not in self._looking.statuses
+
+    def _move(self, record: ChangeRecord, moves: list[Move], observed: Observed) -> tuple[ChangeRecord, str]:
+        before = self._moving.moved_bytes
+        self._tell(f"{len(moves)} moves, the first one: {moves[0]}")
+        down = [name for name, one in observed.bookies.items() if not one.registered]
+        failed = self._moving.move(moves, down)
+        self._looking.changed(one.ledger_id for one in moves)
+        made = sum(one.ledger_id not in failed for one in moves)
+        record = msgspec.structs.replace(
+            record, moves=record.moves + made, moved_bytes=record.moved_bytes + self._moving.moved_bytes - before
+        )
+        self._kept.write(record)
+        if not failed:
+            return record, ""
+        ledger_id, why = next(iter(failed.items()))
+        return record, f"{len(failed)} ledgers could not be moved, as ledger {ledger_id}: {why}"
+
+    def _in_the_way(self, wanted: Wanted, progress: Progress, observed: Observed, step: Request) -> str:
+        """All that the step's safety rests on, read anew."""
+        name = step.bookie_id
+        try:
+            ledgers = self._looking.renew(name)
+        except BookKeeperError as error:
+            return f"not taken down: {error}"
+        check = CopiesCheck(self._bookkeeper, name, ledgers, observed, progress.away - {name})
+        # The check takes a while, and the cluster goes on meanwhile.
+        return check.problem(self._pause) or permitted(wanted, progress, self._looking.look(), step)
+
+    def _pause(self) -> None:
+        self._stopping.wait(self._config.confirm_seconds)
+
+    def _do(self, step: Step, progress: Progress) -> None:
+        client = self._bookkeeper
+        match step:
+            case SetReadOnly():
+                client.switch_read_only(step.bookie_id, True)
+            case Resume():
+                if step.bookie_id in progress.quieted:
+                    client.switch_read_only(step.bookie_id, False)
+            case Forget():
+                if client.metadata.read_cookie(step.bookie_id) is not None:
+                    decommission(client, step.bookie_id, timeout_seconds=self._config.stall_seconds)
+            case Move():
+                raise AssertionError("moves are made together")
+            case _:
+                self._hands.do(step)
+
+    def _say(self, waits: tuple[str, ...]) -> None:
+        if waits != self._told:
+            self._told = waits
+            for one in waits:
+                self._tell(f"waiting: {one}")

@@ -1,0 +1,192 @@
+"""What is seen of a cluster.
+
+Law: a look reads all that may have changed since the look before it: new ledgers, ledgers that are not closed, and those that
+have or had a task of autorecovery, which is what else changes the record of a closed ledger. The first look reads everything. A
+bookie that is to go away is looked at once more by itself (``renew``): every ledger of its index, and every one that named it, is
+read anew. Looking changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Set
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from bookspark.errors import BookKeeperError, ReadError
+from bookspark.protocol.changes.observed import Fragments, Observed, ObservedBookie, placed
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bookspark.protocol.repair.underreplication_task import Reason
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.wire.messages import BookieStatus
+
+_BOOKIES_AT_ONCE = 16
+
+
+class Looking:
+    """Looks at one cluster, again and again. One thread at a time."""
+
+    def __init__(self, bookkeeper: BookKeeper) -> None:
+        self._bookkeeper = bookkeeper
+        self._store = bookkeeper.metadata
+        self._fragments = Fragments()
+        self._open: set[int] = set()
+        self._recovering: set[int] = set()
+        self._tasks: frozenset[int] = frozenset()
+        """The ledgers that had a task at the look before."""
+        self._changed: set[int] = set()
+        """Ledgers whose records may have been changed by those who asked for this look."""
+        self.statuses: dict[str, BookieStatus] = {}
+        """What each bookie said of itself at the last look; those that did not answer are not here."""
+        self.clocks_ahead_ms: dict[str, int] = {}
+        """How far the clock of each of these is ahead of the clock here, at least; below 0: behind it."""
+
+    @property
+    def open_ledgers(self) -> Set[int]:
+        """The ledgers that were not closed at the last look."""
+        return self._open
+
+    @property
+    def in_recovery(self) -> Set[int]:
+        """Those of them that were in recovery."""
+        return self._recovering
+
+    def look(self, at_once: bool = False) -> Observed:
+        """The cluster now. ``at_once``: what needs no other's answer is asked at the same time, for one who only looks: a
+        ZooKeeper that is slow makes each question wait. Otherwise the bookies are asked last, by whom a change is judged. Raises
+        MetadataStoreError."""
+        store, tasks = self._store, self._store.underreplication
+        if not at_once:
+            lacking, bad = self._lacking()
+            unreadable = self._look_at_ledgers(set(store.list_ledgers()), lacking)
+            bookies, enabled = self._bookies(), tasks.enabled()
+        else:
+            with ThreadPoolExecutor(3, "look") as beside:
+                others = beside.submit(self._bookies), beside.submit(tasks.enabled)
+                marked = beside.submit(self._lacking)
+                ids = set(store.list_ledgers())
+                lacking, bad = marked.result()
+                unreadable = self._look_at_ledgers(ids, lacking)
+            bookies, enabled = others[0].result(), others[1].result()
+        known = {ledger_id: bookies for ledger_id, bookies in lacking.items() if bookies}
+        return Observed(bookies, self._fragments, known, {**bad, **unreadable}, enabled)
+
+    def _lacking(self) -> tuple[dict[int, frozenset[str]], dict[int, str]]:
+        """The ledgers that have a task, with the bookies that lack entries of each, and the tasks that can't be decoded."""
+        tasks = self._store.underreplication
+        bad: dict[int, str] = {}
+        found = {
+            task.ledger_id: frozenset({*task.of(Reason.LOST), *task.of(Reason.LACKS)})
+            for task in tasks.tasks(tasks.list_tasks(), bad)
+        }
+        return found, bad
+
+    def _look_at_ledgers(self, ids: set[int], with_task: Collection[int]) -> dict[int, str]:
+        """Bring the fragments up to date. ``ids``: of all ledgers."""
+        for gone in [one for one in self._fragments.ledgers() if one not in ids]:
+            self._put(gone, None)
+        new = {one for one in ids if not self._fragments.of_ledger(one)}
+        unreadable = self._read(ids & {*new, *self._open, *with_task, *self._tasks, *self._changed})
+        self._tasks, self._changed = frozenset(with_task), set()
+        return unreadable
+
+    def changed(self, ledger_ids: Iterable[int]) -> None:
+        """The records of these ledgers may have been changed: the next look reads them."""
+        self._changed |= set(ledger_ids)
+
+    def renew(self, bookie_id: str) -> dict[int, LedgerMetadata]:
+        """Read every ledger that names the bookie, or that its index names, anew. Returns those that name it, by id. Raises
+        ReadError if the bookie does not answer, or if one of the records can't be decoded."""
+        held = set(self._bookkeeper.list_ranges(bookie_id)["ledger_id"].unique().to_pylist())
+        named = {one.ledger_id for one in self._fragments.of(bookie_id)}
+        every = held | named | self._open
+        there = every & set(self._store.list_ledgers())
+        found: dict[int, LedgerMetadata] = {}
+        unreadable = self._read(there, found)
+        for gone in every - there:
+            self._put(gone, None)
+        if unreadable:
+            ledger_id, why = next(iter(unreadable.items()))
+            raise ReadError(f"ledger {ledger_id} may name {bookie_id}, and its record can't be read: {why}")
+        return {ledger_id: one for ledger_id, one in found.items() if bookie_id in one.bookies()}
+
+    def _read(self, ledger_ids: Collection[int], found: dict[int, LedgerMetadata] | None = None) -> dict[int, str]:
+        unreadable: dict[int, str] = {}
+        left = set(ledger_ids)
+        for metadata, _ in self._store.read_ledgers(sorted(ledger_ids), unreadable):
+            left.discard(metadata.ledger_id)
+            self._put(metadata.ledger_id, metadata)
+            if found is not None:
+                found[metadata.ledger_id] = metadata
+        for ledger_id in left:
+            self._put(ledger_id, None)
+        return unreadable
+
+    def _put(self, ledger_id: int, metadata: LedgerMetadata | None) -> None:
+        self._fragments.put(ledger_id, () if metadata is None else placed(metadata))
+        for ledgers, is_one in (
+            (self._open, metadata is not None and not metadata.closed),
+            (self._recovering, metadata is not None and metadata.state is LedgerState.IN_RECOVERY),
+        ):
+            if is_one:
+                ledgers.add(ledger_id)
+            else:
+                ledgers.discard(ledger_id)
+
+    # -- bookies
+
+    def _bookies(self) -> dict[str, ObservedBookie]:
+        registered, cookies = self._store.bookies(), set(self._store.list_cookies())
+        self.statuses, self.clocks_ahead_ms = {}, {}
+        found = {
+            name: ObservedBookie(name, registered=False, settled=False, incarnation=0)
+            for name in cookies - registered.keys()
+        }
+        if registered:
+            with ThreadPoolExecutor(min(_BOOKIES_AT_ONCE, len(registered))) as pool:
+                for one in pool.map(partial(self._bookie, cookies), registered.values()):
+                    found[one.bookie_id] = one
+        return found
+
+    def _bookie(self, cookies: Collection[str], registration: BookieRegistration) -> ObservedBookie:
+        name = registration.bookie_id
+        asked_ms = time.time_ns() // 1_000_000
+        try:
+            status: BookieStatus | None = self._bookkeeper.bookie_status(name)
+            why = "" if status is None else _unsettled(status)
+            if status is not None:
+                self.statuses[name] = status
+                if status.clock_ms:
+                    self.clocks_ahead_ms[name] = _ahead(status.clock_ms, asked_ms, time.time_ns() // 1_000_000)
+        except BookKeeperError as error:
+            status, why = None, f"does not answer ({error})"
+        return ObservedBookie(
+            name,
+            registered=True,
+            has_cookie=name in cookies,
+            read_only=registration.read_only if status is None else status.read_only,
+            settled=not why,
+            unsettled_why=why,
+            incarnation=registration.incarnation if status is None else status.incarnation,
+            lossy_boot=0 if status is None else status.lossy_boot,
+            version="" if status is None else status.version,
+            host=registration.host,
+            rack=registration.rack,
+        )
+
+
+def _ahead(told_ms: int, asked_ms: int, answered_ms: int) -> int:
+    """How far the clock that told a time between two others is ahead of theirs, at least."""
+    return max(0, told_ms - answered_ms) + min(0, told_ms - asked_ms)
+
+
+def _unsettled(status: BookieStatus) -> str:
+    """Why the bookie's copies don't count, in words."""
+    if status.limbo_ledgers:
+        return f"heals itself: {status.limbo_ledgers:,} ledgers are in limbo"
+    if status.healed_boot < status.lossy_boot:
+        return "heals itself: it has lost entries, and not all are back"
+    if status.lacking_ledgers:
+        return f"lacks entries of {status.lacking_ledgers:,} ledgers"
+    return ""

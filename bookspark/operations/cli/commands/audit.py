@@ -1,0 +1,181 @@
+"""``bookspark snapshot``, ``audit`` and ``safe-to-stop``: the system tables as Delta tables, and what SQL finds in them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bookspark.errors import ConfigurationError
+from bookspark.operations.cli.terminal.command_options import Json, Password, Zookeeper, client
+from bookspark.operations.cli.terminal.output import console, progress
+from bookspark.support.command_line import FOUND
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Checksums = Annotated[
+    bool,
+    typer.Option("--checksums", help="Read every copy of every entry, to find copies that differ or can't be read."),
+]
+
+
+def quiet_session(name: str) -> AbstractContextManager[SparkSession]:
+    """As ``spark.short_jobs`` has it. Loading Spark takes longer than most commands do, so only these load it."""
+    from bookspark.spark import short_jobs
+
+    return short_jobs.quiet_session(name)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(snapshot)
+    app.command()(audit)
+    app.command()(safe_to_stop)
+
+
+def snapshot(
+    path: Annotated[str, typer.Option(help="Folder of the Delta tables. It is made if it is missing.")],
+    checksums: Checksums = False,
+    keep: Annotated[
+        int | None,
+        typer.Option(help="Keep this many newest snapshots and remove the others. Default: keep all.", min=1),
+    ] = None,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Write a snapshot of the system tables to Delta: what the metadata says, and what the bookies hold."""
+    from bookspark.spark import snapshots
+    from bookspark.spark.snapshots.retention import remove_files
+
+    _check_cluster(zookeeper)
+    with quiet_session("bookspark snapshot") as spark:
+        with progress("writing a snapshot") as begins:
+            taken = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep, begins=begins)
+        if keep is not None:
+            remove_files(spark, path)
+        typer.echo(f"snapshot {taken.snapshot_id} is version {taken.version} of the tables under {path}")
+
+
+def audit(
+    queries: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUERY…]", help="Names of audit queries. Default: all.")
+    ] = None,
+    path: Annotated[
+        str | None,
+        typer.Option(help="Audit the newest snapshot in this folder. Default: a new snapshot, which is not kept."),
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Audit this version of the snapshots under --path instead of the newest.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page with plots to this file too.")] = None,
+    checksums: Checksums = False,
+    integrity_check: Annotated[
+        bool,
+        typer.Option(
+            "--integrity-check", help="Mark for repair what bookies that are up lack. Autorecovery then copies it."
+        ),
+    ] = False,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Run audit queries over a snapshot. The exit status is 1 if a query finds something wrong.
+
+    With --json: one object with the findings, the names of the queries that need a snapshot with --checksums, and with
+    --integrity-check what was marked."""
+    from bookspark.spark import audit
+    from bookspark.spark.audit.integrity_check import mark_lacking
+    from bookspark.support.arguments import check_names
+
+    check_names(queries or (), audit.names(), "audit query")
+    if integrity_check:
+        _check_cluster(zookeeper)
+    if checksums and path is not None:
+        raise ConfigurationError(
+            "--checksums is for a new snapshot: leave out --path, or take one with bookspark snapshot"
+        )
+    with _snapshot_at(path, zookeeper, password, checksums) as (spark, place):
+        with progress("auditing") as begins:
+            findings = audit.run(spark, place, version, queries or None, begins)
+        if not as_json:
+            audit.show(findings, console())
+        if left_out := [] if queries else audit.left_out(findings):
+            typer.echo(f"not audited: {', '.join(left_out)} (it takes a snapshot with --checksums)", err=True)
+        if report is not None:
+            audit.write_report(spark, place, version, findings, report)
+        marked = mark_lacking(spark, place, zookeeper, version) if integrity_check else None
+    if as_json:
+        told = {"ledgers": marked.ledgers, "copies": marked.copies} if marked is not None else None
+        typer.echo(
+            json.dumps({"findings": audit.documents(findings), "not_audited": left_out, "marked": told}, indent=2)
+        )
+    elif marked is not None:
+        typer.echo(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
+    if any(finding.good is False for finding in findings) or (marked is not None and marked.ledgers):
+        raise typer.Exit(FOUND)
+
+
+def safe_to_stop(
+    bookies: Annotated[list[str], typer.Argument(metavar="BOOKIE…", help="Ids of the bookies that you want to stop.")],
+    path: Annotated[
+        str | None,
+        typer.Option(help="Use the newest snapshot in this folder. Default: a new snapshot, which is not kept."),
+    ] = None,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Say whether these bookies can be stopped: every confirmed entry keeps an ack quorum of copies, and every open ledger can be
+    recovered. The exit status is 1 if not, or if it is unknown for a ledger. Copies that are known to be unreadable don't count;
+    standard error tells when copies were last read, or where they never were."""
+    from bookspark.spark import audit
+
+    with _snapshot_at(path, zookeeper, password) as (spark, place):
+        finding = audit.safe_to_stop(spark, place, bookies)
+    if as_json:
+        typer.echo(json.dumps({"safe": bool(finding.good), "finding": audit.documents([finding])[0]}, indent=2))
+    elif not finding.good:
+        audit.show([finding], console())
+    if not finding.good:
+        raise typer.Exit(FOUND)
+    if as_json:
+        return
+    if finding.note:
+        typer.echo(finding.note, err=True)
+    without = ", ".join(dict.fromkeys(bookies))
+    typer.echo(
+        f"safe: every confirmed entry keeps an ack quorum of copies, and every open ledger can be recovered, without {without}"
+    )
+
+
+def _check_cluster(zookeeper: str) -> None:
+    """Raise MetadataStoreError if the cluster can't be reached, before Spark is started, which takes long."""
+    with client(zookeeper) as bookkeeper:
+        bookkeeper.metadata.bookies()
+
+
+@contextmanager
+def _snapshot_at(
+    path: str | None, zookeeper: str, password: str, checksums: bool = False
+) -> Iterator[tuple[SparkSession, str]]:
+    """Yields a session and the folder of the snapshots: ``path``, or a temporary one with a new snapshot."""
+    from bookspark.spark import snapshots
+
+    if path is None:
+        _check_cluster(zookeeper)
+    elif "://" not in path and not any(Path(path).glob("*/_delta_log")):
+        raise ConfigurationError(f"there is no snapshot under {path}; take one with `bookspark snapshot --path {path}`")
+    with ExitStack() as stack:
+        place = path or stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-audit-"))
+        spark = stack.enter_context(quiet_session("bookspark audit"))
+        if path is None:
+            typer.echo(f"taking a snapshot of {zookeeper}", err=True)
+            with progress("taking a snapshot") as begins:
+                snapshots.write(spark, zookeeper, place, password, checksums=checksums, begins=begins)
+        yield spark, place

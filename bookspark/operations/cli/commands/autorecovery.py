@@ -1,0 +1,251 @@
+"""``bookspark autorecovery …``: the auditor, the replication workers, and their work."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.operations.cli.terminal import settings
+from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
+from bookspark.operations.cli.terminal.output import console, problem, table
+from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
+from bookspark.support.command_line import FOUND
+from bookspark.support.plain_text import size_text
+
+if TYPE_CHECKING:
+    from bookspark.store.autorecovery.decommission import DecommissionProgress
+    from bookspark.store.autorecovery.status import AutorecoveryStatus
+    from bookspark.store.metadata.autorecovery.auditors import CheckReport
+
+app = typer.Typer(
+    help="Copy again what was lost: run autorecovery, watch it, control it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="autorecovery")
+
+
+Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Wait this many seconds at most.")]
+_POLL_SECONDS = 1.0
+_NOBODY_KNOWS = "nobody knows"
+_NO_AUDITOR = "none; start one with `bookspark autorecovery run`"
+
+
+@app.command(help=f"Run a replication worker, and an auditor that works while it is elected, {UNTIL}.")
+def run(zookeeper: Zookeeper = "") -> None:
+    import logging
+
+    from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
+    from bookspark.store.autorecovery.process import Autorecovery
+    from bookspark.store.client import BookKeeper
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = autorecovery_config(**settings.chosen("autorecovery"))
+    bookkeeper = BookKeeper(given(zookeeper), **settings.chosen("client"))
+    with until_signal() as stop, Autorecovery(bookkeeper, config) as running:
+        typer.echo(running.name)
+        stop()
+
+
+@app.command()
+def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
+    """Print what is lost, what is being repaired, and about how long that will take."""
+    from bookspark.store.autorecovery.status import autorecovery_status
+
+    with client(zookeeper) as bookkeeper:
+        found = autorecovery_status(bookkeeper.metadata)
+    if as_json:
+        _echo_json(found)
+        return
+    for name, text in _status_lines(found).items():
+        typer.echo(f"{name:<12}{text}")
+    for ledger_id, missed in found.missed.items():
+        for one in missed:
+            typer.echo(f"{'lost' if one.lost else 'not copied':<12}ledger {ledger_id}: {one}")
+
+
+@app.command("list")
+def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
+    """Print the ledgers that lack copies: the reason, the worker that repairs them, and the last problem."""
+    from bookspark.store.autorecovery.status import task_statuses
+
+    with client(zookeeper) as bookkeeper:
+        unreadable: dict[int, str] = {}
+        found = task_statuses(bookkeeper.metadata, unreadable)
+    for ledger_id, why in unreadable.items():
+        problem(f"the task of ledger {ledger_id} is left out: {why}")
+    if as_json:
+        _echo_json(found)
+        return
+    columns = ("ledger", "bookies", "found", "since", "worker", "attempts", "next in", "last problem")
+    rows = [
+        (
+            str(one.ledger_id),
+            ", ".join(f"{bookie} ({reason.value})" for bookie, reason in one.bookies.items()),
+            one.detail,
+            _time_text(one.marked_seconds_ago),
+            one.holder or "",
+            one.attempts,
+            _time_text(one.next_attempt_seconds) if one.next_attempt_seconds else "",
+            one.error,
+        )
+        for one in found
+    ]
+    console().print(table("", columns, rows))
+
+
+@app.command()
+def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json = False) -> None:
+    """Compare now what every bookie holds with what it should hold, and mark ledgers that lack copies for repair.
+
+    The exit status is 1 if ledgers lack copies, or if something could not be checked. It is 2 if the check takes longer than
+    --timeout; the check then goes on."""
+    with client(zookeeper) as bookkeeper:
+        auditors = bookkeeper.metadata.auditors
+        if auditors.auditor() is None:
+            raise BookKeeperError("there is no auditor; start one with `bookspark autorecovery run`")
+        auditors.trigger()
+        deadline = time.monotonic() + timeout
+        while auditors.triggered() is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise BookKeeperError(f"the check takes longer than {timeout:g} s; see `bookspark autorecovery status`")
+            auditors.wait(min(left, _POLL_SECONDS))
+        report = auditors.last_check()
+    if report is None:
+        raise BookKeeperError("the auditor wrote no report; is it an older version?")
+    typer.echo(msgspec.json.encode(report).decode() if as_json else _check_text(report))
+    if report.marked or report.skipped or report.unreadable:
+        raise typer.Exit(FOUND)
+
+
+@app.command("who-is-auditor")
+def who_is_auditor(zookeeper: Zookeeper = "") -> None:
+    """Print the name of the auditor: host and process id."""
+    with client(zookeeper) as bookkeeper:
+        auditor = bookkeeper.metadata.auditors.auditor()
+    if auditor is None:
+        raise BookKeeperError("there is no auditor; start one with `bookspark autorecovery run`")
+    typer.echo(auditor)
+
+
+@app.command()
+def delay(
+    seconds: Annotated[
+        str | None, typer.Argument(metavar="[SECONDS|default]", help="The new delay. Default: print the delay.")
+    ] = None,
+    zookeeper: Zookeeper = "",
+) -> None:
+    """Print or set how long a bookie may be gone until it counts as lost. It replaces the setting of every auditor."""
+    with client(zookeeper) as bookkeeper:
+        auditors = bookkeeper.metadata.auditors
+        if seconds is not None:
+            auditors.set_delay(_seconds(seconds))
+        now = auditors.delay_seconds()
+    typer.echo("not set: each auditor uses its setting lost_bookie_delay_seconds" if now is None else f"{now:g} s")
+
+
+@app.command()
+def enable(zookeeper: Zookeeper = "") -> None:
+    """Let the auditor and the workers go on after `disable`."""
+    with client(zookeeper) as bookkeeper:
+        bookkeeper.metadata.underreplication.enable()
+
+
+@app.command()
+def disable(zookeeper: Zookeeper = "") -> None:
+    """Begin no repair and mark nothing until `enable`, for maintenance. Repairs that were begun are finished."""
+    with client(zookeeper) as bookkeeper:
+        bookkeeper.metadata.underreplication.disable()
+
+
+@app.command()
+def decommission(
+    bookie: Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie. It must be stopped.")],
+    zookeeper: Zookeeper = "",
+    timeout: Timeout = 86400.0,
+) -> None:
+    """Remove a bookie from the cluster for good: wait until other bookies have all that it held, then remove its cookie.
+
+    You may interrupt it and begin again. `bookspark autorecovery run` has to run somewhere meanwhile."""
+    from bookspark.store.autorecovery.decommission import decommission
+
+    told: list[DecommissionProgress] = []
+
+    def tell(progress: DecommissionProgress) -> None:
+        if progress not in told[-1:]:
+            told.append(progress)
+            why = f"; {progress.problem}" if progress.problem else ""
+            typer.echo(f"{progress.ledgers_left:,} of {progress.ledgers:,} ledgers still name {bookie}{why}", err=True)
+
+    with client(zookeeper) as bookkeeper:
+        decommission(bookkeeper, bookie, timeout_seconds=timeout, progress=tell)
+    typer.echo(f"{bookie} is removed from the cluster")
+
+
+def _echo_json(found: object) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+
+
+def _status_lines(found: AutorecoveryStatus) -> dict[str, str]:
+    left = "nothing" if found.auditor else _NOBODY_KNOWS
+    if found.ledgers:
+        duration = "unknown time" if found.seconds_left is None else f"about {_time_text(found.seconds_left)}"
+        least = "" if found.auditor else "at least "
+        left = f"{least}{found.ledgers:,} ledgers, {size_text(found.bytes_left)}, {duration}"
+    rate = "" if found.bytes_per_second is None else f", {size_text(found.bytes_per_second)}/s"
+    lost = _NOBODY_KNOWS if found.lost is None else ", ".join(found.lost) or "none"
+    away = _NOBODY_KNOWS
+    if found.away is not None:
+        away = ", ".join(f"{bookie} in {_time_text(seconds)}" for bookie, seconds in found.away.items()) or "none"
+    return {
+        "auditor": (found.auditor or _NO_AUDITOR) + ("" if found.enabled else " (autorecovery is disabled)"),
+        "workers": f"{len(found.workers)}{rate}",
+        "lost": lost,
+        "may be lost": away,
+        "left": left,
+        "at work": f"{found.being_repaired:,} ledgers; {found.failed:,} failed the last time",
+        **({"unreadable": _named(found.unreadable)} if found.unreadable else {}),
+        "last check": ("none" if found.last_check is None else _check_text(found.last_check))
+        + ("; another is under way" if found.checking else ""),
+    }
+
+
+def _named(unreadable: Mapping[int, str]) -> str:
+    return "; ".join(f"ledger {ledger_id}: {why}" for ledger_id, why in unreadable.items())
+
+
+def _check_text(report: CheckReport) -> str:
+    skipped = "; ".join(f"{bookie} was not asked: {why}" for bookie, why in report.skipped.items())
+    ago = _time_text(max(0.0, time.time() - report.finished_at_ms / 1000))
+    return (
+        f"{report.marked:,} of {report.ledgers:,} ledgers lack copies, {ago} ago{'; ' if skipped else ''}{skipped}"
+        + (f"; not checked: {_named(report.unreadable)}" if report.unreadable else "")
+    )
+
+
+def _seconds(text: str) -> float | None:
+    if text == "default":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ConfigurationError(f"{text!r} is no number of seconds; write a number of 0 or more, or default")
+    return seconds
+
+
+def _time_text(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

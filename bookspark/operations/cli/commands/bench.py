@@ -1,0 +1,289 @@
+"""``bookspark bench …``: how fast Bookspark is on this machine. Each measured case is one JSON line on standard output.
+
+Absolute figures say more about the machine than about Bookspark; ``bookspark bench peers`` compares them with other systems'.
+Times are milliseconds unless their name says seconds, sizes are bytes. A latency is what a caller sees: from the call until the
+entry is acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bookspark.errors import ConfigurationError
+from bookspark.lab.bench.kept_results import checkout, keep
+from bookspark.lab.bench.ledger.cases import CASES, Turn, chosen
+from bookspark.lab.bench.storage.storage_cases import Part, kept_lines, measure_storage
+from bookspark.support.arguments import check_names
+from bookspark.support.cache_folder import cache_folder
+from bookspark.support.command_line import COULD_NOT
+
+app = typer.Typer(
+    help="Measure. Each case prints one JSON line on standard output.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="bench")
+
+
+peers = typer.Typer(
+    help="Measure beside other systems, in turns, and print a table of ratios. Needs a JDK and Maven (mvn).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(peers, name="peers")
+
+SYSTEM = "bookspark"
+QUICK_LEDGER_SCALE = 0.05
+QUICK_SPARK_SCALE = 0.01
+
+Scale = Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of entries.")]
+Directory = Annotated[
+    Path | None, typer.Option(help="A folder on the disk to measure. Default: the folder for temporary files.")
+]
+Case = Annotated[
+    list[str] | None, typer.Option(metavar="L1|L2|…", help="Only the workloads of this case. May be repeated.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="One round with few entries, to see that everything works.")]
+Rounds = Annotated[int, typer.Option(min=1, help="How often each system is measured. The figures are medians.")]
+Cache = Annotated[
+    Path | None,
+    typer.Option(help="Where the other systems' jars and all results are kept. Default: ~/.cache/bookspark/bench."),
+]
+Kept = Annotated[Path | None, typer.Option(help="Append the medians to history.jsonl in this folder.")]
+LinesAlone = Annotated[bool, typer.Option("--json", help="Print the JSON lines alone, without the table.")]
+PeersDirectory = Annotated[Path | None, typer.Option(help="A folder on the disk to measure. Default: the cache.")]
+
+
+@app.command()
+def ledger(
+    turn: Annotated[
+        list[Turn] | None,
+        typer.Option(help="Only these workloads; each turn has a fresh cluster. May be repeated."),
+    ] = None,
+    case: Case = None,
+    scale: Scale = 1.0,
+    directory: Directory = None,
+) -> None:
+    """Time one client and three bookies of this host, with ensemble size 3, write quorum 3, ack quorum 2 and CRC32C."""
+    # Imported here: it loads the client, which takes a while.
+    from bookspark.lab.bench.ledger.workloads import measure
+
+    check_names(case or (), CASES, "case")
+    for each in turn or Turn:
+        workloads = chosen(each, case or (), scale)
+        for workload, figures in measure(each, workloads, directory) if workloads else ():
+            line: dict[str, Any] = {"label": workload.label, "system": SYSTEM, **workload.numbers(), **figures}
+            typer.echo(json.dumps(line))
+
+
+@app.command()
+def storage(
+    part: Annotated[list[Part] | None, typer.Option(help="Only this part. May be repeated.")] = None,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual bytes, ledgers and rounds.")] = 1.0,
+    directory: Directory = None,
+    cache: Kept = None,
+) -> None:
+    """Time a bookie's storage alone, beside a bare loop that writes and syncs the same bytes on the same disk."""
+    cases = []
+    for case in measure_storage(part or Part, scale, directory):
+        typer.echo(json.dumps(case))
+        cases.append(case)
+    _keep(cache, "storage", kept_lines(cases), scale)
+
+
+@app.command("micro-batches")
+def micro_batches(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of commits and triggers.")] = 1.0,
+    directory: Directory = None,
+    cache: Kept = None,
+) -> None:
+    """Time Spark's reads of 1,500 small commits beside one of the same rows, and triggers of one row beside those of the sink
+    noop."""
+    from bookspark.lab.bench.micro_batches import measure
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
+    lines = []
+    try:
+        for line in measure(rounds, scale, directory):
+            typer.echo(json.dumps(line))
+            lines.append(line)
+    finally:
+        if lines:
+            _keep(cache, "micro-batches", lines, scale)
+
+
+@app.command()
+def repair(
+    rounds: Annotated[int, typer.Option(min=1, help="How many bookies are lost, one after the other.")] = 3,
+    entry_bytes: Annotated[int, typer.Option(min=1, help="Payload of an entry.")] = 1000,
+    megabytes: Annotated[int, typer.Option(min=1, help="How much is written, in 10⁶ bytes of payload.")] = 400,
+    ledgers: Annotated[int, typer.Option(min=1, help="Number of ledgers that it is written to.")] = 12,
+    ledgers_at_once: Annotated[int, typer.Option(min=1, help="Ledgers that the worker repairs at the same time.")] = 16,
+    directory: Directory = None,
+) -> None:
+    """Time the re-replication of a lost bookie's data, beside a plain copy of files with the same bytes on the same disk."""
+    from bookspark.lab.bench.repair import measure_repair
+
+    for case in measure_repair(rounds, entry_bytes, megabytes, ledgers, ledgers_at_once, directory):
+        typer.echo(json.dumps(case))
+
+
+@app.command()
+def against(
+    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="The other tree: a commit of this checkout.")],
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
+    directory: Directory = None,
+    checkout: Annotated[Path, typer.Option(help="This tree. Default: the folder that the command runs in.")] = Path(),
+    as_json: LinesAlone = False,
+) -> None:
+    """Time ledgers of this checkout and of another commit of it, in turns, and print a table of ratios."""
+    from bookspark.lab.bench.trees import against as measured
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    table, _ = measured(checkout.resolve(), commit, turn or list(Turn), rounds, scale, directory)
+    _finish("" if as_json else table, ())
+
+
+@app.command()
+def page(
+    file: Annotated[Path, typer.Argument(metavar="PAGE", help="The page, such as docs/performance.md.")],
+    cache: Cache = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Take the results of short runs too.")] = False,
+) -> None:
+    """Write the tables of a page from the newest results that the other commands kept."""
+    from bookspark.lab.bench.page.tables import kept_runs, with_tables
+
+    if not file.is_file():
+        raise ConfigurationError(f"there is no page {file}")
+    file.write_text(with_tables(file.read_text("utf-8"), kept_runs(_existing(cache), quick)), "utf-8")
+
+
+@peers.command("ledger")
+def peers_ledger(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
+    case: Case = None,
+    directory: PeersDirectory = None,
+    cache: Cache = None,
+    as_json: LinesAlone = False,
+) -> None:
+    """Time ledgers beside Apache BookKeeper, which Maven brings."""
+    from bookspark.lab.bench.peers.ledger_comparison import compare
+
+    check_names(case or (), CASES, "case")
+    _end_by_exception()
+    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    table, failures = compare(_existing(cache), directory, turn or list(Turn), rounds, scale, case or ())
+    _finish("" if as_json else table, failures)
+
+
+@peers.command("spark")
+def peers_spark(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of rows.")] = 1.0,
+    system: Annotated[
+        list[str] | None,
+        typer.Option(metavar="bookspark|delta|kafka", help="Only these systems. May be repeated."),
+    ] = None,
+    directory: PeersDirectory = None,
+    cache: Cache = None,
+    as_json: LinesAlone = False,
+) -> None:
+    """Time the sink and the source beside Delta and Kafka, which Maven brings."""
+    from bookspark.lab.bench.peers.spark_comparison import compare
+    from bookspark.lab.bench.peers.spark_systems import SYSTEMS
+
+    check_names(system or (), SYSTEMS, "system")
+    _end_by_exception()
+    rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
+    table, failures = compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale)
+    _finish("" if as_json else table, failures)
+
+
+@peers.command("logs")
+def peers_logs(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    kafka: Annotated[
+        bool, typer.Option(help="Also Kafka, by confluent-kafka's client (pip install confluent-kafka).")
+    ] = True,
+    directory: PeersDirectory = None,
+    cache: Cache = None,
+    as_json: LinesAlone = False,
+) -> None:
+    """Time a log's producer and readers, without Spark, beside a bare ledger and beside Kafka, which Maven brings."""
+    from bookspark.lab.bench.peers.log_comparison import compare
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    table = compare(_existing(cache), directory, rounds, scale, kafka)
+    _finish("" if as_json else table, ())
+
+
+@peers.command("client")
+def peers_client(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    against: Annotated[
+        str,
+        typer.Option(metavar="COMMIT", help="Also the bookies of another commit of this checkout, in the same turns."),
+    ] = "",
+    alone: Annotated[bool, typer.Option("--alone", help="Without BookKeeper's bookies: with --against.")] = False,
+    directory: PeersDirectory = None,
+    cache: Cache = None,
+    as_json: LinesAlone = False,
+) -> None:
+    """Time Apache BookKeeper's own client, which Maven brings, on Bookspark's bookies beside BookKeeper's."""
+    from bookspark.lab.bench.peers.client_comparison import compare
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    table, failures = compare(_existing(cache), directory, rounds, scale, against, alone)
+    _finish("" if as_json else table, failures)
+
+
+def _keep(cache: Path | None, bench: str, lines: list[dict[str, Any]], scale: float) -> None:
+    """Keep the medians, if there is a folder for them, and tell what changed since the last run."""
+    if cache is not None:
+        for change in keep(_existing(cache), bench, lines, scale, checkout()):
+            typer.echo(f"changed: {change}", err=True)
+
+
+def _existing(cache: Path | None) -> Path:
+    # Servers that are measured run in folders of their own.
+    place = (cache or cache_folder() / "bench").absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _end_by_exception() -> None:
+    """Have SIGTERM raise SystemExit, so that the servers that were started are stopped."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+
+
+def _finish(table: str, failures: Sequence[str]) -> None:
+    typer.echo(table, nl=False)
+    if failures:
+        typer.echo("\n".join(failures), err=True)
+        raise typer.Exit(COULD_NOT)

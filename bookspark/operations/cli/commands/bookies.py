@@ -1,0 +1,206 @@
+"""``bookspark local``, ``zookeeper``, ``init`` and ``bookies``: a cluster on this host, a new one, and the bookies of one."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec import Meta
+
+from bookspark.errors import BookKeeperError
+from bookspark.operations.cli.terminal import settings
+from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
+from bookspark.operations.cli.terminal.output import console, table
+from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
+from bookspark.store.metadata.bookie_homes import read_home
+from bookspark.store.metadata.zookeeper.layout import LedgerManager
+from bookspark.support.plain_text import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bookspark.local import LocalCluster
+    from bookspark.store.client import BookKeeper
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        help=f"Run a cluster on this host, without Spark, {UNTIL}. For development: a bookie that ends is not restarted."
+    )(local)
+    app.command(help=f"Run a ZooKeeper on the loopback address of this host, {UNTIL}.")(zookeeper)
+    app.command(
+        help="Begin a cluster at a place of ZooKeeper where there is none, and print its id. A bookie's first start does so too."
+    )(init)
+    app.command(help="Print the bookies of a cluster: their state, their address, and how much each holds.")(bookies)
+    app.command(
+        "stop-bookies",
+        help="Stop the bookies that jobs of Spark look after, cleanly, and end these jobs. Everything that they store stays.",
+    )(stop_bookies)
+
+
+def local(
+    bookies: Annotated[int, typer.Option("--bookies", min=0, help="Number of bookies.")] = 3,
+    directory: Annotated[
+        Path | None, typer.Option(help="Folder of the data, kept for later runs. Default: a temporary one.")
+    ] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Use this ZooKeeper. Default: start one.")
+    ] = None,
+    autorecovery: Annotated[
+        bool, typer.Option("--autorecovery", help="Run an autorecovery process too, which copies again what was lost.")
+    ] = False,
+) -> None:
+    with until_signal() as stop, _cluster(bookies, directory, zookeeper, autorecovery) as cluster:
+        typer.echo(cluster.zookeeper)
+        for bookie in cluster.bookies:
+            typer.echo(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
+        typer.echo("Ctrl-C ends it. To use it, type this in another terminal:", err=True)
+        # A line of its own, to be copied as it is.
+        typer.echo(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
+        stop()
+
+
+def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autorecovery: bool) -> LocalCluster:
+    from bookspark.local import LocalCluster
+
+    options = {"client": settings.chosen("client"), **settings.chosen("autorecovery")} if autorecovery else False
+    return LocalCluster(bookies, directory, zookeeper, options, **settings.chosen("bookie"))
+
+
+def zookeeper(
+    directory: Annotated[
+        Path | None, typer.Option(help="Folder of the data, kept for later runs. Default: a temporary one.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port.")] = 2181,
+) -> None:
+    from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+
+    with until_signal() as stop, ExitStack() as stack:
+        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-zookeeper-")))
+        server = stack.enter_context(EmbeddedZooKeeper(place, port))
+        typer.echo(server.connection_string)
+        stop()
+
+
+def init(
+    zookeeper: Zookeeper = "",
+    manager: Annotated[
+        LedgerManager,
+        typer.Option("--ledger-manager", help="How the records of ledgers are spread over ZooKeeper's nodes."),
+    ] = LedgerManager.HIERARCHICAL,
+    bookkeeper: Annotated[
+        bool,
+        typer.Option(
+            "--bookkeeper", help="Lay it out for clients of Apache BookKeeper too (bookie option bookkeeper_port)."
+        ),
+    ] = False,
+) -> None:
+    from bookspark.store.metadata.zookeeper.zookeeper_store import begin_cluster
+
+    typer.echo(begin_cluster(given(zookeeper), LedgerManager.BOOKKEEPER if bookkeeper else manager))
+
+
+def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
+    with client(zookeeper) as bookkeeper:
+        found = list(_states(bookkeeper))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    columns = ("bookie", "state", "address", "host", "rack", "pid", "ledgers", "in logs", "free")
+    rows = [
+        (
+            one["bookie_id"],
+            one["state"],
+            one["address"],
+            one["host"],
+            one["rack"],
+            str(one["pid"] or ""),
+            one["ledgers"],
+            None if one["log_bytes"] is None else size_text(one["log_bytes"]),
+            None if one["free_bytes"] is None else size_text(one["free_bytes"]),
+        )
+        for one in found
+    ]
+    console().print(table("", columns, rows))
+
+
+def stop_bookies(
+    zookeeper: Zookeeper = "",
+    timeout: Annotated[
+        float, Meta(ge=0, le=1e9), typer.Option(metavar="SECONDS", help="How long to wait until they have stopped.")
+    ] = 90.0,
+) -> None:
+    from bookspark.spark.bookies.service_records import ask_to_stop
+    from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+
+    with closing(ZooKeeperStore(given(zookeeper))) as store:
+        asked = {
+            bookie.bookie_id
+            for tasks in ask_to_stop(store).values()
+            for task in tasks
+            for bookie in task.bookies
+            # A task may have found one that another holds, such as `bookspark bookie run`. That one serves on.
+            if bookie.pid or not bookie.problem
+        }
+        if not asked:
+            raise BookKeeperError(
+                "no job looks after bookies here; one that nobody looks after stops by itself when its lease has lapsed"
+            )
+        typer.echo(f"asked {len(asked)} bookies to stop", err=True)
+        if others := sorted(store.bookies().keys() - asked):
+            typer.echo(
+                f"not asked, because no job of Spark looks after them: {', '.join(others)}; "
+                "what a job left behind stops by itself when its lease has lapsed",
+                err=True,
+            )
+        deadline = time.monotonic() + timeout
+        while left := sorted(asked & store.bookies().keys()):
+            if time.monotonic() > deadline:
+                raise BookKeeperError(
+                    f"still registered after {timeout:g} s: {', '.join(left)}; if no job looks after them any more, they stop by "
+                    "themselves when their lease has lapsed"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+
+_LOOK_SECONDS = 0.2
+
+
+def _states(bookkeeper: BookKeeper) -> Iterator[dict[str, Any]]:
+    store = bookkeeper.metadata
+    registered = store.bookies()
+    for bookie_id in sorted({*registered, *store.list_cookies()}):
+        there = registered.get(bookie_id)
+        state: dict[str, Any] = {
+            "bookie_id": bookie_id,
+            "state": "down",
+            "address": there.address if there else None,
+            "host": there.host if there else None,
+            "rack": there.rack if there else None,
+            "labels": there.labels if there else {},
+            "pid": there.pid if there else None,
+            "ledgers": None,
+            "log_bytes": None,
+            "free_bytes": None,
+            "stops_in_seconds": None,
+        }
+        if not there and (home := read_home(store, bookie_id)) is not None:
+            state["host"] = home.host
+        if there:
+            state["state"] = "read-only" if there.read_only else "writable"
+            try:
+                status = bookkeeper.bookie_status(bookie_id)
+            except BookKeeperError:
+                state["state"] = "does not answer"
+            else:
+                state |= {"ledgers": status.ledgers, "log_bytes": status.log_bytes, "free_bytes": status.free_bytes}
+                state["stops_in_seconds"] = status.stops_in_seconds
+                if status.stops_in_seconds is not None:
+                    state["state"] += f", nobody looks after it: stops in {status.stops_in_seconds:.0f} s"
+        yield state

@@ -1,0 +1,186 @@
+"""``bookspark chaos``: real bookies are broken at random while real clients work. What the clients saw is checked. And
+``bookspark replay``: what processes recorded of their decisions is decided again by the pure code.
+
+Law: a violation, and an answer that differs now, ends with the status of a finding (``bookspark.support.command_line``). The last
+line is one JSON object. The seed fixes the random choices, but not their timing: a run can't be repeated exactly, but its record
+can be replayed. A record of another version is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bookspark.errors import ConfigurationError
+from bookspark.support.command_line import FOUND
+
+if TYPE_CHECKING:
+    from bookspark.lab.replay.replaying import Counts
+    from bookspark.lab.replay.run import Result
+
+_SHOWN_MAX = 5
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add both commands."""
+    app.command()(chaos)
+    app.command()(replay)
+
+
+def chaos(
+    seconds: Annotated[float, typer.Option(min=1, help="How long the run lasts.")] = 60.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices. Default: a new one.")] = None,
+    bookies: Annotated[int, typer.Option(min=5, help="Number of bookies. Ensembles have up to 5.")] = 5,
+    writers: Annotated[int, typer.Option(min=1, help="Clients that write ledgers.")] = 3,
+    recoverers: Annotated[int, typer.Option(min=0, help="Clients that recover ledgers of others.")] = 2,
+    readers: Annotated[int, typer.Option(min=0, help="Clients that read.")] = 2,
+    faults_at_once: Annotated[
+        int, typer.Option(min=0, help="Bookies or links that are broken at the same time, at most.")
+    ] = 2,
+    record: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Record the decisions of all processes there, for bookspark replay.")
+    ] = "",
+    report_seconds: Annotated[float, typer.Option(min=1, help="Time between lines of progress.")] = 10.0,
+) -> None:
+    """Kill, suspend and restart bookies and cut their links at random, and check that no acknowledged entry is lost.
+
+    The command starts a cluster for this. It checks what writers, recoverers and readers saw: an acknowledged entry stays
+    readable, an entry has one value, the last add confirmed (LAC) never goes back, and a closed ledger has one end.
+    """
+    from bookspark.testing.chaos import Chaos, ChaosResult
+
+    logging.basicConfig(level=logging.ERROR)
+    if seed is None:
+        seed = random.randrange(1 << 31)
+    run = Chaos(seconds, seed, bookies, writers, recoverers, readers, faults_at_once, record=record)
+    typer.echo(f"seed {seed}: {bookies} bookies, {seconds:g} s")
+    told = 0.0
+
+    def tell(now: float, result: ChaosResult) -> None:
+        nonlocal told
+        if now - told >= report_seconds:
+            told = now
+            checked = result.checked
+            typer.echo(
+                f"{now:6.0f} s: {sum(result.injected.values())} faults, {result.ledgers} ledgers, "
+                f"{checked['acked']} entries acknowledged, {checked['read']} read, {sum(result.errors.values())} errors"
+            )
+
+    result = run.run(tell)
+    for title, counts in (
+        ("injected", result.injected),
+        ("errors that clients got", result.errors),
+        ("events checked", result.checked),
+    ):
+        typer.echo(f"{title}: {', '.join(f'{name} {count}' for name, count in counts.items()) or 'none'}")
+    for violation in result.violations:
+        typer.echo(f"VIOLATION: {violation}")
+    if result.excerpt:
+        typer.echo("the history before it:")
+    for line in result.excerpt:
+        typer.echo(line)
+    document = {name: value for name, value in result._asdict().items() if name != "excerpt"}
+    typer.echo(json.dumps({**document, "bookies": bookies, "violations": len(result.violations)}))
+    if result.violations:
+        raise typer.Exit(FOUND)
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that record_decisions names.")],
+    story: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the history of a ledger to this file, as a page with a sequence diagram: of the first one that breaks a "
+            "law or has a decision that differs.",
+        ),
+    ] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Make that history again in the simulator, and tell it as its story.")
+    ] = False,
+    ledger: Annotated[
+        int | None, typer.Option(min=0, help="With --story or --simulate: the history of this ledger.")
+    ] = None,
+) -> None:
+    """Feed the recorded decisions of processes to the pure code again, and compare every answer.
+
+    Then the histories of all processes are joined by ledger, and judged by the laws of the simulator's checkers and of chaos.
+    """
+    if ledger is not None and story is None and not simulate:
+        raise typer.BadParameter("--ledger names the ledger of a story: give --story FILE or --simulate too")
+    from bookspark.lab.replay.run import Replay
+
+    run = Replay(folder)
+    result = run.run(_tell_process)
+    _sum_up(result)
+    chosen = result.first_failing if ledger is None else ledger
+    if chosen is None and (simulate or story is not None):
+        typer.echo("there is no story: nothing differs and no law is broken (--ledger tells of any ledger)")
+    elif chosen is not None:
+        if story is not None:
+            try:
+                story.write_text(run.page(chosen), encoding="utf-8")
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the page can't be written to {story}: {error.strerror}; name another file with --story"
+                ) from error
+            typer.echo(f"the history of ledger {chosen}: {story}")
+            typer.echo(f"in the simulator: {run.simulation(chosen)}")
+        if simulate:
+            played = run.staged(chosen)
+            typer.echo(f"ledger {chosen} in the simulator: {played.world.options.arguments()}")
+            for line in played.lines():
+                typer.echo(line)
+            if played.passed_over:
+                typer.echo(f"     {played.passed_over} steps that the simulator has no move for are passed over")
+    found = len(result.differences) + len(result.broken)
+    typer.echo(
+        json.dumps(
+            {
+                "processes": len(result.counts),
+                "machines": sum(one.machines for one in result.counts),
+                "decisions": result.decisions,
+                "differences": len(result.differences),
+                "not_replayed": result.lost,
+                "ledgers": result.ledgers,
+                "violations": [one._asdict() for one in result.broken[:_SHOWN_MAX]],
+            }
+        )
+    )
+    if found:
+        raise typer.Exit(FOUND)
+
+
+def _tell_process(counts: Counts) -> None:
+    """A line for each process."""
+    words = [f"{counts.machines:,} machines, {counts.decisions:,} decisions"]
+    if counts.lost:
+        words.append(f"{counts.lost:,} of machines that were made before what is kept")
+    if not counts.clean:
+        torn = f", {counts.torn} bytes are no whole chunk" if counts.torn else ""
+        words.append(f"it was killed or still runs{torn}")
+    words.append(f"{len(counts.differences)} machines DIFFER" if counts.differences else "all equal")
+    typer.echo(f"{counts.process}: {'; '.join(words)}")
+
+
+def _sum_up(result: Result) -> None:
+    kinds: Counter[str] = Counter()
+    for counts in result.counts:
+        kinds.update(counts.by_kind)
+    typer.echo(f"decisions: {', '.join(f'{kind} {count:,}' for kind, count in kinds.most_common()) or 'none'}")
+    for one in result.differences[:_SHOWN_MAX]:
+        typer.echo(f"DIFFERENCE: {one.machine} of {one.process}, its decision {one.decision}, about {one.at}")
+        typer.echo(f"  given     {one.given}")
+        typer.echo(f"  recorded  {one.recorded}")
+        typer.echo(f"  now       {one.now}")
+    for broken in result.broken[:_SHOWN_MAX]:
+        typer.echo(f"VIOLATION: ledger {broken.ledger_id}: {broken.law}: {broken.what}")
+    verdict = "every answer is equal" if not result.differences else f"{len(result.differences)} machines differ"
+    laws = f"{len(result.broken)} laws are broken" if result.broken else "no law is broken"
+    typer.echo(f"{result.decisions:,} decisions: {verdict}; {result.ledgers:,} ledgers: {laws}")

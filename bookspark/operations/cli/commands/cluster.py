@@ -1,0 +1,358 @@
+"""``bookspark cluster …``: changes of a cluster that lives: what they would do, doing them, how far they are."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from bookspark.errors import ConfigurationError
+from bookspark.operations.cli.terminal import settings
+from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client
+from bookspark.operations.cli.terminal.signals import interruptible
+from bookspark.support.command_line import FOUND
+from bookspark.support.plain_text import size_text
+
+if TYPE_CHECKING:
+    from bookspark.operations.changes.applying import Applying
+    from bookspark.operations.changes.change_record import ChangeRecord
+    from bookspark.protocol.changes.observed import Observed
+    from bookspark.protocol.changes.steps import Decision, Step
+    from bookspark.protocol.changes.wanted import Progress, Wanted
+    from bookspark.store.client import BookKeeper
+
+app = typer.Typer(
+    help="Change a cluster that lives: restart, upgrade, grow, shrink, move bookies, replace disks.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="cluster")
+
+
+_ALL = "all"
+Restart = Annotated[
+    list[str] | None,
+    typer.Option(metavar="BOOKIE|all", help="Restart this bookie, one after the other. Repeat it, or take all."),
+]
+UpgradeTo = Annotated[
+    str,
+    typer.Option(
+        metavar="VERSION", help="Restart those that run another version, of all bookies or those of --restart."
+    ),
+]
+ReplaceDisk = Annotated[
+    list[str] | None,
+    typer.Option(metavar="BOOKIE=DIRECTORY", help="Put an empty disk under a directory. The bookie heals itself."),
+]
+MoveOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--move",
+        metavar="BOOKIE=TARGET",
+        help="The bookie leaves; TARGET, a bookie or all bookies of a host, gets its copies.",
+    ),
+]
+Remove = Annotated[
+    list[str] | None, typer.Option(metavar="BOOKIE", help="The bookie leaves; the others get its copies.")
+]
+Balance = Annotated[
+    bool, typer.Option("--balance", help="Move copies to the emptiest bookies, as after new ones were started.")
+]
+AtOnce = Annotated[
+    int, typer.Option(min=1, max=1000, help="How many bookies may be read-only or down at a time because of it.")
+]
+BelowWriteQuorum = Annotated[
+    bool,
+    typer.Option(
+        "--below-write-quorum",
+        help="Restart bookies under ledgers that are being written, as long as an ack quorum stays up.",
+    ),
+]
+_MOVES_TOLD = 20
+
+
+@app.command()
+def plan(
+    restart: Restart = None,
+    upgrade_to: UpgradeTo = "",
+    replace_disk: ReplaceDisk = None,
+    move: MoveOption = None,
+    remove: Remove = None,
+    balance: Balance = False,
+    at_once: AtOnce = 1,
+    below_write_quorum: BelowWriteQuorum = False,
+    zookeeper: Zookeeper = "",
+    as_json: Json = False,
+) -> None:
+    """Print what `apply` would do with the same options, and do nothing.
+
+    The exit status is 1 if the change could not be brought to its end as the cluster is."""
+    from bookspark.operations.changes.looking import Looking
+    from bookspark.protocol.changes.wanted import begin
+
+    with client(zookeeper) as bookkeeper:
+        observed = Looking(bookkeeper).look()
+    wanted = _wanted(observed, restart, upgrade_to, replace_disk, move, remove, balance, at_once, below_write_quorum)
+    if wanted is None:
+        raise ConfigurationError("say what is wanted: --restart, --upgrade-to, --remove, … (see --help)")
+    steps, end = _foreseen(wanted, begin(wanted, observed), observed)
+    typer.echo(_plan_json(steps, end) if as_json else "\n".join(_plan_lines(steps, end)))
+    if not end.complete:
+        raise typer.Exit(FOUND)
+
+
+@app.command()
+def apply(
+    restart: Restart = None,
+    upgrade_to: UpgradeTo = "",
+    replace_disk: ReplaceDisk = None,
+    move: MoveOption = None,
+    remove: Remove = None,
+    balance: Balance = False,
+    at_once: AtOnce = 1,
+    below_write_quorum: BelowWriteQuorum = False,
+    zookeeper: Zookeeper = "",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Print the plan, ask, and carry it out. Without options: go on with the change that is under way.
+
+    It tells you when to restart, stop or equip a bookie, and sees by itself when that is done. You may end it at any time, and
+    go on later, from any host."""
+    from bookspark.operations.changes.looking import Looking
+    from bookspark.protocol.changes.wanted import begin
+
+    with client(zookeeper) as bookkeeper, interruptible():
+        observed = Looking(bookkeeper).look()
+        wanted = _wanted(
+            observed, restart, upgrade_to, replace_disk, move, remove, balance, at_once, below_write_quorum
+        )
+        if wanted is not None:
+            steps, end = _foreseen(wanted, begin(wanted, observed), observed)
+            for line in _plan_lines(steps, end):
+                typer.echo(line, err=True)
+            if not yes:
+                typer.confirm("Do it?", abort=True, err=True)
+        with _applying(bookkeeper) as applying:
+            if wanted is not None:
+                applying.begin(wanted)
+            record = applying.run()
+    _echo_record(record, as_json)
+
+
+@app.command()
+def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
+    """Print the change that is under way, or the last one, and what comes next.
+
+    The exit status is 1 if a change is under way."""
+    from bookspark.operations.changes.change_record import Kept
+    from bookspark.operations.changes.looking import Looking
+    from bookspark.protocol.changes.planner import decide
+
+    with client(zookeeper) as bookkeeper:
+        record = Kept(bookkeeper.metadata).read()
+        holder = bookkeeper.metadata.change_lock.holder()
+        decision: Decision | None = None
+        if record is not None and record.under_way:
+            decision = decide(record.wanted.wanted(), record.progress.progress(), Looking(bookkeeper).look())
+    if as_json:
+        found = {
+            "change": record,
+            "applied_by": holder,
+            "next": [] if decision is None else [str(step) for step in decision.steps],
+            "waits": [] if decision is None else decision.waits,
+            "refusals": [] if decision is None else decision.refusals,
+        }
+        _echo_json(found)
+    elif record is None:
+        typer.echo("nobody ever changed this cluster by `bookspark cluster apply`")
+    else:
+        for line in _record_lines(record):
+            typer.echo(line)
+        if decision is not None:
+            typer.echo(f"applied by  {holder or 'nobody; go on by `bookspark cluster apply`'}")
+            for line in _decision_lines(decision):
+                typer.echo(line)
+    if decision is not None:
+        raise typer.Exit(FOUND)
+
+
+@app.command("give-up")
+def give_up(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
+    """Give up the change that is under way: bookies that it made read-only take new entries again. What was moved stays moved."""
+    with client(zookeeper) as bookkeeper, interruptible(), _applying(bookkeeper) as applying:
+        applying.give_up()
+        record = applying.run()
+    _echo_record(record, as_json)
+
+
+def _applying(bookkeeper: BookKeeper) -> Applying:
+    from bookspark.operations.changes.applying import Applying
+    from bookspark.operations.changes.hands import AskOperator
+    from bookspark.store.changes_config import changes_config
+
+    def tell(text: str) -> None:
+        typer.echo(text, err=True)
+        sys.stderr.flush()
+
+    return Applying(bookkeeper, AskOperator(tell), changes_config(**settings.chosen("changes")), tell)
+
+
+# -- what is wanted
+
+
+def _wanted(
+    observed: Observed,
+    restart: Sequence[str] | None,
+    upgrade_to: str,
+    replace_disk: Sequence[str] | None,
+    move: Sequence[str] | None,
+    remove: Sequence[str] | None,
+    balance: bool,
+    at_once: int,
+    below_write_quorum: bool,
+) -> Wanted | None:
+    """What the options say; None if they say nothing."""
+    from bookspark.protocol.changes.wanted import Wanted
+
+    restarted = set(restart or ())
+    disks, moves = _pairs("--replace-disk", replace_disk), _pairs("--move", move)
+    if not (restarted or upgrade_to or disks or moves or remove or balance):
+        return None
+    if _ALL in restarted or (upgrade_to and not restarted):
+        restarted = set(observed.bookies) - moves.keys() - set(remove or ()) - disks.keys()
+    return Wanted(
+        restart=frozenset(restarted),
+        version=upgrade_to,
+        replace_disks=disks,
+        move={bookie: _targets(observed, bookie, target) for bookie, target in moves.items()},
+        remove=frozenset(remove or ()),
+        balance=balance,
+        at_once=at_once,
+        below_write_quorum=below_write_quorum,
+    )
+
+
+def _pairs(option: str, given: Iterable[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, separator, value = text.partition("=")
+        if not (name and separator and value) or name in found:
+            raise ConfigurationError(f"{option} {text!r} can't be used; write BOOKIE=…, and each bookie once")
+        found[name] = value
+    return found
+
+
+def _targets(observed: Observed, bookie: str, target: str) -> tuple[str, ...]:
+    if target in observed.bookies:
+        return (target,)
+    found = [name for name, one in sorted(observed.bookies.items()) if one.host == target and name != bookie]
+    if not found:
+        raise ConfigurationError(
+            f"{target!r} in --move is neither a bookie nor a host with one; start a bookie there first"
+        )
+    return tuple(found)
+
+
+# -- what is printed
+
+
+def _foreseen(wanted: Wanted, progress: Progress, observed: Observed) -> tuple[list[Step], Decision]:
+    from bookspark.protocol.changes.foresight import foreseen
+
+    *steps, end = foreseen(wanted, progress, observed)
+    return steps, end  # type: ignore[return-value]
+
+
+def _plan_json(steps: Sequence[Step], end: Decision) -> str:
+    from bookspark.protocol.changes.steps import Move
+
+    moves = [one for one in steps if isinstance(one, Move)]
+    found = {
+        "steps": [_step_document(one) for one in steps],
+        "moves": len(moves),
+        "moved_bytes": sum(one.byte_count for one in moves),
+        "waits": end.waits,
+        "refusals": end.refusals,
+    }
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+
+
+def _step_document(step: Step) -> Mapping[str, Any]:
+    fields = {name: getattr(step, name) for name in step.__dataclass_fields__}
+    return {"step": type(step).__name__, **fields, "text": str(step)}
+
+
+def _plan_lines(steps: Sequence[Step], end: Decision) -> list[str]:
+    """A line for each step, moves of one bookie together."""
+    from bookspark.protocol.changes.steps import Move
+
+    lines: list[str] = []
+    run: list[Move] = []
+
+    def tell_run() -> None:
+        if run:
+            sizes = size_text(sum(one.byte_count for one in run))
+            sources = Counter(one.source for one in run)
+            told = ", ".join(f"{count:,} from {name}" for name, count in sorted(sources.items())[:_MOVES_TOLD])
+            more = f" and {len(sources) - _MOVES_TOLD} more bookies" if len(sources) > _MOVES_TOLD else ""
+            lines.append(f"move {len(run):,} fragments, {sizes}: {told}{more}")
+            run.clear()
+
+    for one in steps:
+        if isinstance(one, Move):
+            run.append(one)
+        else:
+            tell_run()
+            lines.append(str(one))
+    tell_run()
+    if not lines and end.complete:
+        lines.append("nothing is to be done")
+    return lines + list(_decision_lines(end))
+
+
+def _decision_lines(decision: Decision) -> Iterable[str]:
+    for step in decision.steps[:_MOVES_TOLD]:
+        yield f"next        {step}"
+    for text in decision.waits:
+        yield f"waits       {text}"
+    for text in decision.refusals:
+        yield f"impossible  {text}"
+
+
+def _record_lines(record: ChangeRecord) -> Iterable[str]:
+    wanted = record.wanted
+    said = {
+        "restart": ", ".join(wanted.restart) + (f" with version {wanted.version}" if wanted.version else ""),
+        "new disk": ", ".join(f"{name} {directory}" for name, directory in wanted.replace_disks.items()),
+        "move": ", ".join(f"{name} to {', '.join(targets)}" for name, targets in wanted.move.items()),
+        "remove": ", ".join(wanted.remove),
+        "balance": "yes" if wanted.balance else "",
+        "read-only": ", ".join(record.progress.quieted),
+        "taken down": ", ".join(record.progress.away),
+    }
+    yield f"state       {record.state.value}{'' if record.under_way else ', nothing is left to be done'}"
+    yield f"made        {record.steps:,} steps, {record.moves:,} moves, {size_text(record.moved_bytes)} copied"
+    for name, text in said.items():
+        if text:
+            yield f"{name:<12}{text}"
+
+
+def _echo_record(record: ChangeRecord, as_json: bool) -> None:
+    if as_json:
+        _echo_json(record)
+        return
+    for line in _record_lines(record):
+        typer.echo(line)
+
+
+def _echo_json(found: object) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))

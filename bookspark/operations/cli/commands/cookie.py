@@ -1,0 +1,263 @@
+"""``bookspark cookie …``: a bookie's identity, in its directories and in the metadata store.
+
+Law: nothing is changed while a bookie runs in the directories, since the commands take its locks. Every directory and the
+metadata store get the same identity. A bookie's first boot makes the cookie; these commands repair what went wrong later.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bookspark.errors import BookieError, InvalidCookieError
+from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.servers.daemon.directories import DirectoryLocks, holds_data, read_cookie, write_cookie
+from bookspark.servers.daemon.identity import mark_lost
+from bookspark.store.metadata.records.versioned import Versioned
+from bookspark.store.metadata.store import MetadataStore
+
+app = typer.Typer(help="Print and repair the identities of bookies.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="cookie")
+
+
+Directories = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in the order of its configuration."),
+]
+BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` prints it.")]
+
+
+@app.command("list")
+def list_cookies(zookeeper: Zookeeper = "") -> None:
+    """Print the ids of all bookies that have a cookie in the metadata store, one a line. Only these may hold entries."""
+    with client(zookeeper) as bookkeeper:
+        for bookie_id in bookkeeper.metadata.list_cookies():
+            typer.echo(bookie_id)
+
+
+@app.command()
+def get(bookie: BookieId, zookeeper: Zookeeper = "") -> None:
+    """Print a bookie's cookie in the metadata store, as JSON."""
+    with client(zookeeper) as bookkeeper:
+        typer.echo(json.dumps(asdict(_recorded(bookkeeper.metadata, bookie).value), indent=2))
+
+
+@app.command()
+def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
+    """Write the cookie of the directories to the metadata store, if the store does not know the bookie (any more)."""
+    places = _absolute(directories)
+    with client(zookeeper) as bookkeeper, _locked(places):
+        store = bookkeeper.metadata
+        cookie = _whole(places, store)
+        if cookie.directories != places:
+            raise InvalidCookieError(
+                f"the cookie of {cookie.bookie_id} names {', '.join(cookie.directories)}, not {', '.join(places)}; "
+                "use `bookspark cookie update` if they were moved"
+            )
+        if store.read_cookie(cookie.bookie_id) is not None:
+            raise InvalidCookieError(
+                f"the metadata store has a cookie of {cookie.bookie_id} already; see `bookspark cookie get {cookie.bookie_id}`"
+            )
+        store.write_cookie(cookie, None)
+        typer.echo(f"{cookie.bookie_id} is known to the metadata store")
+
+
+@app.command()
+def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
+    """Record where all directories of a bookie are now, after they were moved or put into another order."""
+    places = _absolute(directories)
+    with client(zookeeper) as bookkeeper, _locked(places):
+        store = bookkeeper.metadata
+        whole = _whole(places, store)
+        recorded = store.read_cookie(whole.bookie_id)
+        for known in [whole, *([recorded.value] if recorded else [])]:
+            if len(known.directories) != len(places):
+                raise InvalidCookieError(
+                    f"{known.bookie_id} has {len(known.directories)} directories ({', '.join(known.directories)}), and you named "
+                    f"{len(places)}: it would deny what is in the others. Name each directory where it is now. If the disk of "
+                    "one is lost, make an empty directory in its place and use `bookspark cookie fix`"
+                )
+        cookie = replace(whole, directories=places)
+        _write(places, store, cookie)
+        typer.echo(f"{cookie.bookie_id} has the directories {', '.join(places)}")
+
+
+@app.command()
+def fix(
+    directories: Directories,
+    zookeeper: Zookeeper = "",
+    bookie: Annotated[
+        str,
+        typer.Option(
+            metavar="BOOKIE",
+            help="Id of the bookie. Needed only if all of its directories are empty, and several bookies have such directories.",
+            show_default=False,
+        ),
+    ] = "",
+    yes: Yes = False,
+) -> None:
+    """Write the cookie to directories of a bookie that lost it, because a disk was replaced or emptied, or all of them were.
+
+    The bookie then serves without the lost entries. Its next start fences every ledger that was being written to it. Until these
+    ledgers are recovered and copied back, the bookie never says that it does not have one of their entries."""
+    places = _absolute(directories)
+    with client(zookeeper) as bookkeeper, _locked(places):
+        store = bookkeeper.metadata
+        cookies = {place: read_cookie(place) for place in places}
+        lost = [place for place, cookie in cookies.items() if cookie is None]
+        if len(lost) == len(places):
+            cookie = _emptied(places, bookie, store)
+        else:
+            cookie = _agreed(places, {place: cookie for place, cookie in cookies.items() if cookie is not None}, store)
+        if bookie not in ("", cookie.bookie_id):
+            raise InvalidCookieError(
+                f"the directories are {cookie.bookie_id}'s, not {bookie}'s; name those of {bookie}"
+            )
+        if set(cookie.directories) != set(places):
+            raise InvalidCookieError(
+                f"the cookie of {cookie.bookie_id} names {', '.join(cookie.directories)}, not {', '.join(places)}; name those"
+            )
+        if not lost:
+            typer.echo(f"{cookie.bookie_id}: no directory lacks its cookie")
+            return
+        if not yes:
+            typer.confirm(f"Are the entries in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
+        # First the loss is marked: a boot that finds the cookie knows of it.
+        mark_lost(lost)
+        for place in lost:
+            write_cookie(place, cookie)
+        typer.echo(f"{cookie.bookie_id} can start again, without what was in {', '.join(lost)}")
+
+
+def _emptied(places: tuple[str, ...], bookie: str, store: MetadataStore) -> Cookie:
+    """The recorded cookie of the bookie that lost all of these directories: of ``bookie`` if it is named, else of the only one
+    that has such directories and does not serve. Bookies of other hosts may have directories of the same names."""
+    for place in places:
+        if holds_data(place):
+            raise InvalidCookieError(
+                f"{place} is not empty, but no directory has a cookie; name the directories of one bookie, or empty this one if "
+                "nobody needs what is in it"
+            )
+    if bookie:
+        found = [_recorded(store, bookie).value]
+    else:
+        recorded = [store.read_cookie(one) for one in sorted(store.list_cookies())]
+        found = [one.value for one in recorded if one is not None and set(one.value.directories) == set(places)]
+    serving = store.bookies()
+    there = [one for one in found if one.bookie_id in serving]
+    found = [one for one in found if one.bookie_id not in serving]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InvalidCookieError(
+            f"{', '.join(one.bookie_id for one in found)} have the directories {', '.join(places)}, each on its host; say which "
+            "one this was with --bookie BOOKIE"
+        )
+    if there:
+        raise InvalidCookieError(
+            f"{there[0].bookie_id}, which has the directories {', '.join(there[0].directories)}, serves at "
+            f"{serving[there[0].bookie_id].address}: it did not lose them; run this on the host of the bookie that did"
+        )
+    raise InvalidCookieError(
+        f"none of {', '.join(places)} has a cookie, and no bookie has them by its cookie in the metadata store; a bookie makes "
+        "it when it first starts there"
+    )
+
+
+@app.command()
+def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
+    """Remove the cookie of a bookie from the metadata store. The bookie must be stopped, and no ledger may name it. Its
+    directories are not touched.
+
+    For a bookie that ledgers name, use `bookspark autorecovery decommission`. Without its cookie it could start on empty disks
+    and deny entries that it acknowledged."""
+    from bookspark.store.autorecovery.decommission import naming, refuse_unreadable
+
+    with client(zookeeper) as bookkeeper:
+        store = bookkeeper.metadata
+        recorded = _recorded(store, bookie)
+        serving = store.bookies().get(bookie)
+        if serving is not None:
+            raise BookieError(f"{bookie} serves at {serving.address}; stop it first")
+        unreadable: dict[int, str] = {}
+        named = naming(bookkeeper, bookie, store.list_ledgers(), unreadable)
+        refuse_unreadable(bookie, unreadable)
+        if named:
+            raise BookieError(
+                f"{len(named)} ledgers name {bookie}, such as {named[0].ledger_id}; "
+                f"`bookspark autorecovery decommission {bookie}` first moves them to other bookies, and then does this"
+            )
+        if not yes:
+            typer.confirm(f"Forget {bookie} ({', '.join(recorded.value.directories)})?", abort=True, err=True)
+        store.delete_cookie(bookie, recorded.version)
+
+
+def _absolute(directories: list[Path]) -> tuple[str, ...]:
+    places = tuple(str(directory.absolute()) for directory in directories)
+    for place in places:
+        if not Path(place).is_dir():
+            raise InvalidCookieError(f"{place} is not a directory; name the bookie's directories on this host")
+    return places
+
+
+def _locked(places: tuple[str, ...]) -> DirectoryLocks:
+    """The locks of the directories, to be held while they are changed. A running bookie is an error that names its process."""
+    return DirectoryLocks(places)
+
+
+def _recorded(store: MetadataStore, bookie: str) -> Versioned[Cookie]:
+    found = store.read_cookie(bookie)
+    if found is None:
+        known = ", ".join(sorted(store.list_cookies())) or "none"
+        raise InvalidCookieError(f"the metadata store has no cookie of {bookie}; it knows: {known}")
+    return found
+
+
+def _whole(places: tuple[str, ...], store: MetadataStore) -> Cookie:
+    """The cookie that every directory has. Raises InvalidCookieError if one has none, or if they belong to several bookies."""
+    cookies = {}
+    for place in places:
+        cookie = read_cookie(place)
+        if cookie is None:
+            raise InvalidCookieError(
+                f"{place} has no cookie; if it is a bookie's that lost it: `bookspark cookie fix` with all of its directories"
+            )
+        cookies[place] = cookie
+    return _agreed(places, cookies, store)
+
+
+def _agreed(places: tuple[str, ...], cookies: dict[str, Cookie], store: MetadataStore) -> Cookie:
+    """The cookie that all directories share. Raises InvalidCookieError if they belong to several bookies or to another
+    cluster."""
+    if not cookies:
+        raise InvalidCookieError(
+            f"none of {', '.join(places)} has a cookie; a bookie makes it when it first starts there"
+        )
+    place, cookie = next(iter(cookies.items()))
+    for other_place, other in cookies.items():
+        if (other.bookie_id, other.nonce, other.instance_id) != (cookie.bookie_id, cookie.nonce, cookie.instance_id):
+            raise InvalidCookieError(
+                f"{place} is {cookie.bookie_id}'s and {other_place} is {other.bookie_id}'s; name the directories of one bookie"
+            )
+    if cookie.instance_id != store.instance_id:
+        raise InvalidCookieError(
+            f"{place} belongs to cluster {cookie.instance_id}, and this ZooKeeper to {store.instance_id}; name the right one"
+        )
+    return cookie
+
+
+def _write(places: tuple[str, ...], store: MetadataStore, cookie: Cookie) -> None:
+    """Write the cookie to the directories, then to the metadata store, which so has only cookies that are complete."""
+    for place in places:
+        write_cookie(place, cookie)
+    recorded = store.read_cookie(cookie.bookie_id)
+    store.write_cookie(cookie, recorded.version if recorded else None)

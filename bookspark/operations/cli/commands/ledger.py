@@ -1,0 +1,388 @@
+"""``bookspark ledger …``: ledgers from the command line.
+
+A ledger has one writer, the process that created it. So ``append`` creates a ledger, and closes it at the end of its input.
+``create`` makes an empty ledger without a writer. A crashed writer leaves such a ledger; use it to try ``recover``.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
+from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
+from bookspark.operations.cli.terminal.output import console, metadata_document, payload_document, problem, table
+from bookspark.operations.cli.terminal.signals import interruptible
+from bookspark.protocol.ledger.accepted_loss import noted_by_earlier_version
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.store.metadata.lost_records import give_up_lost_records, read_lost_records
+from bookspark.support.arguments import check_names
+from bookspark.support.plain_text import one_line
+
+if TYPE_CHECKING:
+    from bookspark.protocol.bookie.lost_records import LostRecords
+    from bookspark.store.client import BookKeeper, LedgerHandle
+
+app = typer.Typer(
+    help="Create, write, read, list, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="ledger")
+
+
+Ensemble = Annotated[
+    int, typer.Option("--ensemble-size", "-E", min=1, help="Number of bookies that the entries are spread over.")
+]
+WriteQuorum = Annotated[
+    int, typer.Option("--write-quorum", "-w", min=1, help="Number of copies written of each entry.")
+]
+AckQuorum = Annotated[
+    int, typer.Option("--ack-quorum", "-a", min=1, help="Number of copies that must be acknowledged.")
+]
+Digest = Annotated[
+    DigestType, typer.Option("--digest-type", case_sensitive=False, help="How damaged entries are recognised.")
+]
+Type = Annotated[
+    LedgerType,
+    typer.Option(
+        "--ledger-type",
+        case_sensitive=False,
+        help="pd_journal: an acknowledged entry is synced. vd_journal: it is in memory, and synced later.",
+    ),
+]
+Copies = Annotated[
+    Replication,
+    typer.Option(
+        "--replication",
+        case_sensitive=False,
+        help="best_effort: a closed ledger has an ack quorum of copies. guaranteed: a write quorum.",
+    ),
+]
+Custom = Annotated[list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")]
+_CHUNK_BYTES = 1 << 18
+
+
+@app.command()
+def append(
+    zookeeper: Zookeeper = "",
+    file: Annotated[Path | None, typer.Argument(help="A file with lines to append. Default: standard input.")] = None,
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
+    password: Password = "",
+    custom_metadata: Custom = None,
+) -> None:
+    """Create a ledger, append each line as an entry (without its line break), close the ledger, and print its id.
+
+    You can't append to a ledger that exists: only the process that created it can write it."""
+    labels = _labels(custom_metadata)
+    with interruptible(), _opened(file) as lines, client(zookeeper) as bookkeeper:
+        ledger = bookkeeper.create_ledger(
+            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
+        )
+        with _told_if_left_open(ledger):
+            for batch in _batches(lines):
+                ledger.append_batch_async(batch)
+            ledger.close()
+        typer.echo(ledger.ledger_id)
+
+
+@contextmanager
+def _told_if_left_open(ledger: LedgerHandle) -> Iterator[None]:
+    """If the block fails, report the ledger's id and its entries. Nobody else knows the id yet."""
+    try:
+        yield
+    except BaseException:
+        problem(
+            f"ledger {ledger.ledger_id} is left open with {ledger.last_add_confirmed + 1} acknowledged entries; "
+            f"`bookspark ledger recover {ledger.ledger_id}` closes it"
+        )
+        raise
+
+
+@app.command()
+def create(
+    zookeeper: Zookeeper = "",
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
+    password: Password = "",
+    custom_metadata: Custom = None,
+) -> None:
+    """Create an empty ledger, leave it open without a writer, and print its id.
+
+    A crashed writer leaves such a ledger behind. `bookspark ledger recover` closes it. To write entries, use `append`."""
+    labels = _labels(custom_metadata)
+    with client(zookeeper) as bookkeeper:
+        ledger = bookkeeper.create_ledger(
+            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
+        )
+        typer.echo(ledger.ledger_id)
+
+
+@app.command()
+def read(
+    ledger: LedgerId,
+    zookeeper: Zookeeper = "",
+    first: Annotated[int, typer.Option(min=0, help="First entry.")] = 0,
+    last: Annotated[int | None, typer.Option(min=0, help="Last entry. Default: the last confirmed one.")] = None,
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Print entries, each followed by a line break. An open ledger is read up to its last confirmed entry, and its writer is not
+    disturbed.
+
+    With --json: one object a line, with entry_id, length and payload. A payload that is not UTF-8 is payload_base64."""
+    out = sys.stdout.buffer
+    with (
+        client(zookeeper) as bookkeeper,
+        bookkeeper.open_ledger_no_recovery(ledger, password=password.encode()) as handle,
+    ):
+        if last is None and handle.last_add_confirmed < first:
+            return
+        for entry in handle.read(first, last):
+            if as_json:
+                out.write(_entry_line(entry.entry_id, entry.length, bytes(entry.payload)))
+            else:
+                out.write(entry.payload)
+                out.write(b"\n")
+    out.flush()
+
+
+@app.command()
+def metadata(ledger: LedgerId, zookeeper: Zookeeper = "") -> None:
+    """Print a ledger's metadata as JSON."""
+    with client(zookeeper) as bookkeeper:
+        typer.echo(json.dumps(metadata_document(bookkeeper.get_ledger_metadata(ledger)), indent=2))
+
+
+@app.command("list")
+def list_ledgers(
+    zookeeper: Zookeeper = "",
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="Print state, quorums and size of each ledger too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the id of each ledger, one a line.
+
+    With --json: a list of the ids, or with --long of the ledgers' metadata. A ledger whose metadata can't be decoded has the
+    reason as unreadable."""
+    with client(zookeeper) as bookkeeper:
+        ids = bookkeeper.list_ledgers()
+        if not long:
+            typer.echo(json.dumps(list(ids)) if as_json else "".join(f"{ledger_id}\n" for ledger_id in ids), nl=as_json)
+            return
+        unreadable: dict[int, str] = {}
+        found = [one.value for one in bookkeeper.metadata.read_ledgers(ids, unreadable)]
+    for why in unreadable.values():
+        problem(why)
+    if as_json:
+        documents = [metadata_document(one) for one in found]
+        documents += [{"ledger_id": ledger_id, "unreadable": why} for ledger_id, why in unreadable.items()]
+        typer.echo(json.dumps(documents, indent=2))
+        return
+    columns = ("ledger", "state", "E/WQ/AQ", "digest", "last entry", "bytes", "fragments", "log")
+    rows: list[tuple[Any, ...]] = [
+        (
+            str(one.ledger_id),
+            one.state.value,
+            f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
+            one.digest_type.value,
+            one.last_entry_id if one.closed else None,
+            one.length if one.closed else None,
+            len(one.fragments),
+            one.custom_metadata.get("bookspark.log", b"").decode(errors="backslashreplace"),
+        )
+        for one in found
+    ]
+    rows += [(str(ledger_id), "UNREADABLE", *[None] * (len(columns) - 2)) for ledger_id in unreadable]
+    console().print(table("", columns, rows))
+
+
+@app.command()
+def delete(ledger: LedgerId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
+    """Delete a ledger. Nobody can read its entries any more."""
+    with client(zookeeper) as bookkeeper:
+        found = bookkeeper.get_ledger_metadata(ledger)
+        if not yes:
+            what = f"{found.last_entry_id + 1:,} entries" if found.closed else found.state.value
+            typer.confirm(f"Delete ledger {ledger} ({what}) for ever?", abort=True, err=True)
+        bookkeeper.delete_ledger(ledger)
+
+
+@app.command()
+def recover(
+    ledger: LedgerId,
+    lost_bookies: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[BOOKIE…]", help="With --accept-loss: bookies that are gone for good."),
+    ] = None,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Close the ledger without the entries that bookies say they lost, or that only the named bookies could know of. "
+            "This can't be undone.",
+        ),
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Fence a ledger's writer, find the last entry and close the ledger there. A closed ledger is left as it is.
+
+    Use --accept-loss only if recovery fails and no more bookies can be brought back. It closes the ledger without the entries
+    that no bookie knows about. Acknowledged entries may be among them. A bookie that can't be reached may have them, so its
+    silence counts as a loss only if you name the bookie: `recover LEDGER --accept-loss BOOKIE BOOKIE`. The ledger's metadata
+    keeps who did it, when, the named bookies, and which entries were unknown."""
+    lost = tuple(lost_bookies or ())
+    if lost and not accept_loss:
+        raise ConfigurationError(
+            f"{', '.join(lost)}: name bookies only together with --accept-loss, if they are gone for good"
+        )
+    with client(zookeeper) as bookkeeper:
+        before = bookkeeper.get_ledger_metadata(ledger)
+        check_names(lost, before.bookies(), f"bookie of ledger {ledger}")
+        try:
+            handle = bookkeeper.open_ledger(ledger, password=password.encode())
+        except LedgerRecoveryError as error:
+            if not accept_loss:
+                raise
+            problem(one_line(error))
+            if not yes:
+                named = f", and that {', '.join(lost)} may have had" if lost else ""
+                typer.confirm(
+                    f"Close ledger {ledger} for ever, without the entries that bookies say they lost{named}?",
+                    abort=True,
+                    err=True,
+                )
+            handle = bookkeeper.open_ledger(
+                ledger, password=password.encode(), accept_loss_as=_operator(), lost_bookies=lost
+            )
+        with handle:
+            entries = handle.metadata.last_entry_id + 1
+            verb = "was closed already" if before.closed else "is recovered and closed"
+            typer.echo(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
+            loss = handle.metadata.accepted_loss or noted_by_earlier_version(handle.metadata.custom_metadata)
+            if loss is not None:
+                problem(f"not known, and accepted as lost by {loss.by}: {'; '.join(loss.not_known)}")
+
+
+@app.command()
+def lost(
+    zookeeper: Zookeeper = "",
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Have the bookies collect these entries. This can't be undone.")
+    ] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Print the ledgers whose records are lost, because an older copy of ZooKeeper's data was put back, and who holds what.
+
+    A bookie that starts tells them by what it holds. It keeps these entries, and no other ledger gets their ids. What you need of
+    them is in the logs of a stopped bookie: `bookspark bookie read`."""
+    with client(zookeeper) as bookkeeper:
+        ranges = read_lost_records(bookkeeper.metadata)
+        found = _held_of(bookkeeper, ranges) if ranges else []
+        if as_json:
+            typer.echo(json.dumps({"ranges": ranges, "held": found}, indent=2))
+        else:
+            rows = [tuple(map(str, one.values())) for one in found]
+            console().print(table("", ("ledger", "bookie", "first entry", "last entry"), rows))
+        if give_up and ranges:
+            ledgers = len({one["ledger_id"] for one in found})
+            if not yes:
+                typer.confirm(f"Give up what is held of {ledgers} ledgers for ever?", abort=True, err=True)
+            give_up_lost_records(bookkeeper.metadata, ranges)
+            problem(
+                f"{ledgers} ledgers are given up; bookies collect them, the next time they look for deleted ledgers"
+            )
+
+
+def _held_of(bookkeeper: BookKeeper, lost: Sequence[LostRecords]) -> list[dict[str, Any]]:
+    """What bookies that answer hold of these ledgers, a range of entries each."""
+    from bookspark.store.client.inspection.held_ranges import held_ranges
+
+    found = []
+    for bookie in bookkeeper.metadata.bookies():
+        try:
+            held = held_ranges(bookkeeper, bookie)
+        except ReadError as error:
+            problem(f"{error}; it may hold more")
+            continue
+        for ledger_id, ranges in held.items():
+            if any(one.first <= ledger_id <= one.last for one in lost):
+                found += [(ledger_id, bookie, *entries) for entries in with_ranges(NO_RANGES, ranges)]
+    names = ("ledger_id", "bookie", "first_entry_id", "last_entry_id")
+    return [dict(zip(names, one, strict=True)) for one in sorted(found)]
+
+
+def _operator() -> str:
+    """The user and host that run this command."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        # The user of a container may have no name.
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
+
+
+def _labels(given: list[str] | None) -> dict[str, bytes]:
+    labels = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ConfigurationError(f"--custom-metadata {text!r} is not NAME=VALUE")
+        labels[name] = value.encode()
+    return labels
+
+
+def _opened(file: Path | None) -> IO[bytes]:
+    if file is None:
+        return sys.stdin.buffer
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
+
+
+def _batches(lines: IO[bytes]) -> Iterator[list[bytes]]:
+    """The lines without their breaks, in lists of the lines that are there. A typed line is not kept waiting for the next one."""
+    read = lines.read1 if isinstance(lines, BufferedReader) else lines.read
+    begun: list[bytes] = []
+    while chunk := read(_CHUNK_BYTES):
+        *complete, rest = chunk.split(b"\n")
+        if complete:
+            complete[0] = b"".join((*begun, complete[0]))
+            begun = []
+            yield complete
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield [b"".join(begun)]
+
+
+def _entry_line(entry_id: int, length: int, payload: bytes) -> bytes:
+    document = {"entry_id": entry_id, "length": length, **payload_document(payload)}
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"

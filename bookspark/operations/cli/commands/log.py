@@ -1,0 +1,403 @@
+"""``bookspark log …``: the logs that Spark queries and services write."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from datetime import UTC, datetime
+from itertools import chain
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bookspark.operations.cli.commands.ledger import AckQuorum, Copies, Digest, Ensemble, Type, WriteQuorum
+from bookspark.operations.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client
+from bookspark.operations.cli.terminal.log_documents import (
+    LOG_SIZES,
+    TIME,
+    chosen_time_ms,
+    iso_time,
+    json_line,
+    log_sizes,
+    reader_document,
+    retention_document,
+    row_document,
+    shown,
+    truncation_text,
+)
+from bookspark.operations.cli.terminal.output import console, problem, table
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.protocol.logs.lanes import MARK, writers_of_lanes
+from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
+from bookspark.protocol.logs.log_record import LOG_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+Idle = Annotated[float, typer.Option(min=0, help="Of a log: lanes whose newest row is older. Of one lane: any.")]
+Hours = Annotated[
+    float | None, typer.Option(min=0, max=1e6, help="Rows that are older go, some later. 0: none go for their age.")
+]
+Bytes = Annotated[
+    int | None,
+    typer.Option(min=0, max=1 << 62, help="Rows of a lane go while more bytes follow them. 0: none go for that."),
+]
+
+app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def add_to(commands: typer.Typer) -> None:
+    """Add the commands."""
+    commands.add_typer(app, name="log")
+
+
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+LaneName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log, or of one of its lanes: orders@3.")]
+
+
+@app.command()
+def create(
+    log: LogName,
+    zookeeper: Zookeeper = "",
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
+    compression: Annotated[
+        Compression,
+        typer.Option(case_sensitive=False, help="How payloads are compressed. zstd_dictionary is for small values."),
+    ] = Compression.NONE,
+    retention_hours: Hours = None,
+    retention_bytes: Bytes = None,
+    password: Password = "",
+) -> None:
+    """Make an empty log of values, so that readers can start before the first writer.
+
+    The first write makes a log too, with its own options. A log that keeps all columns (rowFormat arrow) can only be made by its
+    first write, which tells the columns."""
+    from bookspark.logs import LogRegistry
+
+    options = LogOptions(
+        ensemble_size, write_quorum, ack_quorum, digest_type, ledger_type, replication, compression=compression
+    )
+    with client(zookeeper) as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        registry.create(log, options, password.encode())
+        registry.alter(log, retention_ms=_milliseconds(retention_hours), retention_bytes=retention_bytes)
+
+
+@app.command()
+def alter(
+    log: LogName,
+    zookeeper: Zookeeper = "",
+    ensemble_size: Annotated[int | None, typer.Option(min=1, help="Bookies that a ledger is spread over.")] = None,
+    write_quorum: Annotated[int | None, typer.Option(min=1, help="Copies of each entry.")] = None,
+    ack_quorum: Annotated[int | None, typer.Option(min=1, help="Copies that acknowledge an entry.")] = None,
+    digest_type: Annotated[DigestType | None, typer.Option(case_sensitive=False)] = None,
+    compression: Annotated[Compression | None, typer.Option(case_sensitive=False)] = None,
+    retention_hours: Hours = None,
+    retention_bytes: Bytes = None,
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Change options of a log that is in use. Its writers go on, and the ledgers that they make from then on have them.
+
+    Rows that a retention lets go are removed by the log's writers, and by `bookspark log collect`. Row format, ledger type and
+    replication stay."""
+    from bookspark.logs import LogRegistry, check_password
+
+    with client(zookeeper) as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        check_password(registry.get(log), password.encode())
+        options = registry.alter(
+            log,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            compression=compression,
+            retention_ms=_milliseconds(retention_hours),
+            retention_bytes=retention_bytes,
+        )
+        kept = retention_document(registry.retention(registry.get(log)))
+    facts = {name: getattr(value := getattr(options, name), "value", value) for name in ALTERABLE} | kept
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        console().print(table("", ("", log), [(name, shown(value)) for name, value in facts.items()]))
+
+
+@app.command("list")
+def list_logs(
+    zookeeper: Zookeeper = "",
+    long: Annotated[bool, typer.Option("--long", "-l", help="What each log takes too, the largest first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the name of each log, one a line.
+
+    With --long: its ledgers, how many of them are open, the bytes of the others, and of all their copies. Ledgers of no log have
+    a line too."""
+    from bookspark.logs import LogRegistry
+
+    with client(zookeeper) as bookkeeper:
+        names = LogRegistry(bookkeeper.metadata).names()
+        if not long:
+            typer.echo(json.dumps(list(names)) if as_json else "".join(f"{name}\n" for name in names), nl=as_json)
+            return
+        unreadable: dict[int, str] = {}
+        ledgers = bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), unreadable)
+        found = log_sizes(names, (one.value for one in ledgers))
+    for why in unreadable.values():
+        problem(why)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        rows = [["(no log)" if one["log"] is None else one["log"], *list(one.values())[1:]] for one in found]
+        console().print(table("", [name.replace("_", " ") for name in LOG_SIZES], rows))
+
+
+@app.command()
+def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
+    """Print a log's options, its owner, its commits and the ledgers that hold its rows."""
+    from bookspark.logs import LogReader, LogRegistry, check_password
+
+    with client(zookeeper) as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        record, lanes = registry.get(log), registry.lanes_of(log)
+        check_password(record, password.encode())
+        records = {lane: registry.get(lane) for lane in lanes}
+        readers = {lane: LogReader(bookkeeper, lane, password.encode()) for lane in lanes}
+        by_lane = {lane: list(reader.commits()) for lane, reader in readers.items()}
+        ends = {lane: reader.end() for lane, reader in readers.items()}
+        retention = retention_document(registry.retention(record))
+        opened = [rows.ledger_id for reader in readers.values() if (rows := reader.open_rows) is not None]
+    writers = writers_of_lanes(record, records.values())
+    found = list(chain.from_iterable(by_lane.values()))
+    ranges = list(chain.from_iterable(placed.commit.ranges for placed in found))
+    facts: dict[str, Any] = {
+        "log": log,
+        "created": iso_time(record.ctime_ms),
+        "epoch": record.epoch,
+        "owner": record.owner,
+        "ensemble_size": record.options.ensemble_size,
+        "write_quorum": record.options.write_quorum,
+        "ack_quorum": record.options.ack_quorum,
+        "digest_type": record.options.digest_type.value,
+        "ledger_type": record.options.ledger_type.value,
+        "replication": record.options.replication.value,
+        "row_format": record.options.row_format.value,
+        "compression": record.options.compression.value,
+        **retention,
+        "commits": sum(end.batches for end in ends.values()),
+        "last_commit": iso_time(max(placed.commit.time_ms for placed in found)) if found else None,
+        "first_position": record.first_position,
+        "offloaded_to": record.offload.table if record.offload is not None else None,
+        "offloaded_rows": record.offload.position if record.offload is not None else None,
+        "rows": sum(end.rows for end in ends.values()),
+        "bytes": sum(end.size for end in ends.values()),
+        "commit_ledgers": [link.ledger_id for one in records.values() for link in one.commit_ledgers],
+        "data_ledgers": sorted({*opened, *(item.ledger_id for item in ranges)}),
+        "lanes": [f"{lane}: {end.rows:,} rows, {writers[lane]}" for lane, end in ends.items()],
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        console().print(table("", ("", log), [(name, shown(value)) for name, value in list(facts.items())[1:]]))
+
+
+@app.command()
+def read(
+    log: LaneName,
+    from_row: Annotated[int | None, typer.Option(min=0, help="The first row to print. Of a log of one lane.")] = None,
+    until_row: Annotated[int | None, typer.Option(min=0, help="The row to end before. Of a log of one lane.")] = None,
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows that were committed then or later. {TIME}.")] = "",
+    before: Annotated[str, typer.Option(metavar="TIME", help="Rows that were committed before this time.")] = "",
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Print the committed rows of a log, lane by lane, in their order, each followed by a line break. Rows of several columns are
+    printed as JSON."""
+    from bookspark.logs import LogRegistry
+    from bookspark.logs.chain.commit_times import row_at
+    from bookspark.logs.feeds.lane_feed import LaneFeed
+    from bookspark.logs.feeds.lost_rows import PassedOver
+    from bookspark.logs.rows.encodings import RowDecoder
+    from bookspark.logs.rows.splits import SizedPiece, split
+    from bookspark.spark.connector.source import VALUE_SCHEMA
+    from bookspark.spark.offload.offloaded import rows_of
+    from bookspark.spark.offload.opened_ledgers import OpenedLedgers
+    from bookspark.spark.rows.row_format import columns_of
+    from bookspark.spark.rows.rows import row_decoder
+
+    out = sys.stdout.buffer
+    secret = password.encode()
+    times = [chosen_time_ms("since", since), chosen_time_ms("before", before)]
+    with client(zookeeper) as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        columns = columns_of(registry.get(log).options)
+        lanes = registry.lanes_of(log)
+        if len(lanes) > 1 and (from_row, until_row) != (None, None):
+            raise typer.BadParameter(
+                f"log {log} has {len(lanes)} lanes, and a row is a row of one of them: read one lane, for example {log}@0",
+                param_hint="--from-row, --until-row",
+            )
+
+        def span(lane: str) -> tuple[int, int | None]:
+            since_row, before_row = (None if ms is None else row_at(bookkeeper, lane, secret, ms) for ms in times)
+            first = max(registry.get(lane).first_position, from_row or 0, since_row or 0)
+            return first, min((row for row in (until_row, before_row) if row is not None), default=None)
+
+        def decoder(metadata: LedgerMetadata) -> RowDecoder:
+            lane = metadata.custom_metadata.get(LOG_LABEL, log.encode()).decode()
+            return row_decoder(metadata, columns, lambda: registry.get(lane).dictionary)
+
+        def pieces() -> Iterator[SizedPiece]:
+            for lane in lanes:
+                first, end = span(lane)
+                feed = LaneFeed(bookkeeper, lane, secret, PassedOver(fail=False))
+                newest = feed.newest()
+                yield from feed.pieces(first, newest if end is None else min(end, newest))
+
+        for part in map(deque, split(pieces(), 1)):
+            ledgers = OpenedLedgers(bookkeeper, secret, decoder)
+            while part:
+                for rows in rows_of(ledgers, log, part, columns or VALUE_SCHEMA):
+                    lines = rows.column(0).to_pylist() if columns is None else map(json_line, rows.to_pylist())
+                    out.writelines(line + b"\n" for line in lines)
+    out.flush()
+
+
+@app.command()
+def append(
+    log: LogName,
+    producer: Annotated[str, typer.Option(metavar="NAME", help="Whose lane the rows go to.")] = "command-line",
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Append each line of the standard input to a log, as a row. A row is there as soon as it was read and acknowledged; the
+    command ends when all are. A second command with the same --producer ends this one."""
+    from bookspark.logs import open_log
+
+    with client(zookeeper) as bookkeeper, open_log(bookkeeper, log, password.encode()).producer(producer) as rows:
+        future, count = None, 0
+        for line in sys.stdin.buffer:
+            future, count = rows.append_async(line.removesuffix(b"\n")), count + 1
+        # Rows are acknowledged in their order, and an error is that of all rows after it.
+        last = future.result() if future is not None else None
+    end = f", the last one is row {last.position}" if last is not None else ""
+    typer.echo(f"{count:,} rows appended to lane {rows.lane} of log {log}{end}")
+
+
+@app.command()
+def tail(
+    log: LaneName,
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Begin with rows of this time. {TIME}.")] = "",
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Print the rows that come to a log, until it is interrupted: each value and a line break, or with --json a JSON object that
+    has the row's lane, position and time too."""
+    from bookspark.logs import open_log
+
+    time_ms, out = chosen_time_ms("since", since), sys.stdout.buffer
+    with client(zookeeper) as bookkeeper, open_log(bookkeeper, log, password.encode()).reader("latest") as reader:
+        if time_ms is not None:
+            reader.seek_to_time(datetime.fromtimestamp(time_ms / 1000, UTC))
+        for row in reader.follow():
+            out.write((row_document(row) if as_json else row.value) + b"\n")
+            out.flush()
+
+
+@app.command()
+def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
+    """Print who reads a log: streaming queries and Python readers, how far each is, and how far behind the log's end.
+
+    The place of a reader that lives is at most two seconds old. One that was not heard for 20 s is stale: it was stopped, or it
+    or its host is down. The lag of readers that are down is told too, for 7 days."""
+    from bookspark.logs.readers.lag import readers_of
+
+    with client(zookeeper) as bookkeeper:
+        found = [reader_document(one) for one in readers_of(bookkeeper, log, password.encode())]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    elif not found:
+        problem(f"nobody reads log {log} now, and no reader of it was killed, or kept its place, in the last 7 days")
+    else:
+        rows = [[shown(value) if isinstance(value, dict) else value for value in one.values()] for one in found]
+        console().print(table("", [name.replace("_", " ") for name in found[0]], rows))
+
+
+@app.command()
+def truncate(
+    log: LaneName,
+    row: Annotated[int, typer.Argument(metavar="ROW", min=0, help="Position of the first row that is kept.")],
+    yes: Yes = False,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Remove the rows before ROW from a log. Ledgers that hold nothing else are deleted. Ledgers of a running query are deleted
+    once it has ended."""
+    from bookspark.logs import truncate_log
+
+    if not yes:
+        typer.confirm(f"Remove the rows before row {row} from log {log} for ever?", abort=True, err=True)
+    with client(zookeeper) as bookkeeper:
+        deleted = truncate_log(bookkeeper, log, row, password.encode())
+    typer.echo(truncation_text(log, row, deleted))
+
+
+@app.command()
+def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+    """Remove the rows that LOG's retention lets go, and delete ledgers that killed tasks and queries left behind, and that can
+    never become part of LOG. (Who writes a lane does both for it, of recent ledgers.)"""
+    from bookspark.logs import collect_orphans, truncate_expired
+
+    secret = password.encode()
+    with client(zookeeper) as bookkeeper:
+        found = truncate_expired(bookkeeper, log, secret) + collect_orphans(bookkeeper, log, secret)
+    typer.echo(f"log {log}: ledgers deleted: {', '.join(map(str, found)) or 'none'}")
+
+
+@app.command()
+def end(
+    log: LaneName, idle_days: Idle = 7, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False
+) -> None:
+    """End lanes that nobody writes any more, so that they cost readers nothing: LOG@3, or all idle ones of LOG. Their rows stay,
+    and a writer that comes back gets a new lane. Lane 0 and the lane of batch writes never end."""
+    from bookspark.logs.lane_ending import end_idle_lanes, end_lane
+
+    secret = password.encode()
+    with client(zookeeper) as bookkeeper:
+        if MARK in log:
+            end_lane(bookkeeper, log, secret)
+        ended = [log] if MARK in log else end_idle_lanes(bookkeeper, log, secret, idle_days)
+    typer.echo(json.dumps(ended) if as_json else f"log {log}: lanes ended: {', '.join(ended) or 'none'}")
+
+
+@app.command()
+def delete(
+    log: LogName,
+    yes: Yes = False,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Delete a log, its ledgers and all its rows. Stop the queries that write to it first: a running query makes the log anew."""
+    from bookspark.logs import delete_log
+
+    if not yes:
+        typer.confirm(f"Delete log {log} and all its rows for ever?", abort=True, err=True)
+    with client(zookeeper) as bookkeeper:
+        deleted = delete_log(bookkeeper, log, password.encode())
+    typer.echo(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+
+
+def _milliseconds(hours: float | None) -> int | None:
+    # Rounded up, because 0 is for ever.
+    return None if hours is None else ceil(hours * 3_600_000)

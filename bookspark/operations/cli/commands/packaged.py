@@ -1,0 +1,62 @@
+"""``bookspark run``, ``job`` and ``conf``: the main job, the jobs for spark-submit, the settings files.
+
+With a name, ``job`` and ``conf`` print the path and nothing else, for ``spark-submit $(bookspark job bookies) …``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bookspark.support.packaged_files import job as job_path
+from bookspark.support.packaged_files import job_summary, jobs, settings_file, settings_files
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(run)
+    app.command()(job)
+    app.command()(conf)
+
+
+def run(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of the text or JSON-lines files to ingest. Default: this run's own Spark event logs."
+        ),
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Keep the cluster up at the end, until Ctrl-C.")] = False,
+    directory: Annotated[
+        Path | None, typer.Option(help="A new folder for everything that the run writes. Default: one in .cache/runs.")
+    ] = None,
+) -> None:
+    """Run the main job: start bookies on Spark executors, stream files into a log, read the log back and compare, audit."""
+    from bookspark.lab.demo.job import run_main_job
+
+    raise typer.Exit(run_main_job(folder, directory, serve))
+
+
+def job(
+    name: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Print the path of this job only.")] = None,
+) -> None:
+    """List the jobs for spark-submit, or print the path of one: spark-submit $(bookspark job bookies) …"""
+    if name is not None:
+        typer.echo(job_path(name))
+        return
+    for each, path in jobs().items():
+        typer.echo(f"{each:<14}{job_summary(path)}")
+
+
+def conf(
+    name: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Print the path of this file only.")] = None,
+) -> None:
+    """List the settings files, or print the path of one: spark-submit --properties-file $(bookspark conf spark-defaults.conf)
+    …"""
+    if name is not None:
+        typer.echo(settings_file(name))
+        return
+    for each, path in settings_files().items():
+        typer.echo(f"{each:<22}{path}")

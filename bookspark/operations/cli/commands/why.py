@@ -1,0 +1,175 @@
+"""``bookspark why``: what is wrong with a cluster, why, and what to type; ``top`` and ``console``: the same live."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from bookspark.operations.cli.terminal import settings
+from bookspark.operations.cli.terminal.command_options import Json, Password, Zookeeper, given
+from bookspark.operations.cli.terminal.output import console, table
+from bookspark.operations.cli.terminal.signals import UNTIL, interruptible, until_signal
+from bookspark.support.command_line import FOUND
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from bookspark.operations.why.facts import Facts, Health
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(why)
+    app.command()(top)
+    app.command("console")(show)
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[QUESTION…]",
+        help="under-replicated LEDGER; not closed LEDGER; is BOOKIE read-only; is disk of BOOKIE not freed; is LOG behind; "
+        "can't I stop BOOKIE. Without a question: the health of the cluster.",
+    ),
+]
+
+
+def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
+    """Say what is wrong with the cluster or one part of it, why, and the command that mends it. Changes nothing.
+
+    The exit status is 0 if nothing was found, 1 if something was, and 2 if it could not look. The password is that of a log."""
+    from bookspark.operations.why.gathering import DEADLINES, gather
+    from bookspark.operations.why.questions import question_of
+    from bookspark.operations.why.telling import answer, document, health_lines, lines
+    from bookspark.operations.why.troubles import health_of
+    from bookspark.store.client import BookKeeper
+
+    asked = question_of(question) if question else None
+    with BookKeeper(given(zookeeper), **{**settings.chosen("client"), **DEADLINES}) as bookkeeper:
+        if asked is None:
+            health = health_of(gather(bookkeeper))
+            found, for_programs, told = bool(health.troubles), document(health), health_lines(health)
+        else:
+            one = answer(bookkeeper, asked, password.encode())
+            found, for_programs, told = one.found, document(one), lines(one)
+    if as_json:
+        _print_json(for_programs)
+    else:
+        for line in told:
+            typer.echo(line)
+    if found:
+        raise typer.Exit(FOUND)
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+
+
+def top(
+    zookeeper: Zookeeper = "",
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one picture and end, as it does without a terminal.")
+    ] = False,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds between two looks.")] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Look at the cluster live, until Ctrl-C: its health in a sentence, a line for each bookie, what is under way, every
+    trouble and the command that mends it. Changes nothing.
+
+    With --once, or --json, the exit status is that of `bookspark why`: 1 if there is a trouble."""
+    from rich.live import Live
+
+    from bookspark.operations.why.gathering import DEADLINES, Gathering
+    from bookspark.operations.why.picture import bookie_lines
+    from bookspark.operations.why.telling import document
+    from bookspark.operations.why.troubles import health_of
+    from bookspark.store.client import BookKeeper
+
+    with BookKeeper(given(zookeeper), **{**settings.chosen("client"), **DEADLINES}) as bookkeeper:
+        gathering = Gathering(bookkeeper)
+        facts = gathering.look()
+        health = health_of(facts)
+        if as_json or once or not sys.stdout.isatty():
+            if as_json:
+                bookies = [line._asdict() for line in bookie_lines(facts)]
+                _print_json({**document(health), "bookies": bookies})
+            else:
+                console().print(_picture(facts, None, health))
+            if health.troubles:
+                raise typer.Exit(FOUND)
+            return
+        never = threading.Event()
+        with (
+            interruptible(),
+            suppress(KeyboardInterrupt),
+            Live(console=console(), screen=True, auto_refresh=False) as live,
+        ):
+            before: Facts | None = None
+            while True:
+                live.update(_picture(facts, before, health), refresh=True)
+                never.wait(interval)
+                before, facts = facts, gathering.look()
+                health = health_of(facts)
+
+
+def _picture(facts: Facts, before: Facts | None, health: Health) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from bookspark.operations.why.picture import COLUMNS, bookie_lines, moving
+    from bookspark.operations.why.telling import health_lines
+
+    sentence, *troubles = health_lines(health)
+    shown: list[RenderableType] = [Text(sentence, style="bold"), table("", COLUMNS, bookie_lines(facts, before))]
+    if under_way := moving(facts):
+        shown.append(Text(under_way))
+    shown += [Text(line) for line in troubles]
+    return Group(*shown)
+
+
+def show(
+    zookeeper: Zookeeper = "",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST", help="Where to answer. Off loopback, --token-file is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to answer at. 0: any free one, which is printed.")
+    ] = 8190,
+    token_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="A file of tokens, one a line, of which each visitor has to know one: browsers ask for it as a password.",
+        ),
+    ] = "",
+    show_rows: Annotated[
+        bool,
+        typer.Option("--show-rows", help="Show what rows of logs hold, too, to everybody who may see the console."),
+    ] = False,
+    snapshots: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Show what was, by the snapshots in this folder: the --path of `bookspark snapshot`.",
+        ),
+    ] = "",
+) -> None:
+    """Show the cluster as web pages that live, until Ctrl-C: its health in a sentence and the next command, every bookie, what
+    is under way, the last hour, every trouble; logs with the lag of every reader; ledgers; what would break if bookies
+    stopped; with --snapshots also the cluster as it was. Changes nothing."""
+    from bookspark.operations.console import WebConsole
+    from bookspark.operations.why.gathering import DEADLINES
+    from bookspark.store.client import BookKeeper
+
+    with (
+        until_signal() as wait,
+        BookKeeper(given(zookeeper), **{**settings.chosen("client"), **DEADLINES}) as bookkeeper,
+        WebConsole(bookkeeper, listen, port, token_file, show_rows, snapshots) as shown,
+    ):
+        typer.echo(f"{shown.url} {UNTIL}")
+        wait()

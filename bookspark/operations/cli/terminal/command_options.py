@@ -1,0 +1,61 @@
+"""Options that several commands share, and the client that they name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bookspark.errors import ConfigurationError
+from bookspark.operations.cli.terminal import settings
+from bookspark.support.command_line import judged
+
+if TYPE_CHECKING:
+    from bookspark.store.client import BookKeeper
+
+Zookeeper = Annotated[
+    str,
+    typer.Option(
+        envvar="BOOKSPARK_ZOOKEEPER",
+        metavar="HOST:PORT",
+        help="The cluster: host:port[,host:port…][/chroot].",
+        show_default=False,
+    ),
+]
+Password = Annotated[
+    str,
+    typer.Option(
+        envvar="BOOKSPARK_PASSWORD",
+        help="Password of the ledger or log. Other users can see command lines, so better set BOOKSPARK_PASSWORD.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")]
+LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]
+
+
+def judge_arguments(app: typer.Typer) -> None:
+    """Have the arguments of every command judged before it begins, as those of public functions are."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = judged(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            judge_arguments(group.typer_instance)
+
+
+def given(zookeeper: str) -> str:
+    """Returns ``zookeeper``. Raises ConfigurationError if it is empty, with the ways to name the cluster."""
+    if not zookeeper:
+        raise ConfigurationError("which cluster? Give --zookeeper HOST:PORT, or set BOOKSPARK_ZOOKEEPER")
+    return zookeeper
+
+
+def client(zookeeper: str) -> BookKeeper:
+    """A client of the cluster ``zookeeper``, with the options of the settings file. Raises ConfigurationError if ``zookeeper`` is
+    empty, and MetadataStoreError if the cluster can't be reached."""
+    # Imported here: it takes a while, and not every command needs it.
+    from bookspark.store.client import BookKeeper
+
+    return BookKeeper(given(zookeeper), **settings.chosen("client"))

@@ -1,0 +1,132 @@
+"""What commands print.
+
+Law: results go to standard output, and nothing else does. Progress goes to standard error, if that is a terminal. A problem is
+one line on standard error:
+``bookspark: <what is wrong and what to do>``.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.support.plain_text import PROBLEM
+
+_PLAIN_WIDTH = 200
+"""Width in characters of a table that goes to a file or a pipe."""
+
+
+def console() -> Console:
+    """Standard output for tables: as wide as the terminal, or ``_PLAIN_WIDTH``."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def problem(message: str) -> None:
+    """Print ``message`` as one line on standard error."""
+    typer.echo(PROBLEM + message, err=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error while that is a terminal. Yields what to call with a name, how many are done, and how many there
+    are."""
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda name, number, count: None
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=shown,
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=None)
+
+        def begins(name: str, number: int, count: int) -> None:
+            bar.update(task, description=f"{what}: {name.replace('_', ' ')}", completed=number, total=count)
+
+        yield begins
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of text. A column of numbers is aligned to the right."""
+    body = [list(row) for row in rows]
+    result = Table(title=title or None, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        numeric = bool(body) and all(isinstance(row[number], int | float) or row[number] is None for row in body)
+        result.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in body:
+        result.add_row(*(_text(value) for value in row))
+    return result
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return escape(str(value))
+
+
+def payload_document(payload: bytes) -> dict[str, str]:
+    """The payload for JSON: text as ``payload``, anything that is not UTF-8 as ``payload_base64``."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def metadata_document(metadata: LedgerMetadata) -> dict[str, Any]:
+    """A ledger's metadata as a JSON object. ``last_entry_id`` and ``length`` are null until the ledger is closed."""
+    return {
+        "ledger_id": metadata.ledger_id,
+        "state": metadata.state.value,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest_type": metadata.digest_type.value,
+        "ledger_type": metadata.ledger_type.value,
+        "replication": metadata.replication.value,
+        "last_entry_id": metadata.last_entry_id if metadata.closed else None,
+        "length": metadata.length if metadata.closed else None,
+        "ctime_ms": metadata.ctime_ms,
+        "custom_metadata": {
+            name: value.decode(errors="backslashreplace") for name, value in sorted(metadata.custom_metadata.items())
+        },
+        "fragments": [
+            {"first_entry_id": fragment.first_entry_id, "last_entry_id": last, "ensemble": list(fragment.ensemble)}
+            for fragment, last in metadata.fragment_ranges()
+        ],
+        "accepted_loss": None if metadata.accepted_loss is None else _loss_document(metadata.accepted_loss),
+    }
+
+
+def _loss_document(loss: AcceptedLoss) -> dict[str, Any]:
+    return {
+        "by": loss.by,
+        "at_ms": loss.at_ms,
+        "named": list(loss.named),
+        "losses": [
+            {
+                "kind": one.kind.value,
+                "first_entry_id": one.first,
+                "last_entry_id": one.last,
+                "bookies": list(one.bookies),
+            }
+            for one in loss.losses
+        ],
+        "not_known": list(loss.not_known),
+    }

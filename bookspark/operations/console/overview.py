@@ -1,0 +1,163 @@
+"""The page of the whole cluster: health in a sentence and the next command, bookies, what is under way, the last hour.
+
+Law: it is made of what the watch saw and of nothing else. What is not known is said to be not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from bookspark.operations.console.figures import Point
+from bookspark.operations.console.pages import command, part, table, text
+from bookspark.operations.console.plots import plot
+from bookspark.operations.console.telling import CLASSES, answers
+from bookspark.operations.console.watch import Seen
+from bookspark.operations.why.facts import Facts, Health
+from bookspark.operations.why.picture import BookieLine, bookie_lines, moving
+from bookspark.operations.why.words import counted, duration
+from bookspark.store.wire.messages import BookieStatus
+from bookspark.support.plain_text import size_text
+
+_STATES = {"writable": "good", "read-only": "busy", "healing": "busy"}
+
+
+def content(seen: Seen | None) -> str:
+    """The page's content as HTML. None: the first look has not ended."""
+    if seen is None:
+        return part(
+            "health", '<div class="banner"><h1 role="status">The first look at the cluster is under way</h1></div>'
+        )
+    return "".join(
+        (
+            part("health", _health(seen.health)),
+            part("looked", _looked(seen)),
+            part("troubles", answers(seen.health.troubles), "Troubles"),
+            part("bookies", _bookies(seen), "Bookies"),
+            part("repair", _repair(seen.facts), "Under way"),
+            part("hour", _plots(seen), "The last hour"),
+        )
+    )
+
+
+def _health(health: Health) -> str:
+    worst = max((one.severity for one in health.troubles), default=None)
+    kind = "good" if worst is None else CLASSES[worst]
+    follow = f"<p>Next: {command(health.command)}</p>" if health.command else "<p>There is nothing to do.</p>"
+    return f'<div class="banner {kind}"><h1 role="status">{text(health.sentence)}</h1>{follow}</div>'
+
+
+def _looked(seen: Seen) -> str:
+    at = datetime.fromtimestamp(seen.facts.at_ms / 1000, UTC)
+    old = f'<p class="bad">The last look failed, what is shown is old: {text(seen.problem)}</p>' if seen.problem else ""
+    return f'<p class="soft">Seen at <time datetime="{at:%Y-%m-%dT%H:%M:%SZ}">{at:%H:%M:%S} UTC</time></p>{old}'
+
+
+# -- bookies
+
+_COLUMNS = ("bookie", "state", "host", "ledgers", "disks", "written a second", "version", "keeper")
+_NUMBERS = ("ledgers", "written a second")
+
+
+def _bookies(seen: Seen) -> str:
+    facts = seen.facts
+    rows = [_row(facts, line) for line in bookie_lines(facts, seen.before)]
+    return table("bookies", _COLUMNS, rows, _NUMBERS) if rows else '<p class="soft">No bookie is known.</p>'
+
+
+def _row(facts: Facts, line: BookieLine) -> tuple[str, ...]:
+    status = facts.statuses.get(line.bookie)
+    why = "".join(f'<p class="why soft">{text(reason)}</p>' for reason in _reasons(facts, line, status))
+    return (
+        text(line.bookie),
+        f'<b class="{_STATES.get(line.state, "bad")}">{text(line.state)}</b>{why}',
+        text(line.host),
+        "" if line.ledgers is None else f"{line.ledgers:,}",
+        "" if status is None else _disks(status),
+        text(line.written.removesuffix("/s")),
+        "" if status is None else text(status.version),
+        "" if status is None else text(_keeper(status)),
+    )
+
+
+def _reasons(facts: Facts, line: BookieLine, status: BookieStatus | None) -> Iterator[str]:
+    """Why the bookie is in its state."""
+    away = None if facts.autorecovery is None or facts.autorecovery.away is None else facts.autorecovery.away
+    if line.state == "silent":
+        yield facts.bookie_problems.get(line.bookie, "it does not answer")
+    elif line.state == "down" and away is not None and line.bookie in away:
+        yield f"counts as lost in {duration(away[line.bookie])}"
+    if status is None:
+        return
+    yield from status.reasons
+    if status.limbo_ledgers:
+        left = None if status.healing is None else status.healing.seconds_left
+        time = "an unknown time" if left is None else duration(left)
+        yield f"{counted(status.limbo_ledgers, 'ledger')} in limbo, {time} left"
+
+
+def _disks(status: BookieStatus) -> str:
+    """Every directory, and what is on all of them together: a bookie tells no more."""
+    used, free = status.log_bytes, status.free_bytes
+    told = [f"<li>{text(path)}{_disk_state(status, path)}</li>" for path in status.directories]
+    told += [
+        f'<li>{text(path)} <b class="bad">failed</b></li>'
+        for path in status.failed_directories
+        if path not in status.directories
+    ]
+    return (
+        f"{size_text(used)} of logs, {size_text(free)} free "
+        f'<meter min="0" max="{max(1, used + free)}" value="{used}" aria-label="logs of what logs and free space have">'
+        f"</meter><ul>{''.join(told)}</ul>"
+    )
+
+
+def _disk_state(status: BookieStatus, path: str) -> str:
+    if path in status.failed_directories:
+        return ' <b class="bad">failed</b>'
+    return ' <b class="busy">full</b>' if path in status.full_directories else ""
+
+
+def _keeper(status: BookieStatus) -> str:
+    if status.stops_in_seconds is not None:
+        return f"nobody: it stops in {duration(status.stops_in_seconds)}"
+    return status.keeper
+
+
+# -- the rest
+
+
+def _repair(facts: Facts) -> str:
+    found = facts.autorecovery
+    if found is None:
+        return '<p class="soft">What autorecovery does is not known.</p>'
+    told = moving(facts)
+    return f"<p>{text(told)}</p>" if told else "<p>No ledger is known to lack copies, and nothing heals.</p>"
+
+
+def _plots(seen: Seen) -> str:
+    def line(title: str, field: int, words: str) -> str:
+        values = [(one.at, one[field]) for one in seen.points]
+        return plot(title, values, seen.at, lambda value: words.format(value))
+
+    names = {name: at for at, name in enumerate(Point._fields)}
+    rates = (
+        line("Entries added, all copies", names["adds"], "{:,.0f}/s")
+        + plot(
+            "Bytes added, all copies",
+            [(one.at, one.added_bytes) for one in seen.points],
+            seen.at,
+            lambda value: f"{size_text(value)}/s",
+        )
+        + line("Entries read", names["reads"], "{:,.0f}/s")
+        + line("Mean time of an add", names["add_ms"], "{:,.2f} ms")
+        + line("Mean time of an answer to a read", names["read_ms"], "{:,.2f} ms")
+    )
+    up = len(seen.facts.statuses)
+    note = (
+        ""
+        if seen.metrics >= up  # one that told them a moment ago may have ended
+        else f"<p>{seen.metrics} of {up} bookies tell metrics: set their option metrics_port.</p>"
+    )
+    zookeeper = line("A small read of ZooKeeper", names["zookeeper_ms"], "{:,.1f} ms")
+    return f'{note}<div class="plots">{rates if seen.metrics else ""}{zookeeper}</div>'

@@ -1,0 +1,244 @@
+"""What changed between two snapshots: ledgers, bookies, replication, bytes, logs.
+
+Law: only the difference is told, by what the tables of both tell. The ids of all ledgers are compared, as Arrow's arrays; a few
+of each kind are named. A ledger that was made and deleted in between is in neither, and is not told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bookspark.operations.console.looks import Look, unseen
+from bookspark.operations.console.pages import facts, part, table, text
+from bookspark.operations.console.past.deltas import Deltas
+from bookspark.operations.console.past.ledgers import ledger_link
+from bookspark.operations.console.past.moments import Chosen, moment_of
+from bookspark.operations.console.past.overview import enabled_of, sizes_of
+from bookspark.operations.why.words import counted
+from bookspark.support.plain_text import size_text
+from bookspark.support.snapshot_commits import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow
+
+NAMED = 10
+"""So many ledgers of each kind are named."""
+_LOGS_SHOWN = 20
+_CLOSED = "CLOSED"
+
+
+class Some(NamedTuple):
+    """Ledgers: how many, and the first of them."""
+
+    ledgers: int
+    first: tuple[int, ...]
+
+
+class Moved(NamedTuple):
+    """A bookie that changed, and how."""
+
+    bookie: str
+    words: tuple[tuple[str, str], ...]
+    """Sentences, each with the class that colours it."""
+
+
+class Changed(NamedTuple):
+    """What changed."""
+
+    made: Some
+    closed: Some
+    deleted: Some
+    bookies: tuple[Moved, ...]
+    sizes: tuple[tuple[str, int, int, int], ...]
+    """Bookies, and how many bytes, live bytes and entries they have more."""
+    reported: int
+    """Ledgers that wait for a repair and did not before."""
+    repaired: int
+    waiting: tuple[int, int]
+    """How many waited before, and how many then."""
+    enabled: tuple[bool | None, bool | None]
+    logs: tuple[tuple[str, int | None, int | None], ...]
+    """Lanes whose rows changed most, with their rows before and then; None: there was no such lane, or nobody could tell."""
+    logs_changed: int
+
+
+def look_at(deltas: Deltas, before: Snapshot, then: Snapshot) -> Changed:
+    """What changed. Raises ReadError."""
+    ids_before, ids_then = deltas.every_id(before), deltas.every_id(then)
+    open_before, open_then = (_column(deltas, one, "ledgers", _still_open()) for one in (before, then))
+    tasks_before, tasks_then = (_column(deltas, one, "underreplication", None).unique() for one in (before, then))
+    sizes_before, sizes_then = sizes_of(deltas, before), sizes_of(deltas, then)
+    sizes = [
+        (name, new.size - old.size, new.live - old.live, new.entries - old.entries)
+        for name, new in sorted(sizes_then.items())
+        if (old := sizes_before.get(name)) is not None
+    ]
+    logs = _logs(deltas, before, then)
+    return Changed(
+        _some(_without(ids_then, ids_before)),
+        _some(_without(_both(open_before, ids_then), open_then)),
+        _some(_without(ids_before, ids_then)),
+        tuple(_moved(deltas, before, then)),
+        tuple((name, size, live, entries) for name, size, live, entries in sizes if size or live or entries),
+        len(_without(tasks_then, tasks_before)),
+        len(_without(tasks_before, tasks_then)),
+        (len(tasks_before), len(tasks_then)),
+        (enabled_of(deltas, before), enabled_of(deltas, then)),
+        tuple(logs[:_LOGS_SHOWN]),
+        len(logs),
+    )
+
+
+def _still_open() -> Any:
+    from pyarrow.dataset import field
+
+    return field("state") != _CLOSED
+
+
+def _column(deltas: Deltas, snapshot: Snapshot, name: str, where: Any) -> pyarrow.Array:
+    return deltas.read(snapshot, name, ("ledger_id",), where)["ledger_id"].combine_chunks()
+
+
+def _both(these: pyarrow.Array, those: pyarrow.Array) -> pyarrow.Array:
+    import pyarrow.compute as pc
+
+    return these.filter(pc.is_in(these, value_set=those))
+
+
+def _without(these: pyarrow.Array, those: pyarrow.Array) -> pyarrow.Array:
+    import pyarrow.compute as pc
+
+    return these.filter(pc.invert(pc.is_in(these, value_set=those)))
+
+
+def _some(ids: pyarrow.Array) -> Some:
+    import pyarrow.compute as pc
+
+    return Some(len(ids), tuple(ids.take(pc.array_sort_indices(ids)[:NAMED]).to_pylist()))
+
+
+def _moved(deltas: Deltas, before: Snapshot, then: Snapshot) -> Iterator[Moved]:
+    columns = ("bookie_id", "state", "host")
+    old, new = (
+        {one["bookie_id"]: one for one in deltas.rows(snapshot, "bookies", columns)} for snapshot in (before, then)
+    )
+    for name in sorted(old.keys() | new.keys()):
+        words = tuple(_words(old.get(name), new.get(name)))
+        if words:
+            yield Moved(name, words)
+
+
+def _words(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if new is None:
+        yield "is gone: its cookie was removed", ""
+    elif old is None:
+        yield f"came, and is {new['state'].replace('_', '-')}", "good"
+    else:
+        if old["state"] != new["state"]:
+            told = {"down": ("went down", "bad"), "read_only": ("became read-only", "busy")}
+            back = "came back" if old["state"] == "down" else "became writable again"
+            yield told.get(new["state"], (back, "good"))
+        if old["host"] and new["host"] and old["host"] != new["host"]:
+            yield f"moved from {old['host']} to {new['host']}", ""
+
+
+def _logs(deltas: Deltas, before: Snapshot, then: Snapshot) -> list[tuple[str, int | None, int | None]]:
+    """The lanes whose rows changed, the greatest change first."""
+    import pyarrow.compute as pc
+
+    columns = ("log", "rows")
+    old, new = (deltas.read(snapshot, "logs", columns) for snapshot in (before, then))
+    both = old.rename_columns(["log", "before"]).join(
+        new.rename_columns(["log", "then"]), "log", join_type="full outer"
+    )
+    known = pc.and_(pc.is_valid(both["before"]), pc.is_valid(both["then"]))
+    same = pc.or_(
+        pc.and_(known, pc.fill_null(pc.equal(both["before"], both["then"]), False)),
+        # Whose commits nobody could read in either.
+        pc.and_(
+            pc.is_in(both["log"], value_set=_names(old)), pc.and_(_is_null(both, "before"), _is_null(both, "then"))
+        ),
+    )
+    changed = both.filter(pc.invert(same))
+    grown = pc.abs(pc.subtract(pc.fill_null(changed["then"], 0), pc.fill_null(changed["before"], 0)))
+    found = changed.append_column("grown", grown).sort_by([("grown", "descending"), ("log", "ascending")])
+    return [(one["log"], one["before"], one["then"]) for one in found.select(["log", "before", "then"]).to_pylist()]
+
+
+def _names(logs: pyarrow.Table) -> pyarrow.Array:
+    return logs["log"].combine_chunks()
+
+
+def _is_null(logs: pyarrow.Table, name: str) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.is_null(logs[name])
+
+
+def content(now: Chosen, look: Look[Changed]) -> str:
+    """What changed, as HTML."""
+    found = look.found
+    if found is None or now.since is None:
+        return part("changes", unseen(look), "Changes")
+    before = Chosen(now.since, None)
+    told = facts(_facts(now, before, found))
+    more = "".join((_sizes(found.sizes), _lanes(found)))
+    title = f"<p>Since {moment_of(now.since)} (snapshot {now.since.version})</p>"
+    return part("changes", f"{title}{told}{more}", "Changes", still=True)
+
+
+def _facts(now: Chosen, before: Chosen, found: Changed) -> Iterator[tuple[str, str]]:
+    yield "ledgers made", _ledgers(now, "made", found.made)
+    yield "ledgers closed", _ledgers(now, "closed", found.closed)
+    yield "ledgers deleted", _ledgers(before, "deleted", found.deleted)
+    moved = "; ".join(
+        f"{text(one.bookie)} " + ", ".join(f'<b class="{kind}">{text(words)}</b>' for words, kind in one.words)
+        for one in found.bookies
+    )
+    yield "bookies", moved or "none came, went or changed its state"
+    old, new = found.waiting
+    told = f"{counted(new, 'ledger')} waited for a repair, {old:,} before"
+    if found.reported or found.repaired:
+        told += f": {found.reported:,} were reported, {found.repaired:,} are done or deleted"
+    yield "replication", told
+    if found.enabled[0] != found.enabled[1] and None not in found.enabled:
+        kind, words = ("good", "was enabled") if found.enabled[1] else ("bad", "was disabled")
+        yield "autorecovery", f'<b class="{kind}">{words}</b>'
+    yield "bytes of logs", _signed(sum(size for _, size, _, _ in found.sizes))
+
+
+def _ledgers(at: Chosen, kind: str, some: Some) -> str:
+    links = ", ".join(ledger_link(at, one, f"{kind}-{one}") for one in some.first)
+    more = f" and {some.ledgers - len(some.first):,} more" if some.ledgers > len(some.first) else ""
+    return f"{some.ledgers:,}{f': {links}{more}' if links else ''}"
+
+
+def _signed(size: int) -> str:
+    return f"{'−' if size < 0 else '+'}{size_text(abs(size))}" if size else "the same"
+
+
+def _sizes(sizes: Sequence[tuple[str, int, int, int]]) -> str:
+    if not sizes:
+        return ""
+    columns = ("bookie", "bytes of logs", "live bytes", "entries")
+    rows = [(text(name), _signed(size), _signed(live), f"{entries:+,}") for name, size, live, entries in sizes]
+    return '<h3 id="sizes-title">On the bookies</h3>' + table("sizes", columns, rows, columns[1:])
+
+
+def _lanes(found: Changed) -> str:
+    if not found.logs:
+        return ""
+    columns = ("log or lane", "rows before", "rows then", "more")
+    rows = [
+        (
+            text(name),
+            "" if before is None else f"{before:,}",
+            "" if then is None else f"{then:,}",
+            f"{(then or 0) - (before or 0):+,}",
+        )
+        for name, before, then in found.logs
+    ]
+    more = found.logs_changed - len(rows)
+    note = f'<p class="soft">and {counted(more, "more lane")}</p>' if more else ""
+    return '<h3 id="lanes-title">Logs</h3>' + table("lanes", columns, rows, columns[1:]) + note

@@ -1,0 +1,194 @@
+"""Reads the tables of snapshots without Spark.
+
+Law: nothing is written. Rows are read by columns and conditions, and what may be a row for each ledger stays in Arrow's arrays: a
+snapshot of a million ledgers makes no million objects of Python. A page of a list, and one ledger, read the files that the Delta
+log's statistics tell (``files``), and the place of a ledger among all is counted by them, too. Up to ``_PART_IDS_KEPT`` ids of
+such files are kept, 8 bytes for each; where the log does not tell, and to compare snapshots, all ids of ``_IDS_KEPT`` snapshots.
+Used by one thread.
+
+Source: docs/decisions/delta-snapshots.md; Delta's protocol, by delta-rs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bookspark.errors import ConfigurationError, ReadError
+from bookspark.operations.console.past.files import ID, Files, Ids, ascending
+from bookspark.support.extras import extra_needed
+from bookspark.support.plain_text import one_line
+from bookspark.support.snapshot_commits import LAST, Commit, Snapshot, commit_of, kept, location
+
+if TYPE_CHECKING:
+    import pyarrow
+    from deltalake import DeltaTable
+    from pyarrow.dataset import Expression
+
+SNAPSHOTS_MAX = 2000
+"""Of so many snapshots, the newest ones, the console knows."""
+_OPENED_KEPT = 16
+_IDS_KEPT = 2
+_PART_IDS_KEPT = 1 << 20
+
+
+class Deltas:
+    """The tables under ``path``, a directory or URI."""
+
+    def __init__(self, path: str) -> None:
+        """Raises MissingExtraError if what reads them is not installed."""
+        with extra_needed("bookspark console --snapshots"):
+            import deltalake
+            import pyarrow.dataset  # noqa: F401
+
+            self._delta: type[DeltaTable] = deltalake.DeltaTable
+        self.path = path
+        self._commits: dict[str, dict[int, Commit]] = {}
+        self._looked: dict[str, int] = {}
+        """The newest version of each table whose commits were read."""
+        self._opened: OrderedDict[tuple[str, int], Files] = OrderedDict()
+        self._ids: OrderedDict[str, pyarrow.Array] = OrderedDict()
+        self._parts: OrderedDict[str, pyarrow.Array] = OrderedDict()
+        """The ids of some files of ledgers, by path: a file never changes."""
+
+    def snapshots(self) -> list[Snapshot]:
+        """Those that are whole and not given up, the oldest first. Raises ConfigurationError if there are none, and ReadError."""
+        found = kept(list(self._commits_to(LAST).values()))
+        if not found:
+            raise ConfigurationError(f"no snapshot under {self.path} is whole; take one with `bookspark snapshot`")
+        return found[::-1]
+
+    def has(self, snapshot: Snapshot, table: str) -> bool:
+        """Has the snapshot that table? Earlier versions wrote fewer."""
+        return self._version(snapshot, table) is not None
+
+    def files(self, snapshot: Snapshot, table: str) -> Files:
+        """The files of a table of the snapshot. Raises ReadError."""
+        version = self._version(snapshot, table)
+        if version is None:
+            raise ReadError(
+                f"{location(self.path, table)} has no version of snapshot {snapshot.version}; was it vacuumed, or copied in part?"
+            )
+        found = self._opened.pop((table, version), None)
+        if found is None:
+            with _failures(f"{location(self.path, table)} at version {version}"):
+                found = Files(self._delta(location(self.path, table), version=version))
+        self._opened[table, version] = found
+        while len(self._opened) > _OPENED_KEPT:
+            self._opened.popitem(last=False)
+        return found
+
+    def read(
+        self,
+        snapshot: Snapshot,
+        table: str,
+        columns: Sequence[str],
+        where: Expression | None = None,
+        ids: tuple[int, int] | None = None,
+    ) -> pyarrow.Table:
+        """Columns of the rows of a table for which ``where`` holds. ``ids``: only of the ledgers from the first to the second,
+        by the files that may have some. Raises ReadError."""
+        with _failures(f"{table} of snapshot {snapshot.version}"):
+            return self.files(snapshot, table).read(columns, where, ids)
+
+    def rows(
+        self,
+        snapshot: Snapshot,
+        table: str,
+        columns: Sequence[str],
+        where: Expression | None = None,
+        ids: tuple[int, int] | None = None,
+    ) -> list[dict[str, Any]]:
+        """As ``read``, for a few rows: each a dictionary. Raises ReadError."""
+        found: list[dict[str, Any]] = self.read(snapshot, table, columns, where, ids).to_pylist()
+        return found
+
+    def ledgers(self, snapshot: Snapshot) -> Ids:
+        """The ids of the ledgers of the snapshot. Raises ReadError, as what it returns does."""
+        files = self.files(snapshot, "ledgers")
+        parts = files.in_order()
+        if parts is None:
+            every = self.every_id(snapshot)
+            return Ids([(every[0].as_py(), len(every))] if len(every) else [], lambda _: every)
+        return Ids(
+            [(one.least or 0, one.rows or 0) for one in parts],
+            lambda number: self._part(snapshot, files, parts[number].path),
+        )
+
+    def every_id(self, snapshot: Snapshot) -> pyarrow.Array:
+        """The same as one array, ascending. Raises ReadError."""
+        found = self._ids.pop(snapshot.snapshot_id, None)
+        if found is None:
+            found = ascending(self.read(snapshot, "ledgers", [ID])[ID].combine_chunks())
+        self._ids[snapshot.snapshot_id] = found
+        while len(self._ids) > _IDS_KEPT:
+            self._ids.popitem(last=False)
+        return found
+
+    def _part(self, snapshot: Snapshot, files: Files, path: str) -> pyarrow.Array:
+        found = self._parts.pop(path, None)
+        if found is None:
+            with _failures(f"ledgers of snapshot {snapshot.version}"):
+                found = ascending(files.column(path, ID))
+        self._parts[path] = found
+        while len(self._parts) > 1 and sum(map(len, self._parts.values())) > _PART_IDS_KEPT:
+            self._parts.popitem(last=False)
+        return found
+
+    def _version(self, snapshot: Snapshot, table: str) -> int | None:
+        for again in (False, True):
+            found = self._commits_to(table, again).values()
+            version = next((one.version for one in found if one.snapshot_id == snapshot.snapshot_id), None)
+            if version is not None:
+                return version
+        return None
+
+    def _commits_to(self, table: str, again: bool = True) -> dict[int, Commit]:
+        """The commits of snapshots to ``table``, the newest first. Only those that are new since the last time are read.
+        ``again``: look whether there are some."""
+        known = self._commits.get(table)
+        if known is not None and not again:
+            return known
+        with _failures(location(self.path, table)):
+            opened = self._delta(location(self.path, table))
+            newest, looked = opened.version(), self._looked.get(table, -1)
+            if newest < looked:
+                # The table was made anew.
+                known, looked = None, -1
+                self._opened.clear()
+                self._parts.clear()
+            found = opened.history(min(newest - looked, SNAPSHOTS_MAX)) if newest > looked else []
+        fresh: dict[int, Commit] = {}
+        for one in found:
+            label = one.get("userMetadata")
+            try:
+                if label:
+                    fresh[one["version"]] = commit_of(table, one["version"], one["timestamp"], label)
+            except msgspec.MsgspecError:
+                # Somebody else wrote to the table.
+                continue
+        together = {**fresh, **(known or {})}
+        for old in list(together)[SNAPSHOTS_MAX:]:
+            del together[old]
+        self._commits[table], self._looked[table] = together, newest
+        return together
+
+
+@contextmanager
+def _failures(what: str) -> Iterator[None]:
+    """Makes a ReadError of what libraries raise within the block."""
+    import pyarrow
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        yield
+    except TableNotFoundError as error:
+        raise ReadError(f"there is no table at {what}; `bookspark snapshot` makes it") from error
+    except FileNotFoundError as error:
+        raise ReadError(f"{what}: a file is gone; the snapshot may have been given up a moment ago") from error
+    except (DeltaError, OSError, pyarrow.ArrowException) as error:
+        raise ReadError(f"{what} can't be read: {one_line(error)}") from error

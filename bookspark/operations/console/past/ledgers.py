@@ -1,0 +1,220 @@
+"""The ledgers of a snapshot: a list, and one ledger with its record and the map of its fragments and bookies.
+
+Law: the maps are those of the living cluster (``console.ledgers``), made of what the snapshot's tables tell. A bookie that was
+down told nothing, so it lacks nothing. The tables are read one after the other while writes went on: if the record changed in
+between, the page says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bookspark.errors import ReadError
+from bookspark.operations.console.ledgers import ON_A_PAGE, LedgerSeen, facts_of, ledger_id_of, map_of, state_text
+from bookspark.operations.console.looks import Look, unseen
+from bookspark.operations.console.pages import command, facts, link, moment, part, table, text
+from bookspark.operations.console.past.deltas import Deltas
+from bookspark.operations.console.past.moments import LEDGER, Chosen
+from bookspark.operations.why.words import counted
+from bookspark.protocol.ledger.ledger_metadata import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    LedgerType,
+    Replication,
+)
+from bookspark.support.plain_text import size_text
+from bookspark.support.snapshot_commits import Snapshot
+
+__all__ = ["content", "first_of", "form", "ledger_id_of", "list_at", "list_content", "look_at"]
+
+_LISTED = (
+    "ledger_id",
+    "state",
+    "last_entry_id",
+    "length",
+    "fragments",
+    "ensemble_size",
+    "write_quorum",
+    "ack_quorum",
+    "created_at",
+    "log",
+)
+_RECORD = (*_LISTED, "metadata_version", "digest_type", "ledger_type", "replication", "custom_metadata")
+_FRAGMENT = ("metadata_version", "fragment", "first_entry_id", "ensemble")
+_RANGE = ("bookie_id", "first_entry_id", "last_entry_id")
+_DOWN = "down"
+Row = Mapping[str, Any]
+
+
+class ListSeen(NamedTuple):
+    """A page of a snapshot's ledgers."""
+
+    rows: Sequence[Row]
+    at: int
+    """How many are before them."""
+    ledgers: int
+    """How many there are."""
+    earlier: int | None
+    """Where the page before begins; None: there is none."""
+    later: int | None
+    last: int | None
+
+
+class ThenSeen(NamedTuple):
+    """One ledger of a snapshot."""
+
+    seen: LedgerSeen
+    log: str
+    problem: str
+
+
+def first_of(asked: str) -> int:
+    """The id from which on ledgers are shown. Raises ValueError, with a sentence."""
+    return ledger_id_of(asked) if asked else 0
+
+
+# -- the list
+
+
+def list_at(deltas: Deltas, snapshot: Snapshot, first: int) -> ListSeen:
+    """The ledgers from id ``first`` on. Raises ReadError."""
+    every = deltas.ledgers(snapshot)
+    at = every.before(first)
+    ids = every[at : at + ON_A_PAGE]
+    rows: list[dict[str, Any]] = []
+    if ids:
+        found = deltas.rows(snapshot, "ledgers", _LISTED, ids=(ids[0], ids[-1]))
+        rows = sorted(found, key=lambda row: row["ledger_id"])
+    more = at + ON_A_PAGE < len(every)
+    return ListSeen(
+        rows,
+        at,
+        len(every),
+        every[max(0, at - ON_A_PAGE)] if at else None,
+        every[at + ON_A_PAGE] if more else None,
+        every[max(0, len(every) - ON_A_PAGE)] if more else None,
+    )
+
+
+def form(now: Chosen, asked: str) -> str:
+    """Asks for an id."""
+    hidden = "".join(f'<input type="hidden" name="{name}" value="{value}">' for name, value in now.query().items())
+    return (
+        f'<form action="/time/ledgers" aria-label="Ledgers to show">{hidden}<label>From ledger '
+        f'<input name="from" inputmode="numeric" size="20" value="{text(asked)}"></label><button>Show</button></form>'
+    )
+
+
+def list_content(now: Chosen, look: Look[ListSeen]) -> str:
+    """A page of ledgers as HTML."""
+    seen = look.found
+    if seen is None:
+        return part("ledgers", unseen(look), "Ledgers")
+    if not seen.rows:
+        return part("ledgers", f"<p>There was none from there on, of {seen.ledgers:,}.</p>", "Ledgers", still=True)
+    columns = ("ledger", "state", "last entry", "bytes", "fragments", "quorums", "made", "log")
+    told = table("ledgers", columns, [_line(now, row) for row in seen.rows], columns[2:5])
+    ways = (("First", 0 if seen.at else None), ("Earlier", seen.earlier), ("Later", seen.later), ("Last", seen.last))
+    links = " ".join(
+        link("/time/ledgers", words, f"ledgers-{words.lower()}", **now.query(), **{"from": first})
+        for words, first in ways
+        if first is not None
+    )
+    count = f"{seen.at + 1:,} to {seen.at + len(seen.rows):,} of {counted(seen.ledgers, 'ledger')}"
+    return part("ledgers", f'{told}<p class="pages">{count} {links}</p>', "Ledgers", still=True)
+
+
+def _line(now: Chosen, row: Row) -> tuple[str, ...]:
+    state = row["state"] or "not known"
+    return (
+        ledger_link(now, row["ledger_id"], f"ledger-{row['ledger_id']}"),
+        state_text(state) if row["fragments"] is not None else f'<span class="bad">{text(state)}</span>',
+        _number(row["last_entry_id"]),
+        "" if row["length"] is None else size_text(row["length"]),
+        _number(row["fragments"]),
+        "" if row["ensemble_size"] is None else f"{row['ensemble_size']}/{row['write_quorum']}/{row['ack_quorum']}",
+        "" if row["created_at"] is None else moment(_ms(row["created_at"])),
+        text(row["log"] or ""),
+    )
+
+
+def ledger_link(now: Chosen, ledger_id: int, name: str) -> str:
+    """The way to a ledger as it was."""
+    return link(LEDGER, ledger_id, name, **now.query(), id=ledger_id)
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _ms(time: Any) -> int:
+    # To the nearest: seconds have a fraction that binary numbers don't.
+    return int(time.timestamp() * 1000 + 0.5)
+
+
+# -- one ledger
+
+
+def look_at(deltas: Deltas, snapshot: Snapshot, ledger_id: int) -> ThenSeen:
+    """The ledger as it was. Raises ReadError, also if there was no such ledger."""
+    only = ledger_id, ledger_id
+    found = deltas.rows(snapshot, "ledgers", _RECORD, ids=only)
+    if not found:
+        raise ReadError(f"there was no ledger {ledger_id}: it was made later, or deleted before")
+    row = found[0]
+    if row["fragments"] is None:
+        raise ReadError(f"the record of ledger {ledger_id} could not be decoded")
+    fragments = sorted(deltas.rows(snapshot, "fragments", _FRAGMENT, ids=only), key=lambda one: one["fragment"])
+    metadata = _metadata(row, fragments)
+    states = {one["bookie_id"]: one["state"] for one in deltas.rows(snapshot, "bookies", ("bookie_id", "state"))}
+    problems = {
+        name: _DOWN if states.get(name) == _DOWN else "not known then"
+        for name in metadata.bookies()
+        if states.get(name, _DOWN) == _DOWN
+    }
+    held: dict[str, list[tuple[int, int]]] = {name: [] for name in metadata.bookies() if name not in problems}
+    for one in deltas.rows(snapshot, "index_ranges", _RANGE, ids=only):
+        if one["bookie_id"] in held:
+            held[one["bookie_id"]].append((one["first_entry_id"], one["last_entry_id"]))
+    limbo = frozenset(one["bookie_id"] for one in deltas.rows(snapshot, "limbo", ("bookie_id",), ids=only))
+    changed = {one["metadata_version"] for one in fragments} != {row["metadata_version"]}
+    problem = "Its record changed while the snapshot was taken, so its parts may not match." if changed else ""
+    return ThenSeen(LedgerSeen(metadata, held, limbo, problems), row["log"] or "", problem)
+
+
+def _metadata(row: Row, fragments: Sequence[Row]) -> LedgerMetadata:
+    labels = json.loads(row["custom_metadata"] or "{}")
+    return LedgerMetadata(
+        row["ledger_id"],
+        row["ensemble_size"],
+        row["write_quorum"],
+        row["ack_quorum"],
+        tuple(Fragment(one["first_entry_id"], tuple(one["ensemble"])) for one in fragments),
+        LedgerState(row["state"]),
+        -1 if row["last_entry_id"] is None else row["last_entry_id"],
+        row["length"] or 0,
+        DigestType(row["digest_type"]),
+        ledger_type=LedgerType(row["ledger_type"]),
+        replication=Replication(row["replication"]),
+        ctime_ms=_ms(row["created_at"]),
+        custom_metadata={name: value.encode() for name, value in labels.items()},
+    )
+
+
+def content(now: Chosen, ledger_id: int, look: Look[ThenSeen]) -> str:
+    """One ledger as it was, as HTML."""
+    if look.found is None:
+        return part("ledger", unseen(look), f"Ledger {ledger_id}")
+    then = look.found
+    own = [("log", text(then.log))] if then.log else []
+    problem = f'<p class="bad">{text(then.problem)}</p>' if then.problem else ""
+    today = f"<p>{link('/ledger', 'This ledger now', 'ledger-now', id=ledger_id)}</p>"
+    told = part(
+        "ledger", problem + facts([*facts_of(then.seen.metadata), *own]) + today, f"Ledger {ledger_id}", still=True
+    )
+    note = f'<p class="soft">By the bookies\' indexes. Whether copies could be read is told by {command("bookspark audit")}.</p>'
+    return told + part("map", map_of(then.seen) + note, "Fragments and bookies", still=True)

@@ -1,0 +1,88 @@
+"""The logs of a snapshot, lane by lane.
+
+Law: a page reads the names of all lanes, and of the lanes that it shows the rest. Whose commits a snapshot could not read (a
+password, a lost commit ledger) is told as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bookspark.operations.console.looks import Look, unseen
+from bookspark.operations.console.pages import link, moment, part, table, text
+from bookspark.operations.console.past.deltas import Deltas
+from bookspark.operations.console.past.moments import Chosen
+from bookspark.operations.why.words import counted
+from bookspark.support.plain_text import size_text
+from bookspark.support.snapshot_commits import Snapshot
+
+ON_A_PAGE = 50
+_COLUMNS = (
+    "log",
+    "batches",
+    "rows",
+    "bytes",
+    "readable",
+    "first_position",
+    "offloaded_to",
+    "offloaded_rows",
+    "created_at",
+)
+
+
+class LogsSeen(NamedTuple):
+    """A page of a snapshot's lanes."""
+
+    rows: Sequence[Mapping[str, Any]]
+    lanes: int
+    later: str | None
+    """After which name the next page begins; None: there is none."""
+
+
+def look_at(deltas: Deltas, snapshot: Snapshot, after: str) -> LogsSeen:
+    """The lanes whose names follow ``after``. Raises ReadError."""
+    import pyarrow
+    import pyarrow.compute as pc
+    from pyarrow.dataset import field
+
+    names = deltas.read(snapshot, "logs", ("log",))["log"].combine_chunks()
+    following = names.filter(pc.greater(names, after)) if after else names
+    # The names of a page, and one more if there is one.
+    first = following.take(pc.array_sort_indices(following)[: ON_A_PAGE + 1]).to_pylist()
+    shown = first[:ON_A_PAGE]
+    where = field("log").isin(pyarrow.array(shown, pyarrow.string()))
+    rows = sorted(deltas.rows(snapshot, "logs", _COLUMNS, where), key=lambda row: row["log"]) if shown else []
+    return LogsSeen(rows, len(names), shown[-1] if len(first) > ON_A_PAGE else None)
+
+
+def content(now: Chosen, after: str, look: Look[LogsSeen]) -> str:
+    """The lanes as HTML."""
+    seen = look.found
+    if seen is None:
+        return part("logs", unseen(look), "Logs")
+    columns = ("log or lane", "commits", "rows", "bytes", "first row", "offloaded", "made")
+    told = table("logs", columns, map(_line, seen.rows), columns[1:5]) if seen.rows else "<p>There was none.</p>"
+    first = link("/time/logs", "First", "logs-first", **now.query()) if after else ""
+    more = link("/time/logs", "Next", "logs-next", **now.query(), after=seen.later) if seen.later is not None else ""
+    note = '<p class="soft">Snapshots don\'t tell who read the logs, and how far behind.</p>'
+    return part(
+        "logs", f'{told}<p class="pages">{counted(seen.lanes, "lane")} {first} {more}</p>{note}', "Logs", still=True
+    )
+
+
+def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
+    name, made = text(row["log"]), row["created_at"]
+    if not row["readable"]:
+        why = '<span class="soft">its commits could not be read</span>'
+        return name, why, "", "", "", "", "" if made is None else moment(round(made.timestamp() * 1000))
+    offloaded = row["offloaded_to"]
+    return (
+        name,
+        f"{row['batches']:,}",
+        f"{row['rows']:,}",
+        size_text(row["bytes"]),
+        f"{row['first_position'] or 0:,}",
+        "" if offloaded is None else f"{row['offloaded_rows']:,} rows to {text(offloaded)}",
+        moment(round(made.timestamp() * 1000)),
+    )

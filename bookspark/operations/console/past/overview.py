@@ -1,0 +1,174 @@
+"""The cluster at one snapshot, as far as its tables tell.
+
+Law: what no table tells is named as not told; a table that the snapshot lacks counts as not told, and never as nothing found.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bookspark.operations.console.looks import Look, unseen
+from bookspark.operations.console.pages import command, facts, part, table, text
+from bookspark.operations.console.past.deltas import Deltas
+from bookspark.operations.why.words import counted
+from bookspark.support.plain_text import size_text
+from bookspark.support.snapshot_commits import Snapshot
+
+_STATES = {"writable": "good", "read_only": "busy"}
+_REASONS = {"lost": "a bookie is lost", "lacks": "a bookie lacks entries", "misplaced": "copies are to be moved"}
+UNTOLD = (
+    "free space, versions and keepers of bookies, what was written and read a second and how long it took, the time left of "
+    "repairs, and the readers of logs"
+)
+"""What the living overview has, and no snapshot."""
+
+
+class Sizes(NamedTuple):
+    """What lies on a bookie."""
+
+    logs: int
+    size: int
+    live: int
+    entries: int
+
+
+class Then(NamedTuple):
+    """The cluster at one snapshot."""
+
+    bookies: Sequence[Mapping[str, Any]]
+    disks: Mapping[str, Sequence[str]] | None
+    """What is wrong with each bookie's directories. None: the snapshot does not tell."""
+    sizes: Mapping[str, Sizes]
+    limbo: Mapping[str, int]
+    """Ledgers in limbo, by bookie."""
+    states: Mapping[str, int]
+    """Ledgers, by state."""
+    length: int
+    """Bytes of the closed ones."""
+    waiting: int
+    """Ledgers that wait for a repair."""
+    reasons: Mapping[str, int]
+    """Bookies that are the reason, by reason: a ledger may have several."""
+    enabled: bool | None
+    """Was autorecovery? None: the snapshot does not tell."""
+    lanes: int
+    rows: int
+
+
+def look_at(deltas: Deltas, snapshot: Snapshot) -> Then:
+    """The cluster then. Raises ReadError."""
+    import pyarrow.compute as pc
+
+    def count(column: Any) -> int:
+        return int(pc.sum(column).as_py() or 0)
+
+    bookies = deltas.rows(snapshot, "bookies", ("bookie_id", "state", "host", "rack"))
+    ledgers = deltas.read(snapshot, "ledgers", ("state", "length"))
+    states = ledgers.group_by("state").aggregate([([], "count_all")]).to_pylist()
+    tasks = deltas.read(snapshot, "underreplication", ("ledger_id", "reason"))
+    reasons = tasks.group_by("reason").aggregate([([], "count_all")]).to_pylist()
+    limbo = deltas.read(snapshot, "limbo", ("bookie_id",)).group_by("bookie_id").aggregate([([], "count_all")])
+    logs = deltas.read(snapshot, "logs", ("rows",))
+    return Then(
+        sorted(bookies, key=lambda one: one["bookie_id"]),
+        _disks(deltas, snapshot),
+        sizes_of(deltas, snapshot),
+        {one["bookie_id"]: one["count_all"] for one in limbo.to_pylist()},
+        {one["state"] or "not known": one["count_all"] for one in states},
+        count(ledgers["length"]),
+        pc.count_distinct(tasks["ledger_id"]).as_py(),
+        {one["reason"]: one["count_all"] for one in reasons if one["reason"]},
+        enabled_of(deltas, snapshot),
+        logs.num_rows,
+        count(logs["rows"]),
+    )
+
+
+def _disks(deltas: Deltas, snapshot: Snapshot) -> Mapping[str, Sequence[str]] | None:
+    if not deltas.has(snapshot, "disks"):
+        return None
+    found: dict[str, list[str]] = {}
+    for one in deltas.rows(snapshot, "disks", ("bookie_id", "directory", "state", "reason")):
+        wrong = found.setdefault(one["bookie_id"], [])
+        if one["state"] != "writable":
+            wrong.append(f"{one['directory']} is {one['state']}: {one['reason'] or ''}")
+    return found
+
+
+def sizes_of(deltas: Deltas, snapshot: Snapshot) -> dict[str, Sizes]:
+    """What lay on each bookie that was up. Raises ReadError."""
+    columns = ("bytes", "live_bytes", "entries")
+    logs = deltas.read(snapshot, "entry_logs", ("bookie_id", *columns)).group_by("bookie_id")
+    found = logs.aggregate([([], "count_all"), *((name, "sum") for name in columns)]).to_pylist()
+    return {
+        one["bookie_id"]: Sizes(one["count_all"], one["bytes_sum"], one["live_bytes_sum"], one["entries_sum"])
+        for one in found
+    }
+
+
+def enabled_of(deltas: Deltas, snapshot: Snapshot) -> bool | None:
+    """Was autorecovery enabled? None: the snapshot does not tell. Raises ReadError."""
+    if not deltas.has(snapshot, "autorecovery"):
+        return None
+    return next((one["enabled"] for one in deltas.rows(snapshot, "autorecovery", ("enabled",))), None)
+
+
+def content(snapshot: Snapshot, look: Look[Then], path: str) -> str:
+    """The cluster then, as HTML."""
+    then = look.found
+    if then is None:
+        return part("cluster", unseen(look), "Cluster")
+    follow = command(f"bookspark audit --path {shlex.quote(path)} --version {snapshot.version}")
+    note = (
+        f'<p class="soft">A snapshot does not tell: {UNTOLD}.</p><p>What was wrong then, ledger by ledger: {follow}</p>'
+    )
+    return part("cluster", facts(_facts(then)) + note, "Cluster", still=True) + part(
+        "bookies", _bookies(then), "Bookies", still=True
+    )
+
+
+def _facts(then: Then) -> Iterator[tuple[str, str]]:
+    up = sum(one["state"] != "down" for one in then.bookies)
+    kind = "good" if up == len(then.bookies) else "bad"
+    yield "bookies up", f'<b class="{kind}">{up:,} of {len(then.bookies):,}</b>'
+    told = ", ".join(f"{count:,} {text(state)}" for state, count in sorted(then.states.items()))
+    yield "ledgers", f"{sum(then.states.values()):,}{f': {told}' if told else ''}"
+    yield "bytes of the closed ones", size_text(then.length)
+    yield "lanes of logs", f"{then.lanes:,}, with {counted(then.rows, 'row')}"
+    why = "; ".join(f"{count:,} because {_REASONS.get(reason, reason)}" for reason, count in then.reasons.items())
+    waiting = f"{counted(then.waiting, 'ledger')} waited for a repair{f': {text(why)}' if why else ''}"
+    yield "replication", f'<b class="busy">{waiting}</b>' if then.waiting else "no ledger waited for a repair"
+    yield (
+        "autorecovery",
+        "not told"
+        if then.enabled is None
+        else "enabled"
+        if then.enabled
+        else '<b class="bad">disabled: lost copies were not replaced</b>',
+    )
+
+
+def _bookies(then: Then) -> str:
+    columns = ("bookie", "state", "host", "rack", "entries", "logs", "of it live", "in limbo")
+    rows = [_row(then, one) for one in then.bookies]
+    return table("bookies", columns, rows, columns[4:]) if rows else '<p class="soft">No bookie was known.</p>'
+
+
+def _row(then: Then, one: Mapping[str, Any]) -> tuple[str, ...]:
+    name, state = one["bookie_id"], one["state"]
+    sizes = then.sizes.get(name)
+    wrong = () if then.disks is None else then.disks.get(name, ())
+    why = "".join(f'<p class="why soft">{text(reason)}</p>' for reason in wrong)
+    limbo = then.limbo.get(name, 0)
+    return (
+        text(name),
+        f'<b class="{_STATES.get(state, "bad")}">{text(state.replace("_", "-"))}</b>{why}',
+        text(one["host"] or ""),
+        text(one["rack"] or ""),
+        "" if sizes is None else f"{sizes.entries:,}",
+        "" if sizes is None else size_text(sizes.size),
+        "" if sizes is None else size_text(sizes.live),
+        f'<b class="busy">{limbo:,}</b>' if limbo else "",
+    )

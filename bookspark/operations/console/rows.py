@@ -1,0 +1,187 @@
+"""The viewer of a log's rows: some rows of a lane, from a position or a time, as text, as JSON, or with their columns.
+
+Law: rows are shown only if the console was started with ``--show-rows``. At most ``ROWS_MAX`` rows and about ``_BYTES_MAX`` bytes
+are read, and of each value ``_CHARACTERS_MAX`` characters are shown. Reading never fences, and the console is no reader that
+``bookspark log readers`` tells of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bookspark.logs import LogRegistry
+from bookspark.logs.feeds.lane_feed import LaneFeed
+from bookspark.logs.feeds.lost_rows import PassedOver
+from bookspark.logs.feeds.times import RowTimes, time_ms
+from bookspark.operations.console.looks import Look, unseen
+from bookspark.operations.console.pages import link, moment, part, table, text
+from bookspark.protocol.logs.log_record import LOG_LABEL
+from bookspark.store.client import BookKeeper
+
+if TYPE_CHECKING:
+    from bookspark.logs.rows.encodings import RowDecoder
+    from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+ROWS_MAX = 50
+_BYTES_MAX = 4 << 20
+_CHARACTERS_MAX = 2000
+_POSITION_MAX = (1 << 63) - 1
+
+
+class Wanted(NamedTuple):
+    """Which rows are wanted."""
+
+    lane: str
+    first: int | None = None
+    """The first row; None: by the time, or else the newest rows."""
+    since_ms: int | None = None
+    """The rows of this time, in ms since 1970, and later ones."""
+
+
+class RowsSeen(NamedTuple):
+    """Some rows of a lane."""
+
+    first: int
+    """The first row that was asked for and is still there."""
+    next: int
+    """The row behind the last one."""
+    newest: int
+    """How many rows the lane has."""
+    rows: tuple[tuple[int, int, Mapping[str, Any]], ...]
+    """Position, time in ms since 1970, and the values by column."""
+
+
+def wanted(query: Mapping[str, str], log: str) -> Wanted:
+    """What a form asks for. Raises ValueError, with a sentence that says what is wrong with it."""
+    lane, row, since = query.get("lane", "") or log, query.get("row", "").strip(), query.get("since", "").strip()
+    if row:
+        if not (row.isascii() and row.isdigit() and int(row) <= _POSITION_MAX):
+            raise ValueError(f"{row!r} is no row: give a number, 0 or more")
+        return Wanted(lane, first=int(row))
+    try:
+        return Wanted(lane, since_ms=time_ms(since) if since else None)
+    except ValueError as error:
+        raise ValueError(
+            f"{since!r} is no time ({error}): give ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
+        ) from None
+
+
+def look_at(bookkeeper: BookKeeper, asked: Wanted) -> RowsSeen:
+    """The rows that are wanted. Raises NoSuchLogError, UnauthorizedAccessError (the log has a password), ReadError,
+    MetadataStoreError and MissingExtraError."""
+    from bookspark.spark.connector.source import VALUE_SCHEMA
+    from bookspark.spark.offload.offloaded import rows_of
+    from bookspark.spark.offload.opened_ledgers import OpenedLedgers
+    from bookspark.spark.rows.row_format import columns_of
+    from bookspark.spark.rows.rows import row_decoder
+
+    registry, gone = LogRegistry(bookkeeper.metadata), PassedOver(fail=False)
+    gone.told_elsewhere = True
+    feed = LaneFeed(bookkeeper, asked.lane, b"", gone, with_times=True)
+    columns, newest = columns_of(feed.record.options), feed.newest()
+    first = max(0, newest - ROWS_MAX) if asked.first is None else asked.first
+    if asked.since_ms is not None:
+        first = feed.row_at(asked.since_ms)
+    first = min(newest, max(first, feed.record.first_position))
+    end = feed.limited(first, newest, ROWS_MAX, _BYTES_MAX)
+    pieces = [piece for piece, _ in feed.pieces(first, end)]
+    positions = [piece.position + at for piece in pieces for at in range(piece.rows)]
+    times = list(RowTimes(pieces).each())
+
+    def decoder(metadata: LedgerMetadata) -> RowDecoder:
+        lane = metadata.custom_metadata.get(LOG_LABEL, asked.lane.encode()).decode()
+        return row_decoder(metadata, columns, lambda: registry.get(lane).dictionary)
+
+    ledgers, left, found = OpenedLedgers(bookkeeper, b"", decoder), deque(pieces), []
+    while left:
+        for batch in rows_of(ledgers, asked.lane, left, columns or VALUE_SCHEMA):
+            found += batch.to_pylist()
+    return RowsSeen(first, end, newest, tuple(zip(positions, times, found, strict=True)))
+
+
+def content(asked: Wanted, log: str, form: str, look: Look[RowsSeen]) -> str:
+    """The rows as HTML. ``form``: ``text``, ``json`` or ``columns``."""
+    seen = look.found
+    if seen is None:
+        return part("rows", unseen(look), "Rows")
+    where = {"name": log, "lane": asked.lane, "as": form}
+    before = max(0, seen.first - ROWS_MAX)
+    links = " ".join(
+        (
+            link("/log", "Earlier", "rows-earlier", **where, row=before) if seen.first else "",
+            link("/log", "Later", "rows-later", **where, row=seen.next) if seen.next < seen.newest else "",
+            link("/log", "Newest", "rows-newest", **where),
+        )
+    )
+    lane = text(asked.lane)
+    if not seen.rows:
+        return part(
+            "rows", f'<p>{lane} has no rows there: it has {seen.newest:,}.</p><p class="pages">{links}</p>', "Rows"
+        )
+    names = list(seen.rows[0][2]) if form == "columns" else ["row"]
+    rows = (
+        (f"{position:,}", moment(at), *(_shown(row[name]) for name in names))
+        if form == "columns"
+        else (f"{position:,}", moment(at), _shown(_whole(row, form)))
+        for position, at, row in seen.rows
+    )
+    head = f"<p>Rows {seen.rows[0][0]:,} to {seen.next - 1:,} of {lane}, which has {seen.newest:,}</p>"
+    told = table("rows", ["position", "time", *names], rows)
+    return part("rows", f'{head}{told}<p class="pages">{links}</p>', "Rows")
+
+
+def _whole(row: Mapping[str, Any], form: str) -> Any:
+    """A row in one piece: the value alone if that is all that it has."""
+    value = row["value"] if list(row) == ["value"] else row
+    if form == "json" and isinstance(value, bytes):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping | list):
+        told = json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
+    else:
+        told = str(_plain(value))
+    more = len(told) - _CHARACTERS_MAX
+    cut = f'<span class="soft"> … {more:,} more characters</span>' if more > 0 else ""
+    return f"<pre>{text(told[:_CHARACTERS_MAX])}{cut}</pre>"
+
+
+def _plain(value: Any) -> str:
+    """Bytes as text, or in hexadecimal digits if they are none."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return f"0x{value.hex()}"
+    return "null" if value is None else str(value)
+
+
+FORMS = ("text", "json", "columns")
+"""How rows are shown."""
+
+
+def form(log: str, lanes: tuple[str, ...], query: Mapping[str, str]) -> str:
+    """The form that asks for rows. It is no live part, so nobody's input is replaced."""
+
+    def options(values: tuple[str, ...], chosen: str) -> str:
+        return "".join(
+            f'<option value="{text(one)}"{" selected" if one == chosen else ""}>{text(one)}</option>' for one in values
+        )
+
+    return (
+        '<form action="/log" aria-label="Rows to show">'
+        f'<input type="hidden" name="name" value="{text(log)}">'
+        f'<label>Lane <select name="lane">{options(lanes, query.get("lane", ""))}</select></label>'
+        f'<label>From row <input name="row" inputmode="numeric" size="12" value="{text(query.get("row", ""))}"></label>'
+        '<label>or from time <input name="since" size="27" placeholder="2026-11-22T14:05:00+01:00" '
+        f'value="{text(query.get("since", ""))}"></label>'
+        f'<label>As <select name="as">{options(FORMS, query.get("as", ""))}</select></label>'
+        "<button>Show</button></form>"
+    )

@@ -1,0 +1,206 @@
+"""The console: a door, its pages, and the watch behind them.
+
+Law: only what passes the door is looked at. Every answer, also that of an error, has the headers of ``door.HEADERS``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from types import TracebackType
+from typing import Annotated, Self
+from urllib.parse import parse_qs, parse_qsl
+
+from msgspec import Meta
+
+from bookspark.operations.console import ledgers, logs, overview, pages, rows, what_if
+from bookspark.operations.console.door import HEADERS, Door
+from bookspark.operations.console.looks import SOON_SECONDS, UNDER_WAY, Looks, Patience, unseen
+from bookspark.operations.console.past.pages import WITHOUT, Past
+from bookspark.operations.console.watch import Watch
+from bookspark.operations.why.gathering import DEADLINES, gather_ledger
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.store.settings import of_environment
+from bookspark.support.arguments import Name, checks_arguments
+from bookspark.support.metrics.web import Asked, Page, WebServer
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+_HTML, _TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+_ASSETS = {
+    "/console.css": ("console.css", "text/css; charset=utf-8"),
+    "/console.js": ("console.js", "text/javascript; charset=utf-8"),
+}
+
+_FIELDS_MAX = 1000
+
+log = logging.getLogger(__name__)
+
+
+@checks_arguments
+class WebConsole:
+    """Shows one cluster until ``close``. Changes nothing."""
+
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        host: Name = "127.0.0.1",
+        port: Port = 0,
+        token_file: str = "",
+        show_rows: bool = False,
+        snapshots: str = "",
+    ) -> None:
+        """Begin to answer. ``bookkeeper``: stays the caller's, who closes it after the console. ``port``: 0 is any free one.
+        ``show_rows``: show what rows of logs hold, too. ``snapshots``: the directory or URI of the cluster's snapshots, for the
+        pages of the past; "": there are none.
+        ``token_file``: its lines are the tokens of which each visitor has to know one; "": on loopback everybody may look.
+        Raises ConfigurationError for a host off loopback without tokens, MissingExtraError if snapshots are given and what reads
+        them is not installed, and BookieError if the address can't be had."""
+        self._door = Door(host, token_file)
+        self._past = Past(snapshots, bookkeeper.zookeeper) if snapshots else None
+        self._bookkeeper, self._show_rows = bookkeeper, show_rows
+        self._looks = Looks()
+        self._watch = Watch(bookkeeper)
+        try:
+            self._web = WebServer(host, port, self._answer, what="the console", option="the port")
+        except BaseException:
+            self._end_looks()
+            raise
+        self.url: str = f"http://{f'[{host}]' if ':' in host else host}:{self._web.port}/"
+        """Where a browser finds it."""
+
+    def close(self) -> None:
+        """Answer no more, and look no more."""
+        self._web.close()
+        self._end_looks()
+
+    def _end_looks(self) -> None:
+        self._watch.close()
+        self._looks.close()
+        if self._past is not None:
+            self._past.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _answer(self, asked: Asked) -> Page:
+        refused = self._door.refused(asked.headers)
+        if refused is not None:
+            return refused
+        try:
+            return self._page(asked)
+        except Exception as error:
+            log.warning("%s can't be shown: %s: %s", asked.path, type(error).__name__, error)
+            words = "this page can't be shown now; the console's log says why\n"
+            return Page(HTTPStatus.SERVICE_UNAVAILABLE, words.encode(), _TEXT, HEADERS)
+
+    def _page(self, asked: Asked) -> Page:
+        if asked.path in _ASSETS:
+            name, kind = _ASSETS[asked.path]
+            return Page(HTTPStatus.OK, pages.asset(name), kind, HEADERS)
+        query = dict(parse_qsl(asked.query, max_num_fields=_FIELDS_MAX))
+        if asked.path == "/":
+            return self._shown("/", overview.content(self._watch.seen()))
+        if asked.path == "/logs":
+            return self._shown("/logs", logs.list_content(self._bookkeeper, self._looks, query.get("after", "")))
+        if asked.path == "/log":
+            return self._shown("/logs", self._log(query.get("name", ""), query), f"Log {query.get('name', '')}")
+        if asked.path == "/ledgers":
+            seen = self._watch.seen()
+            return self._shown(
+                "/ledgers", ledgers.list_content(self._bookkeeper, self._looks, seen, query.get("from", "").strip())
+            )
+        if asked.path == "/ledger":
+            return self._shown("/ledgers", self._ledger(query.get("id", "")), f"Ledger {query.get('id', '')}")
+        if asked.path == "/what-if":
+            return self._shown("/what-if", self._what_if(parse_qs(asked.query, max_num_fields=_FIELDS_MAX)))
+        then = self._then(asked.path, query)
+        if then is not None:
+            return self._shown("/time", then)
+        return Page(HTTPStatus.NOT_FOUND, b"there is no such page; begin at /\n", _TEXT, HEADERS)
+
+    def _then(self, path: str, query: Mapping[str, str]) -> str | None:
+        if self._past is None:
+            return WITHOUT if path == "/time" else None
+        return self._past.content(path, query)
+
+    def _shown(self, tab: str, content: str, title: str = "") -> Page:
+        return Page(HTTPStatus.OK, pages.page(self._bookkeeper.zookeeper, tab, content, title), _HTML, HEADERS)
+
+    def _ledger(self, asked: str) -> str:
+        try:
+            ledger_id = ledgers.ledger_id_of(asked)
+        except ValueError as error:
+            return pages.part("ledger", pages.text(error), "Ledger")
+        look = self._looks.of(("ledger", ledger_id), partial(ledgers.look_at, self._bookkeeper, ledger_id))
+        content = ledgers.content(ledger_id, look)
+        if look.found is None or look.found.metadata.closed:
+            return content
+        seen = self._watch.seen(SOON_SECONDS)
+        if seen is None:
+            return content + pages.part("why", unseen(UNDER_WAY), "Why it is not closed")
+        why = self._looks.of(
+            ("not closed", ledger_id), partial(gather_ledger, self._bookkeeper, ledger_id), SOON_SECONDS
+        )
+        return content + ledgers.not_closed(seen.facts, why)
+
+    def _what_if(self, query: Mapping[str, list[str]]) -> str:
+        seen = self._watch.seen()
+        if seen is None:
+            return pages.part("answer", unseen(UNDER_WAY), "What if")
+        bookies, hosts = query.get("bookie", []), query.get("host", [])
+        form = what_if.form(seen.facts, bookies, hosts)
+        try:
+            stopped = what_if.chosen(seen.facts, bookies, hosts)
+        except ValueError as error:
+            return form + pages.part("answer", f'<p class="bad">{pages.text(error)}</p>', "The answer")
+        if not stopped:
+            return form
+        look = self._looks.of(
+            ("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped, seen), SOON_SECONDS
+        )
+        return form + what_if.content(seen.facts, stopped, look)
+
+    def _log(self, name: str, query: Mapping[str, str]) -> str:
+        patience = Patience()
+        look = logs.log_look(self._bookkeeper, self._looks, name, patience)
+        seen = self._watch.seen(SOON_SECONDS)
+        content = logs.content(name, look, None if seen is None else seen.facts)
+        if seen is None:
+            content += pages.part("troubles", unseen(UNDER_WAY), "Troubles")
+        if look.found is None or look.found.problem:
+            return content
+        if not self._show_rows:
+            return content + pages.part(
+                "rows", "<p>The console was started without --show-rows, so it shows none.</p>", "Rows"
+            )
+        lanes = tuple(lane.name for lane in look.found.lanes)
+        try:
+            wanted = rows.wanted(query, name)
+            if wanted.lane not in lanes:
+                raise ValueError(f"the log has no lane {wanted.lane!r}")
+        except ValueError as error:
+            return content + rows.form(name, lanes, query) + pages.part("rows", pages.text(error), "Rows")
+        found = self._looks.of(("rows", wanted), partial(rows.look_at, self._bookkeeper, wanted), patience.left)
+        shown = rows.content(wanted, name, query.get("as", rows.FORMS[0]), found)
+        return content + rows.form(name, lanes, query) + shown
+
+
+@contextmanager
+def shown(
+    zookeeper: ConnectionString, host: Name, port: Port, token_file: str = "", snapshots: str = ""
+) -> Iterator[str]:
+    """Show the cluster at ``zookeeper`` until the block ends, by the settings file that the environment names. Gives the address.
+    Arguments and errors are those of WebConsole; MetadataStoreError if ZooKeeper does not answer."""
+    options = {**of_environment("client"), **DEADLINES}
+    with (
+        BookKeeper(zookeeper, **options) as bookkeeper,
+        WebConsole(bookkeeper, host, port, token_file, snapshots=snapshots) as console,
+    ):
+        yield console.url

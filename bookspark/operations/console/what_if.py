@@ -1,0 +1,142 @@
+"""The page that tells what would break if bookies stopped, or all bookies of a host.
+
+Law: ``autorecovery.stopping`` decides, as for ``bookspark bookie safe-to-stop``: by where closed ledgers lie as the watch saw it
+last, and by what bookies, and the records of open and new ledgers and of those that may be in danger, say now. Nothing is
+stopped. An answer tells of when it is, and while there is none nothing is told as safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from bookspark.operations.console.looks import Look, unseen
+from bookspark.operations.console.pages import command, link, moment, part, table, text
+from bookspark.operations.console.watch import Seen
+from bookspark.operations.why.facts import Facts
+from bookspark.operations.why.words import counted, named
+from bookspark.protocol.repair.stopping import Danger
+from bookspark.store.autorecovery.stopping import Foreseen, Index, foreseen
+from bookspark.store.client import BookKeeper
+from bookspark.support.plain_text import size_text
+
+_SHOWN = 50
+"""At most this many dangers have a line."""
+
+
+def hosts_of(facts: Facts) -> dict[str, list[str]]:
+    """The bookies of each host; of those that are down, where they served last, if that is known."""
+    found: dict[str, list[str]] = {}
+    for name, one in sorted(facts.observed.bookies.items()):
+        home = facts.homes.get(name)
+        host = one.host or ("" if home is None else home.host)
+        if host:
+            found.setdefault(host, []).append(name)
+    return found
+
+
+def chosen(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> tuple[str, ...]:
+    """The bookies that are asked about. Raises ValueError, with a sentence, if the cluster does not know one."""
+    known, found = hosts_of(facts), set(bookies)
+    for host in hosts:
+        if host not in known:
+            raise ValueError(f"no bookie is known at host {host!r}")
+        found.update(known[host])
+    if unknown := sorted(found - facts.observed.bookies.keys()):
+        raise ValueError(f"no bookie {unknown[0]!r} is known")
+    return tuple(sorted(found))
+
+
+class Answer(NamedTuple):
+    """What would break, and when that was seen."""
+
+    found: Foreseen
+    at_ms: int
+    """When the watch began to look for where ledgers lie."""
+
+
+def look_at(bookkeeper: BookKeeper, bookies: Sequence[str], seen: Seen) -> Answer:
+    """What would break. Raises ConfigurationError and MetadataStoreError."""
+    observed = seen.facts.observed
+    index = Index(seen.by_shape, observed.fragments, observed.unreadable, seen.ledgers)
+    return Answer(foreseen(bookkeeper, bookies, index), seen.facts.at_ms)
+
+
+def form(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> str:
+    """The form that asks. It is no live part, so nobody's choice is replaced."""
+    at_hosts = {host: f"{host} ({named('bookie', there)})" for host, there in hosts_of(facts).items()}
+    names = {name: name for name in sorted(facts.observed.bookies)}
+    boxes = _boxes("Hosts", "host", at_hosts, hosts) + _boxes("Bookies", "bookie", names, bookies)
+    return (
+        '<h1>What if these stop?</h1><form action="/what-if" aria-label="What stops">'
+        f"{boxes}<button>Tell me</button></form>"
+    )
+
+
+def _boxes(legend: str, field: str, words: dict[str, str], marked: Iterable[str]) -> str:
+    there = set(marked)
+    boxes = "".join(
+        f'<label><input type="checkbox" name="{field}" value="{text(value)}"{" checked" if value in there else ""}> '
+        f"{text(told)}</label>"
+        for value, told in words.items()
+    )
+    return f"<fieldset><legend>{legend}</legend>{boxes}</fieldset>" if boxes else ""
+
+
+def content(facts: Facts, bookies: Sequence[str], look: Look[Answer]) -> str:
+    """What would break without ``bookies``, as HTML."""
+    if look.found is None:
+        return part("answer", unseen(look), "The answer")
+    foreseen, at_ms = look.found
+    found = foreseen.dangers
+    who = named("bookie", bookies)
+    follow = f"<p>The same at a terminal: {command('bookspark bookie safe-to-stop ' + ' '.join(bookies))}</p>"
+    if found:
+        head, told = _risk(foreseen, text(who)), _dangers(found)
+    else:
+        head = f"<h3>Safe: without {text(who)} every entry keeps an ack quorum, and every open ledger can be recovered.</h3>"
+        told = ""
+    when = f"<p>By what was told from {moment(at_ms)} on.</p>"
+    kind = "bad" if found else "good"
+    banner = f'<div class="banner {kind}" role="status">{head}{_left(facts, bookies)}{when}</div>'
+    return part("answer", f"{banner}{told}{follow}", "The answer")
+
+
+def _risk(foreseen: Foreseen, who: str) -> str:
+    ledgers = len({one.ledger_id for one in foreseen.dangers})
+    gone = len({one.ledger_id for one in foreseen.dangers if one.copies_left == 0})
+    left = foreseen.doubtful - foreseen.looked_at
+    count = f"{'at least ' if left else ''}{counted(ledgers, 'ledger')}"
+    lost = f"<p>Entries of {counted(gone, 'ledger')} could not be read at all meanwhile.</p>" if gone else ""
+    more = f"<p>{counted(left, 'more ledger')} may be: the records of these were not looked at.</p>" if left else ""
+    return f"<h3>Not safe: without {who}, {count} would be at risk.</h3>{lost}{more}"
+
+
+def _left(facts: Facts, bookies: Sequence[str]) -> str:
+    left = [name for name in facts.writable() if name not in bookies]
+    free = sum(one.free_bytes for name, one in facts.statuses.items() if name in left)
+    return f"<p>{counted(len(left), 'bookie')} would still take new entries, with {size_text(free)} free.</p>"
+
+
+def _dangers(found: Sequence[Danger]) -> str:
+    # Those of which the fewest copies are left come first.
+    worst = sorted(found, key=lambda one: (0 if one.copies_left is None else one.copies_left, one.ledger_id))
+    rows = [
+        (
+            link("/ledger", one.ledger_id, f"danger-{at}", id=one.ledger_id),
+            _entries(one),
+            "" if one.copies_left is None else f"{one.copies_left}",
+            f"{one.ack_quorum}" if one.ack_quorum else "",
+            text(one.why),
+        )
+        for at, one in enumerate(worst[:_SHOWN])
+    ]
+    more = f'<p class="soft">and {len(found) - _SHOWN:,} more</p>' if len(found) > _SHOWN else ""
+    columns = ("ledger", "entries", "copies left", "ack quorum", "why")
+    return table("answer", columns, rows, columns[2:4]) + more
+
+
+def _entries(one: Danger) -> str:
+    if one.first_entry_id is None:
+        return ""
+    return f"{one.first_entry_id:,} to " + ("the open end" if one.last_entry_id is None else f"{one.last_entry_id:,}")

@@ -1,0 +1,230 @@
+"""The troubles of one bookie: what it tells of itself, and that it is down.
+
+Law: a bookie that is read-only has one cause for it here: a disk, an order, or a change of the cluster.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+
+from bookspark.operations.why.facts import Answer, Facts, Severity
+from bookspark.operations.why.words import duration, named
+from bookspark.store.wire.messages import BookieStatus
+from bookspark.support.plain_text import size_text
+
+_REFUSED = os.strerror(errno.ECONNREFUSED)
+SLOW_SYNC_SECONDS = 0.5
+"""A disk whose syncs take longer than this makes every writer wait."""
+START = "bookspark job bookies"
+"""Prints the job that starts bookies, for spark-submit."""
+
+
+def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]:
+    """Every trouble that the bookie itself tells of."""
+    for path, why in sorted(status.failed_directories.items()):
+        yield Answer(
+            "failed-directory",
+            name,
+            f"directory {path} of bookie {name} has failed",
+            (why, f"what it held is lost there: entries of {status.lacking_ledgers:,} ledgers are not back yet"),
+            "check the disk; put an empty one in its place",
+            f"bookspark cluster apply --replace-disk {name}={path}",
+        )
+    for path, why in sorted(status.full_directories.items()):
+        if path not in status.failed_directories:
+            yield full_disk(name, path, why, status)
+    for path, seconds in sorted(status.sync_seconds.items()):
+        if seconds > SLOW_SYNC_SECONDS:
+            yield _slow_disk(name, path, seconds, status)
+    if ordered(status):
+        yield by_order(facts, name)
+    yield from _healing(name, status)
+    if status.lacking_ledgers and not status.failed_directories:
+        yield Answer(
+            "rot",
+            name,
+            f"bookie {name} lost copies of entries of {status.lacking_ledgers:,} ledgers, and not all are back",
+            (
+                f"{status.lost_copies:,} copies were unreadable since its start",
+                *(f"the disk of {path} could not read {count:,} batches" for path, count in status.read_errors.items()),
+            ),
+            "autorecovery brings them back; check the disk",
+            "bookspark autorecovery trigger",
+        )
+    elif status.read_errors and not status.failed_directories:
+        yield Answer(
+            "read-errors",
+            name,
+            f"a disk of bookie {name} could not read what it holds",
+            tuple(f"{path}: {count:,} batches since the start" for path, count in status.read_errors.items()),
+            "check the disk; what was lost is back",
+            f"bookspark bookie status {name}",
+        )
+    if status.stops_in_seconds is not None:
+        yield Answer(
+            "no-keeper",
+            name,
+            f"nobody looks after bookie {name}: it stops in {duration(status.stops_in_seconds)}",
+            ("the job that started it has ended, or can't reach it",),
+            f"start the job of the bookies again: spark-submit … $({START})",
+            START,
+        )
+    if status.collection is not None and status.collection.problem:
+        yield Answer(
+            "collection",
+            name,
+            f"bookie {name} could not finish its last collection, so deleted ledgers keep their space",
+            (status.collection.problem,),
+            "mend what it names, and collect again",
+            f"bookspark bookie collect {name}",
+        )
+
+
+def full_disk(name: str, path: str, why: str, status: BookieStatus) -> Answer:
+    """The answer about a directory that is full."""
+    left = "the bookie is read-only" if status.read_only else "its other directories take the new entries"
+    return Answer(
+        "disk-full",
+        name,
+        f"directory {path} of bookie {name} does not take every add",
+        (why, f"{size_text(status.free_bytes)} are free in all its directories; {left}"),
+        "delete or truncate what is not wanted any more and collect; or add a bookie, and `bookspark cluster apply --balance`",
+        f"bookspark bookie collect {name}",
+    )
+
+
+def _slow_disk(name: str, path: str, seconds: float, status: BookieStatus) -> Answer:
+    left = (
+        "it is read-only, so no new ledger is written there"
+        if status.read_only
+        else "every add that its writers wait for waits for that"
+    )
+    return Answer(
+        "slow-disk",
+        name,
+        f"the disk of {path} of bookie {name} takes {seconds:.1f} s for a sync",
+        (left,),
+        "let its writers leave it, then check the disk, and what else uses it; afterwards "
+        f"`bookspark bookie read-only {name} off`",
+        f"bookspark bookie status {name}" if status.read_only else f"bookspark bookie read-only {name} on",
+    )
+
+
+def ordered(status: BookieStatus) -> bool:
+    """Has somebody ordered the bookie to be read-only? Its reasons are those of its full directories, and the order."""
+    return status.read_only and bool(set(status.reasons) - set(status.full_directories.values()))
+
+
+def by_order(facts: Facts, name: str) -> Answer:
+    """The answer about a bookie that was made read-only."""
+    if facts.change is not None and name in facts.change.progress.quieted:
+        return Answer(
+            "read-only-by-change",
+            name,
+            f"bookie {name} is read-only for the change of the cluster that is under way",
+            ("the change made it so, and takes it back at its end",),
+            "let the change go on, or give it up: `bookspark cluster give-up`",
+            "bookspark cluster status",
+            Severity.UNDER_WAY,
+        )
+    return Answer(
+        "read-only-by-order",
+        name,
+        f"bookie {name} is read-only by order",
+        ("an operator switched it to read-only; that holds over restarts",),
+        "take the order back when the bookie is to take new entries",
+        f"bookspark bookie read-only {name} off",
+    )
+
+
+def _healing(name: str, status: BookieStatus) -> Iterator[Answer]:
+    if status.lossy_boot == status.healed_boot:
+        return
+    healing = status.healing
+    causes = [f"its lossy boot {status.lossy_boot} lost entries; {status.limbo_ledgers:,} ledgers are in limbo"]
+    if healing is None:
+        yield Answer(
+            "limbo",
+            name,
+            f"bookie {name} lost entries at a boot, and does not heal itself",
+            tuple(causes),
+            "let it heal: start it again with the option heal_lossy_boots",
+            f"bookspark bookie status {name}",
+        )
+        return
+    left = healing.seconds_left
+    causes.append(
+        f"{healing.ledgers - healing.ledgers_left:,} of {healing.ledgers:,} ledgers are looked at, "
+        f"{size_text(healing.bytes_copied)} are copied" + (f", about {duration(left)} left" if left is not None else "")
+    )
+    stuck = healing.saw_all and healing.ledgers_left
+    if healing.entries_lost:
+        ledger_ids = sorted({ledger_id for ledger_id, _, _ in healing.lost})
+        causes.append(f"{healing.entries_lost:,} entries are on no bookie that answers: {named('ledger', ledger_ids)}")
+    yield Answer(
+        "limbo" if stuck else "healing",
+        name,
+        f"bookie {name} can't bring back all that a boot lost" if stuck else f"bookie {name} heals itself",
+        tuple(causes),
+        "bring back the bookies that are down: they may have what is missing" if stuck else "wait; it needs no help",
+        f"bookspark bookie status {name}",
+        Severity.TROUBLE if stuck else Severity.UNDER_WAY,
+    )
+
+
+def why_not(facts: Facts, bookie_id: str) -> str:
+    """Why the bookie's copies don't count, in words."""
+    bookie = facts.observed.bookies.get(bookie_id)
+    if bookie is None:
+        return "is not a bookie of this cluster any more"
+    if not bookie.registered:
+        home = facts.homes.get(bookie_id)
+        return "is down" + (f"; it served last on host {home.host}" if home is not None else "")
+    return bookie.unsettled_why or "lacks entries"
+
+
+def ended(facts: Facts, name: str) -> bool:
+    """Is a bookie registered whose process has ended? A host that hangs or is cut off refuses no connection."""
+    return _REFUSED in facts.bookie_problems.get(name, "")
+
+
+def bookie_down(facts: Facts, name: str) -> Answer:
+    """The answer about one bookie that is down."""
+    home = facts.homes.get(name)
+    taken = facts.change is not None and name in facts.change.progress.away
+    where = "" if home is None else f" on host {home.host} with {', '.join(home.directories)}"
+    where = where or " at a place that nobody noted"
+    cause = f"it is not registered, and has a cookie; it served last{where}"
+    if ended(facts, name):
+        cause = (
+            f"nobody listens at its address: its process has ended; it served{where}, and its session is not over yet"
+        )
+    directories = "" if home is None else "".join(f" --directory {one}" for one in home.directories)
+    return Answer(
+        "bookie-down",
+        name,
+        f"bookie {name} is down",
+        (
+            cause,
+            *(["a change of the cluster took it down"] if taken else []),
+            *count_down(facts, [name]),
+        ),
+        "start it again with its directories, by the job of the bookies or by itself; if it is gone for good, "
+        f"`bookspark autorecovery decommission {name}`",
+        "bookspark cluster status" if taken else f"bookspark bookie run{directories}" if directories else START,
+        Severity.UNDER_WAY if taken else Severity.TROUBLE,
+    )
+
+
+def count_down(facts: Facts, names: Iterable[str]) -> Iterator[str]:
+    """When autorecovery takes over."""
+    found = facts.autorecovery
+    for name in names:
+        if found is None or found.auditor is None:
+            continue
+        if found.lost is not None and name in found.lost:
+            yield f"{name} counts as lost: others take over its entries"
+        elif found.away is not None and name in found.away:
+            yield f"{name} counts as lost in {duration(found.away[name])}; until then nothing is copied"

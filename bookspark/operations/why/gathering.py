@@ -1,0 +1,265 @@
+"""Looks at a cluster: one pass over ZooKeeper and the bookies' statuses, and the closer looks that a question needs.
+
+Law: looking changes nothing. Every request has its deadline, and what did not answer is noted and not guessed. After ZooKeeper
+failed once it is not asked again in the same look.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
+from bookspark.logs import LogReader, LogRegistry
+from bookspark.logs.chain.reader import AT_THE_END
+from bookspark.logs.readers.lag import readers_of
+from bookspark.logs.readers.records import records_of
+from bookspark.operations.changes.change_record import Kept
+from bookspark.operations.changes.looking import Looking
+from bookspark.operations.why.facts import (
+    SLOW_ZOOKEEPER_SECONDS,
+    DiskFacts,
+    Facts,
+    LaneFacts,
+    LedgerFacts,
+    LogFacts,
+    Ranges,
+)
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.logs.lanes import lane_of, writers_of_lanes
+from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
+from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
+from bookspark.store.client import BookKeeper
+from bookspark.store.client.inspection.held_ranges import held_ranges
+from bookspark.store.metadata.bookie_homes import read_home
+from bookspark.store.metadata.lost_records import read_lost_records
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+
+DEADLINES: dict[str, Any] = {
+    "answer_timeout_seconds": 3.0,
+    "connect_timeout_seconds": 2.0,
+    "metadata_timeout_seconds": 5.0,
+}
+"""Client options with which a look ends in time: bookies are asked at once, so a dozen that hang cost one deadline."""
+_READS = 5
+_HOMES_AT_ONCE = 8
+_APART_SECONDS = 1.5
+"""Between two looks at what may be changing."""
+
+
+class Gathering:
+    """Looks at one cluster again and again: the second look reads only what may have changed."""
+
+    def __init__(self, bookkeeper: BookKeeper) -> None:
+        self._bookkeeper = bookkeeper
+        self._looking: Looking | None = None
+        self._recovering: dict[int, float] = {}
+        """Ledgers in recovery, and when they were seen so first."""
+
+    def look(self, apart_seconds: float = _APART_SECONDS) -> Facts:
+        """The cluster now. ``apart_seconds``: how long a ledger has to be seen in recovery to be told of. Never raises
+        MetadataStoreError: that ZooKeeper does not answer is a fact. Raises ConfigurationError."""
+        found: dict[str, Any] = {"zookeeper": self._bookkeeper.zookeeper, "at_ms": time.time_ns() // 1_000_000}
+        try:
+            self._look(found, apart_seconds)
+        except MetadataStoreError as error:
+            found["zookeeper_problem"] = str(error)
+        return Facts(**found)
+
+    def _look(self, found: dict[str, Any], apart_seconds: float) -> None:
+        began = time.monotonic()
+        store = self._bookkeeper.metadata
+        found["zookeeper_seconds"] = _read_seconds(store, _opening_seconds(store, began))
+        if self._looking is None:
+            self._looking = Looking(self._bookkeeper)
+        # A ZooKeeper that is slow makes each question wait: what needs no other's answer is asked beside the others.
+        with ThreadPoolExecutor(2, "look") as beside:
+            parts = [beside.submit(one, store) for one in (_autorecovery, _documents)]
+            observed = self._looking.look(at_once=True)
+        for part in parts:
+            found.update(part.result())
+        found["observed"], found["statuses"] = observed, self._looking.statuses
+        found["clocks_ahead_ms"] = self._looking.clocks_ahead_ms
+        found["bookie_problems"] = {
+            name: one.unsettled_why
+            for name, one in observed.bookies.items()
+            if one.registered and name not in self._looking.statuses
+        }
+        down = [name for name in observed.bookies if name not in self._looking.statuses]
+        with ThreadPoolExecutor(_HOMES_AT_ONCE, "look") as beside:
+            homes = zip(down, beside.map(partial(read_home, store), down), strict=True)
+            found["homes"] = {name: home for name, home in homes if home is not None}
+        found["open_ledgers"] = len(self._looking.open_ledgers)
+        found["recovering"] = self._stand(store, self._looking, apart_seconds)
+
+    def _stand(self, store: MetadataStore, looking: Looking, apart_seconds: float) -> frozenset[int]:
+        """The ledgers that have been in recovery for ``apart_seconds``."""
+
+        def in_recovery(ledger_ids: set[int]) -> set[int]:
+            found = store.read_ledgers(sorted(ledger_ids), {})
+            return {one.ledger_id for one, _ in found if one.state is LedgerState.IN_RECOVERY}
+
+        now = set(looking.in_recovery)
+        began = time.monotonic()
+        self._recovering = {one: self._recovering.get(one, began) for one in now}
+        if any(began - since < apart_seconds for since in self._recovering.values()):
+            threading.Event().wait(apart_seconds)
+            now = in_recovery(now)
+        ended = time.monotonic()
+        return frozenset(one for one in now if ended - self._recovering[one] >= apart_seconds)
+
+
+def gather(bookkeeper: BookKeeper) -> Facts:
+    """One look. As ``Gathering.look``."""
+    return Gathering(bookkeeper).look()
+
+
+def _autorecovery(store: MetadataStore) -> dict[str, Any]:
+    return {"autorecovery": autorecovery_status(store)}
+
+
+def _documents(store: MetadataStore) -> dict[str, Any]:
+    """What stands in single records."""
+    found: dict[str, Any] = {"tasks": tuple(task_statuses(store, {})), "change": None}
+    with suppress(UnreadableRecordError):
+        # `bookspark cluster status` tells of it. Without it, what a change did is told as if somebody had done it.
+        change = Kept(store).read()
+        found["change"] = change if change is not None and change.under_way else None
+    with suppress(UnreadableRecordError):
+        # Bookies collect nothing then, and say why.
+        found["lost_records"] = read_lost_records(store)
+    return found
+
+
+def _opening_seconds(store: MetadataStore, began: float) -> list[float]:
+    """How long the small reads took with which a session begins, if it was opened for this look: one after the other, as
+    ``_read_seconds`` reads."""
+    return store.connection.figures.since(began)[:_READS] if isinstance(store, ZooKeeperStore) else []
+
+
+def _read_seconds(store: MetadataStore, took: list[float]) -> float:
+    """The median of some reads, or of fewer that all were slow: those that are left could not make it a quick one. ``took``: how
+    long reads took that were there anyway."""
+    while len(took) < _READS and not (len(took) > _READS // 2 and min(took) > SLOW_ZOOKEEPER_SECONDS):
+        began = time.monotonic()
+        store.underreplication.enabled()
+        took.append(time.monotonic() - began)
+    return statistics.median(took)
+
+
+# -- closer looks
+
+
+def gather_ledger(bookkeeper: BookKeeper, ledger_id: int) -> LedgerFacts:
+    """The ledger, and what its bookies hold, at two moments if it is not closed. Raises NoSuchLedgerError, UnreadableRecordError,
+    MetadataStoreError."""
+    metadata = bookkeeper.get_ledger_metadata(ledger_id)
+    before, began = _held(bookkeeper, ledger_id, metadata.last_fragment.ensemble), time.monotonic()
+    if metadata.closed:
+        return LedgerFacts(metadata, before)
+    threading.Event().wait(_APART_SECONDS)
+    metadata = bookkeeper.get_ledger_metadata(ledger_id)
+    held = _held(bookkeeper, ledger_id, metadata.last_fragment.ensemble)
+    return LedgerFacts(metadata, held, before, time.monotonic() - began, _log_of(bookkeeper, metadata.custom_metadata))
+
+
+def _held(bookkeeper: BookKeeper, ledger_id: int, bookies: tuple[str, ...]) -> dict[str, Ranges]:
+    found: dict[str, Ranges] = {}
+    for bookie in bookies:
+        try:
+            found[bookie] = held_ranges(bookkeeper, bookie, ledger_id).get(ledger_id, [])
+        except ReadError:
+            # That it does not answer is what its absence says.
+            continue
+    return found
+
+
+def _log_of(bookkeeper: BookKeeper, labels: Any) -> LogRecord | None:
+    name = labels.get(LOG_LABEL, b"").decode(errors="replace")
+    try:
+        return LogRegistry(bookkeeper.metadata).find(name) if name else None
+    except (ConfigurationError, UnreadableRecordError):
+        return None
+
+
+def gather_disk(bookkeeper: BookKeeper, facts: Facts, bookie: str) -> DiskFacts:
+    """What fills the bookie's disks, by its index. Raises ReadError."""
+    logs = tuple(bookkeeper.list_entry_logs(bookie))
+    rows = bookkeeper.list_ranges(bookie).group_by("ledger_id").aggregate([("bytes", "sum")]).to_pylist()
+    there = set(bookkeeper.list_ledgers())
+    named = {one.ledger_id for one in facts.observed.fragments.of(bookie)}
+    live = deleted = elsewhere = deleted_bytes = elsewhere_bytes = 0
+    for row in rows:
+        ledger_id, count = row["ledger_id"], row["bytes_sum"]
+        if ledger_id in named:
+            live += count
+        elif ledger_id in there:
+            elsewhere, elsewhere_bytes = elsewhere + 1, elsewhere_bytes + count
+        else:
+            deleted, deleted_bytes = deleted + 1, deleted_bytes + count
+    return DiskFacts(logs, live, deleted, deleted_bytes, elsewhere, elsewhere_bytes)
+
+
+def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
+    """The log ``name``, or the one that the query ``name`` owns, or that the query or group ``name`` reads.
+
+    Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError."""
+    registry = LogRegistry(bookkeeper.metadata)
+    record, asked = (
+        _find_log(registry, name) or _log_that_is_read(bookkeeper.metadata, name) or (registry.get(name), "")
+    )
+    names = registry.lanes_of(record.name)
+    lanes = [one for name in names if (one := registry.find(name)) is not None and one.ended_rows is None]
+    writers = writers_of_lanes(registry.find(lane_of(record.name)[0]) or record, lanes)
+    found = tuple(_lane(bookkeeper, one, writers[one.name], password) for one in lanes)
+    try:
+        readers = tuple(readers_of(bookkeeper, record.name, password))
+    except MetadataStoreError:
+        raise
+    except BookKeeperError:
+        readers = ()
+    return LogFacts(record, found, readers, asked)
+
+
+def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str, password: bytes) -> LaneFacts:
+    ensemble: tuple[str, ...] = ()
+    try:
+        for link in record.commit_ledgers[-1:]:
+            ensemble = bookkeeper.get_ledger_metadata(link.ledger_id).last_fragment.ensemble
+        reader = LogReader(bookkeeper, record.name, password, AT_THE_END)
+        last, position, opened = deque(reader.commits(), 1), reader.end(), reader.open_rows
+        time_ms = last[0].commit.time_ms if last else None
+        if opened is not None and opened.rows:
+            time_ms = opened.stamp_at(opened.rows - 1).time_ms
+        ago = max(0.0, time.time() - time_ms / 1000) if time_ms is not None else None
+        return LaneFacts(record, writer, position.rows, position.batches, ago, "", ensemble)
+    except MetadataStoreError:
+        raise
+    except BookKeeperError as error:
+        return LaneFacts(record, writer, problem=str(error), ensemble=ensemble)
+
+
+def _find_log(registry: LogRegistry, name: str) -> tuple[LogRecord, str] | None:
+    names = registry.names()
+    if name in names:
+        return registry.get(name), ""
+    for one in names:
+        record = registry.find(one)
+        if record is not None and name in (record.owner, record.owner_query):
+            return record, ""
+    return None
+
+
+def _log_that_is_read(store: MetadataStore, name: str) -> tuple[LogRecord, str] | None:
+    registry = LogRegistry(store)
+    for one in registry.names():
+        if any(name in (reader.name, reader.reader) for reader in records_of(store, one).values()):
+            return registry.get(one), name
+    return None

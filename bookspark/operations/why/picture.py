@@ -1,0 +1,84 @@
+"""A picture of a cluster as it is now, for a terminal: a line for each bookie, and how things move since the look before.
+
+Law: it is made of the facts alone, and what did not answer is shown as such. A rate needs two looks. What a bookie wrote is the
+growth of its logs, so rewriting and removing can hide some of it: a rate is never shown below zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bookspark.operations.why.bookie_troubles import ended
+from bookspark.operations.why.facts import Facts
+from bookspark.operations.why.words import counted, duration
+from bookspark.support.plain_text import size_text
+
+
+class BookieLine(NamedTuple):
+    """One bookie. Texts are for people; "": not known."""
+
+    bookie: str
+    state: str
+    """``down``, ``silent``, ``healing``, ``read-only`` or ``writable``."""
+    host: str
+    ledgers: int | None
+    logs: str
+    written: str
+    """A second, since the look before."""
+    free: str
+
+
+COLUMNS = ("bookie", "state", "host", "ledgers", "logs", "written", "free")
+"""The heads of the fields of ``BookieLine``."""
+
+
+def bookie_lines(facts: Facts, before: Facts | None = None) -> Iterator[BookieLine]:
+    """The bookies by their names. ``before``: the look before, for rates."""
+    for name, one in sorted(facts.observed.bookies.items()):
+        status = facts.statuses.get(name)
+        host = one.host or (facts.homes[name].host if name in facts.homes else "")
+        if status is None:
+            yield BookieLine(
+                name, "silent" if one.registered and not ended(facts, name) else "down", host, None, "", "", ""
+            )
+            continue
+        state = "healing" if status.limbo_ledgers else "read-only" if status.read_only else "writable"
+        yield BookieLine(
+            name,
+            state,
+            host,
+            status.ledgers,
+            size_text(status.log_bytes),
+            _written(facts, before, name),
+            size_text(status.free_bytes),
+        )
+
+
+def moving(facts: Facts) -> str:
+    """What is under way in the cluster, in a line; "": nothing."""
+    found = facts.autorecovery
+    told = []
+    if found is not None and found.ledgers:
+        left = "an unknown time" if found.seconds_left is None else duration(found.seconds_left)
+        told.append(
+            f"{counted(found.ledgers, 'ledger')} lack copies, {found.being_repaired:,} are being repaired: "
+            f"{size_text(found.bytes_left)}, {left} left"
+        )
+    for name, status in sorted(facts.statuses.items()):
+        healing = status.healing
+        if healing is not None and healing.ledgers_left:
+            left = "an unknown time" if healing.seconds_left is None else duration(healing.seconds_left)
+            told.append(f"{name} heals: {counted(healing.ledgers_left, 'ledger')}, {left} left")
+    if facts.change is not None:
+        told.append("a change of the cluster is under way: `bookspark cluster status`")
+    return "; ".join(told)
+
+
+def _written(facts: Facts, before: Facts | None, name: str) -> str:
+    earlier = None if before is None else before.statuses.get(name)
+    seconds = 0.0 if before is None else (facts.at_ms - before.at_ms) / 1000
+    now = facts.statuses[name]
+    if earlier is None or earlier.incarnation != now.incarnation or seconds <= 0:
+        return ""
+    return f"{size_text(max(0, round((now.log_bytes - earlier.log_bytes) / seconds)))}/s"

@@ -1,0 +1,377 @@
+"""Every trouble that the facts of a cluster show, the worst first.
+
+Law: one cause is told once. Bookies of one host that all are down are a lost host; a bookie that is read-only because its disk
+is full is a full disk. Copies are counted by ``protocol.changes.safety``. A cluster that is merely busy has no trouble: open
+ledgers, ensemble changes and full queues are none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from bookspark.operations.why.bookie_troubles import START, bookie_down, count_down, ended, of_bookie, why_not
+from bookspark.operations.why.facts import SLOW_ZOOKEEPER_SECONDS, Answer, Facts, Health, Severity
+from bookspark.operations.why.words import NAMED, counted, duration, named
+from bookspark.protocol.changes.safety import left_over
+from bookspark.support.plain_text import size_text
+
+CLOCK_OFF_MS = 60_000
+"""Clocks that are this far apart are not both right."""
+
+
+def health_of(facts: Facts) -> Health:
+    """All troubles, and a sentence that sums them up."""
+    troubles = tuple(sorted(_troubles(facts), key=lambda one: -one.severity))
+    bookies = facts.observed.bookies
+    up = len(bookies) - len(_gone(facts))
+    counts = (
+        f"{up} of {len(bookies)} bookies are up, {len(facts.writable())} take new entries, "
+        f"{counted(len(facts.observed.fragments.ledgers()), 'ledger')}, {facts.open_ledgers:,} of them open"
+    )
+    if facts.zookeeper_problem:
+        return Health(f"{facts.zookeeper}: not known, because ZooKeeper could not be asked", troubles)
+    if not troubles:
+        return Health(f"{facts.zookeeper} is well: {counts}", troubles)
+    what = {
+        Severity.DANGER: "is in danger",
+        Severity.TROUBLE: "has troubles",
+        Severity.UNDER_WAY: "is mending itself",
+    }[troubles[0].severity]
+    return Health(f"{facts.zookeeper} {what}: {counts}", troubles)
+
+
+def _troubles(facts: Facts) -> Iterator[Answer]:
+    if facts.zookeeper_problem:
+        yield _zookeeper(facts)
+        # The rest is not whole, and absence in it means nothing.
+        return
+    yield from _slow_zookeeper(facts)
+    yield from _copies(facts)
+    yield from _down(facts)
+    yield from _silent(facts)
+    for name, status in sorted(facts.statuses.items()):
+        yield from of_bookie(facts, name, status)
+    yield from _nobody_writable(facts)
+    yield from _autorecovery(facts)
+    yield from _tasks(facts)
+    yield from _recovering(facts)
+    yield from _records(facts)
+    yield from _versions(facts)
+    yield from _clocks(facts)
+
+
+# -- ZooKeeper
+
+
+def _zookeeper(facts: Facts) -> Answer:
+    return Answer(
+        "zookeeper",
+        facts.zookeeper,
+        "ZooKeeper does not answer, or there is no cluster at that place",
+        (facts.zookeeper_problem, "bookies serve on for a while; no ledger can be made, changed or recovered"),
+        "start ZooKeeper again, or correct the connection string; then look again",
+        "bookspark why",
+        Severity.DANGER,
+    )
+
+
+def _slow_zookeeper(facts: Facts) -> Iterator[Answer]:
+    if facts.zookeeper_seconds > SLOW_ZOOKEEPER_SECONDS:
+        yield Answer(
+            "zookeeper-slow",
+            facts.zookeeper,
+            f"ZooKeeper takes {facts.zookeeper_seconds:.1f} s for a small read",
+            ("every new ledger, ensemble change and repair waits for it",),
+            "give ZooKeeper a disk and cores of its own, and look at its own log",
+            "bookspark why",
+        )
+
+
+# -- bookies
+
+
+def _copies(facts: Facts) -> Iterator[Answer]:
+    """Entries that have fewer copies than their ack quorum, because of bookies that don't count."""
+    observed = facts.observed
+    # Who does not tell us of itself may have all its copies.
+    good = _not_told(facts)
+    bad = [name for name, one in observed.bookies.items() if not one.counts and name not in good]
+    fragments = {one for name in bad for one in observed.fragments.of(name)}
+    fragments |= {one for ledger_id in observed.lacking for one in observed.fragments.of_ledger(ledger_id)}
+    unreadable, too_few, missing = set[int](), set[int](), Counter[str]()
+    for one in fragments:
+        gone = {bookie for bookie in one.ensemble if bookie not in good and not observed.counts(bookie, one.ledger_id)}
+        left = left_over(one, gone)
+        if left < one.ack_quorum:
+            (too_few if left else unreadable).add(one.ledger_id)
+            missing.update(gone)
+    for kind, ledgers, what in (
+        ("no-copy", unreadable, "entries that no bookie which counts can give"),
+        ("below-ack-quorum", too_few - unreadable, "entries with fewer copies than their ack quorum"),
+    ):
+        if ledgers:
+            why = [f"{name} {why_not(facts, name)}" for name, _ in missing.most_common(NAMED)]
+            yield Answer(
+                kind,
+                named("ledger", ledgers),
+                f"{counted(len(ledgers), 'ledger')} {'has' if len(ledgers) == 1 else 'have'} {what}",
+                tuple(why),
+                "bring these bookies back, and stop no other one",
+                f"bookspark why under-replicated {min(ledgers)}",
+                Severity.DANGER,
+            )
+
+
+def _gone(facts: Facts) -> list[str]:
+    """The bookies that are down, registered or not."""
+    return sorted({*facts.down(), *(name for name in facts.bookie_problems if ended(facts, name))})
+
+
+def _down(facts: Facts) -> Iterator[Answer]:
+    down = _gone(facts)
+    by_host: dict[str, list[str]] = {}
+    for name in down:
+        if (home := facts.homes.get(name)) is not None:
+            by_host.setdefault(home.host, []).append(name)
+    up = {one.host for name, one in facts.observed.bookies.items() if name not in down}
+    lost = {host: names for host, names in by_host.items() if len(names) > 1 and host not in up}
+    for host, names in sorted(lost.items()):
+        yield Answer(
+            "host-lost",
+            f"host {host}",
+            f"all {len(names)} bookies of host {host} are down",
+            (f"these are {', '.join(names)}", *count_down(facts, names)),
+            f"bring the host back and start the job of the bookies again: spark-submit … $({START})",
+            START,
+        )
+    told = {name for names in lost.values() for name in names}
+    for name in down:
+        if name not in told:
+            yield bookie_down(facts, name)
+
+
+def _silent(facts: Facts) -> Iterator[Answer]:
+    refused = _refused(facts)
+    if refused:
+        name, why = next(iter(refused.items()))
+        yield Answer(
+            "wrong-secret",
+            named("bookie", refused),
+            f"{counted(len(refused), 'bookie')} refused this command, which does not know the secret",
+            (why,),
+            "name the right shared_secret_file in the table [client] of the settings file, and give the file with --config",
+            "bookspark --config bookspark.toml why",
+        )
+    if strange := _strange_tls(facts):
+        yield Answer(
+            "wrong-tls",
+            named("bookie", strange),
+            f"{counted(len(strange), 'bookie')} and this command do not understand each other: one side talks TLS and the other "
+            "does not, or their certificates don't fit",
+            (next(iter(strange.values())),),
+            "name the CA of the bookies as tls_ca in the table [client] of the settings file, or leave it out where bookies talk "
+            "no TLS, and give the file with --config",
+            "bookspark --config bookspark.toml why",
+        )
+    for name, why in sorted(facts.bookie_problems.items()):
+        if name not in _not_told(facts) and not ended(facts, name):
+            yield Answer(
+                "bookie-silent",
+                name,
+                f"bookie {name} is registered and does not answer",
+                (why, "it hangs, or is cut off from this host"),
+                "find its host and process in this list, and look at them and at its bookie.log; if it hangs, end the process "
+                "(kill -9), and start it again",
+                "bookspark bookies",
+            )
+
+
+def _refused(facts: Facts) -> dict[str, str]:
+    """The bookies that did not tell us of themselves, because we don't know the secret: nothing is wrong with them."""
+    return {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
+
+
+def _strange_tls(facts: Facts) -> dict[str, str]:
+    """The bookies that ended our connection, as one does that is talked to without TLS and wants it, or whose TLS failed."""
+    return {
+        name: why
+        for name, why in facts.bookie_problems.items()
+        if "[SSL" in why or ("closed by the bookie" in why and "tls_c" in why)
+    }
+
+
+def _not_told(facts: Facts) -> dict[str, str]:
+    """The bookies that would tell another command of themselves."""
+    return _refused(facts) | _strange_tls(facts)
+
+
+def _nobody_writable(facts: Facts) -> Iterator[Answer]:
+    if any(not facts.observed.bookies[name].read_only for name in _not_told(facts)):
+        return
+    if facts.observed.bookies and not facts.writable():
+        yield Answer(
+            "nothing-writable",
+            facts.zookeeper,
+            "no bookie takes new entries",
+            tuple(
+                f"{name} {'is read-only' if one.counts else why_not(facts, name)}"
+                for name, one in sorted(facts.observed.bookies.items())[:NAMED]
+            ),
+            "mend the bookies, or start others",
+            START,
+            Severity.DANGER,
+        )
+
+
+# -- autorecovery
+
+
+def _autorecovery(facts: Facts) -> Iterator[Answer]:
+    found = facts.autorecovery
+    if found is None:
+        return
+    if not found.enabled:
+        yield Answer(
+            "autorecovery-disabled",
+            "autorecovery",
+            "autorecovery is disabled: lost copies are not made again",
+            ("somebody switched it off, for maintenance perhaps",),
+            "switch it on when the maintenance is over",
+            "bookspark autorecovery enable",
+        )
+    if found.auditor is None:
+        yield Answer(
+            "no-auditor",
+            "autorecovery",
+            "no autorecovery process runs: nobody finds or mends lost copies",
+            ("ZooKeeper has no auditor",),
+            "start one, on any host, and let it run",
+            "bookspark autorecovery run",
+        )
+
+
+def _tasks(facts: Facts) -> Iterator[Answer]:
+    found = facts.autorecovery
+    lost = [one for one in facts.tasks if any(missed.lost for missed in one.missed)]
+    failed = [one for one in facts.tasks if one.error and one not in lost]
+    for one in lost[:NAMED]:
+        told = [str(missed) for missed in one.missed if missed.lost]
+        yield Answer(
+            "entries-lost",
+            f"ledger {one.ledger_id}",
+            f"no bookie gives some entries of ledger {one.ledger_id}",
+            (*told[:NAMED], one.error),
+            "bring back the bookies that are down: they may have them",
+            f"bookspark why under-replicated {one.ledger_id}",
+            Severity.DANGER,
+        )
+    if failed:
+        yield Answer(
+            "repair-fails",
+            named("ledger", (one.ledger_id for one in failed)),
+            f"the last repair of {counted(len(failed), 'ledger')} failed",
+            tuple(f"ledger {one.ledger_id}, {counted(one.attempts, 'attempt')}: {one.error}" for one in failed[:NAMED]),
+            "mend what the last problem names",
+            f"bookspark why under-replicated {failed[0].ledger_id}",
+        )
+    left = len(facts.tasks) - len(lost) - len(failed)
+    if left and found is not None:
+        time = "an unknown time" if found.seconds_left is None else duration(found.seconds_left)
+        yield Answer(
+            "under-replicated",
+            named("ledger", (one.ledger_id for one in facts.tasks if one not in lost and one not in failed)),
+            f"{counted(left, 'ledger')} lack copies; {found.being_repaired:,} are being repaired",
+            (f"{size_text(found.bytes_left)} are left to copy, in about {time}",),
+            "wait; if nothing moves, look at the troubles of autorecovery",
+            "bookspark autorecovery status",
+            Severity.UNDER_WAY,
+        )
+
+
+# -- the rest
+
+
+def _recovering(facts: Facts) -> Iterator[Answer]:
+    if facts.recovering:
+        yield Answer(
+            "recovery-stands",
+            named("ledger", facts.recovering),
+            f"the recovery of {counted(len(facts.recovering), 'ledger')} has not ended",
+            ("somebody began it, and it ended without an outcome or still waits for bookies",),
+            "ask why, and recover it again",
+            f"bookspark why not-closed {min(facts.recovering)}",
+        )
+
+
+def _records(facts: Facts) -> Iterator[Answer]:
+    if facts.lost_records:
+        ranges = [f"{first} to {last}" for first, last in facts.lost_records]
+        yield Answer(
+            "lost-records",
+            f"ledgers {', '.join(ranges[:NAMED])}",
+            "ZooKeeper does not know ledgers that bookies hold: an older copy of its data was put back",
+            (
+                "what it had noted after that copy was made is lost: ledgers, logs, where ledgers end",
+                "bookies keep the entries of these ledgers, and no other ledger gets their ids",
+            ),
+            "see what they hold, save what you need, then give them up",
+            "bookspark ledger lost",
+            Severity.DANGER,
+        )
+    if facts.observed.unreadable:
+        yield Answer(
+            "unreadable-records",
+            named("ledger", facts.observed.unreadable),
+            f"the records of {counted(len(facts.observed.unreadable), 'ledger')} can't be decoded",
+            tuple(list(facts.observed.unreadable.values())[:NAMED]),
+            "use the newest version of Bookspark that runs here, or restore the record from a backup of ZooKeeper",
+            f"bookspark ledger metadata {min(facts.observed.unreadable)}",
+        )
+
+
+def _versions(facts: Facts) -> Iterator[Answer]:
+    versions = Counter(one.version for one in facts.statuses.values() if one.version)
+    if len(versions) > 1:
+        told = tuple(f"{count} of the bookies run {version}" for version, count in sorted(versions.items()))
+        yield Answer(
+            "version-skew",
+            facts.zookeeper,
+            "the bookies run different versions",
+            told,
+            "install the newer version on all hosts and restart those that are behind, one after the other",
+            f"bookspark cluster apply --upgrade-to {max(versions)}"
+            if facts.change is None
+            else "bookspark cluster status",
+            Severity.TROUBLE if facts.change is None else Severity.UNDER_WAY,
+        )
+
+
+def _clocks(facts: Facts) -> Iterator[Answer]:
+    for name, ahead_ms in sorted(facts.clocks_ahead_ms.items()):
+        if abs(ahead_ms) > CLOCK_OFF_MS:
+            where = f"{duration(abs(ahead_ms) / 1000)} {'ahead of' if ahead_ms > 0 else 'behind'} the clock here"
+            yield _clock(f"bookie {name}", f"it tells a time that is {where}")
+    # What a clock that tells a time wrote, it wrote with another one.
+    stamps = {
+        f"bookie {name}": one.scrub_began_ms
+        for name, one in facts.statuses.items()
+        if abs(facts.clocks_ahead_ms.get(name, 0)) <= CLOCK_OFF_MS
+    }
+    if facts.autorecovery is not None and facts.autorecovery.last_check is not None:
+        stamps["the auditor"] = facts.autorecovery.last_check.finished_at_ms
+    for subject, stamp in sorted(stamps.items()):
+        if stamp > facts.at_ms + CLOCK_OFF_MS:
+            ahead = duration((stamp - facts.at_ms) / 1000)
+            yield _clock(subject, f"it wrote a time that is {ahead} ahead of the clock here")
+
+
+def _clock(subject: str, cause: str) -> Answer:
+    return Answer(
+        "clock",
+        subject,
+        f"the clock of {subject} or that of this host is wrong",
+        (cause, "what is measured from one host to the other is wrong with it: ages of rows, lags, times left"),
+        "have one source of time (NTP) on all hosts; `bookspark bookies` tells which host it is",
+        "bookspark why",
+    )

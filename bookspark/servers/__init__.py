@@ -1,0 +1,7 @@
+"""A bookie as a process, and its second port.
+
+==============  ====================================================================
+``daemon``      directories, lease, start and stop of a bookie's process
+``bookkeeper``  Apache BookKeeper's wire protocol on a second port of a bookie
+==============  ====================================================================
+"""

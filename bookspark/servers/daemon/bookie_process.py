@@ -1,0 +1,380 @@
+"""A bookie process: puts boot phases, requests, lease and clean stop together. Nothing is decided here.
+
+Law: each phase ends before the next one begins, and a phase that fails keeps the bookie down. A bookie whose last directory fails
+ends, with an error. The locks are taken before anything
+is read, and released after everything is written::
+
+    lock directories → answer the lease → metadata store → cookies → storage → (lossy boot) → listen → register → serving
+    unregister → stop listening → close storage (checkpoint) → close the lease socket → unlock
+
+Everything is imported before the first phase, because Spark may delete the files of a shipped package while the bookie lives on.
+
+Source: docs/decisions/bookies-outlive-tasks.md; BP-46, "The Full Boot-Up Sequence".
+"""
+
+from __future__ import annotations
+
+import encodings.idna  # noqa: F401 (getaddrinfo imports it at its first call)
+import gc
+import logging
+import os
+import queue
+import resource
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from msgspec import UNSET, UnsetType
+
+import bookspark
+from bookspark.errors import BookieError, ConfigurationError, StorageError
+from bookspark.servers.daemon.directories import DirectoryLocks, has_cookie
+from bookspark.servers.daemon.identity import Identity
+from bookspark.servers.daemon.lease_server import SERVING, LeaseServer
+from bookspark.servers.daemon.lossy_boot import fence_check, fence_what_may_be_lost, first_request_check, why_lossy
+from bookspark.servers.daemon.lost_records import keep_lost_records
+from bookspark.servers.daemon.probes import Probes
+from bookspark.servers.daemon.registrar import Registrar
+from bookspark.servers.daemon.request_loop import RequestLoop
+from bookspark.store.autorecovery.fetching import Fetching
+from bookspark.store.autorecovery.healing import Healing
+from bookspark.store.autorecovery.own_bookie import OwnBookie
+from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
+from bookspark.store.bookie.commit.commit_thread import Post
+from bookspark.store.bookie.interpreter import suit_a_bookie
+from bookspark.store.bookie.serving.served_bookie import Fetch
+from bookspark.store.bookie.serving.server import BookieServer
+from bookspark.store.bookie.space.rewriting_process import RewritingProcess
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.client import BookKeeper
+from bookspark.store.client.client_config import ClientConfig
+from bookspark.store.decisions.recorder import record_into
+from bookspark.store.decisions.seam import is_bookie
+from bookspark.store.metadata.bookie_homes import BookieHome, note_home
+from bookspark.store.metadata.bookie_reach import ReachNotes
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.zookeeper.layout import LedgerManager
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.store.wire.messages import HealingStatus
+from bookspark.support.extras import extra_needed
+from bookspark.support.metrics.web import PORTS, Page, WebServer
+
+STOP_SECONDS_MAX = 50.0
+"""A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
+_SIGNALS_SEEN_SECONDS = 1.0
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+log = logging.getLogger(__name__)
+
+
+class Foreground(NamedTuple):
+    """How a bookie runs that nobody keeps: it holds its own lease, so it serves until it is told to stop."""
+
+    holder: str
+    """What others are told who want to claim it."""
+    serving: Callable[[BookieRegistration, int], None]
+    """Called once, when the bookie serves, with the port where Prometheus is answered (0: nowhere)."""
+    given_up: int
+    """The exit status of the process if the clean stop takes too long."""
+
+
+def prepare_process() -> None:
+    """Log to stderr, and close new files to other users: for a process that is to be a bookie."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # kazoo logs a line each second while it tries to connect.
+    logging.getLogger("bookspark.store.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
+    # Sockets, locks and what libraries write.
+    os.umask(0o077)
+
+
+def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> None:
+    """Boot; serve until the lease lapses, a stop is asked for, or SIGTERM comes; stop cleanly. ``foreground``: None if keepers
+    are to claim the lease. Raises BookKeeperError if a phase fails, or if a commit thread fails and the disk is not at fault."""
+    _raise_limit_of_open_files()
+    with ExitStack() as first:
+        # The rewriting process is forked before there is a lock or a thread.
+        rewriter = RewritingProcess()
+        first.callback(rewriter.close)
+        record_into(config.record_decisions, "bookie")
+        _run(config, rewriter, foreground)
+
+
+def _run(config: BookieConfig, rewriter: RewritingProcess, foreground: Foreground | None) -> None:
+    with DirectoryLocks(config.directories, one_is_enough=True) as locks, ExitStack() as stack:
+        ends: queue.SimpleQueue[str | BookieError | StorageError] = queue.SimpleQueue()
+        holder = foreground.holder if foreground else ""
+        lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put, holder)
+        # The handlers are set before anybody can know of the process.
+        ending = [signal.SIGTERM, signal.SIGINT]
+        if foreground and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # The end of its terminal. ``nohup`` has it ignored.
+            ending.append(signal.SIGHUP)
+        for number in ending:
+            signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
+        lease.start()
+        stack.callback(lease.close)
+        try:
+            _boot_and_serve(config, locks, lease, stack, ends, rewriter, foreground)
+        except _StopRequested as stop:
+            log.info("stopping: %s", stop)
+        finally:
+            _give_up_after(STOP_SECONDS_MAX, foreground.given_up if foreground else 1)
+
+
+class _StopRequested(Exception):
+    """The bookie is to end, in whatever phase it is."""
+
+
+def _boot_and_serve(
+    config: BookieConfig,
+    locks: DirectoryLocks,
+    lease: LeaseServer,
+    stack: ExitStack,
+    ends: queue.SimpleQueue[str | BookieError | StorageError],
+    rewriter: RewritingProcess,
+    foreground: Foreground | None,
+) -> None:
+    def phase(name: str, **facts: object) -> None:
+        if not ends.empty():
+            _end(ends.get())
+        log.info("%s", name)
+        lease.update(phase=name, **facts)
+
+    probes = Probes(lambda: lease.phase)
+    metrics_port, figures = _answer_http(config, probes, stack) if config.metrics_port else (0, None)
+    incarnation = secrets.randbits(63) | 1
+    phase("connecting to the metadata store", incarnation=incarnation)
+    first_start = not locks.unusable and not any(map(has_cookie, config.directories))
+    store = ZooKeeperStore(
+        config.zookeeper,
+        timeout_seconds=config.zookeeper_timeout_seconds,
+        session_timeout_seconds=config.zookeeper_session_timeout_seconds,
+        begin=LedgerManager.HIERARCHICAL if first_start else None,
+    )
+    stack.callback(store.close)
+    phase("checking cookies")
+    identity = Identity(config, store, locks.unusable)
+    cookie = identity.cookie
+    is_bookie(cookie.bookie_id)
+    phase("opening storage", bookie_id=cookie.bookie_id)
+    storage = _open_storage(config, store, identity, stack, phase)
+    storage.when_none_is_left(lambda why: ends.put(StorageError(why)))
+    storage.broken = lambda why: ends.put(
+        BookieError(f"{why}; start the bookie again, and report this with the lines above, since it is a defect")
+    )
+    suit_a_bookie()
+    storage.holdings.made_objects = gc.freeze
+    phase("listening")
+    if why := open_to_strangers(config):
+        log.warning("%s", why)
+    server = BookieServer(config, storage, cookie.bookie_id, incarnation, metadata=store, rewriter=rewriter)
+    server.version = bookspark.__version__
+    server.keeper = lease.keeper
+    requests = RequestLoop(server)
+    address = requests.start()
+    stack.callback(requests.stop)
+    if metrics_port:
+        server.metrics_address = f"{_told_host(config, address, cookie.bookie_id)}:{metrics_port}"
+    bookkeeper_address: str | UnsetType = UNSET
+    if config.bookkeeper_port:
+        bookkeeper_address = _serve_bookkeepers_clients(config, server, requests, store, cookie.bookie_id, stack)
+    phase("registering", address=address)
+    told = advertised(config, address, cookie.bookie_id)
+    registration = BookieRegistration(
+        cookie.bookie_id,
+        told,
+        incarnation,
+        socket.gethostname(),
+        os.getpid(),
+        journal_write_data=config.journal_write_data,
+        rack=config.rack,
+        labels=config.labels,
+        bookkeeper_address=bookkeeper_address,
+    )
+    note_home(store, cookie.bookie_id, BookieHome(socket.gethostname(), config.directories))
+    registrar = Registrar(store, registration, storage)
+    registrar.register()
+    stack.callback(registrar.unregister)
+    server.fetch = _fetch(config, store, storage, requests.post, stack)
+    if config.heal_lossy_boots and storage.lossy_boots.healed_boot < storage.lossy_boots.mark.boot:
+        server.healing_status = _heal(config, OwnBookie(cookie.bookie_id, storage, requests.post), stack)
+    if figures is not None:
+        figures(requests.post, server, store)
+    probes.serves(
+        requests.post,
+        lambda: [one.path for one in storage.holdings.live if one.commit.ended],
+        registrar.why_not_registered,
+    )
+    phase(SERVING)
+    if foreground:
+        foreground.serving(registration, metrics_port)
+    _end(_first(ends))
+
+
+def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
+    """What clients are told. ``address``: ``host:port`` that the bookie listens at.
+
+    A name in ``host`` stays a name: a certificate is for names, and clients may know the name by another address."""
+    port = address.rpartition(":")[2]
+    if config.advertised_address:
+        return advertised_address(config.advertised_address, config.host, socket.gethostname(), port, bookie_id)
+    return f"{config.host}:{port}" if is_name(config.host) else address
+
+
+def _told_host(config: BookieConfig, address: str, bookie_id: str) -> str:
+    return advertised(config, address, bookie_id).rpartition(":")[0]
+
+
+def open_to_strangers(config: BookieConfig) -> str:
+    """What to warn of if anybody who reaches the bookie is served; "": nobody but this host's users reaches it, or has to show
+    something."""
+    if config.shared_secret_file or config.tls_client_ca or is_loopback(config.host):
+        return ""
+    return (
+        f"the bookie listens on {config.host}, and asks nobody who he is: whoever reaches it may read all entries, fill the "
+        "disks and switch it to read-only; set shared_secret_file, or tls_certificate with tls_client_ca (docs/security.md)"
+    )
+
+
+def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | BookieError | StorageError:
+    """Wait for why the bookie ends. The wait is cut into pieces: a signal that came while the process was halted is given to any
+    of its threads when it goes on, and its handler runs in this one, when this one wakes."""
+    while True:
+        with suppress(queue.Empty):
+            return ends.get(timeout=_SIGNALS_SEEN_SECONDS)
+
+
+def _end(why: str | BookieError | StorageError) -> NoReturn:
+    """End what this thread does: because a stop was asked for, or because the bookie can't go on."""
+    raise why if isinstance(why, BookieError | StorageError) else _StopRequested(why)
+
+
+def _open_storage(
+    config: BookieConfig, store: MetadataStore, identity: Identity, stack: ExitStack, phase: Callable[[str], None]
+) -> Storage:
+    """Read everything that the directories hold. What the metadata forgot that it gave out is kept, and told of. After a loss,
+    fence what may be lost; at the first boot, note which ledgers are older than this bookie. The cookie is stamped after that, in
+    the directories and then in the metadata store: a boot that is cut short before is made again from its beginning."""
+    bookie_id = identity.cookie.bookie_id
+    notes = ReachNotes(store, bookie_id)
+    # After the storage is closed.
+    stack.callback(notes.end)
+    storage = Storage(
+        config,
+        boot_id=Path(_BOOT_ID).read_text().strip() if config.trust_boot_id else "",
+        check_fence=fence_check(store, bookie_id),
+        check_first=first_request_check(store, bookie_id),
+        without=identity.unreadable,
+    ).open(notes.noted)
+    stack.callback(storage.close)
+    # Before a mark is made, which is the highest id that was given out.
+    keep_lost_records(storage, store)
+    if why_lossy(storage.lossy_boots, identity.lost):
+        phase("lossy boot")
+        fence_what_may_be_lost(storage, store, bookie_id, identity.lost, phase)
+        identity.stamp()
+        storage.end_phase_one()
+    else:
+        storage.lossy_boots.note_first_mark(store.highest_ledger_id())
+        identity.stamp()
+    notes.follow(lambda: {directory.path: directory.reach() for directory in storage.live})
+    storage.kept_files.others += identity.kept_cookies(storage.directories)
+    return storage
+
+
+def _serve_bookkeepers_clients(
+    config: BookieConfig,
+    server: BookieServer,
+    requests: RequestLoop,
+    store: MetadataStore,
+    bookie_id: str,
+    stack: ExitStack,
+) -> str:
+    """Open the port for clients of Apache BookKeeper; returns what they are told, ``host:port``. Their protocol is imported only
+    if it is wanted."""
+    from bookspark.servers.bookkeeper.digest_types import read_and_note
+    from bookspark.servers.bookkeeper.door import BookKeeperDoor
+
+    door = BookKeeperDoor(config, server, read_and_note(store))
+    host, port = requests.run(door.start())
+    stack.callback(lambda: requests.run(door.stop()))
+    return f"{_told_host(config, f'{host}:{port}', bookie_id)}:{port}"
+
+
+def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: Post, stack: ExitStack) -> Fetch | None:
+    """What answers FETCH; None if this bookie can't be a client of the others: repairs copy through themselves then."""
+    try:
+        fetching = Fetching(store, ClientConfig(**_as_client(config)), storage, post)
+    except ConfigurationError as error:
+        log.warning("this bookie fetches nothing for repairs, which then cost more: %s", error)
+        return None
+    stack.callback(fetching.close)
+    return fetching.fetch
+
+
+def _as_client(config: BookieConfig) -> dict[str, Any]:
+    """The options by which this bookie is a client of the others."""
+    options = {"shared_secret_file": config.shared_secret_file}
+    if config.tls_certificate:
+        ca = config.tls_ca or config.tls_client_ca
+        options |= {"tls_ca": ca, "tls_certificate": config.tls_certificate, "tls_key": config.tls_key}
+    return options
+
+
+def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable[[], HealingStatus]:
+    """Start phase two of a lossy boot; returns what tells how far it is."""
+    healing = Healing(bookie, BookKeeper(config.zookeeper, **_as_client(config)), config.healing_bytes_per_second)
+    stack.callback(healing.stop)
+    healing.start()
+    return healing.status
+
+
+def _raise_limit_of_open_files() -> None:
+    """Raise the limit to as many as the system allows: the connections of clients count as open files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # A system may refuse the very limit that it reports.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _answer_http(
+    config: BookieConfig, probes: Probes, stack: ExitStack
+) -> tuple[int, Callable[[Post, BookieServer, ZooKeeperStore], None]]:
+    """Answer probes, from the boot's beginning on. Returns the port, and what has Prometheus answered too, as soon as there are
+    figures. Prometheus' client is imported only if metrics are wanted."""
+    with extra_needed("metrics_port"):
+        from bookspark.servers.daemon.metrics import bookie_figures, metrics_page
+    pages = {"/health": probes.health, "/ready": probes.ready}
+    pages["/metrics"] = lambda: Page(503, f"no figures yet: {probes.why_not_ready()}\n".encode())
+    web = WebServer(config.host, max(0, config.metrics_port), pages, tries=PORTS)
+    stack.callback(web.close)
+
+    def figures(post: Post, server: BookieServer, store: ZooKeeperStore) -> None:
+        pages["/metrics"] = metrics_page(post, partial(bookie_figures, server), store.connection.figures.figures)
+
+    return web.port, figures
+
+
+def _give_up_after(seconds: float, status: int) -> None:
+    """End the process with ``status`` after ``seconds``, whatever hangs, unless it ends by itself before."""
+
+    def give_up() -> None:
+        print(
+            f"bookspark bookie: the clean stop took more than {seconds:g} s and was given up",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(status)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()

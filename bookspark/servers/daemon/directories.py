@@ -1,0 +1,243 @@
+"""A bookie's directories: the lock that keeps other processes out, the cookie in each, and what else lies there.
+
+Law: a bookie process holds the lock of every one of its directories from before it reads anything there until it ends. The lock
+is an ``flock`` on a descriptor that no child inherits, so it ends with the process, however that ends. Two processes never share
+a directory. Bytes::
+
+    LOCK         {"pid": 4711, "start_time": 815}   start_time in clock ticks since the machine's boot (see processes)
+    COOKIE       the same document as in the metadata store (see metadata.codec)
+    lease.sock   the lease (see lease_server), in each directory, so that any one that can be read leads to the bookie
+    bookie.json  the options of the last start, in the bookie's home: the first directory that can be written
+    bookie.log   the log of the last start, in its home; bookie.log.1: that of the start before. The home may change at each start
+
+Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its lock file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from bookspark.errors import BookieError, InvalidCookieError, MetadataStoreError
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.servers.daemon.processes import Process
+from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
+from bookspark.store.bookie.disk.control_log import NAME as CONTROL_LOG
+from bookspark.store.bookie.disk.control_log import NOTE_NAME as CONTROL_NOTE
+from bookspark.store.bookie.disk.entry_log import LOGS
+from bookspark.store.bookie.disk.file_system import TEMPORARY_SUFFIX
+from bookspark.store.metadata.records.codec import decode_cookie, encode_cookie
+from bookspark.support.private_files import make_private_directory, open_private
+
+LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
+PREVIOUS_LOG = LOG + ".1"
+NOT_DATA = frozenset({LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG, PREVIOUS_LOG, "lost+found"})
+"""The files that may lie in a directory that holds no data yet."""
+_BEGUN = frozenset({CONTROL_LOG, CONTROL_NOTE, CHECKPOINT})
+"""What a boot makes before it stamps the cookie."""
+LOCK_SECONDS_MAX = 2.0
+"""How long a boot tries to get a lock, in seconds. A process that only looks whether a lock is held holds it for a moment."""
+
+
+_HOLDER = msgspec.json.Decoder(Process)
+"""Made at import and not at its first use: two threads may use it first at the same time (see
+``metadata.records.codec.learn``)."""
+
+
+class DirectoryUnusableError(BookieError):
+    """A directory can't be made, read or written."""
+
+
+class DirectoryLocks:
+    """Holds the locks of all directories from its construction to ``close``.
+
+    Raises BookieError if another process holds one of them, and names it; and DirectoryUnusableError if a directory can't be
+    used. With ``one_is_enough`` one usable directory is enough; ``unusable`` tells which ones can't be used, and why.
+    """
+
+    def __init__(self, directories: Iterable[str], *, one_is_enough: bool = False) -> None:
+        self._descriptors: list[int] = []
+        self.usable: list[str] = []
+        self.unusable: dict[str, DirectoryUnusableError] = {}
+        try:
+            for directory in directories:
+                try:
+                    self._lock(directory)
+                    self.usable.append(directory)
+                except DirectoryUnusableError as error:
+                    self.unusable[directory] = error
+            if self.unusable and not (one_is_enough and self.usable):
+                raise next(iter(self.unusable.values()))
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self, directory: str) -> None:
+        make_directory(directory)
+        try:
+            descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise not_writable(directory, error) from error
+        self._descriptors.append(descriptor)
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        process = Process.of(os.getpid())
+        try:
+            while not _try_lock(descriptor, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    holder = _read_holder(descriptor)
+                    who = f"process {holder.pid}" if holder else "another process"
+                    raise BookieError(
+                        f"directory {directory} is in use by {who}; stop it, or give this bookie another directory"
+                    )
+                time.sleep(0.05)
+            _note_holder(descriptor, process)
+        except OSError as error:
+            raise not_writable(directory, error) from error
+
+    def close(self) -> None:
+        """Release all locks."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def __enter__(self) -> DirectoryLocks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def lock_holder(directory: str) -> Process | None:
+    """The living process that holds the directory's lock, None if nobody does. Raises BookieError if a process holds it that
+    can't be seen from here (another pid namespace)."""
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        # There never was a lock, or the disk fails.
+        return None
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        while not _try_lock(descriptor, fcntl.LOCK_SH):
+            holder = _read_holder(descriptor)
+            if holder is not None and holder.alive:
+                return holder
+            if time.monotonic() > deadline:
+                raise BookieError(
+                    f"directory {directory} is locked by a process that can't be seen from here; stop it there"
+                )
+            time.sleep(0.05)
+        return None
+    except OSError:
+        # The disk fails.
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def read_cookie(directory: str) -> Cookie | None:
+    """The cookie that lies in the directory, None if there is none. Raises InvalidCookieError if it is damaged, and OSError."""
+    path = Path(directory, COOKIE)
+    try:
+        return decode_cookie(path.read_bytes(), f"in {directory}")
+    except FileNotFoundError:
+        return None
+    except MetadataStoreError as error:
+        raise InvalidCookieError(
+            f"{path} is damaged ({error}); restore it from the copy in another directory"
+        ) from error
+
+
+def write_cookie(directory: str, cookie: Cookie) -> None:
+    """Write the cookie into the directory. It is durable when this returns. Raises DirectoryUnusableError."""
+    path = os.path.join(directory, COOKIE)
+    try:
+        with open_private(path + ".tmp") as file:
+            file.write(encode_cookie(cookie))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(path + ".tmp", path)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise not_writable(directory, error) from error
+
+
+def holds_data(directory: str) -> bool:
+    """Does anything lie there besides what a bookie makes before it has data? Raises OSError."""
+    return any(name not in _BEGUN for name in _own_files(directory))
+
+
+def is_hollow(directory: str) -> bool:
+    """Does the directory have no trace of a storage that was opened there once? Raises OSError."""
+    return not _own_files(directory)
+
+
+def has_cookie(directory: str) -> bool:
+    """Is there a cookie, whatever it says? Where a bookie was started once there is one."""
+    return os.path.exists(os.path.join(directory, COOKIE))
+
+
+def _own_files(directory: str) -> list[str]:
+    """What a storage has made in a directory. A file that a crash left half-made, or a folder without logs, is nothing."""
+    return [
+        name
+        for name in os.listdir(directory)
+        if name not in NOT_DATA
+        and not name.endswith(TEMPORARY_SUFFIX)
+        and not (name == LOGS and not os.listdir(os.path.join(directory, name)))
+    ]
+
+
+def make_directory(directory: str) -> None:
+    """Make the directory if it is not there, and close it to other users. Raises DirectoryUnusableError."""
+    try:
+        make_private_directory(directory)
+    except OSError as error:
+        raise not_writable(directory, error) from error
+
+
+def not_writable(directory: str, error: OSError) -> DirectoryUnusableError:
+    """The error for a directory that can't be written."""
+    return DirectoryUnusableError(
+        f"directory {directory} is not writable ({error.strerror}); make it writable for this user, or choose another"
+    )
+
+
+def _try_lock(descriptor: int, mode: int) -> bool:
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _note_holder(descriptor: int, process: Process | None) -> None:
+    """Write who holds the lock. A full disk has no room for it, and keeps the note of the last holder: the lock itself holds all
+    the same, and a bookie must be able to start on a full disk."""
+    note = msgspec.json.encode(process)
+    try:
+        # The old note is written over and not given back first, because its block may be the last one.
+        os.pwrite(descriptor, note, 0)
+        os.ftruncate(descriptor, len(note))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+
+
+def _read_holder(descriptor: int) -> Process | None:
+    try:
+        return _HOLDER.decode(os.pread(descriptor, 4096, 0))
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,116 @@
+"""Who a bookie is when it boots: its cookies read, judged and stamped.
+
+Law: ``protocol.bookie.cookie`` decides. A directory that can't be read does not keep the bookie down if the cookie names it and
+other directories are left; what was in it is unknown then. A directory that lost its cookie, or everything but its cookie, is
+marked before anything else is written to it, so that the lossy boot is not forgotten if it is cut short. Cookies are stamped
+only after phase one, and in the metadata store last: if it knows the cookie, every directory had a control log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from bookspark.errors import BookieError, InvalidCookieError
+from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, check_cookies
+from bookspark.servers.daemon.directories import COOKIE, holds_data, is_hollow, read_cookie, write_cookie
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.bookie.disk.file_system import RealFileSystem, uncached
+from bookspark.store.bookie.disk.unclean_marker import NAME, Lost, UncleanMarker
+from bookspark.store.bookie.holdings.kept_files import KeptFile
+from bookspark.store.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+
+class Identity:
+    """The cookies of a bookie, read and checked when this is made.
+
+    ``unusable``: directories that can't be locked, and why. Raises InvalidCookieError if the cookies do not fit together, the
+    error of a directory that is unusable and not in the cookie, and MetadataStoreError.
+    """
+
+    def __init__(self, config: BookieConfig, store: MetadataStore, unusable: Mapping[str, BookieError]) -> None:
+        self._store = store
+        in_directories: dict[str, Cookie | None] = {}
+        self.unreadable = dict(unusable)
+        """The directories that can't be read, and why."""
+        for directory in config.directories:
+            if directory not in self.unreadable:
+                try:
+                    in_directories[directory] = read_cookie(directory)
+                except OSError as error:
+                    self.unreadable[directory] = BookieError(f"directory {directory} can't be read: {error.strerror}")
+        ids = {cookie.bookie_id for cookie in in_directories.values() if cookie is not None}
+        recorded = {bookie_id: store.read_cookie(bookie_id) for bookie_id in {*ids, config.bookie_id} - {""}}
+        copies = CookieCopies(
+            in_directories=in_directories,
+            in_metadata={bookie_id: record.value if record else None for bookie_id, record in recorded.items()},
+            with_data=[d for d, cookie in in_directories.items() if holds_data(d) and (cookie or not _is_marked(d))],
+        )
+        fresh = Cookie(f"bookie-{secrets.token_hex(4)}", config.directories, store.instance_id, secrets.token_hex(8))
+        permitted = CookiePermissions(config.bookie_id, config.stamp_missing_cookies, config.add_empty_directories)
+        self._stamps = check_cookies(copies, fresh, config.zookeeper, permitted)
+        found = recorded.get(self.cookie.bookie_id)
+        self._version = None if found is None else found.version
+        for directory, why in self.unreadable.items():
+            if found is None or directory not in found.value.directories:
+                raise why
+            log.error("%s; the bookie goes on without it, and what was in it is unknown", why)
+        named = found.value.directories if found is not None else ()
+        self._hollow = tuple(
+            directory
+            for directory, cookie in in_directories.items()
+            if cookie is not None and directory in named and is_hollow(directory)
+        )
+        mark_lost(self.lost)
+
+    @property
+    def cookie(self) -> Cookie:
+        """Who the bookie is: found, or made up at the first boot."""
+        return self._stamps.cookie
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Directories that were emptied: of all files, their cookie too, or of all but their cookie."""
+        return (*self._stamps.lost, *self._hollow)
+
+    def stamp(self) -> None:
+        """Write the cookie wherever it is missing. Raises DirectoryUnusableError, MetadataStoreError."""
+        for directory in self._stamps.directories:
+            write_cookie(directory, self.cookie)
+        if self._stamps.metadata:
+            self._store.write_cookie(self.cookie, self._version)
+
+    def kept_cookies(self, directories: Iterable[str]) -> list[KeptFile]:
+        """The cookies in these directories, for those who look after them while the bookie serves."""
+        return [
+            KeptFile(
+                os.path.join(directory, COOKIE),
+                partial(_is_good, directory, self.cookie),
+                partial(write_cookie, directory, self.cookie),
+            )
+            for directory in directories
+        ]
+
+
+def _is_good(directory: str, cookie: Cookie) -> bool:
+    """Does this cookie lie on the disk? (An empty place is not judged: the disk may not be mounted any more.)"""
+    uncached(RealFileSystem(), os.path.join(directory, COOKIE))
+    try:
+        return is_hollow(directory) or read_cookie(directory) == cookie
+    except InvalidCookieError:
+        return False
+
+
+def mark_lost(directories: Iterable[str]) -> None:
+    """Note durably that what was in these directories is gone, so that the next boot is lossy. A crash leaves it noted or not,
+    and nothing that counts as data. Raises OSError."""
+    for directory in directories:
+        UncleanMarker(RealFileSystem(), directory).note_loss(Lost.FENCES)
+
+
+def _is_marked(directory: str) -> bool:
+    return os.path.exists(os.path.join(directory, NAME))

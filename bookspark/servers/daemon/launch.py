@@ -1,0 +1,303 @@
+"""Starting a bookie process, adopting one that runs, stopping it, and ending one that hangs.
+
+Law: a bookie is looked after through its lease, whoever started it. ``adopt_or_start`` claims the bookie that runs in the
+directories; if none runs, it starts one and claims that. It never starts a second one: it looks at the directory locks first, and
+the new process takes them itself. A process is ended by force only after its pid and start time were compared with the lock.
+
+A bookie is a child process in its own session, so that it outlives its starter. Its *home* is the first of its directories that
+can be written, so a disk that is gone keeps no bookie down. The options lie there in ``bookie.json``, the log in ``bookie.log``,
+and the log of the start before in ``bookie.log.1``. The newest log is that of the last start; errors quote its last line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from bookspark.errors import BookieError, InvalidCookieError
+from bookspark.servers.daemon.directories import (
+    LOG,
+    OPTIONS,
+    PREVIOUS_LOG,
+    DirectoryUnusableError,
+    lock_holder,
+    make_directory,
+    not_writable,
+    read_cookie,
+)
+from bookspark.servers.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
+from bookspark.servers.daemon.lease_server import Status
+from bookspark.servers.daemon.processes import Process, signal_process, wait_for_end
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.support.private_files import open_private
+
+DAEMON = "bookspark.servers.daemon"
+_FILES = ("tls_certificate", "tls_key", "tls_client_ca", "tls_ca", "shared_secret_file", "record_decisions")
+"""Options that name a file or folder."""
+"""The module that a bookie's process runs."""
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+_RETRY_SECONDS = 0.02
+_UNANSWERED_SECONDS = 10.0
+"""A bookie that holds its locks counts as hung if nobody answers at its lease socket for this time."""
+_LAST_WORDS = "bookspark bookie: "
+_UNKNOWN = "ended without saying why (killed?)"
+
+log = logging.getLogger(__name__)
+
+
+class Bookie:
+    """A bookie process whose lease is held here."""
+
+    def __init__(
+        self, config: BookieConfig, process: Process, lease: LeaseConnection, child: subprocess.Popen[bytes] | None
+    ) -> None:
+        self.config = config
+        self.process = process
+        self.lease = lease
+        self._child = child
+
+    @property
+    def started(self) -> bool:
+        """Was it started here? Otherwise it was adopted."""
+        return self._child is not None
+
+    @property
+    def status(self) -> Status:
+        """What was last heard from it."""
+        assert self.lease.status is not None, "a granted claim brings a status"
+        return self.lease.status
+
+    @property
+    def alive(self) -> bool:
+        """Does the process run? (A child of ours that has ended is reaped.)"""
+        if self._child is not None:
+            return self._child.poll() is None
+        return self.process.alive
+
+    def wait_serving(self, timeout: float = START_SECONDS) -> Status:
+        """Wait until the bookie serves; returns its status. Raises BookieError, with the last line of its log, if it ends, or if
+        it does not serve after ``timeout`` seconds."""
+        try:
+            return self.lease.wait_serving(timeout)
+        except LeaseLostError as error:
+            self.lease.close()
+            if not self.wait_ended(STOP_SECONDS):
+                raise BookieError(
+                    f"the bookie in {self.config.directories[0]} hangs while it stops; see its log"
+                ) from error
+            raise BookieError(last_words(self.config.directories)) from error
+
+    def stop(self, timeout: float = STOP_SECONDS) -> bool:
+        """Stop the bookie cleanly; False if it had to be ended by force. That is done after ``timeout`` seconds, and at once if
+        it does not answer."""
+        deadline = time.monotonic() + timeout
+        try:
+            self.lease.ask_stop(min(timeout, _UNANSWERED_SECONDS))
+        except LeaseLostError:
+            # The process has ended, or hangs.
+            deadline = time.monotonic() + 1.0
+        clean = self.wait_ended(deadline - time.monotonic())
+        if not clean:
+            log.warning(
+                "the bookie in %s did not stop; ending process %d", self.config.directories[0], self.process.pid
+            )
+            self.kill()
+        self.lease.close()
+        return clean
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it still runs."""
+        signal_process(self.process, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, and wait until the process is gone."""
+        signal_process(self.process, signal.SIGKILL)
+        self.wait_ended(STOP_SECONDS)
+        self.lease.close()
+
+    def wait_ended(self, timeout: float) -> bool:
+        """Wait until the process has ended; False if it has not after ``timeout`` seconds."""
+        ended = wait_for_end(self.process, timeout)
+        if ended and self._child is not None:
+            self._child.wait()
+        return ended
+
+
+def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SECONDS, instance_id: str = "") -> Bookie:
+    """Look after the bookie of ``config.directories``: the running one, or a new one.
+
+    A running one keeps the options that it runs with; but a bookie of another ZooKeeper is stopped first. The call waits for a
+    bookie that is stopping, and ends one that hangs. A new bookie may still be booting when this returns
+    (``Bookie.wait_serving``).
+
+    ``holder``: who looks after it, for people. ``timeout``: in seconds. ``instance_id``: the identity of the cluster at
+    ``config.zookeeper``; "": it is that of the directories. Raises LeaseRefusedError if another holder looks after it,
+    BookieError if it serves another cluster or, with the last line of its log, if it does not start, and
+    DirectoryUnusableError if no directory can be written.
+    """
+    deadline = time.monotonic() + timeout
+    directory = config.directories[0]
+    while (process := _running(config)) is not None:
+        try:
+            bookie = _claim(config, process, holder, min(deadline, time.monotonic() + _UNANSWERED_SECONDS), None)
+            if bookie.status.zookeeper == config.zookeeper:
+                return bookie
+            if instance_id and _is_foreign(config.directories, instance_id):
+                bookie.lease.close()
+                raise BookieError(
+                    f"the bookie in {directory} (process {process.pid}) serves another cluster, at {bookie.status.zookeeper}, "
+                    f"and goes on; name that ZooKeeper instead of {config.zookeeper}, or choose other directories"
+                )
+            log.info("the bookie in %s knows another ZooKeeper; starting it anew", directory)
+            bookie.stop(deadline - time.monotonic())
+        except LeaseRefusedError as refusal:
+            if refusal.holder:
+                raise
+            if not wait_for_end(process, deadline - time.monotonic()):
+                raise BookieError(
+                    f"the bookie in {directory} (process {process.pid}) does not finish stopping"
+                ) from refusal
+        except LeaseLostError:
+            log.warning("the bookie in %s does not answer; ending process %d", directory, process.pid)
+            signal_process(process, signal.SIGKILL)
+            wait_for_end(process, deadline - time.monotonic())
+        if time.monotonic() > deadline:
+            raise BookieError(f"directory {directory} stays locked by process {process.pid}; stop that process")
+    return _start(config, holder, deadline)
+
+
+def _is_foreign(directories: Sequence[str], instance_id: str) -> bool:
+    """Does a cookie of another cluster lie in one of the directories?"""
+    for directory in directories:
+        # What can't be read says nothing.
+        with suppress(OSError, InvalidCookieError):
+            cookie = read_cookie(directory)
+            if cookie is not None and cookie.instance_id != instance_id:
+                return True
+    return False
+
+
+def _running(config: BookieConfig) -> Process | None:
+    """The process that holds the lock of one of the directories, None if there is none."""
+    holders = (lock_holder(directory) for directory in config.directories if os.path.isdir(directory))
+    return next((holder for holder in holders if holder is not None), None)
+
+
+def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
+    """Start a bookie and claim its lease. A bookie that ends cleanly before the claim, or while it is made, is started again: its
+    lease time was over, because this process got too little processor time."""
+    while True:
+        child = _spawn(config)
+        process = Process.of(child.pid)
+        if process is None:
+            child.wait()
+            raise BookieError(last_words(config.directories))
+        try:
+            return _claim(config, process, holder, deadline, child)
+        except (LeaseLostError, LeaseRefusedError) as error:
+            if isinstance(error, LeaseRefusedError):
+                if error.holder:
+                    raise
+                wait_for_end(process, deadline - time.monotonic())
+            slow = child.poll() is None
+            signal_process(process, signal.SIGKILL)
+            if child.wait() != 0 or time.monotonic() > deadline:
+                how = "did not answer in time, and was killed" if slow else _UNKNOWN
+                raise BookieError(last_words(config.directories, how)) from error
+            log.warning("starting the bookie in %s again: %s", config.directories[0], last_words(config.directories))
+
+
+def _spawn(config: BookieConfig) -> subprocess.Popen[bytes]:
+    options, output = _settle_home(config)
+    with output:
+        return subprocess.Popen(
+            [sys.executable, "-m", DAEMON, str(options)],
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _settle_home(config: BookieConfig) -> tuple[Path, BinaryIO]:
+    """Write the options and begin a log in the first directory that takes both; returns the path of the options, and the open
+    log."""
+    problems: list[DirectoryUnusableError] = []
+    # The bookie has another working directory.
+    named = {name: os.path.abspath(path) for name in _FILES if (path := getattr(config, name))}
+    config = msgspec.structs.replace(config, **named)
+    for directory in config.directories:
+        options, output = Path(directory, OPTIONS), Path(directory, LOG)
+        try:
+            make_directory(directory)
+            with open_private(options) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(config)))
+            if output.exists():
+                output.replace(Path(directory, PREVIOUS_LOG))
+            return options, open_private(output)
+        except OSError as error:
+            problems.append(not_writable(directory, error))
+        except DirectoryUnusableError as error:
+            problems.append(error)
+    raise problems[0]
+
+
+def _claim(
+    config: BookieConfig, process: Process, holder: str, deadline: float, child: subprocess.Popen[bytes] | None
+) -> Bookie:
+    """Claim the lease of ``process``, which may not be listening yet."""
+    directory = config.directories[0]
+    while True:
+        try:
+            lease = LeaseConnection(config.directories, max(deadline - time.monotonic(), 0.1))
+            try:
+                status = lease.claim(holder, max(deadline - time.monotonic(), 0.1))
+                if status.pid == process.pid:
+                    return Bookie(config, process, lease, child)
+                # Another process came first, and ours will find the locks taken: leave that one to whoever started it.
+                raise LeaseRefusedError(
+                    f"another process ({status.pid}) took over the bookie in {directory}", str(status.pid)
+                )
+            except BaseException:
+                lease.close()
+                raise
+        except LeaseLostError:
+            ended = not process.alive if child is None else child.poll() is not None
+            if ended or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
+def last_words(directories: Sequence[str], how: str = _UNKNOWN) -> str:
+    """The error line at the end of the log of the bookie's last start. Without one: a sentence that says how the bookie ended,
+    with the last line of the log."""
+    try:
+        newest = max((Path(directory, LOG) for directory in directories), key=_written_at)
+        lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in reversed(lines):
+        if line.startswith(_LAST_WORDS):
+            return line.removeprefix(_LAST_WORDS)
+    said = f"; it last said: {lines[-1]}" if lines else ""
+    return f"the bookie in {directories[0]} {how}{said}"
+
+
+def _written_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

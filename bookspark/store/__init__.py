@@ -1,0 +1,13 @@
+"""Ledger storage on the protocol's decisions: bytes, disks, connections and records (docs/architecture.md).
+
+====================  ==============================================================================================
+``wire``              frames between clients and bookies: headers, entry batches, digests
+``metadata``          ledgers, cookies and registrations in ZooKeeper, or in memory
+``bookie``            a bookie's disk and its server
+``client``            ``BookKeeper``, its handles, connections and placement
+``autorecovery``      the auditor, the replication workers and the healing of a bookie
+``decisions``         the record of the machines' events and actions
+``settings``          settings files and environment variables
+``changes_config``    the options of a change of the cluster
+====================  ==============================================================================================
+"""

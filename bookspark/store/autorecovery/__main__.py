@@ -1,0 +1,53 @@
+"""``python -m bookspark.store.autorecovery``: an autorecovery process whose parent is a program.
+
+Law: the first line of its standard input is a JSON object, ``{"zookeeper": …, "client": {…}, "autorecovery": {…}}``. It prints
+one line with its name once it works. It ends with status 0 when its standard input ends, so it does not outlive its parent. If
+it can't start or go on, it prints the reason as its last line on stderr and ends with status 2, "could not run".
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import msgspec
+
+from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
+from bookspark.store.autorecovery.process import Autorecovery
+from bookspark.store.client import BookKeeper
+
+
+class _Options(msgspec.Struct, forbid_unknown_fields=True):
+    zookeeper: str
+    client: dict[str, Any] = {}
+    autorecovery: dict[str, Any] = {}
+
+
+def main() -> int:
+    """Work until standard input ends; returns the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        options = _options(sys.stdin.readline())
+        bookkeeper = BookKeeper(options.zookeeper, **options.client)
+        with Autorecovery(bookkeeper, autorecovery_config(**options.autorecovery)) as running:
+            print(running.name, flush=True)
+            sys.stdin.read()
+    except BookKeeperError as error:
+        print(f"bookspark autorecovery: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return 2
+    return 0
+
+
+def _options(line: str) -> _Options:
+    try:
+        return msgspec.json.decode(line, type=_Options)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(
+            f"the first line of standard input is not a JSON object of options: {error}"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

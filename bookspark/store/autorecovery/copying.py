@@ -1,0 +1,222 @@
+"""The driver that copies entries, its bandwidth limit and its progress. Replication workers and healing bookies share it.
+
+Law: each copy is counted once, and waits for its bandwidth before it is sent. All ledgers of a process share one bound of bytes
+under way, so that a few large ledgers and many small ones both fill it. The deadline holds for each step of a repair and not for
+the whole repair, because a ledger may be of any size.
+
+Entries of a closed ledger are *lent*, if no bandwidth is set: they stay where they are, and each of their targets is asked to
+fetch them (``fetching``), so that this process neither gets nor sends them. What a target can't fetch is read and added instead,
+and so is the rest of that ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bookspark.errors import LedgerRecoveryError
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.protocol.repair.entry_copying import Room
+from bookspark.protocol.repair.run_lengths import RUN_BYTES
+from bookspark.store.client import BookKeeper
+from bookspark.store.client.network.connections import Answer
+from bookspark.store.client.network.ledger_requests import BookieAction
+from bookspark.store.client.runtime.machine_driver import MachineDriver
+from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer
+from bookspark.store.wire.messages import FetchFrom
+
+log = logging.getLogger(__name__)
+
+STEP_SECONDS_MAX = 120.0
+"""A repair that copied nothing for this long is given up. It is tried again later."""
+RUN_ENTRIES_MAX = 10_000
+"""Entries that one read asks for. One answer holds about a megabyte of them."""
+
+
+BOOKIES_KNOWN_SECONDS = 1.0
+"""The bookies are listed this often, and not for each ledger. A bookie that went since is found by its silence."""
+
+
+UNDER_WAY_BYTES_MAX = 12 << 20
+"""Bytes that all ledgers of one process have under way together, beside one run of each. All of it may wait for one bookie, and
+is well within what a client queues for one (``bookie_bytes_queued_max``)."""
+
+
+class RepairInterruptedError(LedgerRecoveryError):
+    """The process that makes the repair is stopping."""
+
+
+@dataclass
+class CopyProgress:
+    """Entries and bytes that were copied since the process began. Thread-safe."""
+
+    entries_copied: int = 0
+    bytes_copied: int = 0
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def add(self, entries: int, byte_count: int) -> None:
+        with self._lock:
+            self.entries_copied += entries
+            self.bytes_copied += byte_count
+
+
+class Bandwidth:
+    """A limit in bytes a second for all that ``take`` from it together. 0: no limit."""
+
+    def __init__(self, bytes_per_second: int, stopping: threading.Event) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Is there a limit?"""
+        return self._bytes_per_second > 0
+
+    def take(self, byte_count: int) -> None:
+        """Wait until ``byte_count`` bytes may be sent. Raises RepairInterruptedError when ``stopping`` is set."""
+        if self._bytes_per_second:
+            with self._lock:
+                begins = max(self._free_at, time.monotonic())
+                self._free_at = begins + byte_count / self._bytes_per_second
+            self._stopping.wait(begins - time.monotonic())
+        if self._stopping.is_set():
+            raise RepairInterruptedError(
+                "this repair is given up because its process is stopping; another worker will go on with it"
+            )
+
+
+@dataclass(frozen=True)
+class _Share(Room):
+    """One ledger's room of what several ledgers have together."""
+
+    taken: dict[int, int] = field(default_factory=dict, compare=False)
+    """By ledger, the bytes under way at its last question, with the run that it asked for."""
+    ledger_id: int = 0
+
+    def fits(self, held: int, size: int) -> bool:
+        # First noted, then looked at, so that two that ask at once don't both get the last room.
+        self.taken[self.ledger_id] = held + size
+        # A list of its own, because other threads change the dict.
+        if not held or sum(list(self.taken.values())) <= self.bytes_max:
+            return True
+        self.taken[self.ledger_id] = held
+        return False
+
+
+class Copying:
+    """What all copies of one process share: bandwidth, progress, and the room for what is under way. Thread-safe."""
+
+    def __init__(self, bytes_per_second: int, stopping: threading.Event) -> None:
+        self.bandwidth = Bandwidth(bytes_per_second, stopping)
+        self.progress = CopyProgress()
+        self._taken: dict[int, int] = {}
+
+    @contextmanager
+    def room(self, ledger_id: int) -> Iterator[Room]:
+        """The room for one ledger's copies, which is given back at the end."""
+        try:
+            yield _Share(UNDER_WAY_BYTES_MAX, self._taken, ledger_id)
+        finally:
+            self._taken.pop(ledger_id, None)
+
+
+class _Lent(NamedTuple):
+    """The content of entries that stays where it is, until their target fetches it."""
+
+    bookie_id: str
+
+
+class RepairDriver(MachineDriver):
+    """Drives a machine that copies entries of one ledger, in the caller's thread."""
+
+    def __init__(
+        self, bookkeeper: BookKeeper, metadata: LedgerMetadata, copying: Copying, *, lends: bool = False
+    ) -> None:
+        """``lends``: the targets fetch entries themselves where they can."""
+        super().__init__(bookkeeper.context, metadata, None, STEP_SECONDS_MAX)
+        self._bandwidth = copying.bandwidth
+        self._progress = copying.progress
+        self._lends = lends and metadata.closed and not copying.bandwidth.is_limited
+        """Are entries to be left where they are, for their target to fetch?"""
+        self._read_bytes: int | None = None
+        """How much one answer to a read brings here at most, about, where runs may be longer than what is to pass here."""
+
+    @property
+    def lends(self) -> bool:
+        """Are entries left where they are, for their targets to fetch?"""
+        return self._lends
+
+    def resume(self) -> None:
+        """Start the deadline of the present step anew, because the last wait was not the bookies' fault."""
+        self._mailbox.allow(STEP_SECONDS_MAX)
+
+    def _ask_store(self, action: StoreAction) -> StoreAnswer:
+        return self._context.answer_from_store(self._metadata, action, BOOKIES_KNOWN_SECONDS)
+
+    def _send(self, action: BookieAction) -> None:
+        match action:
+            case act.SendRead(bookie, first, last, False, False) if self._lends and first < last:
+                self._mailbox.put(act.ReadAnswered(bookie, first, last, Positive(), _Lent(bookie)))
+            case act.SendAdd(bookies, first, entries=_Lent()):
+                for bookie in bookies:
+                    self._fetch(bookie, action, first)
+            case act.SendRead() if self._read_bytes is not None:
+                self._requests.read(action, self._mailbox.put, self._read_bytes)
+            case _:
+                super()._send(action)
+
+    def _fetch(self, target: str, action: act.SendAdd, first: int, fetched_bytes: int = 0) -> None:
+        """Have ``target`` fetch what it was lent, from entry ``first`` on. ``fetched_bytes`` came before that."""
+
+        def answered(answer: Answer) -> None:
+            header = answer.header
+            if (
+                not isinstance(answer.response, Positive)
+                or header is None
+                or not first <= header.last_entry_id <= action.last
+            ):
+                self._mailbox.put(self._not_fetched(target, action, first, answer))
+                return
+            byte_count = fetched_bytes + header.value
+            if header.last_entry_id < action.last:
+                self.resume()
+                self._fetch(target, action, header.last_entry_id + 1, byte_count)
+                return
+            self._progress.add(action.last - action.first + 1, byte_count)
+            self._mailbox.put(act.AddAnswered(target, action.first, action.last, Positive()))
+
+        source = FetchFrom(action.entries.bookie_id, self._metadata.digest_type.value)
+        self._requests.fetch(target, action, source, first, answered)
+
+    def _not_fetched(self, target: str, action: act.SendAdd, first: int, answer: Answer) -> act.AddAnswered:
+        """From here on entries are read and added, which shows who is at fault. A run that is refused in this way is halved, and
+        read again."""
+        self._lends = False
+        # Runs may be long, because they did not come here. From now on they do.
+        self._read_bytes = RUN_BYTES
+        said = bytes(answer.body).decode(errors="replace")
+        why = f"{target} could not fetch entry {first}: {said or answer.response}"
+        log.info("ledger %d: %s; it is read and added instead", self._metadata.ledger_id, why)
+        return act.AddAnswered(target, action.first, action.last, Unknown(UnknownReason.IO_ERROR, why))
+
+    def _before(self, action: BookieAction) -> None:
+        byte_count = 0
+        if isinstance(action, act.SendAdd) and isinstance(action.entries, _Lent):
+            self.resume()
+        elif isinstance(action, act.SendAdd):
+            byte_count = sum(len(batch.frame) for batch in action.entries) * len(action.bookies)
+            self._progress.add(sum(batch.count for batch in action.entries) * len(action.bookies), byte_count)
+        self._bandwidth.take(byte_count)
+        if byte_count:
+            self.resume()

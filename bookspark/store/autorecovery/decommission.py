@@ -1,0 +1,173 @@
+"""Taking a bookie out of a cluster for good: other bookies take over its copies, then its cookie is removed.
+
+Law: the bookie must be stopped first, so that it gets no new entries. The call is refused if that bookie alone has entries of a
+closed fragment. The cookie is removed last, when no ledger names the bookie any more; without it the bookie can't start again.
+Replication workers do the copying; an error names what they could not do, and why. Once nothing is left but entries that every
+other bookie was asked for, and that none gives, the call ends and names them by range: perhaps the bookie itself still has them,
+so it stays named for these, and its cookie stays. It stays too while a
+ledger's record can't be decoded, because that ledger may name the bookie. The call may be broken off and made again at any time.
+
+Source: ``BookieDecommission`` of BookKeeper.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from bookspark.errors import BookieError, EntriesNotCopiedError, InvalidCookieError, MetadataVersionError
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.replication_plan import repairs, unreadable
+from bookspark.protocol.repair.underreplication_task import Mark, Reason, Task
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.records.names import BookieId
+from bookspark.support.arguments import WaitSeconds, checked
+
+_POLL_SECONDS = 1.0
+_NAMED_MAX = 5
+"""An error names at most this many ledgers."""
+
+
+class DecommissionProgress(NamedTuple):
+    """How far a decommission is."""
+
+    ledgers: int
+    """Number of ledgers that named the bookie at the beginning."""
+    ledgers_left: int
+    """Number of ledgers that still name it."""
+    problem: str = ""
+    """Why one of the remaining ledgers could not be repaired yet; empty if none has failed."""
+
+
+@checked
+def decommission(
+    bookkeeper: BookKeeper,
+    bookie_id: BookieId,
+    *,
+    timeout_seconds: WaitSeconds,
+    progress: Callable[[DecommissionProgress], None] = lambda _: None,
+) -> None:
+    """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second.
+
+    Raises InvalidCookieError if there is no such bookie. Raises BookieError if the bookie runs, if entries would be lost, or if
+    the copying took longer than ``timeout_seconds``; in the last case call this again to go on. Raises EntriesNotCopiedError if
+    no other bookie gives some entries, once everything else is copied, and BookieError if a ledger's record can't be decoded."""
+    store = bookkeeper.metadata
+    registered = store.bookies()
+    if bookie_id in registered:
+        raise BookieError(f"{bookie_id} is registered, at {registered[bookie_id].address}; stop it first")
+    if store.read_cookie(bookie_id) is None:
+        raise InvalidCookieError(f"there is no bookie {bookie_id}; `bookspark cookie list` shows those that there are")
+    unreadable: dict[int, str] = {}
+    named = naming(bookkeeper, bookie_id, store.list_ledgers(), unreadable)
+    _refuse_if_alone(bookie_id, named, registered.keys())
+    deadline, total = time.monotonic() + timeout_seconds, len(named)
+    tasks = store.underreplication
+    before = {task.ledger_id: _attempt(task) for one in named if (task := tasks.task(one.ledger_id))}
+    while True:
+        tasks.mark(Mark(one.ledger_id, {bookie_id: Reason.LOST}, f"{bookie_id} is decommissioned") for one in named)
+        while named:
+            found = [tasks.task(one.ledger_id) for one in named]
+            problem = next((f"ledger {task.ledger_id}: {task.error}" for task in found if task and task.error), "")
+            now = DecommissionProgress(total, len(named), problem)
+            progress(now)
+            tried = [
+                task
+                for task in found
+                if task and _attempt(task) not in ((0, task.marked_at_ms), before.get(task.ledger_id))
+            ]
+            if len(tried) == len(named) and all(map(partial(_nothing_else, bookie_id), tried, named)):
+                raise _not_given(bookie_id, total, tried)
+            if time.monotonic() > deadline:
+                raise BookieError(_not_in_time(bookie_id, now))
+            threading.Event().wait(_POLL_SECONDS)
+            named = naming(bookkeeper, bookie_id, [one.ledger_id for one in named], unreadable)
+        # A client may have chosen the bookie while it was stopping.
+        unreadable = {}
+        named = naming(bookkeeper, bookie_id, store.list_ledgers(), unreadable)
+        if not named:
+            break
+    refuse_unreadable(bookie_id, unreadable)
+    progress(DecommissionProgress(total, 0))
+    _remove_cookie(bookkeeper, bookie_id)
+
+
+def _attempt(task: Task) -> tuple[int, int]:
+    """Tells the attempts at a ledger's tasks apart."""
+    return task.attempts, task.marked_at_ms
+
+
+def _nothing_else(bookie_id: str, task: Task, metadata: LedgerMetadata) -> bool:
+    """Is the bookie named only for entries of which every other bookie was asked, and that none gives?"""
+    given_up = [(one.first, one.last) for one in task.missed if one.lost or one.unreached == (bookie_id,)]
+    if len(given_up) < len(task.missed):
+        return False
+    return all(
+        last is not None and any(low <= last and fragment.first_entry_id <= high for low, high in given_up)
+        for fragment, last in metadata.fragment_ranges()
+        if bookie_id in fragment.ensemble
+    )
+
+
+def _not_given(bookie_id: str, total: int, tasks: Sequence[Task]) -> EntriesNotCopiedError:
+    entries = [(task.ledger_id, one) for task in tasks for one in task.missed]
+    told = "; ".join(f"ledger {ledger_id}: {one}" for ledger_id, one in entries)
+    return EntriesNotCopiedError(
+        f"{len(tasks)} of {total} ledgers still name {bookie_id}, for entries that no other bookie gives: {told}. Everything "
+        f"else is copied. If {bookie_id} still has them, start it again: autorecovery copies them, then call this again. "
+        "Otherwise they are lost: delete these ledgers, or leave the bookie named",
+        entries,
+    )
+
+
+def naming(
+    bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int], unreadable: dict[int, str]
+) -> list[LedgerMetadata]:
+    """Metadata of those of the ledgers that name the bookie now, in any fragment. A ledger whose record can't be decoded is put
+    into ``unreadable``, with the reason."""
+    every = bookkeeper.metadata.read_ledgers(ledger_ids, unreadable)
+    return [one for one, _ in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]
+
+
+def refuse_unreadable(bookie_id: str, unreadable: Mapping[int, str]) -> None:
+    """Raise BookieError if there are ledgers of which nobody knows whether they name the bookie."""
+    if unreadable:
+        ledger_id, why = next(iter(unreadable.items()))
+        more = f", and so are {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+        raise BookieError(
+            f"{bookie_id} keeps its cookie: ledger {ledger_id} may name it, and its record is unreadable ({why}){more}; "
+            "delete such a ledger, restore its record, or upgrade Bookspark, and call this again"
+        )
+
+
+def _refuse_if_alone(bookie_id: str, named: Iterable[LedgerMetadata], registered: Iterable[str]) -> None:
+    alive = set(registered)
+    alone = []
+    for metadata in named:
+        members = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
+        if any(next(unreadable(metadata, repair), None) for repair in repairs(metadata, members - alive)):
+            alone.append(str(metadata.ledger_id))
+    if alone:
+        more = f" and {len(alone) - _NAMED_MAX} more" if len(alone) > _NAMED_MAX else ""
+        raise BookieError(
+            f"ledgers {', '.join(alone[:_NAMED_MAX])}{more} have entries of which {bookie_id} and bookies that are down "
+            f"hold the only copies; start {bookie_id} or the other bookies, or delete these ledgers"
+        )
+
+
+def _not_in_time(bookie_id: str, now: DecommissionProgress) -> str:
+    why = f" ({now.problem})" if now.problem else "; is autorecovery running and enabled?"
+    return f"{now.ledgers_left} of {now.ledgers} ledgers still name {bookie_id}{why} Call this again to go on"
+
+
+def _remove_cookie(bookkeeper: BookKeeper, bookie_id: str) -> None:
+    cookie = bookkeeper.metadata.read_cookie(bookie_id)
+    if cookie is None:
+        return
+    try:
+        bookkeeper.metadata.delete_cookie(bookie_id, cookie.version)
+    except MetadataVersionError as error:
+        raise BookieError(f"{bookie_id} was started again meanwhile; stop it, and call this again") from error

@@ -1,0 +1,193 @@
+"""What autorecovery still has to do and how long that may take, for people.
+
+Law: nothing is decided here. The amount left is an estimate. It takes all entries of a ledger for equally large, does not count
+what a live bookie lacks, and uses the rate of the workers while they were at work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.replication_plan import repairs
+from bookspark.protocol.repair.underreplication_task import Missed, Reason, Task
+from bookspark.store.metadata.autorecovery.auditors import CheckReport
+from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.support.metrics.described import Figures
+
+
+class TaskStatus(msgspec.Struct, frozen=True):
+    """One ledger that lacks copies."""
+
+    ledger_id: int
+    bookies: dict[str, Reason]
+    detail: str
+    marked_seconds_ago: float
+    attempts: int
+    error: str
+    """Why the last attempt failed; empty if none has."""
+    next_attempt_seconds: float
+    """Seconds until the next attempt; 0: now."""
+    holder: str | None
+    """The worker that repairs it now; None if nobody does."""
+    missed: tuple[Missed, ...] = ()
+    """The entries that the last attempt could not copy."""
+
+
+class AutorecoveryStatus(msgspec.Struct, frozen=True):
+    """The state of autorecovery at one moment."""
+
+    auditor: str | None
+    """Name of the auditor; None if there is none."""
+    enabled: bool
+    """Workers begin repairs."""
+    checking: bool
+    """An exact check is under way."""
+    lost: tuple[str, ...] | None
+    """Bookies whose entries others take over; None: nobody knows, because there is no auditor."""
+    away: dict[str, float] | None
+    """Bookies that are gone, each with the seconds until it counts as lost; None: nobody knows."""
+    last_check: CheckReport | None
+    """The last exact check; None if there was none."""
+    workers: dict[str, Progress]
+    """What each worker has done, by its name."""
+    ledgers: int
+    """Number of ledgers that lack copies, as far as an auditor found them."""
+    being_repaired: int
+    """Number of these that a worker repairs now."""
+    failed: int
+    """Number of these whose last attempt failed."""
+    missed: dict[int, tuple[Missed, ...]]
+    """The entries that the last attempts could not copy, by ledger."""
+    unreadable: dict[int, str]
+    """Ledgers whose task or metadata can't be decoded, and why: they are not repaired."""
+    bytes_left: int
+    """Estimated bytes to copy."""
+    bytes_per_second: float | None
+    """Rate of all workers together while they were at work; None if nothing was copied yet."""
+    seconds_left: float | None
+    """Estimated seconds to go; None if that can't be told, as without an auditor."""
+
+
+def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
+    """The state of autorecovery now. Raises MetadataStoreError."""
+    tasks, auditors = store.underreplication, store.auditors
+    unreadable: dict[int, str] = {}
+    # A ZooKeeper that is slow makes each question wait: what needs no other's answer is asked beside the others.
+    with ThreadPoolExecutor(6, "status") as beside:
+        ask = beside.submit
+        progress, holders, enabled = ask(tasks.progress), ask(tasks.holders), ask(tasks.enabled)
+        noted, elected, checked = ask(auditors.state), ask(auditors.auditor), ask(auditors.last_check)
+        found = list(tasks.tasks(tasks.list_tasks(), unreadable))
+        by_id = {task.ledger_id: task for task in found}
+        bytes_left = sum(bytes_to_copy(one, by_id[one.ledger_id]) for one, _ in store.read_ledgers(by_id, unreadable))
+    workers, state, auditor = progress.result(), noted.result(), elected.result()
+    busy = [one for one in workers.values() if one.seconds > 0]
+    bytes_per_second = sum(one.bytes / one.seconds for one in busy) or None
+    ledgers_per_second = sum(one.ledgers / one.seconds for one in busy) or None
+    # What an auditor that is gone wrote last may not be so any more.
+    known = None if auditor is None else state
+    seconds_left = _longest(((bytes_left, bytes_per_second), (len(found), ledgers_per_second)))
+    return AutorecoveryStatus(
+        auditor=auditor,
+        enabled=enabled.result(),
+        checking=known is not None and known.checking,
+        lost=None if known is None else known.lost,
+        away=None if known is None else {bookie: _seconds_to(at_ms) for bookie, at_ms in known.waiting.items()},
+        last_check=checked.result(),
+        workers=workers,
+        ledgers=len(found),
+        being_repaired=len(holders.result().keys() & by_id.keys()),
+        failed=sum(bool(task.error) for task in found),
+        missed={task.ledger_id: task.missed for task in found if task.missed},
+        unreadable=unreadable,
+        bytes_left=bytes_left,
+        bytes_per_second=bytes_per_second,
+        seconds_left=None if auditor is None else seconds_left,
+    )
+
+
+def cluster_figures(store: MetadataStore) -> Figures:
+    """What ZooKeeper tells for metrics: counts, by a few requests, however many ledgers there are. Raises MetadataStoreError."""
+    tasks, auditors = store.underreplication, store.auditors
+    auditor, check = auditors.auditor(), auditors.last_check()
+    state = None if auditor is None else auditors.state()
+    registered = store.bookies()
+    read_only = sum(one.read_only for one in registered.values())
+    told: Figures = {
+        "autorecovery_enabled": float(tasks.enabled()),
+        "autorecovery_auditors": float(auditor is not None),
+        "autorecovery_underreplicated_ledgers": len(tasks.list_tasks()),
+        "autorecovery_repairs_under_way": len(tasks.holders()),
+        "autorecovery_lost_bookies": 0 if state is None else len(state.lost),
+        "autorecovery_away_bookies": 0 if state is None else len(state.waiting),
+        "autorecovery_check_finished_timestamp_seconds": 0.0 if check is None else check.finished_at_ms / 1000,
+        "autorecovery_check_marked_ledgers": 0 if check is None else check.marked,
+        "autorecovery_check_skipped_bookies": 0 if check is None else len(check.skipped),
+        "autorecovery_check_unreadable_ledgers": 0 if check is None else len(check.unreadable),
+        "cluster_bookies": {
+            ("writable",): len(registered) - read_only,
+            ("read_only",): read_only,
+            ("down",): len(set(store.list_cookies()) - registered.keys()),
+        },
+    }
+    return {f"bookspark_{name}": found for name, found in told.items()}
+
+
+def worker_figures(progress: Progress) -> Figures:
+    """What one worker tells for metrics."""
+    told: Figures = {
+        "repaired_ledgers_total": progress.ledgers,
+        "failed_repairs_total": progress.failed,
+        "copied_entries_total": progress.entries,
+        "copied_bytes_total": progress.bytes,
+        "busy_seconds_total": progress.seconds,
+    }
+    return {f"bookspark_autorecovery_{name}": found for name, found in told.items()}
+
+
+def task_statuses(store: MetadataStore, unreadable: dict[int, str]) -> list[TaskStatus]:
+    """Every task, ascending by ledger id. Of a task that can't be decoded, the reason is put into ``unreadable``. Raises
+    MetadataStoreError."""
+    tasks = store.underreplication
+    holders = tasks.holders()
+    return [
+        TaskStatus(
+            ledger_id=task.ledger_id,
+            bookies=dict(task.bookies),
+            detail=task.detail,
+            marked_seconds_ago=max(0.0, round(time.time() - task.marked_at_ms / 1000, 1)),
+            attempts=task.attempts,
+            error=task.error,
+            next_attempt_seconds=_seconds_to(task.not_before_ms),
+            holder=holders.get(task.ledger_id),
+            missed=task.missed,
+        )
+        for task in tasks.tasks(tasks.list_tasks(), unreadable)
+    ]
+
+
+def bytes_to_copy(metadata: LedgerMetadata, task: Task) -> int:
+    """Estimated bytes that other bookies have to take over. 0 for a ledger that is not closed: its length is not known."""
+    entries = metadata.last_entry_id + 1
+    if not metadata.closed or not entries:
+        return 0
+    replaced = {*task.of(Reason.LOST), *task.of(Reason.MISPLACED)}
+    ids = sum(len(repair.lost) * (repair.last - repair.first + 1) for repair in repairs(metadata, replaced))
+    return round(ids * metadata.write_quorum / metadata.ensemble_size * metadata.length / entries)
+
+
+def _seconds_to(at_ms: int) -> float:
+    return max(0.0, round(at_ms / 1000 - time.time(), 1))
+
+
+def _longest(works: Iterable[tuple[int, float | None]]) -> float | None:
+    """Seconds that the longest of the works takes; None if one of the rates is not known."""
+    seconds = [count / rate if rate else None for count, rate in works if count]
+    known = [one for one in seconds if one is not None]
+    return None if len(known) < len(seconds) else max(known, default=0.0)

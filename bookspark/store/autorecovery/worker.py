@@ -1,0 +1,235 @@
+"""The replication worker: takes tasks of the underreplication store and repairs their ledgers, several at a time.
+
+Law: an ephemeral lock holds a task while its ledger is repaired, so a worker that dies leaves the task to another. A task is
+deleted only at the version at which it was taken, so a ledger that was marked again meanwhile is repaired again. The locks save
+work and nothing relies on them: ``protocol.repair.ledger_replication`` is right with any number of workers. A ledger that waits
+for its writer holds no thread. A failed task keeps its reason and is tried again after a pause that doubles each time. While
+autorecovery is disabled no task is begun; repairs that were begun are finished.
+
+Source: ``ReplicationWorker`` of BookKeeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from bookspark.errors import BookKeeperError, EntriesNotCopiedError
+from bookspark.protocol.repair.underreplication_task import Missed
+from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.store.autorecovery.copying import Copying, RepairInterruptedError
+from bookspark.store.autorecovery.ledger_repair import LedgerRepair
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
+
+_PUBLISH_SECONDS = 1.0
+"""Progress is published at most this often: each time takes three requests."""
+_SLOT_SECONDS_MAX = 1.0
+"""Longest wait for a free slot before the loop looks at other things again."""
+
+log = logging.getLogger(__name__)
+
+
+class ReplicationWorker:
+    """One thread that picks tasks and ``ledgers_at_once`` threads that repair, from ``start`` until ``stop``."""
+
+    def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._bookkeeper = bookkeeper
+        self._config = config
+        self._store: Underreplication = bookkeeper.metadata.underreplication
+        self._picker = TaskPicker(self._store)
+        self._stopping = threading.Event()
+        self._copying = Copying(config.copy_bytes_per_second, self._stopping)
+        self._slots = threading.Semaphore(config.ledgers_at_once)
+        self._lock = threading.Lock()
+        self._under_way: set[int] = set()
+        self._waiting: dict[int, tuple[float, LedgerRepair]] = {}
+        """Repairs that wait for a ledger's writer, each with the time at which it goes on."""
+        self._repaired = self._failed = 0
+        self._busy_seconds = self._busy_since = 0.0
+        self._published: Progress | None = None
+        self._published_at = -_PUBLISH_SECONDS
+        self._thread = threading.Thread(target=self._run, name="replication worker", daemon=True)
+
+    @property
+    def ended(self) -> bool:
+        """Was the thread started, and runs no more?"""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start picking tasks; returns at once."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 30.0) -> bool:
+        """Release the tasks under way. Returns whether the threads ended within ``timeout`` seconds."""
+        self._stopping.set()
+        self._store.wake()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def progress(self) -> Progress:
+        """What this worker has done since it was made. Thread-safe."""
+        with self._lock:
+            busy = time.monotonic() - self._busy_since if self._under_way else 0.0
+            return Progress(
+                seconds=round(self._busy_seconds + busy, 3),
+                ledgers=self._repaired,
+                entries=self._copying.progress.entries_copied,
+                bytes=self._copying.progress.bytes_copied,
+                failed=self._failed,
+            )
+
+    # -- picking
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(self._config.ledgers_at_once, thread_name_prefix="repair") as pool:
+            while not self._stopping.is_set():
+                try:
+                    self._publish()
+                    self._turn(pool)
+                except BookKeeperError as error:
+                    log.warning("looking for tasks goes on later: %s", error)
+                    self._stopping.wait(self._config.retry_seconds)
+                except Exception:
+                    # A defect must not end the repairs of a cluster unseen.
+                    log.exception("looking for tasks failed; it is tried again")
+                    self._stopping.wait(self._config.retry_seconds_max)
+        self._give_back(repair for _, repair in self._waiting.values())
+
+    def _turn(self, pool: ThreadPoolExecutor) -> None:
+        """Begin one repair, or wait for something to do."""
+        if not self._slots.acquire(timeout=_SLOT_SECONDS_MAX):
+            return
+        try:
+            if (begun := self._next()) is not None:
+                pool.submit(self._work, begun)
+                return
+        except BaseException:
+            self._slots.release()
+            raise
+        self._slots.release()
+        self._store.wait(self._idle_seconds())
+
+    def _next(self) -> LedgerRepair | int | None:
+        """A repair that has waited, or a ledger whose task may be taken."""
+        with self._lock:
+            mine = self._under_way | self._waiting.keys()
+            due = [ledger_id for ledger_id, (at, _) in self._waiting.items() if at <= time.monotonic()]
+        if due and self._store.enabled():
+            with self._lock:
+                _, repair = self._waiting.pop(due[0])
+                self._begin(due[0])
+            return repair
+        ledger_id = self._picker.next(mine)
+        if ledger_id is not None:
+            with self._lock:
+                self._begin(ledger_id)
+        return ledger_id
+
+    def _begin(self, ledger_id: int) -> None:
+        if not self._under_way:
+            self._busy_since = time.monotonic()
+        self._under_way.add(ledger_id)
+
+    def _idle_seconds(self) -> float:
+        """Seconds until a waiting repair goes on, and at most ``poll_seconds``: nobody tells of a lock that became free."""
+        with self._lock:
+            due = min((at for at, _ in self._waiting.values()), default=float("inf"))
+        if self.progress() != self._published:
+            due = min(due, self._published_at + _PUBLISH_SECONDS)
+        return min(self._config.poll_seconds, max(0.0, due - time.monotonic()))
+
+    def _publish(self) -> None:
+        now = self.progress()
+        if now != self._published and time.monotonic() >= self._published_at + _PUBLISH_SECONDS:
+            self._store.publish_progress(self.name, now)
+            self._published, self._published_at = now, time.monotonic()
+
+    def _give_back(self, repairs: Iterable[LedgerRepair]) -> None:
+        for repair in repairs:
+            try:
+                self._store.release(repair.taken)
+            except BookKeeperError as error:
+                log.warning("the lock of ledger %d is released later: %s", repair.taken.ledger_id, error)
+
+    # -- repairing
+
+    def _work(self, begun: LedgerRepair | int) -> None:
+        """Runs in a thread of the pool, which also takes the task: the thread that picks would take one after the other."""
+        ledger_id = begun if isinstance(begun, int) else begun.taken.ledger_id
+        try:
+            repair = self._take(begun) if isinstance(begun, int) else begun
+            if repair is not None:
+                self._repair_or_wait(repair)
+        except BookKeeperError as error:
+            log.warning("what became of ledger %d could not be noted: %s", ledger_id, error)
+        except Exception:
+            # A defect must not end the repairs of a cluster unseen.
+            log.exception("taking the task of ledger %d failed; it is tried again", ledger_id)
+            self._stopping.wait(self._config.retry_seconds)
+        finally:
+            with self._lock:
+                self._under_way.discard(ledger_id)
+                if not self._under_way:
+                    self._busy_seconds += time.monotonic() - self._busy_since
+            self._slots.release()
+
+    def _take(self, ledger_id: int) -> LedgerRepair | None:
+        taken = self._store.take(ledger_id, self.name)
+        if taken is None:
+            if not self._store.enabled():
+                self._picker.forget()
+            return None
+        return LedgerRepair(taken, self._bookkeeper, self._copying, self._config.grace_seconds)
+
+    def _repair_or_wait(self, repair: LedgerRepair) -> None:
+        ledger_id = repair.taken.ledger_id
+        try:
+            wait_seconds = repair.go_on()
+        except RepairInterruptedError:
+            self._give_back([repair])
+        except BookKeeperError as error:
+            entries = error.entries if isinstance(error, EntriesNotCopiedError) else ()
+            # What two bookies lack is told once.
+            missed = {(one.first, one.last, one.unreached, one.refused): one.missed() for one in entries}
+            self._fail(repair, str(error), list(missed.values()))
+        except Exception as error:
+            # A defect must not keep the lock.
+            log.exception("repairing ledger %d failed", ledger_id)
+            self._fail(repair, f"{type(error).__name__}: {error}; the log of {self.name} tells where")
+        else:
+            if wait_seconds is not None:
+                self._park(repair, wait_seconds)
+            elif self._store.done(repair.taken):
+                with self._lock:
+                    self._repaired += 1
+                log.info("ledger %d is repaired", ledger_id)
+            else:
+                log.info("ledger %d was marked again during its repair", ledger_id)
+
+    def _park(self, repair: LedgerRepair, seconds: float) -> None:
+        """Wait ``seconds`` for the ledger's writer. The repair goes on at once when the metadata changes."""
+        ledger_id = repair.taken.ledger_id
+        with self._lock:
+            self._waiting[ledger_id] = time.monotonic() + seconds, repair
+        self._bookkeeper.metadata.watch_ledger(ledger_id, lambda: self._end_wait(ledger_id))
+
+    def _end_wait(self, ledger_id: int) -> None:
+        """Called from a thread of the metadata store."""
+        with self._lock:
+            if ledger_id in self._waiting:
+                self._waiting[ledger_id] = 0.0, self._waiting[ledger_id][1]
+        self._store.wake()
+
+    def _fail(self, repair: LedgerRepair, why: str, missed: Sequence[Missed] = ()) -> None:
+        log.warning("ledger %d is not repaired yet: %s", repair.taken.ledger_id, why)
+        with self._lock:
+            self._failed += 1
+        pause = self._config.retry_seconds * 2.0 ** min(repair.taken.task.attempts, 30)
+        self._store.failed(repair.taken, why, min(pause, self._config.retry_seconds_max), missed)

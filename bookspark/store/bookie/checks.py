@@ -1,0 +1,164 @@
+"""Checking the files of a bookie: each byte of a file is read from the disk and checked, with the readers that all others use.
+
+Law: this is the one truth about what is good and what is damaged. The scrub of a serving bookie (``holdings.scrubbing``,
+``holdings.kept_files``) and that of a stopped one (``offline.scrub``) ask here, and differ only in what they make of it. Nothing
+is changed here. Each byte of a file is in what was found good, or in a ``Damage``, or above the synced note. The page cache is
+emptied before, as far as it is on the disk (``file_system.uncached``).
+
+Dead bytes are checked too, batches that no row of the index names any more. Damage there costs no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
+from bookspark.store.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint
+from bookspark.store.bookie.disk.control_log import NAME as CONTROL
+from bookspark.store.bookie.disk.control_log import NOTE_NAME, ControlLog, ControlScan
+from bookspark.store.bookie.disk.file_system import FileSystem, uncached
+from bookspark.store.bookie.disk.log_scan import SCHEMA, BadBytes, read_frames, read_tolerant
+from bookspark.store.bookie.disk.rewritten_log import BadPart, scan_rewritten
+from bookspark.store.bookie.disk.synced_note import SyncedNote
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
+from bookspark.store.wire.entry_batch import EntryBatch
+from bookspark.store.wire.header import WireError, decode
+
+
+class Stored(NamedTuple):
+    """A good batch of a log, or a good block. Position and size in bytes."""
+
+    position: int
+    size: int
+    ledger_id: int
+    first: int
+    last: int
+    entries: int
+
+
+class Damage(NamedTuple):
+    """Bytes of a file that are not what they were. ``content``: what belongs there, if the rest tells."""
+
+    path: str
+    position: int
+    size: int
+    what: str
+    content: bytes | None = None
+
+
+class Torn(NamedTuple):
+    """Bytes above the synced note that a crash may have left."""
+
+    size: int
+
+
+def check_entry_log(
+    file_system: FileSystem, path: str, synced: int, end: int | None = None
+) -> Iterator[Stored | Damage | Torn]:
+    """Check an entry log up to position ``end`` (None: all of it). Up to ``synced`` all of it has to be good. Raises OSError if
+    it can't be opened."""
+    uncached(file_system, path)
+    file = file_system.open(path)
+    try:
+        size = file.size()
+        if size < synced:
+            yield Damage(path, size, synced - size, f"the log is shorter than the {synced} bytes that were synced")
+        end = size if end is None else min(size, end)
+        if read_tolerant(file, 0, min(end, len(SCHEMA))) != SCHEMA[:end] and synced > 0:
+            yield Damage(path, 0, len(SCHEMA), "the schema at its start is not what was written", SCHEMA)
+        for found in read_frames(file, len(SCHEMA), end, synced):
+            if isinstance(found, BadBytes):
+                after = end if found.end is None else found.end
+                if found.torn:
+                    yield Torn(after - found.start)
+                else:
+                    yield Damage(path, found.start, after - found.start, "no good batch lies here")
+                continue
+            frame, content = found
+            if (wrong := _wrong_inside(content)) is not None:
+                yield Damage(path, frame.position, frame.size, wrong)
+                continue
+            count = frame.last_entry_id - frame.first_entry_id + 1
+            yield Stored(*frame[:5], count)
+    finally:
+        file.close()
+
+
+def check_rewritten_log(file_system: FileSystem, path: str, starts: Sequence[int]) -> Iterator[Stored | Damage]:
+    """Check a rewritten log. ``starts``: the positions of blocks that are known to be there, ascending. Raises OSError if it
+    can't be opened."""
+    uncached(file_system, path)
+    for found in scan_rewritten(file_system, path, starts):
+        if isinstance(found, BadPart):
+            yield Damage(path, *found)
+        else:
+            block, _ = found
+            yield Stored(*block[:5], block.entries)
+
+
+def check_note(file_system: FileSystem, path: str, number: int, synced: int | None = None) -> Damage | None:
+    """Check the note of log ``number``. ``synced``: the position up to which the log is known to be synced. Raises OSError."""
+    uncached(file_system, path)
+    note = SyncedNote(file_system, path, number)
+    try:
+        noted = note.read()
+    finally:
+        note.close()
+    if noted is None:
+        return Damage(path, 0, 0, "the synced note is missing or fails its checks")
+    if synced is not None and noted < synced:
+        return Damage(path, 0, 0, f"the synced note tells of {noted} bytes, and {synced} were synced")
+    return None
+
+
+def check_control_log(
+    file_system: FileSystem, directory: str, *, expected: bool, synced: int = 0
+) -> tuple[ControlScan, list[Damage]]:
+    """Check a control log and its note. ``expected``: there has to be one. ``synced``: the position up to which it is known to be
+    synced. Raises OSError."""
+    for name in (CONTROL, NOTE_NAME):
+        uncached(file_system, f"{directory}/{name}")
+    control = ControlLog(file_system, directory)
+    found: list[Damage] = []
+    try:
+        scan = control.scan()
+        if not scan.present and expected:
+            found.append(Damage(control.path, 0, 0, "the control log is missing"))
+        if scan.present and scan.size and control.note_is_bad():
+            found.append(Damage(control.path, 0, 0, "its synced note is missing or fails its checks"))
+        if scan.damaged or scan.end < synced:
+            found.append(
+                Damage(control.path, scan.end, max(scan.size, synced) - scan.end, "a control record fails its checks")
+            )
+        return scan, found
+    finally:
+        control.close()
+
+
+def check_checkpoint(
+    file_system: FileSystem, directory: str, parts: Sequence[Part] = ()
+) -> tuple[Checkpoint | None, list[Damage]]:
+    """Check the checkpoint of a directory, with its parts; ``parts``: those that it has to have. The checkpoint is None if
+    there is none that can be trusted. Raises OSError."""
+    path = f"{directory}/{CHECKPOINT}"
+    for name in file_system.list(directory):
+        if name.partition(".")[0] == CHECKPOINT:
+            uncached(file_system, f"{directory}/{name}")
+    checkpoint = None
+    with suppress(OSError):
+        checkpoint = read_checkpoint(file_system, directory)
+    if checkpoint is None and (parts or file_system.exists(path)):
+        return None, [Damage(path, 0, 0, "the index checkpoint fails its checks")]
+    return checkpoint, []
+
+
+def _wrong_inside(frame: memoryview) -> str | None:
+    """What is wrong with the columns of a batch whose checksums are right, None if nothing is."""
+    try:
+        header, body_crc = decode(frame, HEADER_OFFSET)
+        EntryBatch.checked(frame, header, body_crc)
+    except WireError as error:
+        return str(error)
+    return None

@@ -1,0 +1,399 @@
+"""The control log: what a bookie has to remember of its ledgers apart from their entries.
+
+Law: a control record is synced before the answer that rests on it, in every durability mode and in every directory of the
+bookie; a boot takes the union over all directories. One file, appended to, replaced as a whole when most of it is superseded::
+
+    <directory>/control.log       record │ record │ …
+                                  record: u32 body length │ u32 CRC32C(body) │ body
+                                  body, msgpack: [name of the record, its fields], as in _NAMES
+    <directory>/control.synced    its note (``synced_note``)
+
+Four records are about the copy itself, and differ between directories:
+
+``at``      what follows is write number n; the writes of a bookie are numbered without gaps, and go to every directory
+``up to``   what stands here is all that was written up to number n: the end of a log that was written as a whole
+``logs``    the directory's entry logs and rewritten logs from now on
+``without`` the bookie is used without these directories from now on
+
+So each copy tells how far it goes: a copy that a full or failed disk left behind is known to be behind. A log that stands under
+``logs`` was begun, and not removed on purpose: if it is gone, it is lost.
+
+A log that lacks a write which its note covers is an older copy, or one that was to be replaced: it is damaged. A bad record that
+a write cut short may have left (it lacks its end or a sector, above the note) is *torn*. Anything else is damage, and good
+records that follow are read in both cases. What a damaged control log means is ``protocol.bookie.control_copies``.
+
+Source: docs/decisions/one-log.md. BookKeeper keeps these in its journal and in each ledger's index header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
+from bookspark.protocol.bookie.bookie_ledger import (
+    EntriesLost,
+    FenceNoted,
+    FenceUnsureNoted,
+    LastAddConfirmedNoted,
+    LimboCleared,
+    LimboNoted,
+    MasterKeyNoted,
+)
+from bookspark.protocol.bookie.control_copies import ControlCopy
+from bookspark.protocol.bookie.garbage_collection import CollectionNoted
+from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
+from bookspark.store.bookie.disk.control_state import (
+    ControlState,
+    CopyRecord,
+    LedgersNoted,
+    LogsNoted,
+    Record,
+    WithoutNoted,
+    WriteNumbered,
+    WrittenUpTo,
+)
+from bookspark.store.bookie.disk.file_system import (
+    File,
+    FileSystem,
+    NoSpaceError,
+    read_all,
+    replace_file,
+    with_descriptor,
+    write_all,
+)
+from bookspark.store.bookie.disk.synced_note import SyncedNote
+from bookspark.store.bookie.disk.torn import RECORD_HEAD, is_torn_record, next_record, record_end
+
+NAME = "control.log"
+NOTE_NAME = "control.synced"
+
+_NAMES: dict[type[Record | CopyRecord], str] = {
+    LedgersNoted: "ledgers",
+    MasterKeyNoted: "key",
+    FenceNoted: "fence",
+    LastAddConfirmedNoted: "lac",
+    LimboNoted: "limbo",
+    LimboCleared: "limbo cleared",
+    FenceUnsureNoted: "fence unsure",
+    EntriesLost: "lost",
+    LossyBootNoted: "lossy boot",
+    HealedNoted: "healed",
+    CollectionNoted: "collected",
+    ReadOnlySwitched: "read only",
+    WriteNumbered: "at",
+    WrittenUpTo: "up to",
+    LogsNoted: "logs",
+    WithoutNoted: "without",
+}
+_TYPES: dict[str, Any] = {name: record_type for record_type, name in _NAMES.items()}
+_REWRITE_BYTES_MIN = 1 << 20
+
+
+def encode_records(records: Iterable[Record | CopyRecord]) -> bytes:
+    """The bytes of ``records``, one after the other."""
+    pieces: list[bytes] = []
+    for record in records:
+        body = msgspec.msgpack.encode((_NAMES[type(record)], *record))
+        pieces += (RECORD_HEAD.pack(len(body), crc32c(body)), body)
+    return b"".join(pieces)
+
+
+def live_bytes(state: ControlState) -> int:
+    """The size of a log that has nothing but what makes ``state``, without the heads of its records."""
+    plain, others = state.plain_bytes()
+    return plain + len(encode_records(others))
+
+
+class ControlScan(NamedTuple):
+    """What one control log holds. All sizes in bytes."""
+
+    records: list[Record]
+    """The good records about ledgers and the bookie."""
+    end: int
+    """Where the first bad record begins, or the end."""
+    size: int
+    noted: int | None
+    """The synced note: the position up to which the log was synced. None: no note can be read."""
+    present: bool
+    """Is there a control log at all?"""
+    damaged: bool
+    """Is something lost that may have been acknowledged?"""
+    copy: ControlCopy
+    logs: LogsNoted | None
+    """The logs of the directory, None if they were never noted."""
+
+
+class _Bad(NamedTuple):
+    """Bytes from ``start`` on that are no good record. ``last``: nothing good follows."""
+
+    start: int
+    last: bool
+    torn: bool
+
+
+def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Bad]:
+    """The records that stand in ``content``, and what is bad between them. Up to the position ``below`` all of it is to be
+    good. Raises StorageError for a record that is good and not known: a newer version wrote it, and it can't be left out."""
+    found: list[Record | CopyRecord | _Bad] = []
+    decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
+    at: int | None = 0
+    while at is not None and at < len(content):
+        end = record_end(content, at)
+        if end is not None:
+            name, *values = decode(content[at + RECORD_HEAD.size : end])
+            try:
+                found.append(_TYPES[name](*values))
+            except (KeyError, TypeError):
+                raise StorageError(
+                    f"the control log has a record {name!r} with {len(values)} values, which this version does not know: a newer "
+                    "version of Bookspark ran here; start that one"
+                ) from None
+            at = end
+            continue
+        following = next_record(content, at)
+        found.append(
+            _Bad(
+                at,
+                following is None,
+                at >= below and is_torn_record(memoryview(content)[at:following], at, is_last=following is None),
+            )
+        )
+        at = following
+    return found
+
+
+def last_number(found: Iterable[Record | CopyRecord | _Bad]) -> int:
+    """The highest number of a write that stands there, or is said to."""
+    return max((item.number for item in found if isinstance(item, (WriteNumbered, WrittenUpTo))), default=0)
+
+
+class ControlLog:
+    """The control log of one directory. Written by the directory's commit thread only, once it is open."""
+
+    def __init__(self, file_system: FileSystem, directory: str) -> None:
+        self._file_system = file_system
+        self.path, self._note = control_note(file_system, directory)
+        self._file: File | None = None
+        self._end = self._noted = self._rewritten_bytes = 0
+        self.write_number = 0
+        """The number of the last write that is durable here."""
+        self._logs: set[int] = set()
+        self._rewritten: frozenset[int] = frozenset()
+        self._without: frozenset[int] = frozenset()
+        self.version = 0
+        """Odd while the log is being replaced, and another number afterwards."""
+
+    @property
+    def synced(self) -> int:
+        """The position up to which the log is known to be synced."""
+        return self._noted
+
+    def scan(self) -> ControlScan:
+        """Read what is there; nothing is changed. A directory that never had a control log has no note either. Raises OSError."""
+        # The note comes first: a bookie that serves may append meanwhile.
+        noted, number, content = self._note.read(), self._note.read_write_number() or 0, b""
+        present = self._file_system.exists(self.path)
+        if present:
+            file = self._file_system.open(self.path)
+            content = read_all(file)
+            file.close()
+        below = len(content) if noted is None else noted
+        found = decode_records(content, below)
+        bad = [item for item in found if isinstance(item, _Bad)]
+        logs = [item for item in found if isinstance(item, LogsNoted)]
+        damaged = len(content) < below or any(not item.torn for item in bad) or number > last_number(found)
+        return ControlScan(
+            [item for item in found if not isinstance(item, (_Bad, CopyRecord))],
+            bad[0].start if bad else len(content),
+            len(content),
+            noted,
+            present,
+            damaged,
+            self._copy(found, damaged, len(content)),
+            logs[-1] if logs else None,
+        )
+
+    def note_is_bad(self) -> bool:
+        """Does the note, or its write number, fail its checks? Raises OSError."""
+        return self._note.read() is None or self._note.has_bad_write_number()
+
+    def _copy(self, found: list[Record | CopyRecord | _Bad], damaged: bool, size: int) -> ControlCopy:
+        complete_to, current, seen, lacking = 0, 0, last_number(found), False
+        for item in found:
+            if isinstance(item, WrittenUpTo):
+                complete_to = max(complete_to, item.number)
+            elif isinstance(item, WriteNumbered):
+                current = item.number
+                if current == complete_to + 1 and not lacking:
+                    complete_to = current
+            elif isinstance(item, _Bad):
+                lacking = True
+                complete_to = max(0, min(complete_to, current - 1)) if current else complete_to
+        if not damaged:
+            notes = [item for item in found if isinstance(item, WithoutNoted)]
+            return ControlCopy(True, complete_to, seen, frozenset(notes[-1].directories) if notes else frozenset())
+        noted, number = self._note.read(), self._note.read_write_number()
+        if noted is None or number is None or any(isinstance(item, _Bad) and item.start >= noted for item in found):
+            return ControlCopy(False, complete_to, None)
+        return ControlCopy(False, complete_to, max(seen, number))
+
+    def begin(self, content: Sequence[bytes] | None, scan: ControlScan, write_number: int = 0) -> bool:
+        """Open the log for appending, after ``scan``. ``content``: encoded records, in pieces, that replace what is there; None
+        keeps what is there, all of which is synced. ``write_number``: of the last write. False if there is no room for
+        ``content``: the log goes on with the good records that are there. Raises NoSpaceError if records would be lost by that,
+        and OSError."""
+        self._end = self._rewritten_bytes = scan.end
+        self._without = scan.copy.without
+        self._noted = min(scan.noted or 0, scan.end)
+        if scan.logs is not None:
+            self._logs, self._rewritten = set(scan.logs.entry_logs), frozenset(scan.logs.rewritten)
+        if content is None:
+            self.write_number = write_number
+            self._file = self._file_system.open(self.path)
+            # The process that wrote the note may have died before it was durable.
+            self._settle_note()
+            return True
+        try:
+            self.rewrite(content, write_number)
+        except NoSpaceError:
+            if scan.damaged or not scan.present:
+                raise
+            self.write_number = scan.copy.complete_to
+            self._file = self._file_system.open(self.path)
+            if behind := self._file.read(self._end - self._noted, self._noted):
+                # After a sync that failed, the page cache has it, the disk need not, and the next sync says nothing of it.
+                write_all(self._file, [behind], self._noted)
+            self._cut_off()
+            self._settle_note()
+            return False
+        return True
+
+    def rewrite(self, content: Sequence[bytes], write_number: int = 0) -> None:
+        """Replace the whole log by ``content`` (encoded records, in pieces: everything up to ``write_number``), and go on
+        appending to it. A crash meanwhile leaves the old log or the new one, and a note that is not above its end. Raises
+        NoSpaceError, with the log as it was, and OSError."""
+        # The first log has this too, so its note is never 0: that there is a log is known from then on.
+        last: list[CopyRecord] = [WrittenUpTo(write_number)]
+        if self._logs or self._rewritten:
+            last.append(self._logs_noted())
+        if self._without:
+            last.append(WithoutNoted(sorted(self._without)))
+        self.version += 1
+        try:
+            self._replace(content, encode_records(last), write_number)
+        finally:
+            self.version += 1
+
+    def _replace(self, content: Sequence[bytes], last: bytes, write_number: int) -> None:
+        size = sum(map(len, content))
+        # It holds of both logs, and is below the new one's end: a boot that finds the new log does not take its name for durable.
+        self._note.write(min(self._noted, size), self.write_number)
+        self._note.sync()
+        size += len(last)
+        try:
+            replace_file(self._file_system, self.path, [*content, last])
+        except NoSpaceError:
+            self._note.write(self._noted, self.write_number)
+            raise
+        if self._file is not None:
+            self._file.close()
+        self._file = with_descriptor(lambda: self._file_system.open(self.path))
+        self._end = self._rewritten_bytes = size
+        self.write_number = max(self.write_number, write_number)
+        self._settle_note()
+
+    def append(self, content: bytes, write_number: int = 0) -> None:
+        """Append encoded records; durable when this returns. ``write_number``: of the last write among them, if there is one.
+        Raises NoSpaceError, with the log as it was, and OSError."""
+        assert self._file is not None
+        try:
+            end = write_all(self._file, [content], self._end)
+        except NoSpaceError:
+            self._cut_off()
+            raise
+        self._file.sync()
+        self._end = end
+        self.write_number = max(self.write_number, write_number)
+        self._note_end()
+
+    def _cut_off(self) -> None:
+        assert self._file is not None  # Durably: a power cut could mix what lies behind the end with the next write.
+        self._file.truncate(self._end)
+        self._file.sync()
+
+    def _note_end(self) -> None:
+        self._noted = self._end
+        self._note.write(self._end, self.write_number)
+
+    def _settle_note(self) -> None:
+        self._note_end()
+        self._note.sync()
+
+    # -- the logs of the directory
+
+    def note_log(self, number: int) -> None:
+        """Entry log ``number`` is there, and nothing written to it yet. Raises as ``append`` does."""
+        self._note_logs({*self._logs, number}, self._rewritten)
+
+    def note_removal(self, gone: Iterable[int], rewritten: Iterable[int]) -> None:
+        """The entry logs ``gone`` will be removed now; ``rewritten`` are the rewritten logs. Raises as ``append`` does."""
+        self._note_logs(self._logs.difference(gone), frozenset(rewritten))
+
+    def note_all_logs(self, entry_logs: Iterable[int], rewritten: Iterable[int]) -> None:
+        """At the boot: these are the logs. Raises as ``append`` does."""
+        self._note_logs(set(entry_logs), frozenset(rewritten))
+
+    def _note_logs(self, entry_logs: set[int], rewritten: frozenset[int]) -> None:
+        if (entry_logs, rewritten) != (self._logs, self._rewritten):
+            before = self._logs, self._rewritten
+            self._logs, self._rewritten = entry_logs, rewritten
+            try:
+                self.append(encode_records([self._logs_noted()]))
+            except NoSpaceError:
+                self._logs, self._rewritten = before
+                raise
+
+    def note_without(self, directories: Iterable[int]) -> None:
+        """At the boot: from now on the bookie is used without these directories. Raises as ``append`` does; then the next log
+        that is written as a whole has it."""
+        before, self._without = self._without, frozenset(directories)
+        if self._without != before:
+            self.append(encode_records([WithoutNoted(sorted(self._without))]))
+
+    def _logs_noted(self) -> LogsNoted:
+        return LogsNoted(sorted(self._logs), sorted(self._rewritten))
+
+    def note_live(self, live_bytes: int) -> None:
+        """After a boot: a new log would have this size. What is there more is superseded."""
+        self._rewritten_bytes = min(self._end, live_bytes)
+
+    @property
+    def worth_rewriting(self) -> bool:
+        """Is most of the log superseded, as far as its size tells? (Explicit LACs make it grow.)"""
+        return self._end > 2 * self._rewritten_bytes + _REWRITE_BYTES_MIN
+
+    @property
+    def note_is_written(self) -> bool:
+        """Was the note written since it was made durable?"""
+        return self._note.is_written
+
+    def sync_note(self) -> None:
+        """Make the synced note itself durable, if it was written since. Raises OSError."""
+        self._note.sync_if_written()
+
+    def close(self) -> None:
+        """Close the files. ``begin`` opens them again."""
+        self._note.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def control_note(file_system: FileSystem, directory: str) -> tuple[str, SyncedNote]:
+    """The path of a directory's control log, and its note."""
+    return f"{directory}/{NAME}", SyncedNote(file_system, f"{directory}/{NOTE_NAME}", 0)

@@ -1,0 +1,245 @@
+"""Scanning an entry log: which of its bytes are good batch frames.
+
+Law: a frame is believed only after every check: its Arrow message, its header's checksum, its body's checksum. Below the log's
+synced note each byte has to be good, and what is not is damage. Above the note a bad frame is a *torn* write if it lacks a sector
+or its end, because that is what a power cut does to what was not synced; anything else may have been synced and acknowledged, and
+is damage too. Behind either the scan goes on with the next good frame: what was written later is never given up.
+
+The next frame is where the bad one says that it ends: its size stands in it twice. If neither leads to a good frame, the next
+bytes that begin like one are tried. A payload may hold whole frames, so these are believed only if good frames follow them up
+to the end of the log. That reads each byte behind the bad frame about twice, whatever is in it.
+
+A torn frame that good ones follow is replaced by a *filler*: a good frame of ledger −1, which has no entries for anybody.
+
+A scan keeps nothing of a good frame, and some MiB of the log at a time; behind bad bytes what is left of the log.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from bookspark.store.bookie.disk.file_system import File
+from bookspark.store.bookie.disk.torn import is_frame_but_for_one_bit, lacks_sector
+from bookspark.store.wire.batch_prefix import PREFIX_BYTES
+from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer, encode_one
+from bookspark.store.wire.header import Header, Kind
+from bookspark.store.wire.logged_frames import LoggedFrame, LoggedFrames, parse_logged_frame, parse_logged_frames
+
+SCHEMA = bytes.fromhex(
+    "ffffffff880100001000000000000a000c000600050008000a000000000104000c0000000800080000000400080000000400"
+    "0000060000001c010000d4000000940000006000000030000000040000000cffffff00000004100000001800000004000000"
+    "00000000060000006469676573740000d8ffffff34ffffff00000004100000001c0000000400000000000000070000007061"
+    "796c6f616400040004000400000060ffffff0000000210000000180000000400000000000000060000006c656e6774680000"
+    "4cffffff000000014000000090ffffff0000000210000000240000000400000000000000120000006c6173745f6164645f63"
+    "6f6e6669726d6564000088ffffff0000000140000000ccffffff00000002100000001c000000040000000000000008000000"
+    "656e7472795f696400000000bcffffff0000000140000000100014000800000007000c000000100010000000000000021000"
+    "0000240000000400000000000000090000006c65646765725f696400000008000c0008000700080000000000000140000000"
+)
+"""The first message of the Arrow stream: ``entry_batch.arrow_schema()``. It stands here as bytes, so that a bookie does not load
+pyarrow."""
+
+_LAST_BUFFER = struct.Struct("<qq")
+_LAST_BUFFER_OFFSET = 256 + 13 * 16
+_READ_BYTES, _PAGE_BYTES = 4 << 20, 4096
+_UNREADABLE = b"\xee"
+_FRAME_START = re.compile(re.escape(bytes.fromhex("ffffffff40020000")))
+_BODY_BYTES_MIN = 56
+FILLER_LEDGER = -1
+_FILLER_BYTES_MAX = 1 << 20
+
+
+class LogScan(NamedTuple):
+    """What a scan found: how many good frames; the position ``end`` where the last of them ends; whether bytes are ``damaged``
+    that may have been acknowledged; the ``torn`` frames that good ones follow (start, end); whether the schema is to be written
+    again; and the ``good`` bytes (start, end), where frames follow each other."""
+
+    frames: int
+    end: int
+    damaged: bool
+    torn: tuple[tuple[int, int], ...] = ()
+    headless: bool = False
+    good: tuple[tuple[int, int], ...] = ()
+
+
+class BadBytes(NamedTuple):
+    """Bytes ``start..end`` that are no good frames. ``end`` is None if nothing good follows."""
+
+    start: int
+    end: int | None
+    torn: bool
+
+
+def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[LoggedFrames], object]) -> LogScan:
+    """Read a log of ``size`` bytes from position ``covered`` on. Below position ``noted`` every byte has to be good. Bytes that
+    the disk can't read are bad. ``take`` is called with all good frames, ascending; nothing is kept of them here."""
+    start = max(covered, len(SCHEMA))
+    headless = covered < len(SCHEMA) and read_tolerant(file, 0, len(SCHEMA)) != SCHEMA
+    below = max(noted, covered)
+    torn: list[tuple[int, int]] = []
+    good: list[tuple[int, int]] = []
+    count, begin, end, damaged = 0, start, start, size < below
+    for found in _read(file, start, size, below):
+        if not isinstance(found, BadBytes):
+            frames = found[0]
+            take(frames)
+            count += len(frames.position)
+            end = frames.end
+            continue
+        damaged |= not found.torn
+        if begin < found.start:
+            good.append((begin, found.start))
+        if found.end is not None:
+            begin = end = found.end
+            if found.torn:
+                torn.append((found.start, found.end))
+        else:
+            begin = size
+    if begin < end:
+        good.append((begin, end))
+    if headless and not count:
+        return LogScan(0, 0, damaged or noted > 0, headless=True)
+    return LogScan(count, end, damaged or end < noted, tuple(torn), headless, tuple(good))
+
+
+def read_frames(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrame, memoryview] | BadBytes]:
+    """The good frames of the bytes ``start..end`` of a log with their bytes, and what is bad between them. All of it is to be
+    good up to the position ``below``. It is read in parts of some MiB; behind bad bytes all that follows is read at once."""
+    for found in _read(file, start, end, below):
+        if isinstance(found, BadBytes):
+            yield found
+            continue
+        frames, content = found
+        begin = frames.position[0]
+        for frame in frames.each():
+            yield frame, content[frame.position - begin : frame.position - begin + frame.size]
+
+
+def _read(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrames, memoryview] | BadBytes]:
+    """As ``read_frames``, with some hundred good frames at a time and the bytes from the first of them on."""
+    at = start
+    while at < end:
+        base, stop = at, min(end, at + _READ_BYTES)
+        content = memoryview(read_tolerant(file, base, stop))
+        while (frames := parse_logged_frames(rest := content[at - base :], at)) is not None:
+            yield frames, rest
+            at = frames.end
+        if at == stop or (at > base and stop < end):
+            # The last frame may only be cut off by the end of the part.
+            continue
+        content = rest if stop == end else memoryview(read_tolerant(file, at, end))
+        base = at
+        for found in _frames(content, base, below):
+            if isinstance(found, BadBytes):
+                yield found
+            else:
+                yield LoggedFrames.of([found]), content[found.position - base :]
+        return
+
+
+def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame | BadBytes]:
+    """The good frames of ``content``, which starts at ``base``, and what is bad between them. All of it is to be good up to the
+    position ``below``."""
+    at: int | None = 0
+    while at is not None and at < len(content):
+        frame = parse_logged_frame(content, at, base + at)
+        if frame is not None:
+            yield frame
+            at += frame[1]
+            continue
+        following = _next_frame(content, at)
+        torn = base + at >= below and _is_torn(content, at, following, base)
+        if torn and following == len(content):
+            following = None
+        yield BadBytes(base + at, None if following is None else base + following, torn)
+        at = following
+
+
+def filler(size: int) -> Iterator[bytes]:
+    """Good frames of no ledger, of ``size`` bytes together. ``size`` is that of other frames."""
+    overhead = len(_filler(0))
+    while size:
+        taken = size if size <= _FILLER_BYTES_MAX else min(size - overhead, _FILLER_BYTES_MAX)
+        yield _filler(taken - overhead)
+        size -= taken
+
+
+def _filler(payload_bytes: int) -> bytes:
+    return encode_one(Header(Kind.ADD, 0, FILLER_LEDGER, 0, 0), payload_bytes, bytes(payload_bytes), b"")
+
+
+def _stated_ends(content: memoryview, at: int) -> list[int]:
+    """Where the bad frame at ``at`` says that it ends, as far as that may be. Its size stands in it twice."""
+    if at + PREFIX_BYTES > len(content):
+        return []
+    stated: int = _LAST_BUFFER.unpack_from(content, at + 40)[1]
+    offset, size = _LAST_BUFFER.unpack_from(content, at + _LAST_BUFFER_OFFSET)
+    sizes = (stated, offset + size + (-size & 7))
+    return [at + PREFIX_BYTES + body_bytes for body_bytes in sizes if _BODY_BYTES_MIN <= body_bytes <= FRAME_BYTES_MAX]
+
+
+def _next_frame(content: memoryview, at: int) -> int | None:
+    """Where the frame after a bad one starts, or the end of ``content`` if the bad one ends there; None if that can't be told."""
+    for end in _stated_ends(content, at):
+        if end == len(content) or (end < len(content) and parse_logged_frame(content, end, 0) is not None):
+            return end
+    tried = at + PREFIX_BYTES + _BODY_BYTES_MIN
+    for found in _FRAME_START.finditer(content, tried):
+        start = found.start()
+        if start < tried or (start - at) % 8:
+            continue
+        end = start
+        while (frame := parse_logged_frame(content, end, 0)) is not None:
+            end += frame.size
+        if end > start and (end == len(content) or not _any_frame(content, end)):
+            return start
+        # Frames that a payload held: what follows them is no frame. None of them is tried again.
+        tried = max(tried, end)
+    return None
+
+
+def _any_frame(content: memoryview, at: int) -> bool:
+    """Is there a good frame anywhere behind ``at``?"""
+    return any(
+        parse_logged_frame(content, found.start(), 0) is not None for found in _FRAME_START.finditer(content, at)
+    )
+
+
+def _is_torn(content: memoryview, at: int, following: int | None, base: int) -> bool:
+    """Does the bad frame at ``at`` look like a write that was cut short: without its end, or without a sector?"""
+    ends = _stated_ends(content, at)
+    if following is not None:
+        end = following
+    elif len(content) - at < PREFIX_BYTES or (ends and min(ends) > len(content)):
+        return True
+    else:
+        end = min((end for end in ends if end <= len(content)), default=len(content))
+    frame = content[at:end]
+    return lacks_sector(frame, base + at) and not is_frame_but_for_one_bit(frame)
+
+
+def read_tolerant(file: File, start: int, end: int) -> Buffer:
+    """The bytes ``start..end``. What the disk can't read comes as bytes that pass no check and don't look like a torn write."""
+    try:
+        content = file.read(max(0, end - start), start)
+        if len(content) >= end - start:
+            return content
+    except OSError:
+        pass
+    pieces = bytearray(_UNREADABLE * max(0, end - start))
+    _read_pieces(file, memoryview(pieces), start, [_READ_BYTES, _PAGE_BYTES])
+    return pieces
+
+
+def _read_pieces(file: File, into: memoryview, start: int, steps: list[int]) -> None:
+    """Read in steps; one that fails in smaller steps."""
+    for at in range(0, len(into), steps[0]):
+        part = into[at : at + steps[0]]
+        try:
+            piece = file.read(len(part), start + at)
+            part[: len(piece)] = piece
+        except OSError:
+            if len(steps) > 1:
+                _read_pieces(file, part, start + at, steps[1:])

@@ -1,0 +1,151 @@
+"""Synced notes: up to which position a file is known to be durable.
+
+Law: a note is made before its file, holds 0, and is synced with its name. It is written after each sync of the file, and before
+anything that rests on that sync is answered. It is synced itself about once a second, when the file is sealed, at a checkpoint,
+at a clean stop, and by a boot that rests on it. So after the death of the process it is exact, and after the death of the host it
+may be behind, but never ahead. It tells damage from a torn write; BookKeeper #2908 lost data because it could not::
+
+    i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
+
+The number (an entry log's; 0 for the control log) keeps the note of one file from being taken for another's. The note of a
+control log goes on with the number of the last write that it covers (``control_log``)::
+
+    i64 write number │ u32 CRC32C(i64 file number, i64 position, i64 write number) │ u32 0
+
+The note of an entry log goes on with the position up to which the log was written before an unsynced entry was acknowledged. It
+is never synced on purpose: it is for a boot under the same kernel, whose page cache has what the dead process wrote
+(``unclean_marker``), but perhaps not where it wrote it, if the disk wrote the page to another place and it was read again::
+
+    i64 written │ u32 CRC32C(i64 file number, i64 1, i64 written) │ u32 0
+"""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+from bookspark.errors import StorageError
+from bookspark.store.bookie.disk.file_system import File, FileSystem, needing_space, write_all
+
+_NOTE = struct.Struct("<qII")
+_NUMBERED = struct.Struct("<qq")
+_WRITE_NUMBERED = struct.Struct("<qqq")
+
+
+class SyncedNote:
+    """The position up to which a file (an entry log, or the control log) is known to be synced."""
+
+    def __init__(self, file_system: FileSystem, path: str, number: int) -> None:
+        self._file_system = file_system
+        self._path = path
+        self._number = number
+        self._file: File | None = None
+        self.is_written = False
+        """Was it written since ``sync_if_written``?"""
+
+    def read(self) -> int | None:
+        """The position in bytes, or None if the note is not there or damaged. Raises OSError."""
+        if not self._file_system.exists(self._path):
+            return None
+        content = self._opened().read(_NOTE.size, 0)
+        if len(content) < _NOTE.size:
+            return None
+        position: int
+        position, checksum, zero = _NOTE.unpack(content)
+        return position if checksum == self._checksum(position) and zero == 0 else None
+
+    def is_blank(self) -> bool:
+        """Is the note short, or all zeros? Then the host went down while the note was being made, before its file was begun."""
+        return self._file_system.exists(self._path) and not any(self._opened().read(_NOTE.size, 0))
+
+    def read_write_number(self) -> int | None:
+        """The number of the last write that the note covers, or None if none can be read. Raises OSError."""
+        if (position := self.read()) is None:
+            return None
+        content = self._opened().read(_NOTE.size, _NOTE.size)
+        if len(content) < _NOTE.size:
+            return None
+        write_number: int
+        write_number, checksum, zero = _NOTE.unpack(content)
+        good = checksum == crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number)) and zero == 0
+        return write_number if good else None
+
+    def has_bad_write_number(self) -> bool:
+        """Is there a write number that fails its checks? Raises OSError."""
+        return self.read_write_number() is None and len(self._opened().read(2 * _NOTE.size, 0)) > _NOTE.size
+
+    def write(self, position: int, write_number: int | None = None) -> None:
+        """Write ``position`` into the note, and the number of the last write before it if writes are numbered, without a sync.
+        Raises NoSpaceError, OSError."""
+        content = _NOTE.pack(position, self._checksum(position), 0)
+        if write_number is not None:
+            checksum = crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number))
+            content += _NOTE.pack(write_number, checksum, 0)
+        if (file := self._file) is None:
+            with needing_space():
+                file = self._opened()
+        write_all(file, (content,), 0)
+        self.is_written = True
+
+    def has_written(self) -> bool:
+        """Does the note of an entry log go on with how far the log was written? Raises OSError."""
+        return self._file_system.exists(self._path) and len(self._opened().read(2 * _NOTE.size, 0)) > _NOTE.size
+
+    def read_written(self) -> int | None:
+        """How far an entry log was written, or None if that is not there or damaged. Raises OSError."""
+        content = self._opened().read(_NOTE.size, _NOTE.size)
+        if len(content) < _NOTE.size:
+            return None
+        written: int
+        written, checksum, zero = _NOTE.unpack(content)
+        return written if checksum == self._written_checksum(written) and zero == 0 else None
+
+    def note_written(self, written: int) -> None:
+        """Note how far an entry log was written, without a sync. Raises NoSpaceError, OSError."""
+        with needing_space():
+            file = self._opened()
+        write_all(file, [_NOTE.pack(written, self._written_checksum(written), 0)], _NOTE.size)
+
+    def sync(self) -> None:
+        """Make the note itself durable. Raises OSError."""
+        self._opened().sync()
+
+    def sync_if_written(self) -> None:
+        """Make the note durable, unless nothing was written since the last call. Another thread may write meanwhile. Raises
+        OSError."""
+        if self.is_written:
+            self.is_written = False
+            self._opened().sync()
+
+    def close(self) -> None:
+        """Close the note. The next call opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _checksum(self, position: int) -> int:
+        return crc32c(_NUMBERED.pack(self._number, position))
+
+    def _written_checksum(self, written: int) -> int:
+        return crc32c(_WRITE_NUMBERED.pack(self._number, 1, written))
+
+    def _opened(self) -> File:
+        if self._file is None:
+            self._file = self._file_system.open(self._path, create=True)
+        return self._file
+
+
+def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
+    """Cut a file back to its note. A file that was not made yet has nothing to lose, whatever its note holds. Raises StorageError
+    if the note can't be read, and OSError."""
+    if not file_system.exists(path):
+        return
+    position = note.read()
+    note.close()
+    if position is None:
+        raise StorageError(f"{path} has no readable note of its synced position beside it; it was not cut")
+    file = file_system.open(path)
+    if file.size() > position:
+        file.truncate(position)
+    file.close()

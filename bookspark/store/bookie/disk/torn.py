@@ -1,0 +1,179 @@
+"""Torn or damaged: why do bytes fail their checks that nothing says to be synced?
+
+Law: a write that a power cut ended lacks its end, or sectors, which read as zeros. Rot changes bits. What is good but for one
+bit was written whole, and what was written whole may have been acknowledged. Nothing is corrected here: a checksum that fits
+after a guess proves too little.
+
+One case can't be told: a record of the control log begins in the last four bytes of a sector, that sector is lost, and what it
+had of the record's size was a single bit. That is taken for damage, because the record may have been acknowledged.
+
+CRC32C is linear: a flipped bit changes the checksum by a value that depends on its distance from the end alone. So the bit is
+found by stepping that value back byte by byte: the last bytes by a table, and so on 1024 at a time (baby steps, giant steps).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from functools import cache
+
+from crc32c import crc32c
+
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
+from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer
+from bookspark.store.wire.header import HEADER_BYTES
+
+RECORD_HEAD = struct.Struct("<II")
+"""Of a record of the control log: the body's length in bytes and its CRC32C."""
+_BODY_START = re.compile(b"[\x90-\x9f][\xa0-\xbf]")
+"""What the body of each record begins with: a short array and a short string."""
+_STRIDE_LOG = 10
+_STRIDE = 1 << _STRIDE_LOG
+_SECTOR_BYTES = 128
+"""No disk loses less than this of a write."""
+_BODY_CRC = slice(92, 96)
+_FIRST_AND_LAST = (slice(24, 32), slice(32, 40))
+
+
+def lacks_sector(content: memoryview, position: int) -> bool:
+    """Is any sector of the file nothing but zeros, as far as ``content``, which lies at ``position``, has a part of it?"""
+    starts = [0, *range(-position % _SECTOR_BYTES or _SECTOR_BYTES, len(content), _SECTOR_BYTES)]
+    return any(not any(content[start:end]) for start, end in zip(starts, [*starts[1:], len(content)], strict=True))
+
+
+def record_end(content: bytes, at: int) -> int | None:
+    """Where the record at ``at`` ends; None if it is bad."""
+    if at + RECORD_HEAD.size > len(content):
+        return None
+    size, checksum = RECORD_HEAD.unpack_from(content, at)
+    end = at + RECORD_HEAD.size + size
+    good = size > 0 and end <= len(content) and crc32c(content[at + RECORD_HEAD.size : end]) == checksum
+    return end if good else None
+
+
+def next_record(content: bytes, at: int) -> int | None:
+    """Where the first good record behind a bad one begins."""
+    for found in _BODY_START.finditer(content, at + 1 + RECORD_HEAD.size):
+        start = found.start() - RECORD_HEAD.size
+        if record_end(content, start) is not None:
+            return start
+    return None
+
+
+def is_torn_record(bad: memoryview, position: int, *, is_last: bool) -> bool:
+    """Does a bad record of the control log, which lies at ``position``, look like a write that was cut short? ``is_last``: no
+    good record follows."""
+    if len(bad) < RECORD_HEAD.size:
+        return True
+    size, checksum = RECORD_HEAD.unpack_from(bad)
+    sizes = (other for bit in range(32) if 0 < (other := size ^ 1 << bit) <= len(bad) - RECORD_HEAD.size)
+    if any(crc32c(bad[RECORD_HEAD.size : RECORD_HEAD.size + other]) == checksum for other in sizes):
+        return False
+    if RECORD_HEAD.size + size > len(bad):
+        return is_last or lacks_sector(bad, position)
+    body = bad[RECORD_HEAD.size : RECORD_HEAD.size + size]
+    # No record is empty: of one that seems to be, the first sector is lost, and the checksum is of something else.
+    one_bit = size and ((crc32c(body) ^ checksum).bit_count() == 1 or flipped_bit(body, checksum) is not None)
+    return not one_bit and lacks_sector(bad, position)
+
+
+def flipped_bit(content: Buffer, checksum: int) -> int | None:
+    """The bit of ``content`` (8 × byte + bit) that has to be flipped for its CRC32C to be ``checksum``. None: no single one."""
+    changes, stride_back = _changes(), _stride_back()
+    change = crc32c(content) ^ checksum
+    for passed in range(0, len(content), _STRIDE):
+        if (found := changes.get(change)) is not None:
+            at = len(content) - 1 - passed - found // 8
+            return 8 * at + found % 8 if at >= 0 else None
+        change = _apply(stride_back, change)
+    return None
+
+
+@cache
+def _table() -> list[int]:
+    zero = crc32c(b"\0")
+    return [crc32c(bytes([value])) ^ zero for value in range(256)]
+
+
+@cache
+def _changes() -> dict[int, int]:
+    """What a flipped bit does to the checksum → 8 × bytes that follow + bit, for the last bytes."""
+    table = _table()
+    found: dict[int, int] = {}
+    for bit in range(8):
+        change = table[1 << bit]
+        for following in range(_STRIDE):
+            found[change] = 8 * following + bit
+            change = change >> 8 ^ table[change & 0xFF]
+    return found
+
+
+@cache
+def _stride_back() -> list[int]:
+    """The linear map that takes the last ``_STRIDE`` bytes back out of a change: what it makes of each bit."""
+    table = _table()
+    by_top_byte = {value >> 24: index for index, value in enumerate(table)}
+    matrix = []
+    for bit in range(32):
+        index = by_top_byte[(1 << bit) >> 24]
+        matrix.append((((1 << bit) ^ table[index]) << 8 | index) & 0xFFFFFFFF)
+    for _ in range(_STRIDE_LOG):
+        matrix = [_apply(matrix, image) for image in matrix]
+    return matrix
+
+
+def _apply(matrix: list[int], value: int) -> int:
+    result = 0
+    while value:
+        lowest = value & -value
+        result ^= matrix[lowest.bit_length() - 1]
+        value ^= lowest
+    return result
+
+
+def is_frame_but_for_one_bit(frame: memoryview) -> bool:
+    """Would ``frame``, which is as long as a batch frame there, pass its checks if one of its bits were flipped?"""
+    if len(frame) <= PREFIX_BYTES:
+        return False
+    header = bytearray(frame[HEADER_OFFSET : HEADER_OFFSET + HEADER_BYTES])
+    body = frame[PREFIX_BYTES:]
+    flips = 0
+    stated = int.from_bytes(header[-4:], "little")
+    if (difference := crc32c(header[:-4]) ^ stated) != 0:
+        flips = 1
+        bit = flipped_bit(header[:-4], stated)
+        if bit is not None:
+            header[bit // 8] ^= 1 << bit % 8
+        elif difference.bit_count() != 1:
+            return False
+    body_crc = int.from_bytes(header[_BODY_CRC], "little")
+    if crc32c(body) != body_crc:
+        flips += 1
+        # The columns that the prefix follows from are looked at below, as they were.
+        if flips > 1 or (bit := flipped_bit(body, body_crc)) is None:
+            return False
+        mended = bytearray(body)
+        mended[bit // 8] ^= 1 << bit % 8
+        body = memoryview(mended)
+    return flips + _flips_around_header(frame, header, body) == 1
+
+
+def _flips_around_header(frame: memoryview, header: bytearray, body: memoryview) -> int:
+    """How many bits of the prefix, its header apart, are not what header and body say."""
+    first, last = (int.from_bytes(header[part], "little", signed=True) for part in _FIRST_AND_LAST)
+    count = last - first + 1
+    offsets = 32 * count
+    if not 0 < count <= FRAME_BYTES_MAX or offsets + 4 * (count + 1) > len(body):
+        return 2
+    payload_bytes = int.from_bytes(body[offsets + 4 * count : offsets + 4 * count + 4], "little")
+    ends = offsets + _padded(4 * (count + 1)) + _padded(payload_bytes)
+    digest_bytes = int.from_bytes(body[ends + 4 * count : ends + 4 * count + 4], "little")
+    if payload_bytes > FRAME_BYTES_MAX or digest_bytes > FRAME_BYTES_MAX:
+        return 2
+    before, after = around_header(count, payload_bytes, digest_bytes)
+    found = bytes(frame[:HEADER_OFFSET]) + bytes(frame[HEADER_OFFSET + HEADER_BYTES : PREFIX_BYTES])
+    return (int.from_bytes(found, "little") ^ int.from_bytes(before + after, "little")).bit_count()
+
+
+def _padded(size: int) -> int:
+    return size + (-size & 7)

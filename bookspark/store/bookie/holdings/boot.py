@@ -1,0 +1,376 @@
+"""What a bookie reads when it starts: control logs, checkpoints, and the logs' tails.
+
+Law: after a boot the bookie holds everything that was synced. Of the batches that were not synced, each is there whole or not at
+all. All of it is durable before anything rests on it. A copy that was lost before is not taken into the index again, whatever a
+checkpoint or a log knows of it; what the checkpoint names and no log has is lost now. A damaged control log may have held a
+fence: it is replaced by other directories' copies if these have all that it had; if they may not, the boot is lossy and every
+fence unsure; and without any whole copy the bookie stays down (``protocol.bookie.control_copies``). A directory that can't be
+read is given up if another one is left; its entries are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``), as
+with a directory that goes less far than it went once (``protocol.bookie.reach``).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import TypeVar
+
+from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_boot import (
+    NO_LOSSY_BOOT,
+    HealedNoted,
+    LossyBootNoted,
+    MarksTold,
+    in_limbo,
+    mark_above,
+    marks_together,
+)
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, LimboNoted, MasterKeyNoted
+from bookspark.protocol.bookie.control_copies import (
+    NUMBERS_LEFT_OUT,
+    ControlCopy,
+    CopiesTell,
+    judge_copies,
+    left_behind,
+    used_apart,
+)
+from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
+from bookspark.store.bookie.disk.checkpoint import Checkpoint
+from bookspark.store.bookie.disk.control_log import ControlScan, encode_records, live_bytes
+from bookspark.store.bookie.disk.control_state import ControlState, LogsNoted, Record, WriteNumbered
+from bookspark.store.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
+from bookspark.store.bookie.disk.log_scan import FILLER_LEDGER
+from bookspark.store.bookie.disk.rewritten_block import Block, runs
+from bookspark.store.bookie.disk.rewritten_log import BadPart, scan_rewritten
+from bookspark.store.bookie.disk.unclean_marker import Lost
+from bookspark.store.bookie.holdings.holdings import Holdings
+from bookspark.store.bookie.holdings.log_directory import LogDirectory
+from bookspark.store.wire.logged_frames import LoggedFrame, LoggedFrames
+
+_LOST_LOGS_MAX = 1 << 16
+"""A directory that can't be read may have logs of higher numbers than the others, which earlier versions gave without shares
+(``LogDirectory.log_number``). They are fewer than this."""
+
+_MANY_OBJECTS = 100_000
+"""The collector walks fewer in about a millisecond."""
+
+_LEDGERS_SEEN_MAX = 1 << 14
+_RUN_MIN = 4
+"""So many frames of one ledger, one behind the other, are taken together."""
+_LOST_A_WRITE = 1 << 14
+"""What is lost is noted in writes of so many records: each ledger is an object until then."""
+
+Found = TypeVar("Found")
+
+log = logging.getLogger(__name__)
+
+
+def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
+    """Read everything that lies in the directories of ``holdings``, which are empty so far. ``noted``: how far each of them went,
+    by its path. Raises StorageError."""
+    live = holdings.live
+    in_each(live, LogDirectory.prepare)
+    with _collector_paused():
+        scans = in_each(live, lambda directory: directory.control.scan())
+        content = _replay_control_logs(scans, holdings.control)
+        scanned = dict(scans)
+        number = holdings.control.write_number
+        in_each(live, lambda directory: directory.begin_control_log(content, scanned[directory], number))
+        live_size = live_bytes(holdings.control)
+        for directory in live:
+            directory.control.note_live(live_size)
+        filling = _Filling(holdings.control, holdings.index)
+        in_each(live, lambda directory: filling.recover(directory, scanned[directory].logs))
+        holdings.next_log = 1 + _highest_log(holdings)
+    older = _older_copies(live, scanned, noted)
+    in_each(live, lambda directory: directory.lose(older[directory], Lost.FENCES) if directory in older else None)
+    if older:
+        holdings.control.lose_fences()
+    holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
+    without = [directory.number for directory in holdings.directories if directory not in live]
+    if without:
+        holdings.directories[:] = live
+        holdings.next_log += _LOST_LOGS_MAX
+    if without or older:
+        holdings.control.write_number += NUMBERS_LEFT_OUT
+    for directory in older:
+        holdings.next_log = max(holdings.next_log, 1 + log_of(noted[directory.path].location))
+    for directory in live:
+        for stored in directory.stored:
+            other, _ = holdings.logs.setdefault(stored.number, (directory, stored))
+            if other is not directory:
+                raise StorageError(
+                    f"{other.path} and {directory.path} both have a log {stored.number:08x}: each was used without the other, by "
+                    "an earlier version or in another order. Nothing is lost. Empty one of them and allow that by bookspark "
+                    "cookie fix: what it held is copied back from other bookies"
+                )
+    full = [
+        scanned[directory].copy._replace(directory=directory.number) for directory in live if directory.control_behind
+    ]
+    without += left_behind(full, holdings.control.write_number)
+    for directory in live:
+        directory.note_without([number for number in without if number != directory.number])
+    _note_lost_places(holdings)
+
+
+def _older_copies(
+    live: Sequence[LogDirectory], scans: Mapping[LogDirectory, ControlScan], noted: Mapping[str, Reach]
+) -> dict[LogDirectory, str]:
+    """The directories that go less far than was noted of them, and why their content is lost, for people."""
+    older: dict[LogDirectory, str] = {}
+    for directory in live:
+        before, scan = noted.get(directory.path, NOWHERE), scans[directory]
+        # What a damaged control log means is told already.
+        writes = before.writes if scan.damaged else scan.copy.reaches or 0
+        if scan.present and went_back(Reach(writes, directory.reach().location), before):
+            older[directory] = f"{directory.path} is an older copy of itself, and lacks what came since"
+    return older
+
+
+def _highest_log(holdings: Holdings) -> int:
+    """The highest log number that was ever used, as far as anything tells of it."""
+    lost = (log_of(where) for wheres in holdings.control.lost_copies.values() for where in wheres)
+    numbers = [stored.number for directory in holdings.live for stored in directory.stored]
+    return max((*lost, *numbers, *(directory.highest_log for directory in holdings.live)), default=0)
+
+
+def _note_lost_places(holdings: Holdings) -> None:
+    """Have what the index names and no log has leave the index, durably: after a checkpoint without it nothing else tells of
+    it. A crash meanwhile leaves that checkpoint, so the next boot finds all of it once more."""
+    gone = {number: start for directory in holdings.live for number, start in directory.gone.items()}
+    found = holdings.lost_at_boot
+    for _ in holdings.lose_at_boot(gone) if gone else ():
+        if len(found) >= _LOST_A_WRITE:
+            note_in_each(holdings.live, holdings.control, found)
+            found.clear()
+            holdings.ledgers.rest_all()
+    if found:
+        note_in_each(holdings.live, holdings.control, found)
+        found.clear()
+
+
+def note_in_each(directories: list[LogDirectory], state: ControlState, records: Sequence[Record]) -> None:
+    """At the boot: append ``records`` to the control log of each directory, durably. A directory that fails is removed from
+    ``directories``. One without room is full, and no more than that: its copy is known to be behind. Raises StorageError if no
+    directory took them."""
+    number = state.next_write()
+    content = encode_records((WriteNumbered(number), *records))
+    took = in_each(directories, lambda directory: directory.append_at_boot(content, number))
+    if not any(taken for _, taken in took):
+        paths = ", ".join(directory.path for directory, _ in took)
+        raise StorageError(f"{paths}: No space left on device for what the boot found out; free some space there")
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Switch Python's cyclic garbage collector off. A boot makes millions of objects and no cycles, and the collector, which
+    walks all of them again and again, would take half of the time. Afterwards the collector treats them as old. A boot that made
+    few leaves the collector alone: ``freeze`` sets all of its counts to 0, and a process that opens one bookie after the other
+    would never come to collect the old ones."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            if gc.get_count()[0] > _MANY_OBJECTS:
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
+
+
+def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found]) -> list[tuple[LogDirectory, Found]]:
+    """What ``act`` returns for each directory. A directory for which it raises OSError is removed from ``directories``. Raises
+    StorageError if none is left."""
+    found: list[tuple[LogDirectory, Found]] = []
+    for directory in list(directories):
+        try:
+            found.append((directory, act(directory)))
+        except OSError as error:
+            log.error("%s can't be used: %s; check the disk. What was in it is unknown", directory.path, error)
+            directories.remove(directory)
+            if not directories:
+                raise StorageError(
+                    f"the bookie's directories can't be read, the last one was {directory.path}: {error}; check the disk and its "
+                    "rights"
+                ) from error
+    return found
+
+
+def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
+    """Fill ``state`` with the union of all control logs. Returns the records that have to stand in every directory, encoded; None
+    if they stand there. Raises StorageError if no copy is whole."""
+    copies = [(directory, scan, copy) for directory, scan in scans if (copy := _copy_of(directory, scan)) is not None]
+    tell = judge_copies(copy for _, _, copy in copies)
+    if tell is CopiesTell.NOTHING:
+        directory, scan, _ = copies[0]
+        raise StorageError(
+            f"{directory.control.path} is damaged at byte {scan.end}, missing, or older than its note, and no other directory "
+            "has a whole copy: a fence may be lost, so this bookie stays down; put back the file as it was when the bookie ended "
+            "(an older one lacks fences), or start the bookie anew with empty directories and let its ledgers be replicated again"
+        )
+    for _, scan in scans:
+        state.replay_at_boot(scan.records)
+    _join_marks([scan.records for _, scan in scans], state)
+    state.write_number = max((max(copy.complete_to, copy.reaches or 0) for _, _, copy in copies), default=0)
+    if tell is CopiesTell.TOO_LITTLE:
+        state.write_number += 1
+        state.mark = mark_above(state.mark, chain.from_iterable(scan.records for _, scan in scans))
+        for directory, _, copy in copies:
+            if not copy.whole:
+                directory.lose(
+                    f"{directory.control.path} is damaged, and the other directories may lack what it had", Lost.FENCES
+                )
+    apart = used_apart(copy for _, _, copy in copies)
+    for directory, _, copy in copies:
+        if copy.directory in apart:
+            directory.lose(f"{directory.path} was used without other directories, and they without it")
+    if any(directory.marker.lost is Lost.FENCES for directory, _ in scans):
+        state.lose_fences()
+    elif tell is CopiesTell.ALL and all(copy.whole for _, _, copy in copies) and _are_settled(scans):
+        return None
+    return list(map(encode_records, state.records()))
+
+
+def _join_marks(copies: Sequence[list[Record]], state: ControlState) -> None:
+    """Of what several directories tell of lossy boots, have ``state`` say what holds together."""
+    told = [_marks_told(records) for records in copies]
+    if len(set(told)) == 1:
+        return
+    state.mark, state.healed, not_healed = marks_together(told)
+    for number in not_healed:
+        for ledger_id in sorted(in_limbo(copies[number])):
+            if (ledger := state.ledgers.look(ledger_id)) is not None and not ledger.limbo:
+                # Another directory ended a limbo of that number.
+                state.replay_at_boot([LimboNoted(ledger_id, state.mark.boot)])
+
+
+def _marks_told(records: Iterable[Record]) -> MarksTold:
+    mark, healed = NO_LOSSY_BOOT, HealedNoted(0)
+    for record in records:
+        if isinstance(record, LossyBootNoted):
+            mark = max(mark, record)
+        elif isinstance(record, HealedNoted):
+            healed = max(healed, record)
+    return MarksTold(mark, healed)
+
+
+def _copy_of(directory: LogDirectory, scan: ControlScan) -> ControlCopy | None:
+    """What a directory's control log is as a copy; None if the directory never had one."""
+    if scan.present or scan.damaged:
+        return scan.copy._replace(directory=directory.number)
+    if not directory.holds_logs:
+        return None
+    return ControlCopy(whole=False, complete_to=0, reaches=None, directory=directory.number)
+
+
+def _are_settled(scans: Sequence[tuple[LogDirectory, ControlScan]]) -> bool:
+    """Is everything synced and noted in each, nothing torn, and all the same?"""
+    _, other = scans[0]
+    return all(
+        scan.present
+        and scan.end == scan.size == scan.noted
+        and scan.records == other.records
+        and scan.copy == other.copy
+        for _, scan in scans
+    )
+
+
+class _Filling:
+    """Fills the index, and the LAC (last add confirmed) of each ledger, with what is read, while it is read. Beside them it keeps
+    a bounded number of ledgers, so a boot takes little more memory than the index."""
+
+    def __init__(self, state: ControlState, index: Index) -> None:
+        self._state = state
+        self._index = index
+        self._seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
+        self._logs: set[int] = set()
+        """The logs that rows of this directory may lie in."""
+
+    def recover(self, directory: LogDirectory, noted: LogsNoted | None) -> None:
+        """Read a directory. If that fails it is not used, so its rows leave the index again. Raises OSError."""
+        self._logs = set()
+        try:
+            directory.recover(noted, self)
+        except OSError:
+            self._seen.clear()
+            for _ in self._index.remove_at_boot(dict.fromkeys(self._logs, 0)):
+                pass
+            raise
+
+    def take_checkpoint(self, directory: LogDirectory, checkpoint: Checkpoint) -> None:
+        """Take over the checkpoint of a directory."""
+        state, index = self._state, self._index
+        named: set[int] = set()
+        for block in checkpoint.blocks():
+            state.note(block.ids, block.confirmed, block.replicated)
+            named |= block.logs()
+            self._logs |= named
+            start = 0
+            for ledger_id, count in zip(block.ids, block.counts, strict=True):
+                index.put(ledger_id, block.rows[start : (start := start + ROW_BYTES * count)])
+                for where in state.lost_copies.get(ledger_id, ()):
+                    if (rows := index.changing(ledger_id)) is not None:
+                        rows.remove(where, where)
+        directory.look_for_named(named)
+
+    def take_rewritten(self, directory: LogDirectory) -> None:
+        """Read every rewritten log of a directory whose checkpoint is lost."""
+        for rewritten in directory.rewritten.values():
+            self._logs.add(rewritten.number)
+            for found in scan_rewritten(directory.file_system, rewritten.path):
+                if isinstance(found, BadPart):
+                    directory.lose(f"{rewritten.path} is damaged")
+                    continue
+                block, content = found
+                ledger, rows = self._of(block)
+                where = location(rewritten.number, block.position)
+                if where not in self._state.lost_copies.get(ledger.ledger_id, ()):
+                    for first, last in runs(memoryview(content), block):
+                        rows.insert(first, last, where, block.size)
+
+    def taking(self, log: int) -> Callable[[LoggedFrames], None]:
+        """What takes the frames of an entry log."""
+        self._logs.add(log)
+        start, seen, lost_copies = location(log, 0), self._seen, self._state.lost_copies
+
+        def take(frames: LoggedFrames) -> None:
+            for run in frames.by_ledger():
+                ledger_id = run.ledger_id[0]
+                if len(run.size) < _RUN_MIN or ledger_id == FILLER_LEDGER or ledger_id in lost_copies:
+                    for frame in run.each():
+                        take_one(frame)
+                    continue
+                ledger, rows = seen.get(ledger_id) or self._of(next(run.each()))
+                ledger.note(max(run.last_add_confirmed), max(run.last_add_fully_replicated))
+                wheres = [start | position for position in run.position]
+                rows.extend(run.first_entry_id, run.last_entry_id, wheres, run.size)
+
+        def take_one(frame: LoggedFrame) -> None:
+            position, size, ledger_id, first, last, confirmed, replicated, _ = frame
+            known = seen.get(ledger_id)
+            if known is not None:
+                known[0].note(confirmed, replicated)
+            elif ledger_id == FILLER_LEDGER:
+                return
+            else:
+                known = self._of(frame)
+            if ledger_id not in lost_copies or start | position not in lost_copies[ledger_id]:
+                known[1].insert(first, last, start | position, size)
+
+        return take
+
+    def _of(self, found: LoggedFrame | Block) -> tuple[BookieLedger, ChangingRows]:
+        """Note what the header of a batch says of its ledger; returns the ledger and its rows."""
+        if len(self._seen) >= _LEDGERS_SEEN_MAX:
+            self._seen.clear()
+            self._state.ledgers.rest_all()
+        ledger = self._state.of(found.ledger_id)
+        if ledger.master_key is None:
+            ledger.replay(MasterKeyNoted(found.ledger_id, found.master_key))
+        ledger.note(found.last_add_confirmed, found.last_add_fully_replicated)
+        known = self._seen[found.ledger_id] = ledger, self._index.of(found.ledger_id)
+        return known

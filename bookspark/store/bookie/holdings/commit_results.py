@@ -1,0 +1,198 @@
+"""The results of commit threads: who is answered, and what becomes of a directory that failed or is full.
+
+Law: what lies in a directory that failed is not held any more (``Holdings.lose_directory``). A directory fails when one write or
+sync of it fails, or many reads. A bookie without a directory ends. Entries that a full directory could not write
+were not added, and nobody was told that they were: they are absent like any others.
+
+What a result says of a directory counts at once. Who waits for it is told in the order of the results, some hundred in one turn
+of the loop: a group may have ten thousands of items."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bookspark.store.bookie.commit.commit_items import (
+    ControlRewrite,
+    ControlWrite,
+    EntryWrite,
+    Item,
+    RelaxedWrite,
+    SealLog,
+)
+from bookspark.store.bookie.commit.commit_thread import CommitThread, Soon
+from bookspark.store.bookie.disk.file_system import NoSpaceError
+from bookspark.store.bookie.disk.index import location
+from bookspark.store.bookie.holdings.disk_marks import Takes
+from bookspark.store.bookie.holdings.disks import Disks
+from bookspark.store.bookie.holdings.holdings import Holdings
+from bookspark.store.bookie.holdings.log_directory import LogDirectory
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
+from bookspark.store.wire.header import Status, decode
+
+_READ_ERRORS_MAX = 64
+"""A directory whose disk could not read this number of batches since the start is used no more."""
+
+_TOLD_A_TURN = 512
+"""To tell so many takes some milliseconds."""
+
+log = logging.getLogger(__name__)
+
+
+class CommitResults:
+    """Takes the results of one bookie's commit threads. Owned by the loop."""
+
+    def __init__(self, holdings: Holdings, disks: Disks) -> None:
+        self._holdings = holdings
+        self._disks = disks
+        self._by_thread = {directory.commit: directory for directory in holdings.directories}
+        self._relief: tuple[int, Callable[[], None]] | None = None
+        self._soon: Soon | None = None
+        self._untold: deque[tuple[Sequence[Item], int, Status, Callable[[], None] | None]] = deque()
+        """Items of which some wait to be told, from the number on; what they are told; and what is done when all of them are."""
+        self._telling = False
+        """Are they being told now, or in a later turn?"""
+        self.none_left: Callable[[str], None] = lambda why: None
+        """Called on the loop, with the reason, when the last directory has failed."""
+        self.bytes_in_flight = 0
+        """The bytes of batches that are admitted and not durable yet."""
+
+    def start(self, soon: Soon | None) -> None:
+        """Spread what is told over several turns of the loop from now on. Without ``soon`` there is no loop that others need."""
+        self._soon = soon
+
+    def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
+        """Call ``relieved`` once, when no more than ``bytes_in_flight`` bytes wait for their sync. One caller may wait at a
+        time."""
+        self._relief = (bytes_in_flight, relieved)
+
+    def completed(
+        self, thread: CommitThread, items: Sequence[Item], synced_bytes: int, failure: OSError | None
+    ) -> None:
+        """A commit thread finished ``items``, or they failed with ``failure``. ``synced_bytes`` that were acknowledged before
+        their sync are synced now."""
+        status, told = Status.OK, None
+        if isinstance(failure, NoSpaceError):
+            status = Status.READ_ONLY
+            synced = list(filter(_is_synced, items))
+            items = [item for item in items if not _is_synced(item)]
+            self._tell(synced, Status.OK)
+            told = self._ran_out(self._by_thread[thread], items, failure)
+        elif failure is not None:
+            status = Status.IO_ERROR
+            self._retire(self._by_thread[thread], str(failure))
+        elif self._by_thread[thread].retired:
+            # It was retired for what it could not read. What it writes is not held any more.
+            status = Status.IO_ERROR
+        self.bytes_in_flight -= synced_bytes
+        self._tell(items, status, told)
+        self._relieve()
+
+    def waits(self, byte_count: int) -> None:
+        """Batches of ``byte_count`` bytes wait to be decided, or (negative) wait no more."""
+        self.bytes_in_flight += byte_count
+        self._relieve()
+
+    def _relieve(self) -> None:
+        if self._relief is not None and self.bytes_in_flight <= self._relief[0]:
+            (_, relieved), self._relief = self._relief, None
+            relieved()
+
+    def _tell(self, items: Sequence[Item], status: Status, told: Callable[[], None] | None = None) -> None:
+        if status is Status.OK and not self._telling and len(items) <= _TOLD_A_TURN:
+            # So it is nearly always. Nobody is told of a later group meanwhile, because all of these are told at once.
+            self._tell_each(items, status)
+            return
+        self._untold.append((items, 0, status, told))
+        if not self._telling:
+            self._tell_some()
+
+    def _tell_some(self) -> None:
+        """Tell the next ones. Those that remain have their turn later."""
+        self._telling, left = True, _TOLD_A_TURN
+        try:
+            while self._untold and left > 0:
+                items, start, status, told = self._untold.popleft()
+                end = len(items) if self._soon is None else min(len(items), start + left)
+                left -= end - start
+                if end < len(items):
+                    self._untold.appendleft((items, end, status, told))
+                if status is Status.READ_ONLY:
+                    self._drop(items[start:end])
+                if told is not None and end == len(items):
+                    told()
+                self._tell_each(items[start:end], status)
+        finally:
+            self._telling = bool(self._untold) and self._soon is not None
+            if self._telling and self._soon is not None:
+                self._soon(self._tell_some)
+        self._relieve()
+
+    def _tell_each(self, items: Sequence[Item], status: Status) -> None:
+        recent = self._holdings.recent
+        for item in items:
+            if type(item) is EntryWrite:
+                self.bytes_in_flight -= len(item.frame)
+                # ``location``, without a call for each add.
+                del recent[item.log.number << 32 | item.position]
+            elif type(item) is RelaxedWrite:
+                del recent[location(item.log.number, item.position)]
+            item.done(status)
+
+    def read_failed(self, directory: LogDirectory) -> None:
+        """The disk of a directory could not read a frame. After too many of them the directory is used no more."""
+        directory.read_errors += 1
+        if directory.read_errors >= _READ_ERRORS_MAX:
+            self._retire(directory, f"its disk could not read {directory.read_errors} batches")
+
+    def _retire(self, directory: LogDirectory, why: str) -> None:
+        """Use a directory no more. Nothing that lies in it is held from now on."""
+        if directory.retired:
+            return
+        directory.retired, directory.failure = True, why
+        log.error(
+            "%s is retired until the bookie is started again: %s; its entries are lost here until other bookies' copies replace "
+            "them; check the disk",
+            directory.path,
+            why,
+        )
+        self._holdings.live.remove(directory)
+        self._disks.sort()
+        self._holdings.lose_directory(directory)
+        if not self._holdings.live:
+            self.none_left(
+                f"no directory can be used any more, the last one was {directory.path}: {why}; check the disk"
+            )
+
+    def _ran_out(self, directory: LogDirectory, items: Sequence[Item], failure: OSError) -> Callable[[], None]:
+        """A write found no room. Returns what is to be done once the index has nothing of what ``items`` were to add. Until then
+        somebody may begin to wait for a copy that is not there. ``HeldCopies`` tells by ``refusals`` that he waited in vain."""
+        directory.control_behind |= any(isinstance(item, (ControlWrite, ControlRewrite)) for item in items)
+
+        def dropped() -> None:
+            for item in items:
+                if isinstance(item, (EntryWrite, RelaxedWrite)):
+                    item.log.end = min(item.log.end, item.position)
+            directory.refusals, directory.no_room = directory.refusals + 1, failure
+            only_seals = bool(items) and all(isinstance(item, SealLog) and item.failure is not None for item in items)
+            # Not again and again, if there is no room to seal the log either.
+            if not (only_seals and directory.takes is Takes.NOTHING):
+                self._disks.ran_out(directory, failure)
+
+        return dropped
+
+    def _drop(self, items: Sequence[Item]) -> None:
+        """Remove from the index what ``items`` were to add."""
+        for item in items:
+            if isinstance(item, (EntryWrite, RelaxedWrite)):
+                header = decode(item.frame, HEADER_OFFSET)[0]
+                if (rows := self._holdings.index.changing(header.ledger_id)) is not None:
+                    where = location(item.log.number, item.position)
+                    rows.drop(header.first_entry_id, header.last_entry_id, where)
+                self._holdings.volatile.forget(header.ledger_id)
+
+
+def _is_synced(item: Item) -> bool:
+    """Is the item of a group that found no room synced? It is if it was written to the log before."""
+    return isinstance(item, (EntryWrite, RelaxedWrite)) and item.log.synced > item.position

@@ -1,0 +1,287 @@
+"""Scrubbing what a bookie holds, while it serves: each byte of its logs is read from the disk and checked, round after round.
+
+Law: a round looks at every log that was there when it began, by ascending number, up to where it is synced; and at every row of
+the index that points into it. Two rounds fit into a period, so whatever is held is read at least once in each period, wherever a
+round was when it came or when it rotted. What the checks (``checks``) do not find good is read once more, as a client reads it; a
+copy that can't be read is lost (``Holdings.lose``). A round goes on after a start where the last process noted to be. What is
+moved to a new log meanwhile was read when it was moved.
+
+Damage in *dead bytes*, batches that no row names, costs no entry: no read and no rewriting looks at them again. They are counted
+(``dead_bytes``), and no loss is told. A checkpoint covers the log a minute later, so that no boot takes them for a loss. What
+follows from the rest of a log (its schema, a footer) is written anew. The other files of a bookie are those of ``kept_files``.
+
+How far the round is stands in every directory; the furthest one counts. One file, replaced as a whole::
+
+    <directory>/scrub    JSON: {"began_ms", "next_log", "end_log", "done_bytes", "finished_ms"}
+                         times in ms since 1970; logs from next_log to below end_log have still to be read
+
+``offline.scrub`` makes the same checks for a stopped bookie.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from bookspark.store.bookie.checks import Damage, Stored, Torn, check_entry_log, check_rewritten_log
+from bookspark.store.bookie.disk.entry_log import EntryLog
+from bookspark.store.bookie.disk.file_system import FileSystem, read_all, replace_file, uncached, write_all
+from bookspark.store.bookie.disk.index import log_of, position_of
+from bookspark.store.bookie.holdings.holdings import Holdings
+from bookspark.store.bookie.holdings.reads import LogFiles, Piece, Stop
+from bookspark.store.bookie.steps import Steps
+
+NAME = "scrub"
+
+ROUND_PART = 0.5
+"""A round begins after this part of the period at the earliest."""
+_PACE_PART = 0.45
+"""A round is paced to end after this part of the period."""
+_GROUP_BYTES = 256 << 20
+"""The index is looked through once for logs of about this size together."""
+_ROWS_A_STEP = 4096
+_LOOK_BYTES = 4 << 20
+"""How much is read between two pauses."""
+
+log = logging.getLogger(__name__)
+
+
+class ScrubProgress(msgspec.Struct, frozen=True):
+    """How far a round is."""
+
+    began_ms: int = 0
+    next_log: int = 0
+    end_log: int = 0
+    done_bytes: int = 0
+    finished_ms: int = 0
+    """When the last whole round ended. 0: there was none."""
+
+
+class Looked(NamedTuple):
+    """What a look at some bytes of a log came to."""
+
+    size: int
+    bad: list[tuple[Piece, Stop]]
+    """Batches that the index names and that can't be read, and why."""
+    dead_bytes: int = 0
+    """Damaged bytes of no batch that the index names."""
+
+
+class Scrubbing:
+    """The scrubbing of one bookie. Owned by the loop, except ``load``, ``save`` and ``check``."""
+
+    def __init__(self, file_system: FileSystem, holdings: Holdings) -> None:
+        self._file_system = file_system
+        self._holdings = holdings
+        self._files = LogFiles(lambda number: file_system.open(holdings.logs[number][1].path))
+        self.progress = ScrubProgress()
+        self._read_bytes = 0
+        """Bytes of the logs under way that are read."""
+        self.dead_bytes = 0
+        """Damaged bytes that hold no entry any more, as found since the start."""
+
+    def load(self) -> None:
+        """Read how far an earlier process was. A file that is missing or damaged costs reading again."""
+        found = []
+        for directory in list(self._holdings.live):
+            path = f"{directory.path}/{NAME}"
+            try:
+                file = self._file_system.open(path)
+                try:
+                    found.append(msgspec.json.decode(read_all(file), type=ScrubProgress))
+                finally:
+                    file.close()
+            except (OSError, msgspec.MsgspecError):
+                continue
+        self.progress = max(found, key=lambda one: (one.began_ms, one.next_log), default=ScrubProgress())
+
+    def save(self) -> None:
+        """Write how far this process is. What can't be written is logged, and costs reading again."""
+        content = msgspec.json.encode(self.progress)
+        for directory in list(self._holdings.live):
+            try:
+                replace_file(self._file_system, f"{directory.path}/{NAME}", [content])
+            except OSError as error:
+                log.warning("%s: the progress of the scrub can't be noted: %s", directory.path, error)
+
+    @property
+    def left_bytes(self) -> int:
+        """The size of the logs that the round has still to read."""
+        numbers = range(self.progress.next_log, self.progress.end_log)
+        left = sum(stored.end for number, (_, stored) in self._holdings.logs.items() if number in numbers)
+        return max(0, left - self._read_bytes)
+
+    @property
+    def part(self) -> float:
+        """The part of the round that is done, 0 to 1."""
+        done, left = self.progress.done_bytes + self._read_bytes, self.left_bytes
+        return done / (done + left) if done + left else 1.0
+
+    @property
+    def under_way(self) -> bool:
+        """Is there a log that this round has still to read?"""
+        return self.progress.next_log < self.progress.end_log
+
+    def begin(self, now_ms: int) -> None:
+        """Begin a round."""
+        self._read_bytes = 0
+        self.progress = msgspec.structs.replace(
+            self.progress, began_ms=now_ms, next_log=0, end_log=self._holdings.next_log, done_bytes=0
+        )
+
+    def ahead_seconds(self, now_ms: int, period_seconds: float) -> float:
+        """How many seconds the round is ahead of its pace; negative if it is behind."""
+        return self.progress.began_ms / 1000 + _PACE_PART * period_seconds * self.part - now_ms / 1000
+
+    @property
+    def suspected(self) -> bool:
+        """Are there logs that are to be looked at before all others?"""
+        return bool(self._holdings.suspected)
+
+    def take_suspected(self) -> Steps[dict[int, list[Piece]]]:
+        """The suspected logs, with what the index names in each."""
+        numbers = set(self._holdings.suspected)
+        self._holdings.suspected.clear()
+        return (yield from self._pieces(numbers))
+
+    def group(self) -> Steps[tuple[dict[int, list[Piece]], int]]:
+        """The next logs, with what the index names in each; and the number of the log to go on with after them."""
+        numbers: set[int] = set()
+        size, following = 0, self.progress.end_log
+        for number in sorted(self._holdings.logs):
+            if self.progress.next_log <= number < self.progress.end_log:
+                if numbers and size >= _GROUP_BYTES:
+                    following = number
+                    break
+                numbers.add(number)
+                size += self._holdings.logs[number][1].end
+        return (yield from self._pieces(numbers)), following
+
+    def _pieces(self, numbers: Iterable[int]) -> Steps[dict[int, list[Piece]]]:
+        pieces: dict[int, list[Piece]] = {number: [] for number in sorted(numbers)}
+        seen = 0
+        for ledger_id in self._holdings.index.ids() if pieces else ():
+            rows = self._holdings.index.get(ledger_id)
+            if rows is None:
+                continue
+            for start in range(0, len(rows), _ROWS_A_STEP):
+                for i, where in enumerate(rows.where[start : start + _ROWS_A_STEP], start):
+                    if log_of(where) in pieces and where not in self._holdings.recent:
+                        pieces[log_of(where)].append(Piece(ledger_id, *rows.row(i), None))
+                seen += min(_ROWS_A_STEP, len(rows) - start) + 1
+                if seen >= _ROWS_A_STEP:
+                    seen = 0
+                    yield None
+        return pieces
+
+    def look(self, number: int, pieces: Sequence[Piece]) -> Iterator[Looked]:
+        """Read and check log ``number``, some bytes with each step; ``pieces`` are all that the index names in it. To be carried
+        through in any thread."""
+        found = self._holdings.logs.get(number)
+        if found is None or found[0].retired:
+            return
+        directory, stored = found
+        end, damages, read = stored.synced, [], 0
+        unseen: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            if position_of(piece.where) + piece.size <= end:
+                unseen.setdefault(position_of(piece.where), []).append(piece)
+        try:
+            items: Iterator[Stored | Damage | Torn] = (
+                check_entry_log(self._file_system, stored.path, end, end)
+                if isinstance(stored, EntryLog)
+                else check_rewritten_log(self._file_system, stored.path, sorted(unseen))
+            )
+            for item in items if end else ():
+                if isinstance(item, Damage):
+                    damages.append(item)
+                elif isinstance(item, Stored) and all(_is(piece, item) for piece in unseen.get(item.position, ())):
+                    unseen.pop(item.position, None)
+                read += item.size
+                if read >= _LOOK_BYTES:
+                    yield Looked(read, [])
+                    read = 0
+        except OSError as error:
+            # A log that was removed, or that can't be opened now; the reads below tell more.
+            log.debug("%s could not be checked: %s", stored.path, error)
+        left = [piece for of_frame in unseen.values() for piece in of_frame]
+        bad = self._read_again(number, stored.path, left)
+        if self._holdings.logs.get(number) is found and not directory.retired:
+            for damage in damages:
+                self._mend(damage)
+            dead = sum(damage.size - _covered(damage, left) for damage in damages if damage.content is None)
+            yield Looked(read, bad, dead)
+
+    def _read_again(self, number: int, path: str, pieces: Sequence[Piece]) -> list[tuple[Piece, Stop]]:
+        """Read what no check found good, as a client does; returns what can't be read."""
+        bad: list[tuple[Piece, Stop]] = []
+        self._files.forget(number)
+        if pieces:
+            with suppress(OSError):
+                uncached(self._file_system, path)
+        for piece in pieces:
+            fetched = self._files.fetch([piece], cached_only=False)
+            assert fetched is not None
+            if fetched.stop not in (None, Stop.LIMIT, Stop.FAILED, Stop.MOVED):
+                bad.append((piece, fetched.stop))
+        return bad
+
+    def _mend(self, damage: Damage) -> None:
+        """Write what follows from the rest of its log."""
+        if damage.content is None:
+            return
+        try:
+            file = self._file_system.open(damage.path)
+            try:
+                write_all(file, [damage.content], damage.position)
+                file.sync()
+            finally:
+                file.close()
+            log.warning("%s, byte %d: %s; it was written anew; check the disk", *damage[:2], damage.what)
+        except OSError as error:
+            log.warning("%s, byte %d: %s, and can't be written anew: %s", *damage[:2], damage.what, error)
+
+    def looked(self, number: int, looked: Looked) -> Steps[None]:
+        """Take over what a look at log ``number`` found. What was moved meanwhile is not lost."""
+        self._read_bytes += looked.size
+        if looked.dead_bytes:
+            self.dead_bytes += looked.dead_bytes
+            log.warning(
+                "%d bytes of log %08x that hold no entry any more are damaged: nothing is lost by that; check the disk",
+                looked.dead_bytes,
+                number,
+            )
+        yield from self._holdings.lose_bad(looked.bad)
+
+    def end_group(self, following: int, now_ms: int) -> None:
+        """All that the index names below log ``following`` is read."""
+        numbers = range(self.progress.next_log, following)
+        size = sum(stored.end for number, (_, stored) in self._holdings.logs.items() if number in numbers)
+        self._files.clear()
+        self._read_bytes = 0
+        self.progress = msgspec.structs.replace(
+            self.progress,
+            next_log=following,
+            done_bytes=self.progress.done_bytes + size,
+            finished_ms=self.progress.finished_ms if following < self.progress.end_log else now_ms,
+        )
+
+
+def _is(piece: Piece, found: Stored) -> bool:
+    """Is a good batch what the index says?"""
+    return (
+        (found.size, found.ledger_id) == (piece.size, piece.ledger_id)
+        and found.first <= piece.first
+        and piece.last <= found.last
+    )
+
+
+def _covered(damage: Damage, pieces: Sequence[Piece]) -> int:
+    """How many bytes of the damage are of these batches."""
+    end = damage.position + damage.size
+    frames = {(position_of(piece.where), piece.size) for piece in pieces}
+    return sum(max(0, min(end, at + size) - max(damage.position, at)) for at, size in frames)

@@ -1,0 +1,185 @@
+"""Looking into a stopped bookie's directories, with the code that boots it and reads from it.
+
+Law: only ``rebuild_index`` changes anything, and only the index checkpoints. What is shown is what the next boot would serve. All
+directories of the bookie are needed for that, because its control log and its ledgers are spread over them.
+
+Source: BookKeeper's shell commands ``listfilesondisc``, ``readlog``, ``ledger`` and ``rebuild-db-ledger-locations-index``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bookspark.errors import StorageError
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
+from bookspark.store.bookie.disk.checkpoint import read_checkpoint
+from bookspark.store.bookie.disk.entry_log import EntryLog
+from bookspark.store.bookie.disk.file_system import FileSystem
+from bookspark.store.bookie.disk.log_scan import SCHEMA, BadBytes, read_frames
+from bookspark.store.bookie.disk.rewritten_block import plain_frame, runs
+from bookspark.store.bookie.disk.rewritten_log import BadPart, RewrittenLog, scan_rewritten
+from bookspark.store.bookie.offline.dry_run import DryRunFileSystem
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.wire.entry_batch import Entry, EntryBatch
+
+
+class LogInfo(NamedTuple):
+    """One log; sizes in bytes. ``live``: the size of the batches that the index names."""
+
+    number: int
+    path: str
+    rewritten: bool
+    size: int
+    synced: int
+    ledgers: int
+    entries: int
+    live: int
+
+
+class Batch(NamedTuple):
+    """One batch of a log, as it stands there. Position and size in bytes."""
+
+    position: int
+    size: int
+    ledger_id: int
+    first: int
+    last: int
+    last_add_confirmed: int
+    entries: list[Entry]
+
+
+class IndexRow(NamedTuple):
+    """A range of entries, and where it lies. Position and size in bytes."""
+
+    ledger_id: int
+    first: int
+    last: int
+    log: int
+    position: int
+    size: int
+
+
+class Inspection:
+    """One bookie, by all of its directories. Raises StorageError if the bookie would not start."""
+
+    def __init__(self, file_system: FileSystem, directories: Sequence[str]) -> None:
+        self._file_system = DryRunFileSystem(file_system)
+        self._storage = Storage(_config(directories), self._file_system).open()
+
+    @property
+    def damaged(self) -> bool:
+        """Was something lost that had been synced? Then the bookie's answer for an entry that it does not find is Unknown."""
+        return self._storage.damaged
+
+    def logs(self) -> list[LogInfo]:
+        """Every log by number."""
+        live: dict[int, tuple[set[int], int, dict[int, int]]] = {}
+        for row in self.rows():
+            ledgers, entries, sizes = live.get(row.log, (set(), 0, {}))
+            ledgers.add(row.ledger_id)
+            # Rows may share a batch, which counts once.
+            sizes[row.position] = row.size
+            live[row.log] = ledgers, entries + row.last - row.first + 1, sizes
+        found = []
+        for number, stored in self._storage.logs.items():
+            ledgers, entries, sizes = live.get(number, (set(), 0, {}))
+            rewritten = isinstance(stored, RewrittenLog)
+            found.append(
+                LogInfo(
+                    number,
+                    stored.path,
+                    rewritten,
+                    stored.end,
+                    stored.synced,
+                    len(ledgers),
+                    entries,
+                    sum(sizes.values()),
+                )
+            )
+        return found
+
+    def rows(self, ledger_id: int | None = None) -> Iterator[IndexRow]:
+        """The rows of the index, by ledger and entry: of ``ledger_id``, or of all ledgers (None)."""
+        at, first, only = ledger_id or 0, 0, ledger_id is not None
+        while at >= 0:
+            ranges, at, first = self._storage.ranges(at, first, 0, only=only)
+            yield from map(IndexRow, *ranges)
+
+    def batches(self, number: int) -> Iterator[Batch]:
+        """The good batches of a log, in its order. Raises StorageError if there is no such log."""
+        stored = self._storage.logs.get(number)
+        if stored is None:
+            known = ", ".join(f"{each:08x}" for each in self._storage.logs) or "none"
+            raise StorageError(f"there is no log {number:08x} here; there are: {known}")
+        if isinstance(stored, RewrittenLog):
+            yield from self._rewritten_batches(stored)
+        else:
+            yield from self._plain_batches(stored)
+
+    def _plain_batches(self, entry_log: EntryLog) -> Iterator[Batch]:
+        file = self._file_system.open(entry_log.path)
+        try:
+            for found in read_frames(file, len(SCHEMA), size := file.size(), size):
+                if isinstance(found, BadBytes):
+                    continue
+                frame, content = found
+                batch = EntryBatch(bytes(content))
+                yield Batch(
+                    frame.position,
+                    frame.size,
+                    frame.ledger_id,
+                    frame.first_entry_id,
+                    frame.last_entry_id,
+                    frame.last_add_confirmed,
+                    list(batch.entries()),
+                )
+        finally:
+            file.close()
+
+    def _rewritten_batches(self, log: RewrittenLog) -> Iterator[Batch]:
+        for found in scan_rewritten(self._file_system, log.path):
+            if isinstance(found, BadPart):
+                continue
+            block, content = found
+            view = memoryview(content)
+            entries: list[Entry] = []
+            for first, last in runs(view, block):
+                frame = plain_frame(view, block, first, last)
+                entries += EntryBatch(frame).entries() if frame is not None else ()
+            yield Batch(
+                block.position,
+                block.size,
+                block.ledger_id,
+                block.first_entry_id,
+                block.last_entry_id,
+                block.last_add_confirmed,
+                entries,
+            )
+
+
+def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
+    """Make the index checkpoints anew from the logs; returns how many ranges they hold. Like a boot, it cuts what a crash left
+    torn, and notes what is lost, which the old checkpoints may tell. Raises StorageError if the bookie would not start, or if a
+    checkpoint can't be written."""
+    Storage(_config(directories), file_system).open().close()
+    for directory in directories:
+        path = f"{directory}/{CHECKPOINT}"
+        if file_system.exists(path):
+            file_system.unlink(path)
+            file_system.sync_directory(directory)
+    storage = Storage(_config(directories), file_system).open()
+    # The storage was never started, so this writes the checkpoints and nothing else.
+    storage.close()
+    count = 0
+    for directory in directories:
+        checkpoint = read_checkpoint(file_system, directory)
+        if checkpoint is None:
+            raise StorageError(f"{directory}: the checkpoint could not be written; check the disk and its rights")
+        count += sum(len(ledger.rows) for ledger in checkpoint.ledgers)
+    return count
+
+
+def _config(directories: Sequence[str]) -> BookieConfig:
+    return BookieConfig(directories=tuple(directories), zookeeper="-")

@@ -1,0 +1,363 @@
+"""What a bookie does beside serving: checkpoints, looks at its disks, garbage collection, rewriting of logs, the scrub.
+
+Law: no step holds up the loop for more than some milliseconds; a step that waits for a disk or for the metadata runs in a thread.
+Two of these works never have the index at the same time (``bookie.steps``). A failed work is logged and tried again when it is
+due next, because serving depends on none of them.
+
+A garbage collection comes at its interval, at once when a directory is full (forced collection), and at once when somebody asks
+for one. A round of rewriting follows it, in bounded passes (``space.pacing``). Rounds run beside the collections: a round that
+takes long holds up none of them, and is merged with the next one. Collections for a full directory, and passes that find nothing
+to do in one, take no more than a tenth of the time.
+
+Source: BookKeeper's ``GarbageCollectorThread`` and ``LedgerDirsMonitor``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from bookspark.protocol.repair.audit_plan import mark_of_lacking
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.bookie.holdings.log_directory import LogDirectory
+from bookspark.store.bookie.holdings.reads import Piece
+from bookspark.store.bookie.holdings.scrubbing import ROUND_PART
+from bookspark.store.bookie.space.pacing import Round, Rounds, rate
+from bookspark.store.bookie.space.reclaiming import Rewriter
+from bookspark.store.bookie.steps import Finished, Outcome, Steps, Wait, advance
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.wire.messages import CollectionStatus
+
+_WAIT_SECONDS = 0.005
+_STOP_SECONDS_MAX = 10.0
+_THREADS = 5
+"""One for each work but the scrub."""
+_FORCED_PAUSE = 9.0
+"""The pause after a forced collection or a pass that came to nothing, in multiples of the time that it took."""
+_SCRUB_PAUSE = 1.0
+_KEPT_FILES_PART = 0.01
+"""The part of a scrub's period after which the files beside the logs are looked at again."""
+_LOSSES_SECONDS = 1.0
+_MARKS_AT_ONCE = 256
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+class _Tally:
+    """What the collections and passes came to since a round began that was not merged with one before it."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.ledgers = 0
+        self.bytes_freed = 0
+        self.problem = ""
+
+
+class Maintenance:
+    """The background works of one bookie. They are started and stopped on the loop. Without ``metadata`` nothing is collected and
+    nobody is told what was lost, without a ``rewriter`` nothing is rewritten."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        storage: Storage,
+        bookie_id: str,
+        metadata: MetadataStore | None,
+        rewriter: Rewriter | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._storage = storage
+        self._bookie_id = bookie_id
+        self._metadata = metadata
+        self._rewriter = rewriter
+        self._index = asyncio.Lock()
+        self._full = False
+        """Was a directory seen to be full, and nothing collected for it since?"""
+        self._wanted = asyncio.Event()
+        """A collection is to begin now."""
+        self._asked_for = asyncio.Event()
+        """Somebody asked for one."""
+        self._begun = 0
+        """The number of the last collection that has begun."""
+        self._asked = 0
+        """The number of the last collection that somebody asked for."""
+        self._collected = 0
+        """The number of the last collection that is over. Its round may not be."""
+        self._tally = _Tally(clock())
+        self.collection: CollectionStatus | None = None
+        """The last collection whose round is through."""
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bookie maintenance")
+        self._scrub_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie scrub")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rounds = Rounds(config, clock())
+        self._clock = clock
+        self._round: Round | None = None
+        """The round of rewriting that is not through."""
+        self._round_begins = asyncio.Event()
+        self._kept_files_at = time.monotonic() + _KEPT_FILES_PART * 3600 * config.scrub_interval_hours
+
+    def start(self) -> None:
+        """Begin all works, on the running loop."""
+        works = (
+            self._checkpoints(),
+            self._disks(),
+            self._collection(),
+            self._rewriting(),
+            self._scrub(),
+            self._losses(),
+        )
+        self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+        self._storage.holdings.carry_through = self._carry_through
+
+    async def stop(self) -> None:
+        """End all works, wherever they are: a boot can deal with each state that they leave."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_STOP_SECONDS_MAX)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._scrub_thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.checkpoint_interval_seconds)
+            await _tried("no checkpoint was made", self._checkpoint)
+
+    async def _checkpoint(self) -> None:
+        prepared = await self._drive(self._storage.checkpoint())
+        await self._in_thread(lambda: self._storage.write_checkpoints(prepared))
+
+    async def _disks(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.disk_check_interval_seconds)
+            await _tried("the disks could not be looked at", self._look_at_disks)
+
+    async def _look_at_disks(self) -> None:
+        disks = self._storage.disks
+        for directory, used in await self._in_thread(disks.measure):
+            await self._drive(disks.look(directory, used))
+        if disks.any_full and not self._full:
+            self._full = True
+            self._wanted.set()
+
+    def collect_now(self) -> int:
+        """Have a collection begin as soon as none runs; returns its number, by which ``collection`` will tell of it."""
+        self._asked = self._begun + 1
+        self._asked_for.set()
+        self._wanted.set()
+        return self._asked
+
+    async def _collection(self) -> None:
+        due = self._clock() + self._config.gc_wait_time_seconds
+        while True:
+            try:
+                await asyncio.wait_for(self._wanted.wait(), max(0.0, due - self._clock()))
+            except TimeoutError:
+                due = self._clock() + self._config.gc_wait_time_seconds
+            self._wanted.clear()
+            self._asked_for.clear()
+            seconds = await self._collect(self._full or self._asked > self._begun)
+            if self._full:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._asked_for.wait(), _FORCED_PAUSE * seconds)
+                self._full = False
+
+    async def _collect(self, forced: bool) -> float:
+        """Collect, and have a round of rewriting begin; returns how many seconds the collection took."""
+        self._begun += 1
+        started, below = self._clock(), self._storage.holdings.next_log
+        ledgers, problem = 0, ""
+        try:
+            if self._metadata is not None:
+                ledgers = await self._drive(self._storage.garbage_collection.collect(self._metadata))
+                problem = self._storage.garbage_collection.kept
+        except Exception as error:
+            log.exception("the garbage collection did not finish; it is tried again later")
+            problem = f"{type(error).__name__}: {error}"
+        if self._round is None:
+            # The round before may have ended, and been told of, while this collection ran.
+            self._tally = _Tally(started)
+        self._tally.ledgers += ledgers
+        self._tally.problem = problem or self._tally.problem
+        self._collected = self._begun
+        following = self._rounds.begin(self._clock(), below, forced=forced)
+        self._round = following if self._round is None else self._round.followed_by(following)
+        self._round_begins.set()
+        return self._clock() - started
+
+    async def _rewriting(self) -> None:
+        while True:
+            await self._round_begins.wait()
+            self._round_begins.clear()
+            while self._round is not None:
+                await _tried("space was not reclaimed", self._pass)
+
+    async def _pass(self) -> None:
+        """One pass of the round. The round is through when nothing is left, or when nothing could be done."""
+        config, disks, round_, tally = self._config, self._storage.disks, self._round, self._tally
+        assert round_ is not None
+        started, more = self._clock(), False
+
+        def pace(directory: LogDirectory, left_bytes: int) -> int:
+            limit, seconds = config.compaction_rate_bytes_per_second, round_.until - self._clock()
+            return rate(limit, left_bytes, seconds, nearly_full=disks.nearly_full(directory))
+
+        try:
+            steps = self._storage.reclaiming.reclaim(
+                self._rewriter,
+                round_.threshold if self._rewriter is not None else 0.0,
+                config.entry_log_bytes_max,
+                pace,
+                entry_logs=config.rewrite_sealed_logs,
+                below=round_.below,
+            )
+            reclaimed = await self._drive(steps)
+            tally.bytes_freed += reclaimed.given_back
+            more = reclaimed.jobs > 0 and reclaimed.left_bytes > 0
+        except Exception as error:
+            tally.problem = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            if not more and self._round is round_:
+                self._round = None
+                seconds = self._clock() - tally.began
+                self.collection = CollectionStatus(
+                    self._collected, tally.ledgers, tally.bytes_freed, seconds, tally.problem
+                )
+        if reclaimed.given_back > 0:
+            log.info("%d bytes of disk space were freed", reclaimed.given_back)
+        if round_.forced:
+            await self._look_at_disks()
+            if not reclaimed.jobs and reclaimed.given_back <= 0:
+                with suppress(TimeoutError):
+                    pause = _FORCED_PAUSE * (self._clock() - started)
+                    await asyncio.wait_for(self._asked_for.wait(), pause)
+
+    async def _scrub(self) -> None:
+        """Round after round. One that ends early waits until its period is over."""
+        period = 3600 * self._config.scrub_interval_hours
+        scrubbing = self._storage.scrubbing
+        if not period:
+            return
+        await self._in_scrub_thread(scrubbing.load)
+        while True:
+            if not scrubbing.under_way:
+                over = scrubbing.progress.began_ms / 1000 + ROUND_PART * period - time.time()
+                if scrubbing.progress.began_ms and over > 0:
+                    await _tried("the scrub could not wait", partial(self._pause_scrub, over, period))
+                    await asyncio.sleep(min(_SCRUB_PAUSE, period / 100))
+                    continue
+                scrubbing.begin(_now_ms())
+            await _tried("the scrub could not go on", lambda: self._scrub_group(period))
+            await asyncio.sleep(min(_SCRUB_PAUSE, period / 100))
+
+    async def _scrub_group(self, period: float) -> None:
+        """Scrub the next logs, and wait until the pace asks for more."""
+        scrubbing = self._storage.scrubbing
+        logs, following = await self._drive(scrubbing.group())
+        await self._scrub_logs(logs)
+        scrubbing.end_group(following, _now_ms())
+        await self._in_scrub_thread(scrubbing.save)
+        # Paced after it is noted: a bookie that is often started again gets on with its round too.
+        await self._pause_scrub(scrubbing.ahead_seconds(_now_ms(), period), period)
+
+    async def _scrub_logs(self, logs: dict[int, list[Piece]]) -> None:
+        """Read and check these logs, no faster than the rate."""
+        scrubbing, rate = self._storage.scrubbing, self._config.scrub_rate_bytes_per_second
+        for number in list(logs):
+            looks = scrubbing.look(number, logs.pop(number))
+            begun = time.monotonic()
+            while (looked := await self._in_scrub_thread(partial(next, looks, None))) is not None:
+                await self._drive(scrubbing.looked(number, looked))
+                begun += looked.size / rate if rate else 0.0
+                await asyncio.sleep(max(0.0, begun - time.monotonic()))
+
+    async def _pause_scrub(self, seconds: float, period: float) -> None:
+        """Wait, at most a period; meanwhile look at logs in which something unreadable was found, and at the other files."""
+        scrubbing, until = self._storage.scrubbing, time.monotonic() + min(seconds, period)
+        while True:
+            if scrubbing.suspected:
+                await self._scrub_logs(await self._drive(scrubbing.take_suspected()))
+            if (now := time.monotonic()) >= self._kept_files_at:
+                self._kept_files_at = now + _KEPT_FILES_PART * period
+                await _tried("not all files could be looked at", lambda: self._drive(self._storage.kept_files.look()))
+            if (left := until - now) <= 0:
+                return
+            await asyncio.sleep(min(left, _SCRUB_PAUSE, _KEPT_FILES_PART * period))
+
+    async def _losses(self) -> None:
+        while self._metadata is not None:
+            await asyncio.sleep(_LOSSES_SECONDS)
+            await _tried("it could not be told what was lost", self._tell_losses)
+
+    async def _tell_losses(self) -> None:
+        """Mark the ledgers that lost entries here, so that they are repaired."""
+        while lacking := self._storage.lacking(_MARKS_AT_ONCE):
+            marks = [mark_of_lacking(ledger_id, self._bookie_id, list(lost)) for ledger_id, lost in lacking if lost]
+            assert self._metadata is not None
+            try:
+                await self._in_thread(partial(self._metadata.underreplication.mark, marks))
+            except BaseException:
+                self._storage.holdings.ledgers_lacking.update(ledger_id for ledger_id, _ in lacking)
+                raise
+
+    # -- carrying steps through
+
+    def _carry_through(self, steps: Steps[None]) -> None:
+        work = _tried("background work did not end", partial(self._in_turns, steps))
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    @staticmethod
+    async def _in_turns(steps: Steps[None]) -> None:
+        """Carry steps through without the index to themselves: a request that waits for some of them is not to wait for a work
+        that walks over all of it."""
+        for _ in steps:
+            await asyncio.sleep(0)
+
+    async def _drive(self, steps: Steps[Result]) -> Result:
+        """Carry ``steps`` through: on the loop, with their functions in a thread (``bookie.steps``)."""
+        outcome = Outcome()
+        while True:
+            async with self._index:
+                while (need := advance(steps, outcome)) is None:
+                    outcome = Outcome()
+                    await asyncio.sleep(0)
+            if isinstance(need, Finished):
+                value: Result = need.result
+                return value
+            if isinstance(need, Wait):
+                outcome = Outcome()
+                await asyncio.sleep(_WAIT_SECONDS)
+                continue
+            try:
+                outcome = Outcome(await self._in_thread(need))
+            except Exception as error:
+                outcome = Outcome(error=error)
+
+    async def _in_scrub_thread(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._scrub_thread, function)
+
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def _tried(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except Exception:
+        log.exception("%s; it is tried again later", what)

@@ -1,0 +1,198 @@
+"""The bookie's request server: it listens, makes a connection for each client, and runs the maintenance beside them.
+
+Law: a stop answers what was asked before, and takes a bounded time whatever the disk does. How much is taken in is decided by
+``admission``.
+
+Everything happens on the loop that ``start`` is called on, except writing and the reads that have to wait for the disk. (The
+bookie process has a uvloop; any asyncio loop will do.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from bookspark.errors import BookieError
+from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.bookie.serving.admission import Admission, Admitted, Stranger
+from bookspark.store.bookie.serving.connection import Connection
+from bookspark.store.bookie.serving.maintenance import Maintenance
+from bookspark.store.bookie.serving.poll_timers import PollTimers
+from bookspark.store.bookie.serving.porch import Porch, listening_sockets
+from bookspark.store.bookie.serving.read_room import ReadRoom
+from bookspark.store.bookie.serving.refusals import Refusals
+from bookspark.store.bookie.serving.served_bookie import Fetch, ServedBookie
+from bookspark.store.bookie.space.reclaiming import Rewriter
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.wire.chunks import ChunkPool
+from bookspark.store.wire.messages import BookieStatus, HealingStatus
+from bookspark.store.wire.security import FromFiles, read_secrets, server_context
+
+_STOP_SECONDS_MAX = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class BookieServer:
+    """Serves one storage to clients.
+
+    ``storage`` has to be open. ``stop`` does not close it: its owner closes it afterwards. Locks, cookies, registration and the
+    lease are the daemon's::
+
+        storage = Storage(config).open()
+        server = BookieServer(config, storage, bookie_id, incarnation)
+        host, port = await server.start()
+        ...
+        await server.stop()
+        storage.close()
+    """
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        storage: Storage,
+        bookie_id: str,
+        incarnation: int,
+        *,
+        metadata: MetadataStore | None = None,
+        rewriter: Rewriter | None = None,
+    ) -> None:
+        """Nothing is opened yet.
+
+        ``bookie_id``: told to clients in the answer to HELLO. ``incarnation``: random for each start of the process, 64 bits.
+        ``metadata``: None collects no deleted ledgers. ``rewriter``: None rewrites no logs. Raises ConfigurationError if the
+        config's certificate or secret can't be read.
+        """
+        self._config = config
+        self.storage = storage
+        self._bookie = ServedBookie(
+            storage,
+            bookie_id,
+            incarnation,
+            FromFiles((config.shared_secret_file,), lambda: read_secrets(config.shared_secret_file)).now,
+            config.requests_in_flight_max,
+            ReadRoom(config.read_bytes_in_flight_max),
+            PollTimers(),
+            Refusals(),
+            self.status,
+            lambda: self._maintenance.collect_now(),
+            lambda: self.fetch,
+        )
+        files = config.tls_certificate, config.tls_key, config.tls_client_ca
+        self._tls = FromFiles(files, lambda: server_context(*files))
+        self._admission = Admission(storage, config.request_bytes_in_flight_max)
+        storage.loop_is_shared = lambda: self._admission.is_shared
+        self._chunks = ChunkPool()
+        self._porch: Porch | None = None
+        self._maintenance = Maintenance(config, storage, bookie_id, metadata, rewriter)
+        self.healing_status: Callable[[], HealingStatus] | None = None
+        """Tells how far healing is, for the status. Set by whoever heals; None while nobody does."""
+        self.keeper: Callable[[], tuple[str, float | None]] = lambda: ("", None)
+        """Who looks after the process, and in how many seconds it stops if nobody does."""
+        self.version = ""
+        """The version that the status tells. Set by the process, which knows it."""
+        self.metrics_address = ""
+        """Where Prometheus is answered, for the status. Set by the process, which answers it."""
+        self.fetch: Fetch | None = None
+        """Copies entries from other bookies. Set by whoever can; None while nobody does."""
+
+    async def start(self) -> tuple[str, int]:
+        """Listen and serve; returns host and port. Raises BookieError if the bookie can't listen there."""
+        loop = asyncio.get_running_loop()
+        host, port = self._config.host, self._config.port
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            listening = listening_sockets([(family, address) for family, *_, address in found], port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise BookieError(
+                    f"port {port} on {host} is in use; set port to another one, or to 0 for any free one"
+                ) from error
+            raise BookieError(
+                f"can't listen on {host}:{port}: {error}; set host to an address of this machine"
+            ) from error
+        self.storage.start(loop.call_soon_threadsafe, loop.call_soon)
+        self._maintenance.start()
+        self._porch = Porch(
+            self._admission, self._connection, self._bookie.incarnation, self.tls, self._bookie.refusals
+        )
+        self._porch.open(listening)
+        address = listening[0].getsockname()
+        return address[0], address[1]
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer what was asked, close the connections. It takes at most some 30 s, whatever the disk
+        does."""
+        if self._porch is None:
+            return
+        await self._porch.close()
+        self._admission.stop_reading()
+        settled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.storage.settle(lambda status: None if settled.done() else settled.set_result(status))
+        await asyncio.wait([settled], timeout=_STOP_SECONDS_MAX)
+        await self._admission.end_all(_STOP_SECONDS_MAX)
+        await self._maintenance.stop()
+        self.storage.disk_threads.close()
+        self._porch = None
+
+    @property
+    def behind(self) -> tuple[ServedBookie, Admission, ChunkPool]:
+        """What a port with another protocol shares with this one."""
+        return self._bookie, self._admission, self._chunks
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The context of a connection that is made now; None if the bookie has no certificate."""
+        return self._tls.now()
+
+    @property
+    def connections(self) -> set[Admitted]:
+        """Those that are greeted."""
+        return self._admission.connections
+
+    def _connection(self, stranger: Stranger, address: str) -> Connection:
+        return Connection(self._bookie, self._admission, self._chunks, stranger, address)
+
+    def status(self) -> BookieStatus:
+        """What the bookie says of itself. To be called on the loop."""
+        stored, lossy_boots = self.storage.status(), self.storage.lossy_boots
+        scrubbing = self.storage.scrubbing
+        keeper, stops_in_seconds = self.keeper()
+        return BookieStatus(
+            bookie_id=self._bookie.bookie_id,
+            incarnation=self._bookie.incarnation,
+            pid=os.getpid(),
+            directories=self.storage.directories,
+            ledgers=stored.ledgers,
+            log_bytes=stored.log_bytes,
+            free_bytes=stored.free_bytes,
+            read_only=stored.read_only,
+            lossy_boot=lossy_boots.mark.boot,
+            healed_boot=lossy_boots.healed_boot,
+            limbo_ledgers=lossy_boots.limbo_count,
+            failed_directories=stored.failed_directories,
+            full_directories=self.storage.disks.full,
+            read_errors=stored.read_errors,
+            lost_copies=stored.lost_copies,
+            lacking_ledgers=stored.lacking_ledgers,
+            scrub_part=round(scrubbing.part, 4),
+            scrub_began_ms=scrubbing.progress.began_ms,
+            scrub_finished_ms=scrubbing.progress.finished_ms,
+            scrub_dead_bytes=scrubbing.dead_bytes,
+            renewed_files=self.storage.kept_files.renewed,
+            keeper=keeper,
+            stops_in_seconds=stops_in_seconds,
+            healing=None if self.healing_status is None else self.healing_status(),
+            reasons=stored.reasons,
+            collection=self._maintenance.collection,
+            version=self.version,
+            metrics_address=self.metrics_address,
+            sync_seconds=stored.sync_seconds,
+            clock_ms=time.time_ns() // 1_000_000,
+        )

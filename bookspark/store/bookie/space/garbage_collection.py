@@ -1,0 +1,241 @@
+"""Garbage collection: finding the ledgers that were deleted, and forgetting them.
+
+Law: as in ``protocol.bookie.garbage_collection``, which decides what may be forgotten. Here the metadata is asked, in a thread,
+and its answers are sorted into what that module knows: a listing that came to its end or did not, a record that is gone or that
+could not be read. Before a ledger is forgotten, a durable note says that it may have been fenced. A ledger of which a request was
+granted since its record began to be read is kept: another collection judges it.
+
+The bytes of a forgotten ledger come back later, with a pass of ``reclaiming``.
+
+Source: BookKeeper's ``ScanAndCompareGarbageCollector``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from itertools import islice
+
+from bookspark.errors import BookKeeperError, NoSuchLedgerError, UnreadableRecordError
+from bookspark.protocol.bookie.garbage_collection import (
+    Complete,
+    Incomplete,
+    Listing,
+    Suspected,
+    collectable,
+    note_collection,
+    sort_suspects,
+    suspects,
+)
+from bookspark.protocol.bookie.lost_records import LostRecords
+from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
+from bookspark.store.bookie.commit.completions import Done
+from bookspark.store.bookie.holdings.checkpointing import Checkpoints
+from bookspark.store.bookie.holdings.holdings import Holdings
+from bookspark.store.bookie.ledgers.control_records import ControlRecords
+from bookspark.store.bookie.steps import WAIT, Steps
+from bookspark.store.metadata.lost_records import read_lost_records
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.wire.header import Status
+
+_IDS_A_STEP = 1 << 14
+_LEDGERS_A_STEP = 256
+_FAILING_SECONDS_MAX = 30.0
+_KEPT_TOLD = 3
+"""Of so many ledgers that are kept, the reason is told."""
+_FORGOTTEN_PART = 0.1
+"""A new control log is written when the ledgers forgotten at once are more than this part of those that are left."""
+
+log = logging.getLogger(__name__)
+
+
+class GarbageCollection:
+    """The garbage collection of one bookie. Owned by the loop, except the functions that its steps yield."""
+
+    def __init__(self, holdings: Holdings, records: ControlRecords, checkpoints: Checkpoints) -> None:
+        self._holdings = holdings
+        self._records = records
+        self._checkpoints = checkpoints
+        self.kept = ""
+        """Which ledgers the last collection could not judge, and why; "": it judged all."""
+        self.collected = 0
+        """Deleted ledgers that were forgotten since the start."""
+
+    def collect(self, store: MetadataStore) -> Steps[int]:
+        """Forget every ledger that was deleted; returns how many. Their bytes come back when the logs are looked at next.
+        ``kept`` tells of those that are neither there nor known to be deleted."""
+        self.kept = ""
+        given_out = yield partial(highest_ledger_id, store)
+        held = yield from self.held()
+        listing: Listing = given_out if isinstance(given_out, Incomplete) else (yield partial(list_ledgers, store))
+        if isinstance(listing, Incomplete):
+            log.warning("no ledger is collected, because the ledgers could not be listed: %s", listing.why)
+            return 0
+        lost: tuple[LostRecords, ...] | Incomplete = yield partial(list_lost_records, store)
+        if isinstance(lost, Incomplete):
+            log.warning("no ledger is collected, because it is not known whose records are lost: %s", lost.why)
+            return 0
+        suspected: Suspected = yield partial(_suspected, held, listing, given_out, lost)
+        suspects = self._holdings.control.suspects
+        suspects.clear()
+        suspects.update(suspected.asked)
+        records: dict[int, Response] = yield partial(read_records, store, suspected.asked)
+        gone: Sequence[int] = yield partial(collectable, suspected.asked, records)
+        self._tell_kept(suspected, records)
+        if suspected.no_ledgers:
+            log.warning(
+                "%d ids that no ledger can have are forgotten: %s …", len(suspected.no_ledgers), suspected.no_ledgers[0]
+            )
+            yield from self.forget(suspected.no_ledgers)
+        if not gone:
+            return 0
+        noted: list[int] = []
+        self.note(gone, noted.append)
+        while not noted:
+            yield WAIT
+        if noted[0] != Status.OK:
+            log.warning("no ledger is collected, because that could not be noted in a control log")
+            return 0
+        collected = yield from self.forget(gone, suspects)
+        suspects.clear()
+        self.collected += collected
+        log.info("%d deleted ledgers are collected", collected)
+        return collected
+
+    def _tell_kept(self, suspected: Suspected, records: Mapping[int, Response]) -> None:
+        why = [
+            f"ledger {ledger_id}: {answer.detail}"
+            for ledger_id, answer in records.items()
+            if isinstance(answer, Unknown)
+        ]
+        why += [f"ledger {ledger_id} was never given out" for ledger_id in suspected.not_given_out]
+        why += [f"the record of ledger {ledger_id} is lost" for ledger_id in suspected.lost]
+        unread = len(suspected.asked) - len(records)
+        if why:
+            more = len(why) + unread - _KEPT_TOLD
+            self.kept = f"{len(why) + unread} ledgers are kept, because nobody can say that they were deleted: "
+            self.kept += "; ".join(why[:_KEPT_TOLD]) + (f"; and {more} more" if more > 0 else "")
+            log.warning("%s", self.kept)
+
+    def held(self) -> Steps[array[int]]:
+        """Every ledger of which there were entries or control state at the first step, mostly twice. (More may be among them: the
+        ledgers are listed later.)"""
+        # No set: one of ten million grows in steps of 0.3 s.
+        held = array("q")
+        for ids in (self._holdings.index.ids(), self._holdings.ledgers.ids.ascending()):
+            while part := list(islice(ids, _IDS_A_STEP)):
+                held.extend(part)
+                yield None
+        return held
+
+    def note(self, ledger_ids: Collection[int], done: Done) -> None:
+        """Before ``forget``: note that these ledgers may have been fenced. ``done``: OK once that is durable, or IO_ERROR."""
+        control = self._holdings.control
+        note = note_collection(control.collected, ledger_ids)
+        if note == control.collected:
+            done(Status.OK)
+            return
+
+        def noted(status: int) -> None:
+            if status == Status.OK:
+                control.collected = max(control.collected, note)
+            done(status)
+
+        self._records.write([note], noted)
+
+    def forget(self, ledger_ids: Collection[int], suspects: Container[int] | None = None) -> Steps[int]:
+        """Forget deleted ledgers, with everything that is known of them; returns how many. ``suspects``: those that are not in it
+        by then are kept."""
+        ids, forgotten = list(ledger_ids), 0
+        for start in range(0, len(ids), _LEDGERS_A_STEP):
+            part = ids[start : start + _LEDGERS_A_STEP]
+            if suspects is not None:
+                part = [ledger_id for ledger_id in part if ledger_id in suspects]
+            forgotten += len(part)
+            self._records.forget(part)
+            for ledger_id in part:
+                self._holdings.forget(ledger_id)
+            self._checkpoints.outdated()
+            yield None
+        if len(ids) >= _FORGOTTEN_PART * len(self._holdings.ledgers):
+            yield from self._records.rewrite()
+        return forgotten
+
+
+class _Listed(Set[int]):
+    """The ids of an ascending list. A single call that makes a set of a million keeps the interpreter from the loop, in whatever
+    thread it is made."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = ids
+
+    def __contains__(self, one: object) -> bool:
+        assert isinstance(one, int)
+        at = bisect_left(self._ids, one)
+        return at < len(self._ids) and self._ids[at] == one
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+def list_ledgers(store: MetadataStore) -> Listing:
+    """All ledgers that the metadata knows, or why that can't be told."""
+    try:
+        ids = store.list_ledgers()
+    except BookKeeperError as error:
+        return Incomplete(str(error))
+    return Complete(_Listed(ids))
+
+
+def list_lost_records(store: MetadataStore) -> tuple[LostRecords, ...] | Incomplete:
+    """Which ledgers have lost their records, or why that can't be told."""
+    try:
+        return read_lost_records(store)
+    except BookKeeperError as error:
+        return Incomplete(str(error))
+
+
+def _suspected(held: Iterable[int], listing: Complete, given_out: int, lost: Collection[LostRecords]) -> Suspected:
+    # What users gave was not noted in earlier versions; the listing has what is left of it.
+    return sort_suspects(suspects(held, listing), max(given_out, max(listing.ledgers, default=given_out)), lost)
+
+
+def highest_ledger_id(store: MetadataStore) -> int | Incomplete:
+    """The highest id that a ledger may have had so far, or why that can't be told."""
+    try:
+        return store.highest_ledger_id()
+    except BookKeeperError as error:
+        return Incomplete(str(error))
+
+
+def read_records(
+    store: MetadataStore, ledger_ids: Iterable[int], clock: Callable[[], float] = time.monotonic
+) -> dict[int, Response]:
+    """The answer to the read of each ledger's record. A read that fails is about that ledger alone. But once such reads have
+    taken half a minute, the store does not answer, and no more are made."""
+    answers: dict[int, Response] = {}
+    failing = 0.0
+    for ledger_id in ledger_ids:
+        begun = clock()
+        try:
+            store.read_ledger(ledger_id)
+            answers[ledger_id] = Positive()
+        except NoSuchLedgerError:
+            answers[ledger_id] = Negative(NegativeReason.NO_SUCH_LEDGER)
+        except UnreadableRecordError as error:
+            # The ledger has a record, so it was not deleted.
+            log.warning("ledger %d is kept: %s", ledger_id, error)
+            answers[ledger_id] = Unknown(UnknownReason.UNREACHABLE, str(error))
+        except Exception as error:
+            answers[ledger_id] = Unknown(UnknownReason.UNREACHABLE, str(error) or repr(error))
+            failing += clock() - begun
+            if failing > _FAILING_SECONDS_MAX:
+                break
+    return answers

@@ -1,0 +1,271 @@
+"""Rewriting sealed logs: what is live in them goes into one new log, sorted and compressed.
+
+Law: rewriting reads sealed logs and writes one file under a temporary name, and nothing else; the index and the old logs are left
+to ``reclaiming``. It reads what the rows of the index name, and nothing else of a source: what is dead there is never read, so
+damage in it can't lead past what lives. Every batch that is copied has passed its checks and is what its row says; entries are
+copied verbatim. Rows whose batch is bad or can't be read are told, each of them, and left out. The file is synced when
+``rewrite`` returns.
+
+It is written and synced in small slices, with waits between them to keep the rate, so that appends get the disk too. The
+functions run in a process of their own (``rewriting_process``), and in tests in the bookie's process.
+
+Source: docs/decisions/one-log.md; BookKeeper's ``EntryLogCompactor`` and ``TransactionalEntryLogCompactor``.
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+
+from bookspark.store.bookie.disk.file_system import File, FileSystem, write_all
+from bookspark.store.bookie.disk.rewritten_block import BLOCK_START, encode_block, parse_block, plain_frame
+from bookspark.store.bookie.disk.rewritten_log import HEAD, footer, temporary_path
+from bookspark.store.wire.entry_batch import Buffer, EntryBatch
+from bookspark.store.wire.header import Header, Kind
+from bookspark.store.wire.logged_frames import parse_logged_frame
+from bookspark.store.wire.messages import Ranges
+
+BLOCK_ENTRIES_MAX = 256
+BLOCK_PAYLOAD_BYTES_MAX = 256 << 10
+_SLICE_BYTES = 256 << 10
+"""How much is written and synced before the next wait. While a slice is on its way to the disk, the syncs of appends wait."""
+_POSITION_MAX = (1 << 32) - 1
+_UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA)
+"""What an OSError says when the disk can't read the bytes. Any other one is about something else, too many open files for one."""
+
+_Row = tuple[int, int, int, int, int, int]
+"""A row of ``Ranges``: ledger id, first and last entry id, log, position, size."""
+
+
+class SealedLog(msgspec.Struct, frozen=True, array_like=True):
+    """A log that nothing is written to any more."""
+
+    number: int
+    path: str
+
+
+class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What a block says of its ledger. If the checkpoint is lost, only the logs tell it."""
+
+    last_add_confirmed: int
+    last_add_fully_replicated: int
+    master_key: bytes
+
+    def __repr__(self) -> str:
+        return f"LedgerFacts({self.last_add_confirmed}, {self.last_add_fully_replicated})"
+
+
+class NoRewriterError(OSError):
+    """There is nobody who could do a job now. Nothing is wrong with the job."""
+
+
+class Job(msgspec.Struct, frozen=True, array_like=True):
+    """Write the ``rows`` (``Ranges``, encoded) of ``sources`` into log ``number`` of ``directory``."""
+
+    directory: str
+    number: int
+    sources: list[SealedLog]
+    rows: bytes
+    ledgers: dict[int, LedgerFacts]
+    bytes_per_second: int
+    """How much may be read and written together; 0: no limit."""
+
+
+class Rewritten(NamedTuple):
+    """What a job made."""
+
+    rows: Ranges
+    """The rows of the new log."""
+    size: int
+    """Its length in bytes."""
+    damaged: Ranges
+    """Rows of the job whose batch is bad or can't be read. The new log holds all others."""
+
+
+def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) -> Rewritten:
+    """Write the new log of a job. ``wait(seconds)`` is called to keep the rate. Raises OSError; the temporary file may be left
+    then."""
+    sources: dict[int, File] = {}
+    target: _Target | None = None
+    try:
+        for source in job.sources:
+            # Of a log that is gone every row is damaged.
+            with suppress(FileNotFoundError):
+                sources[source.number] = file_system.open(source.path)
+        target = _Target(file_system.open(temporary_path(job.directory, job.number), create=True), job, wait)
+        living = sorted(zip(*Ranges.decode(memoryview(job.rows)), strict=True))
+        for ledger_id, rows in groupby(living, key=lambda row: row[0]):
+            block = _Block(ledger_id, job.ledgers[ledger_id])
+            for row in rows:
+                batch = _read(sources, row)
+                if batch is None:
+                    target.left_out(row)
+                    continue
+                _, first, last, _, _, size = row
+                target.read_bytes += size
+                while first <= last:
+                    taken = block.take(batch, first, last)
+                    if taken == 0 or block.full:
+                        target.write(block)
+                        block = _Block(ledger_id, job.ledgers[ledger_id])
+                    first += taken
+            target.write(block)
+        return target.finish()
+    finally:
+        for file in (*sources.values(), *(() if target is None else (target.file,))):
+            file.close()
+
+
+def _read(sources: Mapping[int, File], row: _Row) -> EntryBatch | None:
+    """The checked batch that a row names; None if it is bad, is not what the row says, or can't be read. Raises OSError if that
+    says nothing about the bytes."""
+    ledger_id, first, last, log, position, size = row
+    if (file := sources.get(log)) is None:
+        return None
+    try:
+        content = memoryview(file.read(size, position))
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return None
+        raise
+    if len(content) != size:
+        return None
+    if content[:8] == BLOCK_START:
+        block = parse_block(content, position)
+        if block is None or block.size != size or block.ledger_id != ledger_id:
+            return None
+        frame = plain_frame(content, block, first, last)
+        return None if frame is None else EntryBatch(frame)
+    found = parse_logged_frame(content, 0, position)
+    good = (
+        found is not None
+        and found.size == size
+        and found.ledger_id == ledger_id
+        and found.first_entry_id <= first
+        and last <= found.last_entry_id
+    )
+    return EntryBatch(content) if good else None
+
+
+class _Block:
+    """A block in the making."""
+
+    def __init__(self, ledger_id: int, facts: LedgerFacts) -> None:
+        self.ledger_id = ledger_id
+        self._facts = facts
+        self._columns: list[list[Buffer]] = [[] for _ in range(4)]
+        self._offsets = (array("i", [0]), array("i", [0]))
+        self._values: tuple[list[Buffer], list[Buffer]] = ([], [])
+        self.runs: list[tuple[int, int]] = []
+        self.count = 0
+
+    @property
+    def full(self) -> bool:
+        return self.count >= BLOCK_ENTRIES_MAX or self._offsets[0][-1] >= BLOCK_PAYLOAD_BYTES_MAX
+
+    def take(self, batch: EntryBatch, first: int, last: int) -> int:
+        """Take as many of the rows ``first..last`` as there is room for; returns how many. A first entry always has room."""
+        last = min(last, first + BLOCK_ENTRIES_MAX - self.count - 1)
+        columns, payload, digest = batch.columns(first, last)
+        offsets = memoryview(columns[4]).cast("i")
+        room = BLOCK_PAYLOAD_BYTES_MAX - self._offsets[0][-1]
+        count = min(last - first + 1, bisect_right(offsets, room) - 1)
+        if count <= 0 and self.count:
+            return 0
+        count = max(count, 1)
+        for pieces, column in zip(self._columns, columns, strict=False):
+            pieces.append(memoryview(column)[: 8 * count])
+        for gathered, values, column, value in zip(
+            self._offsets, self._values, columns[4:], (payload, digest), strict=True
+        ):
+            ends = memoryview(column).cast("i")[1 : count + 1].tolist()
+            base = gathered[-1]
+            values.append(value[: ends[-1]])
+            gathered.extend([base + end for end in ends])
+        self.runs.append((first, first + count - 1))
+        self.count += count
+        return count
+
+    def encode(self) -> bytes:
+        facts = self._facts
+        header = Header(
+            Kind.ADD,
+            0,
+            self.ledger_id,
+            last_add_confirmed=facts.last_add_confirmed,
+            last_add_fully_replicated=facts.last_add_fully_replicated,
+            master_key=facts.master_key,
+        )
+        columns: list[Buffer] = [b"".join(pieces) for pieces in self._columns]
+        columns += [offsets.tobytes() for offsets in self._offsets]
+        return encode_block(header, columns, b"".join(self._values[0]), b"".join(self._values[1]))
+
+
+class _Target:
+    """The new log while it is being written."""
+
+    def __init__(self, file: File, job: Job, wait: Callable[[float], None]) -> None:
+        self.file = file
+        self._job = job
+        self._wait = wait
+        self._rows = Ranges.empty()
+        self._damaged = Ranges.empty()
+        self._places: list[tuple[int, int]] = []
+        self._pending: list[Buffer] = [HEAD]
+        self._pending_bytes = self._end = len(HEAD)
+        self._written = 0
+        self.read_bytes = 0
+        """How many bytes were read since the last slice."""
+
+    def write(self, block: _Block) -> None:
+        """Append a block, unless it is empty."""
+        if not block.count:
+            return
+        content = block.encode()
+        for first, last in _joined(block.runs):
+            self._rows.append((block.ledger_id, first, last, self._job.number, self._end, len(content)))
+        self._places.append((self._end, len(content)))
+        self._append(content)
+
+    def left_out(self, row: _Row) -> None:
+        """The batch of this row is damaged."""
+        self._damaged.append(row)
+
+    def finish(self) -> Rewritten:
+        self._append(footer(self._places))
+        self._flush()
+        return Rewritten(self._rows, self._end, self._damaged)
+
+    def _append(self, content: bytes) -> None:
+        self._pending.append(content)
+        self._pending_bytes += len(content)
+        self._end += len(content)
+        if self._end > _POSITION_MAX:
+            raise ValueError(f"{self._job.number:08x}: more than {_POSITION_MAX} bytes for one log")
+        if self._pending_bytes >= _SLICE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._written = write_all(self.file, self._pending, self._written)
+        self.file.sync()
+        if self._job.bytes_per_second:
+            self._wait((self.read_bytes + self._pending_bytes) / self._job.bytes_per_second)
+        self._pending, self._pending_bytes, self.read_bytes = [], 0, 0
+
+
+def _joined(found: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The runs of ids (first, last), with those that follow each other made one."""
+    start, end = found[0]
+    for first, last in found[1:]:
+        if first != end + 1:
+            yield start, end
+            start = first
+        end = last
+    yield start, end

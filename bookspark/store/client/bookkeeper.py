@@ -1,0 +1,373 @@
+"""``BookKeeper``, the client's front door: creates, opens, lists and deletes ledgers, and asks bookies about themselves.
+
+Law: nothing is decided here. Each method names what it needs and hands it on: ``writing.ledger_creation``,
+``reading.ledger_opening``, ``inspection.bookie_questions``. Every call ends within the times of ``ClientConfig``.
+
+Source: BookKeeper's class of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerType, Replication
+from bookspark.store.client.client_config import client_config
+from bookspark.store.client.inspection import bookie_orders, bookie_questions
+from bookspark.store.client.reading import ledger_opening
+from bookspark.store.client.reading.read_handle import ReadHandle
+from bookspark.store.client.runtime.calls import Calls, in_thread
+from bookspark.store.client.runtime.client_context import ClientContext
+from bookspark.store.client.runtime.client_figures import client_figures
+from bookspark.store.client.writing.ledger_creation import Handle, NewLedger, create_ledger
+from bookspark.store.client.writing.ledger_handle import LedgerHandle
+from bookspark.store.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.store.metadata.records.names import BookieId, CopyCount, LedgerId
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.zookeeper.layout import ConnectionString
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts
+from bookspark.support.arguments import LastEntryId, Password, Seconds, checks_arguments
+from bookspark.support.extras import extra_needed
+from bookspark.support.metrics.tables import CLIENT, ZOOKEEPER
+
+if TYPE_CHECKING:
+    import pyarrow
+    from prometheus_client.registry import Collector
+
+
+@checks_arguments
+class BookKeeper:
+    """A client of one cluster: it creates, opens, lists and deletes ledgers.
+
+    ::
+
+        with BookKeeper("127.0.0.1:2181") as bookkeeper:
+            with bookkeeper.create_ledger() as ledger:
+                ledger.append(b"hello")
+            reader = bookkeeper.open_ledger(ledger.ledger_id)
+            print([entry.payload for entry in reader.read()])
+
+    It is thread-safe: share one client among all threads of a process. It may be pickled, and used in a forked process:
+    connections, threads and the session with ZooKeeper are made on first use, and belong to the process that made them.
+
+    Signal handlers, callbacks of appends, ``atexit`` functions and threads that outlast the main one may call everything. A
+    finalizer (``__del__``) that the collector runs in one of the client's own threads is refused calls that wait, with
+    BookKeeperError.
+
+    Every method may raise MetadataStoreError, if ZooKeeper can't be reached or does not answer within
+    ``metadata_timeout_seconds``, and BookKeeperError, if the client was closed. Each method lists its other errors.
+    """
+
+    def __init__(self, zookeeper: ConnectionString, **options: Any) -> None:
+        """Make a client. It connects when it is first used.
+
+        Arguments:
+            zookeeper: where the cluster's metadata is: ``host:port[,host:port…][/chroot]``; a leading ``zk://`` is allowed.
+            options: fields of ``bookspark.store.client.client_config.ClientConfig``, such as ``add_timeout_seconds=10.0``.
+                ``conf/bookspark.toml`` lists all of them with their defaults.
+
+        Raises:
+            ConfigurationError: an option is unknown, or has a value that can't be used.
+        """
+        self.config = client_config(**options)
+        self.zookeeper = zookeeper
+        self.context = ClientContext(self._connect, self.config)
+        """What handles and repairs work with. Not part of the public API."""
+
+    # -- ledgers
+
+    def create_ledger(
+        self,
+        ensemble_size: CopyCount = 3,
+        write_quorum: CopyCount = 3,
+        ack_quorum: CopyCount = 2,
+        digest_type: str | DigestType = DigestType.CRC32C,
+        password: Password = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_type: str | LedgerType = LedgerType.PD_JOURNAL,
+        replication: str | Replication = Replication.BEST_EFFORT,
+    ) -> LedgerHandle:
+        """Create an empty, open ledger and return its writer: the only handle that can ever append to it.
+
+        None of the choices can be changed later. ``docs/durability.md`` tells what ``ledger_type`` and ``replication``
+        promise together.
+
+        Arguments:
+            ensemble_size: how many bookies the ledger is spread over (E).
+            write_quorum: how many of them get a copy of each entry (WQ ≤ E).
+            ack_quorum: how many copies an append waits for (AQ ≤ WQ).
+            digest_type: the checksum, or keyed digest (HMAC), of each entry, which readers check.
+            password: whoever opens the ledger must give the same one. It also keys the HMAC digests.
+            custom_metadata: names and values of your own, kept with the ledger's metadata.
+            ledger_type: ``PD_JOURNAL``: an append returns once its entry is synced to disk. ``VD_JOURNAL``: once it is in
+                memory; ``LedgerHandle.sync`` waits for the disks.
+            replication: ``best_effort``: a closed ledger has at least ``ack_quorum`` copies of each entry. ``guaranteed``: it has
+                ``write_quorum`` copies.
+
+        Raises:
+            ConfigurationError: the choices contradict each other, or can promise nothing.
+            NotEnoughBookiesError: fewer writable bookies than ``ensemble_size``, or the placement policy can't be kept; the
+                message names each bookie and why it was refused.
+        """
+        return self._create(
+            LedgerHandle,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            password=password,
+            custom_metadata=custom_metadata or {},
+            ledger_type=ledger_type,
+            replication=replication,
+        )
+
+    def create_ledger_adv(
+        self,
+        ledger_id: LedgerId | None = None,
+        ensemble_size: CopyCount = 3,
+        write_quorum: CopyCount = 3,
+        ack_quorum: CopyCount = 2,
+        digest_type: str | DigestType = DigestType.CRC32C,
+        password: Password = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_type: str | LedgerType = LedgerType.PD_JOURNAL,
+        replication: str | Replication = Replication.BEST_EFFORT,
+    ) -> LedgerHandleAdv:
+        """Create a ledger as ``create_ledger`` does, whose entries are appended under ids that the caller gives. The ledger's own
+        id may be given too.
+
+        Arguments:
+            ledger_id: the ledger's id, or None for a new one. Give none that any ledger ever had, a deleted one included: bookies
+                may still have entries of that. An id far above all others makes the first append to each later ledger slower at
+                bookies that are new, lost something or collect this ledger: they count all ids up to it as used.
+            ensemble_size: this and all others as in ``create_ledger``.
+            write_quorum: how many bookies get a copy of each entry.
+            ack_quorum: how many copies an append waits for.
+            digest_type: the checksum, or keyed digest, of each entry.
+            password: whoever opens the ledger must give the same one.
+            custom_metadata: names and values of your own.
+            ledger_type: ``PD_JOURNAL`` or ``VD_JOURNAL``.
+            replication: ``best_effort`` or ``guaranteed``.
+
+        Raises:
+            LedgerExistsError: there is a ledger with this id.
+            ConfigurationError: the id can't be used, or the choices contradict each other.
+            NotEnoughBookiesError: as in ``create_ledger``.
+        """
+        return self._create(
+            LedgerHandleAdv,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            password=password,
+            custom_metadata=custom_metadata or {},
+            ledger_type=ledger_type,
+            replication=replication,
+            ledger_id=ledger_id,
+        )
+
+    def _create(self, kind: type[Handle], **choices: Any) -> Handle:
+        # The choices are of the types that ``NewLedger`` has: what was given as text is a member of its class by now.
+        return create_ledger(self.context, NewLedger(**choices), kind)
+
+    def open_ledger(
+        self,
+        ledger_id: LedgerId,
+        password: Password = b"",
+        *,
+        accept_loss_as: str | None = None,
+        lost_bookies: Collection[str] = (),
+    ) -> ReadHandle:
+        """Open a ledger for reading, and end its writer if it still has one.
+
+        A ledger that is not closed is recovered first: its writer is fenced (its next append fails), the last entry is found, and
+        the ledger is closed there. Use ``open_ledger_no_recovery`` to read a ledger that is still written.
+
+        Arguments:
+            ledger_id: the ledger.
+            password: the one that the ledger was created with.
+            accept_loss_as: the name of an operator who accepts that entries which no bookie can tell of any more are lost. Only
+                for a ledger that can't be recovered otherwise. The name and what was lost are written into the metadata. Without
+                ``lost_bookies``, only what bookies themselves say that they lost counts.
+            lost_bookies: bookies of this ledger that the operator declares lost for good. What one of them can't be asked counts
+                as lost too. A bookie that answers is believed, named or not.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+            UnauthorizedAccessError: the password is wrong; nothing was fenced.
+            LedgerRecoveryError: too few bookies answered within ``recovery_timeout_seconds``; nothing was lost, try again.
+                With ``accept_loss_as``, the message names the bookies that may have what is missing.
+            ConfigurationError: ``lost_bookies`` names a bookie that the ledger has not, or ``accept_loss_as`` is missing.
+        """
+        return ledger_opening.open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
+
+    def open_ledger_no_recovery(
+        self, ledger_id: LedgerId, password: Password = b"", *, confirmed: LastEntryId | None = None
+    ) -> ReadHandle:
+        """Open a ledger for reading without disturbing its writer.
+
+        The handle reads up to the last add confirmed (LAC) of this moment. It learns of later entries through
+        ``ReadHandle.read_last_add_confirmed`` and ``ReadHandle.read_last_add_confirmed_and_entry``.
+
+        Arguments:
+            ledger_id: the ledger.
+            password: the one that the ledger was created with.
+            confirmed: an entry of which the caller has proof that it is confirmed: a log's commit names it, for example. The
+                handle reads up to there, and no bookie is asked for its LAC. None: the bookies are asked.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+            UnauthorizedAccessError: the password is wrong.
+            ReadError: too few bookies told their LAC.
+        """
+        return ledger_opening.open_without_recovery(self.context, ledger_id, password, confirmed)
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete a ledger, open or closed. Its bookies free the space at their next garbage collection.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+        """
+        self.metadata.delete_ledger(ledger_id)
+
+    def list_ledgers(self) -> list[int]:
+        """The ids of all ledgers of the cluster, ascending. A listing is never partial: it is whole, or MetadataStoreError."""
+        return self.metadata.list_ledgers()
+
+    def get_ledger_metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """A ledger's metadata as it is now: its state, quorums, fragments, and, once it is closed, last entry id and length.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+        """
+        return self.metadata.read_ledger(ledger_id).value
+
+    # -- the same, begun and not waited for: each returns a future that may be awaited
+
+    create_ledger_async = in_thread(create_ledger)
+    create_ledger_adv_async = in_thread(create_ledger_adv)
+    open_ledger_async = in_thread(open_ledger)
+    open_ledger_no_recovery_async = in_thread(open_ledger_no_recovery)
+    delete_ledger_async = in_thread(delete_ledger)
+    list_ledgers_async = in_thread(list_ledgers)
+    get_ledger_metadata_async = in_thread(get_ledger_metadata)
+
+    # -- bookies
+
+    def bookie_status(self, bookie_id: BookieId) -> BookieStatus:
+        """What a bookie says of itself: its process, disks, modes, and how far healing is.
+
+        Raises:
+            ReadError: the bookie did not answer within ``answer_timeout_seconds``.
+        """
+        return bookie_questions.bookie_status(self.context, bookie_id)
+
+    def collect_now(self, bookie_id: BookieId, seconds_max: Seconds = 3600.0) -> CollectionStatus:
+        """Have a bookie collect deleted ledgers and give their space back now; returns what came of it.
+
+        Raises:
+            BookieError: the bookie did not answer, was started anew, or did not finish within ``seconds_max`` seconds.
+        """
+        return bookie_orders.collect_now(self.context, bookie_id, seconds_max)
+
+    def switch_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
+        """Make a bookie read-only, whatever room it has, or take that back. It stays so over restarts. It still takes what ledger
+        recovery and repair write. Returns once that is durable; the registration follows.
+
+        Raises:
+            BookieError: the bookie did not answer, or could not note it.
+        """
+        bookie_orders.switch_read_only(self.context, bookie_id, read_only)
+
+    def list_entry_logs(self, bookie_id: BookieId) -> list[EntryLogFacts]:
+        """The entry logs of a bookie, by number.
+
+        Raises:
+            ReadError: the bookie did not answer within ``answer_timeout_seconds``.
+        """
+        return bookie_questions.entry_logs(self.context, bookie_id)
+
+    def list_limbo(self, bookie_id: BookieId) -> dict[int, int]:
+        """The ledgers that a bookie has in limbo, by id, each with the number of the lossy boot that put it there.
+
+        Raises:
+            ReadError: the bookie did not answer within ``answer_timeout_seconds``.
+        """
+        return bookie_questions.limbo(self.context, bookie_id)
+
+    def list_ranges(self, bookie_id: BookieId, ledger_id: LedgerId | None = None) -> pyarrow.Table:
+        """What a bookie holds, of one ledger or (None) of all: one row for each run of consecutive entries on disk.
+
+        The columns are int64: ledger_id, first_entry_id, last_entry_id, log (the entry log's number), position (of the run's
+        batch in the log, in bytes) and bytes (of that batch).
+
+        Raises:
+            ReadError: the bookie did not answer within ``answer_timeout_seconds``.
+        """
+        return bookie_questions.ranges(self.context, bookie_id, ledger_id)
+
+    # -- the client itself
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The metadata store, in this process's session: ledgers, bookies, cookies, logs and repairs."""
+        return self.context.store
+
+    def metrics(self) -> Collector:
+        """What this client does in this process, for ``prometheus_client`` (``pip install 'bookspark[metrics]'``)::
+
+            prometheus_client.REGISTRY.register(bookkeeper.metrics())
+
+        docs/metrics.md has every metric. All have the label ``client``, which is ``client_name``: several clients of one process
+        need different names. A scrape changes nothing. Raises ConfigurationError if ``prometheus_client`` is not installed.
+        """
+        with extra_needed("metrics"):
+            from bookspark.support.metrics.families import FiguresCollector
+        return FiguresCollector((*CLIENT, *ZOOKEEPER), partial(client_figures, self.context))
+
+    def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """The ledgers whose copies break this client's ``placement``: (ledger id, the bookies to replace).
+
+        Only fragments that get no more entries count, and only bookies that others could replace now.
+        """
+        return self.context.misplaced(ledgers)
+
+    def close(self) -> None:
+        """End the connections and threads of this process.
+
+        A ledger that was not closed stays open, and its handle's pending appends fail with LedgerClosedError; ``open_ledger``
+        recovers it. Closing twice does nothing. A client that is dropped without it is closed with a ResourceWarning.
+        """
+        self.context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (self.zookeeper, msgspec.to_builtins(self.config))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.zookeeper!r})"
+
+    @property
+    def _calls(self) -> Calls:
+        return self.context.calls
+
+    def _connect(self) -> MetadataStore:
+        return ZooKeeperStore(
+            self.zookeeper,
+            timeout_seconds=self.config.metadata_timeout_seconds,
+            session_timeout_seconds=self.config.metadata_session_timeout_seconds,
+        )
+
+
+def _make(zookeeper: str, options: dict[str, Any]) -> BookKeeper:
+    return BookKeeper(zookeeper, **options)

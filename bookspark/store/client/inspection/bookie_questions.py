@@ -1,0 +1,156 @@
+"""What one bookie says of itself: its status, its entry logs, its limbo, its index.
+
+Law: a bookie that does not answer in time raises ReadError; silence is never an empty answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bookspark.errors import ReadError
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.store.client.network.connections import Answer
+from bookspark.store.client.runtime.client_context import ClientContext
+from bookspark.store.metadata.records.names import check_ledger_id
+from bookspark.store.wire.frames import control_frame
+from bookspark.store.wire.header import Header, Kind
+from bookspark.store.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limbo, Ranges
+from bookspark.support.extras import extra_needed
+from bookspark.support.threads import Latch, check_may_wait
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RANGE_COLUMNS = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
+"""Of a row of a bookie's index: int64 each."""
+_RANGES_PER_REQUEST = 100_000
+_ROWS_PER_BATCH = 1 << 16
+_LARGE_BATCH_BYTES = 16 << 10
+_SPARE_SECONDS = 1.0
+"""A request ends by itself within its time limit. A longer wait than that only guards against a defect."""
+
+
+def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
+    """One request to one bookie, and the wait for its answer, which is Unknown if none came in time. Raises BookKeeperError in a
+    thread of the client's own."""
+    check_may_wait()
+    mailbox: list[Answer] = []
+    done = Latch()
+
+    def answered(answer: Answer) -> None:
+        mailbox.append(answer)
+        done.set()
+
+    runtime, timeout = context.runtime, context.config.answer_timeout_seconds
+    runtime.io.submit(runtime.connections.send, bookie_id, header.request_id, control_frame(header), answered, timeout)
+    done.wait(timeout + context.config.connect_timeout_seconds + _SPARE_SECONDS)
+    return mailbox[0] if mailbox else Answer(Unknown(UnknownReason.UNREACHABLE, "no answer in time"))
+
+
+def bookie_status(context: ClientContext, bookie_id: str) -> BookieStatus:
+    """The bookie's STATUS. Raises ReadError."""
+    answer, _ = _positive(context, bookie_id, Header(Kind.STATUS, _next_request_id(context)))
+    return msgspec.json.decode(answer.body, type=BookieStatus)
+
+
+def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
+    """The bookie's logs, by number. Raises ReadError."""
+    found: list[EntryLogFacts] = []
+    cursor = 0
+    while cursor >= 0:
+        header = Header(Kind.ENTRY_LOGS, _next_request_id(context), value=cursor)
+        answer, told = _positive(context, bookie_id, header)
+        found += msgspec.json.decode(answer.body, type=EntryLogs).logs
+        cursor = told.value
+    return found
+
+
+def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
+    """The ledgers that the bookie has in limbo, by id, each with the number of the lossy boot that put it there. Raises
+    ReadError."""
+    found: dict[int, int] = {}
+    cursor = 0
+    while cursor >= 0:
+        header = Header(Kind.LIMBO, _next_request_id(context), ledger_id=cursor)
+        answer, told = _positive(context, bookie_id, header)
+        found.update(msgspec.json.decode(answer.body, type=Limbo).ledgers)
+        cursor = told.value
+    return found
+
+
+def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pyarrow.Table:
+    """The rows of the bookie's index, of one ledger or (None) of all. Raises ReadError, ConfigurationError for an id that no
+    ledger can have."""
+    with extra_needed("list_ranges"):
+        import pyarrow
+
+    first, last = (0, None) if ledger_id is None else (check_ledger_id(ledger_id), ledger_id)
+    batches = range_batches(context, bookie_id, first, last)
+    return pyarrow.Table.from_batches(batches, pyarrow.schema([(name, pyarrow.int64()) for name in RANGE_COLUMNS]))
+
+
+def range_batches(
+    context: ClientContext, bookie_id: str, first: int = 0, last: int | None = None
+) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of the bookie's index, of the ledgers ``first`` to ``last`` (None: all that follow), by ledger and entry id, in
+    batches of some ten thousand rows. One is in memory. Raises ReadError."""
+    import pyarrow
+
+    gathered = Ranges.empty()
+    cursor, first_entry_id = first, 0
+    while cursor >= 0 and (last is None or cursor <= last):
+        found, cursor, first_entry_id = _some_ranges(context, bookie_id, cursor, first_entry_id, only=first == last)
+        count = len(found.ledger_ids) if last is None else bisect_right(found.ledger_ids, last)
+        for column, more in zip(gathered, found, strict=True):
+            column.extend(more[:count])
+        ended = cursor < 0 or (last is not None and cursor > last)
+        if gathered.ledger_ids and (ended or len(gathered.ledger_ids) >= _ROWS_PER_BATCH):
+            arrays = [pyarrow.array(column, pyarrow.int64()) for column in gathered]
+            yield pyarrow.RecordBatch.from_arrays(arrays, list(RANGE_COLUMNS))
+            gathered = Ranges.empty()
+
+
+def large_batch_ends(context: ClientContext, bookie_id: str, ledger_id: int) -> list[int]:
+    """The last entry id of each of the bookie's batches of a ledger, ascending, as far as the batches are of 16 KiB or more on
+    average: so there is about one for each 16 KiB of the ledger, at most. Raises ReadError."""
+    ends: list[int] = []
+    cursor, first_entry_id = ledger_id, 0
+    while cursor >= 0:
+        found, cursor, first_entry_id = _some_ranges(context, bookie_id, cursor, first_entry_id, only=True)
+        if sum(found.sizes) < _LARGE_BATCH_BYTES * len(found.sizes):
+            break
+        ends += found.last_entry_ids
+    return ends
+
+
+def _some_ranges(
+    context: ClientContext, bookie_id: str, ledger_id: int, first_entry_id: int, *, only: bool
+) -> tuple[Ranges, int, int]:
+    """Some rows of the bookie's index, from this ledger and entry on, and the ledger and the entry to go on with, −1 at the end.
+    ``only``: of this ledger."""
+    header = Header(
+        Kind.RANGES,
+        _next_request_id(context),
+        ledger_id=ledger_id,
+        first_entry_id=first_entry_id,
+        limit=_RANGES_PER_REQUEST,
+        value=1 if only else 0,
+    )
+    answer, told = _positive(context, bookie_id, header)
+    return Ranges.decode(answer.body), told.value, told.first_entry_id
+
+
+def _next_request_id(context: ClientContext) -> int:
+    return context.runtime.connections.next_request_id()
+
+
+def _positive(context: ClientContext, bookie_id: str, header: Header) -> tuple[Answer, Header]:
+    """The bookie's positive answer, and its header. Raises ReadError for any other."""
+    answer = ask(context, bookie_id, header)
+    if not isinstance(answer.response, Positive) or answer.header is None:
+        raise ReadError(f"bookie {bookie_id} did not answer: {answer.response}")
+    return answer, answer.header

@@ -1,0 +1,363 @@
+"""One connection to a bookie: requests out, pipelined, and each answered once.
+
+Law: each request gets exactly one answer, of one of the three classes of responses. It is the bookie's own, or Unknown if the
+request could not be sent, the connection was cut, or the bookie took too long.
+
+Memory is bounded. While half of ``bookie_bytes_queued_max`` waits to be sent, the connection says that the bookie is behind, and
+writers wait. The connection is cut
+
+- if the bookie takes in nothing for ``bookie_stall_seconds`` while that much waits;
+- if the bookie is behind and does not answer a request in time;
+- if more than ``bookie_bytes_queued_max`` waits;
+- if nothing at all came from the bookie between a request and its deadline: its host may be gone, and it may serve elsewhere.
+
+How long a slow bookie may slow its writers down is ``patience``'s. (BookKeeper's BP-51 lets the client grow.)
+
+Requests of one turn of the loop are sent with one system call, because a call costs more than a small frame: a client that writes
+to many ledgers would spend most of its time in calls.
+
+All of it runs in the client's I/O loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.store.client.client_config import ClientConfig
+from bookspark.store.client.network.io_loop import DeadlineTimer
+from bookspark.store.client.network.traffic import ClientTraffic
+from bookspark.store.wire.chunks import ChunkPool
+from bookspark.store.wire.entry_batch import Buffer
+from bookspark.store.wire.frames import Frame, FrameReceiver
+from bookspark.store.wire.header import Flag, Header, Kind, Status, WireError
+from bookspark.store.wire.messages import Acks
+
+log = logging.getLogger(__name__)
+
+_ACKS, _ADD = int(Kind.ACKS), int(Kind.ADD)
+_IO_ERROR = int(Status.IO_ERROR)
+_MORE = int(Flag.MORE)
+_TOGETHER_BYTES = 64 << 10
+"""Frames are joined up to this size. A larger frame is sent by itself, without being copied."""
+_DEADLINE_SECONDS = 0.05
+"""A late request is noticed at most this much after its deadline, or a little more if the process was held up."""
+
+
+class Answer(NamedTuple):
+    """The answer to one request. ``header`` is None if the bookie did not answer. ``batches`` are the batch frames that came
+    before the last frame, or what the request's ``on_batch`` made of each."""
+
+    response: Response
+    header: Header | None = None
+    batches: tuple[Any, ...] = ()
+    body: memoryview = memoryview(b"")
+
+
+OnBatch = Callable[[Frame], object]
+OnBookiesAnswer = Callable[[str, Answer], None]
+"""Called with the bookie's id and its answer."""
+ACKNOWLEDGED = Answer(Positive())
+"""The answer to an add that the bookie has acknowledged."""
+
+
+class Request:
+    """One request to one bookie, or the same request to several. ``answered`` is called once for each bookie.
+
+    ``on_batch`` is called with each batch frame as it comes, so that it is worked on while the next one is under way.
+    """
+
+    __slots__ = ("deadline", "timeout_seconds")
+    on_batch: OnBatch | None = None
+
+    def __init__(self, timeout_seconds: float | None) -> None:
+        self.timeout_seconds = timeout_seconds
+        self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+    def batch_came(self, frame: Frame) -> object:
+        """What is kept of a batch frame of the answer: the frame, or what ``on_batch`` makes of it."""
+        if self.on_batch is None:
+            return frame
+        try:
+            return self.on_batch(frame)
+        except Exception as error:
+            log.exception("a part of a bookie's answer could not be read")
+            return WireError(f"a part of the answer could not be read: {error!r}")
+
+    def tell(self, bookie_id: str, answer: Answer) -> None:
+        """The bookie answered, or its answer is Unknown. Whatever comes of it, no other request is robbed of its answer."""
+        try:
+            self.answered(bookie_id, answer)
+        except BaseException:
+            log.exception("handling a bookie's answer failed")
+
+    def answered(self, bookie_id: str, answer: Answer) -> None:
+        """Subclasses say what follows from the answer."""
+        raise NotImplementedError
+
+
+class Question(Request):
+    """A request whose answers go to a function."""
+
+    __slots__ = ("_on_answer", "on_batch")
+
+    def __init__(
+        self, on_answer: OnBookiesAnswer, timeout_seconds: float | None, on_batch: OnBatch | None = None
+    ) -> None:
+        super().__init__(timeout_seconds)
+        self._on_answer = on_answer
+        self.on_batch = on_batch
+
+    def answered(self, bookie_id: str, answer: Answer) -> None:
+        self._on_answer(bookie_id, answer)
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """One TCP connection. It is never made again; ``Connections`` makes the next one.
+
+    ``on_failure`` is called for a request that was not answered in time, or with an I/O error. ``on_lost`` is called once, when
+    nothing can be sent any more. ``on_ended`` is called once, when the socket is closed.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        config: ClientConfig,
+        on_failure: Callable[[str, Unknown], None],
+        on_lost: Callable[[BookieConnection], None],
+        on_ended: Callable[[BookieConnection], None],
+        chunks: ChunkPool,
+        traffic: ClientTraffic,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._traffic = traffic
+        self._seconds = traffic.seconds
+        self._config = config
+        self._on_failure = on_failure
+        self._on_lost = on_lost
+        self._on_ended = on_ended
+        self._receiver = FrameReceiver(chunks)
+        self._pending: dict[int, Request] = {}
+        self._batches: dict[int, list[object]] = {}
+        """By request id, the batch frames of answers whose last frame has not come."""
+        self._transport: asyncio.Transport
+        self._gathered: list[Buffer] = []
+        """The frames of this turn of the loop, which are sent together."""
+        self._bytes_gathered = self._bytes_written = 0
+        self._stall_timer: DeadlineTimer | None = None
+        self._deadline_timer: DeadlineTimer | None = None
+        self.heard_at = 0.0
+        """When something came from the bookie last."""
+        self.incarnation = 0
+        """The incarnation of the bookie's process, as it said in its answer to HELLO."""
+        self.is_behind = False
+        """True while so much waits to be sent that writers should add nothing."""
+        self.lost: Unknown | None = None
+        """Why nothing can be sent any more; None while the connection stands."""
+        self.ended = asyncio.Event()
+        """Set once the socket is closed."""
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop has a class of its own, with the same methods.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._config.bookie_bytes_queued_max // 2)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_at = time.monotonic()
+        self._traffic.received_bytes += nbytes
+        try:
+            for frame in self._receiver.received(nbytes):
+                self._received(frame)
+        except WireError as error:
+            self.abort(f"sent what is no answer: {error}")
+
+    def pause_writing(self) -> None:
+        if self.lost is not None:
+            return
+        self._traffic.behind += not self.is_behind
+        self.is_behind = True
+        self._watch_for_stall()
+
+    def resume_writing(self) -> None:
+        self._keeps_up()
+        self._stop_watching()
+
+    def _keeps_up(self) -> None:
+        self._traffic.behind -= self.is_behind
+        self.is_behind = False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.abort(str(error) if error else "closed by the bookie")
+        self.ended.set()
+        self._on_ended(self)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How many bytes the socket has not taken."""
+        return 0 if self.lost is not None else self._bytes_gathered + self._transport.get_write_buffer_size()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._pending)
+
+    # -- requests
+
+    def send(self, request_id: int, frame: Buffer, request: Request, body: Buffer = b"") -> None:
+        """Send ``frame``, or a frame in two parts. ``request`` gets exactly one answer, perhaps before this returns."""
+        if self.lost is not None:
+            request.tell(self.bookie_id, Answer(self.lost))
+            return
+        self._pending[request_id] = request
+        if self._deadline_timer is None:
+            self._watch_deadlines()
+        size = len(frame) + len(body)
+        if self._bytes_gathered + size > _TOGETHER_BYTES:
+            self._flush()
+            self._write(frame, body)
+        else:
+            if not self._gathered:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._gathered.append(frame)
+            if body:
+                self._gathered.append(body)
+            self._bytes_gathered += size
+
+    def _flush(self) -> None:
+        frames, self._gathered, self._bytes_gathered = self._gathered, [], 0
+        if frames:
+            self._write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _write(self, content: Buffer, body: Buffer = b"") -> None:
+        if self.lost is not None:
+            return
+        size = len(content) + len(body)
+        self._bytes_written += size
+        self._traffic.sent_bytes += size
+        if body:
+            self._transport.writelines((content, body))
+        else:
+            self._transport.write(content)
+        if self.is_behind and self._transport.get_write_buffer_size() > self._config.bookie_bytes_queued_max:
+            self.abort(f"is more than {self._config.bookie_bytes_queued_max} bytes behind")
+
+    def abort(self, why: str) -> None:
+        """Cut the connection. Every request under way is answered Unknown, with ``why``."""
+        if self.lost is None:
+            self.lost = Unknown(UnknownReason.UNREACHABLE, why)
+            self._stop_watching()
+            self._transport.abort()
+            pending, self._pending = list(self._pending.values()), {}
+            self._traffic.failed[self.lost.reason.name.lower()] += len(pending)
+            self._batches.clear()
+            for request in pending:
+                request.tell(self.bookie_id, Answer(self.lost))
+            self._keeps_up()
+            self._on_lost(self)
+
+    def _received(self, frame: Frame) -> None:
+        header = frame.header
+        if header.kind == _ACKS:
+            self._acknowledged(Acks.decode(frame.body))
+            return
+        request_id = header.request_id
+        pending = self._pending.get(request_id)
+        if pending is None:
+            # A refusal has no request. Anything else is the answer to a request that timed out before.
+            if header.kind == Kind.REFUSAL:
+                self.abort(f"refused what it was sent: {bytes(frame.body).decode(errors='replace')}")
+            return
+        if header.flags & _MORE:
+            self._batches.setdefault(request_id, []).append(pending.batch_came(frame))
+            return
+        batches = tuple(self._batches.pop(request_id, ()))
+        response = header.response()
+        if header.status == _IO_ERROR:
+            self._on_failure(self.bookie_id, cast(Unknown, response))
+        if type(response) is Unknown:
+            self._traffic.failed[response.reason.name.lower()] += 1
+        request = self._pending.pop(request_id)
+        self._took(header.kind, request)
+        request.tell(self.bookie_id, Answer(response, header, batches, frame.body))
+
+    def _acknowledged(self, request_ids: Iterable[int]) -> None:
+        """Nearly all answers of a writer's bookies come so."""
+        bookie_id, heard_at = self.bookie_id, self.heard_at
+        observe = self._seconds[_ADD].observe
+        for request_id in request_ids:
+            # Not a name for ``_pending``: what follows from one answer may cut the connection, and that answers the others.
+            request = self._pending.pop(request_id, None)
+            if request is None:
+                continue
+            if (seconds := request.timeout_seconds) is not None:
+                observe(heard_at - (request.deadline - seconds))
+            request.tell(bookie_id, ACKNOWLEDGED)
+
+    def _took(self, kind: int, request: Request) -> None:
+        """Count how long the answer took that has just come."""
+        if request.timeout_seconds is not None and (seconds := self._seconds.get(kind)) is not None:
+            seconds.observe(self.heard_at - (request.deadline - request.timeout_seconds))
+
+    # -- deadlines
+
+    def _watch_deadlines(self) -> None:
+        """Check all deadlines from time to time: a timer for each request would cost as much as its frame."""
+        self._deadline_timer = DeadlineTimer(_DEADLINE_SECONDS, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._deadline_timer = None
+        now = time.monotonic()
+        for request_id in [request_id for request_id, request in self._pending.items() if request.deadline <= now]:
+            self._batches.pop(request_id, None)
+            late = self._pending.pop(request_id, None)
+            if late is not None:
+                self._timed_out(late)
+        if self._pending:
+            self._watch_deadlines()
+
+    def _timed_out(self, request: Request) -> None:
+        late = Unknown(UnknownReason.TIMEOUT, f"{request.timeout_seconds:g} s")
+        self._traffic.failed[late.reason.name.lower()] += 1
+        self._on_failure(self.bookie_id, late)
+        request.tell(self.bookie_id, Answer(late))
+        if self.is_behind:
+            self.abort(f"is behind, and did not answer in {request.timeout_seconds:g} s")
+        elif self._is_silent(request):
+            self.abort(f"said nothing for {request.timeout_seconds:g} s")
+
+    def _is_silent(self, request: Request) -> bool:
+        """Whether nothing at all came since ``request`` was sent. ``request`` is late, and had at least the time of an answer."""
+        seconds = request.timeout_seconds or 0.0
+        return seconds >= self._config.answer_timeout_seconds and self.heard_at < request.deadline - seconds
+
+    # -- stalls
+
+    def _bytes_taken(self) -> int:
+        return self._bytes_written - self._transport.get_write_buffer_size()
+
+    def _watch_for_stall(self) -> None:
+        seconds = self._config.bookie_stall_seconds
+        self._stall_timer = DeadlineTimer(seconds, partial(self._check_stall, self._bytes_taken()))
+
+    def _stop_watching(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _check_stall(self, taken_before: int) -> None:
+        if self._bytes_taken() > taken_before:
+            self._watch_for_stall()
+        else:
+            waiting = self._transport.get_write_buffer_size()
+            self.abort(f"took in nothing for {self._config.bookie_stall_seconds:g} s while {waiting} bytes waited")

@@ -1,0 +1,390 @@
+"""Connections to bookies: one per bookie and client, requests pipelined, found by bookie id.
+
+Law: each request gets exactly one answer (see ``bookie_connection``), and only from the bookie that was asked (see ``hello``).
+Memory is bounded: while a connection is being made, no more waits for it than may wait on a connection. A bookie that fails is in
+quarantine for a while. A bookie whose address the metadata store does not tell has not failed.
+
+All of it runs in the client's I/O loop. Other threads call it through the loop's ``submit`` and ``call``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+
+from bookspark.errors import BookKeeperError
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.store.client.client_config import ClientConfig
+from bookspark.store.client.network.bookie_connection import (
+    Answer,
+    BookieConnection,
+    OnBatch,
+    OnBookiesAnswer,
+    Question,
+    Request,
+)
+from bookspark.store.client.network.hello import ClientSecurity, say_hello
+from bookspark.store.client.network.patience import Patience
+from bookspark.store.client.network.quarantine import Quarantine
+from bookspark.store.client.network.traffic import ClientTraffic
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.wire.chunks import ChunkPool
+from bookspark.store.wire.entry_batch import Buffer
+from bookspark.store.wire.keepalive import notice_lost_peer
+from bookspark.support.threads import Threads
+
+__all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Question", "Request"]
+
+log = logging.getLogger(__name__)
+
+OnAnswer = Callable[[Answer], None]
+"""Called with the answer of the one bookie that was asked."""
+
+_BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def _send_on(
+    bookie_id: str,
+    request_id: int,
+    frame: Buffer,
+    request: Request,
+    body: Buffer,
+    outcome: BookieConnection | Unknown,
+) -> None:
+    """Send the frame on the connection that was made, or answer its request with why there is none."""
+    if isinstance(outcome, Unknown):
+        request.tell(bookie_id, Answer(outcome))
+    else:
+        outcome.send(request_id, frame, request, body)
+
+
+def _tell(listener: Callable[..., object], *what: object) -> None:
+    """Call one of several listeners. What it raises keeps the others from nothing."""
+    try:
+        listener(*what)
+    except BaseException:
+        log.exception("%r failed", listener)
+
+
+def _set(event: asyncio.Event, *_: object) -> None:
+    event.set()
+
+
+class _Attempt:
+    """A connection that is being made, and the requests that wait for it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[BookieConnection | Unknown], None]] = []
+        self.bytes_waiting = 0
+        self.asks_store = False
+        """True while the metadata store is being asked for the address."""
+
+
+class Connections:
+    """The connections to all bookies, by bookie id.
+
+    It connects when something is to be sent, and keeps trying to connect to bookies that a writer needs.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        config: ClientConfig,
+        security: ClientSecurity,
+        metadata_threads: Threads,
+        chunks: ChunkPool | None = None,
+    ) -> None:
+        """``chunks``: where frames are received into; None: into chunks of its own."""
+        self._store = store
+        self._config = config
+        self._security = security
+        self._threads = metadata_threads
+        self.traffic = ClientTraffic()
+        """What was sent and answered, for metrics."""
+        self._request_ids = itertools.count(1)
+        self._chunks = chunks or ChunkPool()
+        self._addresses: dict[str, BookieRegistration] = {}
+        self._open: set[BookieConnection] = set()
+        self._ready: dict[str, BookieConnection] = {}
+        self._connecting: dict[str, _Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wanted: dict[str, set[Callable[[str, int], None]]] = {}
+        self._missed: set[str] = set()
+        """Bookies whose connection was lost, or could not be made, and has not been made since. Requests to them have failed."""
+        self._reconnecting: set[str] = set()
+        self._behind_bytes = config.bookie_bytes_queued_max // 2
+        self._quarantine = Quarantine(config.quarantine_seconds)
+        self.patience = Patience(config.bookie_stall_seconds)
+        """How long writers still wait for each bookie."""
+        self._closed = False
+
+    def quarantined(self) -> dict[str, str]:
+        """The bookies that failed within the last ``quarantine_seconds``, by id, each with the text for an error.
+
+        May be called from any thread.
+        """
+        return self._quarantine.now()
+
+    @property
+    def count(self) -> int:
+        """How many bookies there is a connection to."""
+        return len(self._ready)
+
+    @property
+    def count_behind(self) -> int:
+        """How many bookies of these don't take in what is sent."""
+        return sum(one.is_behind for one in self._ready.values())
+
+    @property
+    def queued_bytes(self) -> int:
+        """How many bytes the sockets have not taken."""
+        return sum(one.queued_bytes for one in self._ready.values())
+
+    @property
+    def requests_in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return sum(one.in_flight for one in self._ready.values())
+
+    def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
+        """Whether so much waits to be sent to one of these bookies that a writer should wait.
+
+        That includes a bookie to which the first connection is being made. It does not include a bookie whose connection was
+        lost: that one may stay away for long.
+        """
+        if not self.traffic.behind and not self._connecting:
+            # This is asked for every frame, and it is nearly always so.
+            return False
+        for bookie_id in bookie_ids:
+            connection = self._ready.get(bookie_id)
+            if connection is None:
+                attempt = self._connecting.get(bookie_id)
+                if attempt is not None and bookie_id not in self._missed and attempt.bytes_waiting > self._behind_bytes:
+                    return True
+            elif connection.is_behind:
+                return True
+        return False
+
+    def behind(self, bookie_ids: Sequence[str]) -> Sequence[str]:
+        """Those of these bookies of which ``any_is_behind`` is true."""
+        if not self.any_is_behind(bookie_ids):
+            return ()
+        return [bookie_id for bookie_id in bookie_ids if self.any_is_behind((bookie_id,))]
+
+    def away(self, bookie_ids: Iterable[str]) -> list[str]:
+        """Those of these bookies to which the connection was lost and is being made again. A writer sends such a bookie nothing:
+        whoever wants it is called back."""
+        # This too is asked for every frame.
+        if not self._reconnecting:
+            return []
+        return [each for each in bookie_ids if each in self._missed and each in self._reconnecting]
+
+    def try_again(self, bookie_id: str, failed: Callable[[Unknown], None]) -> None:
+        """Connect to a bookie that is away. ``failed`` is called if that fails, perhaps before this returns."""
+        self._connect(bookie_id, lambda outcome: failed(outcome) if isinstance(outcome, Unknown) else None)
+
+    def quietest_first(self, bookie_ids: Iterable[str]) -> tuple[str, ...]:
+        """These bookies: those without a connection first, then the one that was heard of longest ago."""
+        ready = self._ready
+        return tuple(sorted(bookie_ids, key=lambda b: (ready[b].heard_at, b) if b in ready else (0.0, b)))
+
+    def quarantine(self, bookie_id: str, why: Unknown) -> None:
+        """Avoid the bookie for ``quarantine_seconds``."""
+        self._quarantine.failed(bookie_id, why)
+
+    def next_request_id(self) -> int:
+        """A request id that this client has not used. One frame may go to several bookies under the same id."""
+        return next(self._request_ids)
+
+    def send(
+        self,
+        bookie_id: str,
+        request_id: int,
+        frame: Buffer,
+        on_answer: OnAnswer,
+        timeout_seconds: float | None = None,
+        on_batch: OnBatch | None = None,
+        body: Buffer = b"",
+    ) -> None:
+        """Send one frame to one bookie. ``on_answer`` is called exactly once, perhaps before this returns.
+
+        A frame may come in two parts, so that its ``body`` is not copied; ``frame`` is then the part before it. Without
+        ``timeout_seconds``, the answer may take as long as the connection stands.
+        """
+        request = Question(lambda _, answer: on_answer(answer), timeout_seconds, on_batch)
+        self.send_to_all((bookie_id,), request_id, frame, request, body)
+
+    def send_to_all(
+        self, bookie_ids: Iterable[str], request_id: int, frame: Buffer, request: Request, body: Buffer = b""
+    ) -> None:
+        """Send one frame to several bookies. ``request`` gets exactly one answer from each, perhaps before this returns."""
+        for bookie_id in bookie_ids:
+            connection = self._ready.get(bookie_id)
+            if connection is not None:
+                connection.send(request_id, frame, request, body)
+            else:
+                send = partial(_send_on, bookie_id, request_id, frame, request, body)
+                self._connect(bookie_id, send, len(frame) + len(body))
+
+    def later(self, seconds: float, send: Callable[[], None]) -> None:
+        """Call ``send`` in ``seconds``, or as soon as the connections are cut: what it sends is answered Unknown then."""
+        self._spawn(asyncio.sleep(seconds)).add_done_callback(lambda _: send())
+
+    def want(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
+        """Keep a connection to this bookie, and call ``back(bookie_id, incarnation)`` each time that it was lost and is made
+        again.
+
+        The first connection is no such case: the requests that waited for it are sent on it, and the bookie missed nothing.
+        """
+        self._wanted.setdefault(bookie_id, set()).add(back)
+
+    def unwant(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
+        """End what ``want`` began with the same ``back``."""
+        self._wanted.get(bookie_id, set()).discard(back)
+
+    async def close(self) -> None:
+        """Cut all connections. Requests that are sent later are answered Unknown."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self._open):
+            connection.abort("the client was closed")
+            await connection.ended.wait()
+
+    # -- connecting
+
+    def _connect(
+        self, bookie_id: str, connected: Callable[[BookieConnection | Unknown], None], byte_count: int = 0
+    ) -> None:
+        """Call ``connected`` with a connection, on which it will send ``byte_count`` bytes, or with why there is none."""
+        if self._closed:
+            connected(Unknown(UnknownReason.UNREACHABLE, "the client was closed"))
+            return
+        attempt = self._connecting.get(bookie_id)
+        if attempt is None:
+            attempt = self._connecting[bookie_id] = _Attempt()
+            self._spawn(self._connect_once(bookie_id, attempt))
+        if attempt.bytes_waiting + byte_count > self._config.bookie_bytes_queued_max:
+            connected(Unknown(UnknownReason.UNREACHABLE, f"{attempt.bytes_waiting} bytes wait for a connection"))
+        else:
+            attempt.waiting.append(connected)
+            attempt.bytes_waiting += byte_count
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _connect_once(self, bookie_id: str, attempt: _Attempt) -> None:
+        outcome: BookieConnection | Unknown
+        seconds = self._config.connect_timeout_seconds
+        try:
+            outcome = await asyncio.wait_for(self._dial(bookie_id, attempt), seconds)
+        except TimeoutError:
+            late = "the metadata store did not tell its address" if attempt.asks_store else "no answer"
+            outcome = Unknown(UnknownReason.UNREACHABLE, f"{late} in {seconds:g} s")
+        except (OSError, BookKeeperError) as error:
+            outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
+        except asyncio.CancelledError:
+            outcome = Unknown(UnknownReason.UNREACHABLE, "the client was closed")
+        # Anything else is a defect. It must not leave the requests that wait without an answer.
+        except Exception as error:
+            log.exception("connecting to %s failed", bookie_id)
+            outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
+        if isinstance(outcome, Unknown):
+            self.traffic.unreachable += 1
+            self._addresses.pop(bookie_id, None)
+            if not attempt.asks_store:
+                self._quarantine.failed(bookie_id, outcome)
+        elif outcome.lost is not None:
+            outcome = outcome.lost
+        else:
+            self._ready[bookie_id] = outcome
+            self._quarantine.is_back(bookie_id)
+        for connected in self._connecting.pop(bookie_id).waiting:
+            _tell(connected, outcome)
+        if isinstance(outcome, Unknown):
+            self._missed.add(bookie_id)
+            self._keep_trying(bookie_id)
+        elif bookie_id in self._missed:
+            self._missed.discard(bookie_id)
+            for back in list(self._wanted.get(bookie_id, ())):
+                _tell(back, bookie_id, outcome.incarnation)
+
+    async def _dial(self, bookie_id: str, attempt: _Attempt) -> BookieConnection:
+        """Connect and greet. The address that is known from before is tried first, and then the one in the metadata store: a
+        bookie that was started again has another address."""
+        known = self._addresses.get(bookie_id)
+        if known is not None:
+            try:
+                return await self._greet(known)
+            except OSError as error:
+                log.debug("%s is not at %s any more: %s", bookie_id, known.address, error)
+        attempt.asks_store = True
+        self._addresses = await asyncio.wrap_future(self._threads.submit(self._store.bookies))
+        attempt.asks_store = False
+        found = self._addresses.get(bookie_id)
+        if found is None:
+            raise ConnectionError("not registered")
+        return await self._greet(found)
+
+    async def _greet(self, registration: BookieRegistration) -> BookieConnection:
+        """A connection to this bookie and to no other. Raises OSError."""
+        config, tls = self._config, self._security.tls()
+        bookie_id = registration.bookie_id
+        host, _, port = registration.address.rpartition(":")
+        if not port.isdecimal():
+            raise ConnectionError(f"its registration tells no address, but {registration.address!r}")
+        try:
+            transport, connection = await asyncio.get_running_loop().create_connection(
+                lambda: BookieConnection(
+                    bookie_id,
+                    config,
+                    self._quarantine.failed,
+                    self._lost,
+                    self._open.discard,
+                    self._chunks,
+                    self.traffic,
+                ),
+                host.strip("[]"),
+                int(port),
+                ssl=tls,
+            )
+        except OSError as error:
+            hint = "; if it speaks no TLS, leave tls_ca out" if tls is not None else ""
+            raise ConnectionError(f"{registration.address}: {str(error) or 'the connection ended'}{hint}") from error
+        self._open.add(connection)
+        notice_lost_peer(transport.get_extra_info("socket"))
+        await say_hello(connection, registration.address, self.next_request_id, config.client_name, self._security)
+        return connection
+
+    def _lost(self, connection: BookieConnection) -> None:
+        if self._ready.get(connection.bookie_id) is connection:
+            assert connection.lost is not None
+            self._quarantine.failed(connection.bookie_id, connection.lost)
+            del self._ready[connection.bookie_id]
+            self._missed.add(connection.bookie_id)
+            self._addresses.pop(connection.bookie_id, None)
+            self._keep_trying(connection.bookie_id)
+
+    def _keep_trying(self, bookie_id: str) -> None:
+        if self._wanted.get(bookie_id) and bookie_id not in self._reconnecting and not self._closed:
+            self._reconnecting.add(bookie_id)
+            self._spawn(self._reconnect(bookie_id))
+
+    async def _reconnect(self, bookie_id: str) -> None:
+        try:
+            for delay in itertools.chain(_BACKOFF_SECONDS, itertools.repeat(_BACKOFF_SECONDS[-1])):
+                await asyncio.sleep(delay)
+                if bookie_id in self._ready or not self._wanted.get(bookie_id):
+                    return
+                tried = asyncio.Event()
+                self._connect(bookie_id, partial(_set, tried))
+                await tried.wait()
+        finally:
+            self._reconnecting.discard(bookie_id)

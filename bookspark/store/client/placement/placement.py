@@ -1,0 +1,264 @@
+"""Choosing the bookies of an ensemble.
+
+Law: an ensemble has E (ensemble size) distinct bookies that are registered and writable, and no two of them share what the policy
+forbids. If there are too few, the error names every candidate and why it was refused. Bookies in quarantine are chosen only if
+there are not enough others: a dead bookie stays registered until its session ends, but a bookie that was just started again is
+better than none. Everything here is pure: topology and randomness are arguments.
+
+The policies, by the value of the option ``placement``:
+
+``random``
+    Any bookies.
+``rack_aware``
+    The copies of each entry on as many racks as possible. Fewer than ``racks_min`` racks are refused.
+``one_per_host``, ``one_per_<label>``
+    No two bookies of an ensemble on one host, or with the same value of a label.
+
+Source: BookKeeper's ``DefaultEnsemblePlacementPolicy`` and ``RackawareEnsemblePlacementPolicy``, with opportunistic striping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from bookspark.errors import ConfigurationError, NotEnoughBookiesError
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+
+_ONE_PER = "one_per_"
+_ATTEMPTS = 10
+"""The choice is greedy. For a striped ensemble over few racks, another random order may fit where the first did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What is known of the bookies at one moment."""
+
+    bookies: Mapping[str, BookieRegistration]
+    """All registered bookies, by id, read-only ones too."""
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    """The bookies in quarantine, by id, each with the text for an error: for how long still, and why."""
+    free_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Free space by bookie id, in bytes. A bookie with more is chosen more often. A bookie that is not in it is chosen as often
+    as one with the average."""
+
+    def without_quarantined(self, ensemble: Sequence[str]) -> Topology:
+        """The same without the bookies in quarantine, but those of ``ensemble``."""
+        known = {b: found for b, found in self.bookies.items() if b in ensemble or b not in self.quarantined}
+        return replace(self, bookies=known)
+
+
+class Placement:
+    """One policy, with the options that it takes."""
+
+    def __init__(self, name: str = "random", racks_min: int = 1) -> None:
+        """``name``: the value of the option ``placement``. Raises ConfigurationError if there is no such policy."""
+        self._rack_aware = name == "rack_aware"
+        self._one_per = name.removeprefix(_ONE_PER) if name.startswith(_ONE_PER) else ""
+        self._racks_min = racks_min
+        if not (self._rack_aware or self._one_per or name == "random"):
+            raise ConfigurationError(
+                f"there is no placement {name!r}; known are random, rack_aware, one_per_host and one_per_<label>"
+            )
+
+    def choose_ensemble(
+        self, topology: Topology, ensemble_size: int, write_quorum: int, random: Random, size_min: int | None = None
+    ) -> tuple[str, ...]:
+        """Choose the first ensemble of a ledger: ``ensemble_size`` bookies.
+
+        If there are fewer, it chooses as many as there are, down to ``size_min`` (opportunistic striping; None: no fewer than
+        ``ensemble_size``). Raises NotEnoughBookiesError.
+        """
+        usable, refused = self._usable(topology, {}, {})
+        for size in range(ensemble_size, (size_min or ensemble_size) - 1, -1):
+            chosen = self._fill([None] * size, usable, topology, write_quorum, random)
+            if chosen is not None:
+                return chosen
+        needed = size_min or ensemble_size
+        raise NotEnoughBookiesError(
+            f"an ensemble of {needed} needs {needed} writable bookies, there are "
+            f"{self._told(usable, refused, topology, 'none is registered')}; start more bookies or create the ledger with a "
+            "smaller ensemble_size"
+        )
+
+    def choose_replacements(
+        self,
+        topology: Topology,
+        ensemble: Sequence[str],
+        replaced: Sequence[str],
+        write_quorum: int,
+        random: Random,
+    ) -> tuple[str, ...]:
+        """Choose one bookie for each of ``replaced``, in their order, none of which is in ``ensemble``.
+
+        Raises NotEnoughBookiesError.
+        """
+        staying = {b: topology.bookies.get(b) for b in ensemble if b not in replaced}
+        usable, refused = self._usable(topology, dict.fromkeys(ensemble, "is in the ensemble already"), staying)
+        ring = [None if bookie in replaced else bookie for bookie in ensemble]
+        chosen = self._fill(ring, usable, topology, write_quorum, random)
+        if chosen is None:
+            failed = ", ".join(f"{b} ({topology.quarantined[b]})" if b in topology.quarantined else b for b in replaced)
+            raise NotEnoughBookiesError(
+                f"{failed} failed and {len(replaced)} other writable bookies are needed, there are "
+                f"{self._told(usable, refused, topology, 'none')}; start more bookies"
+            )
+        new = dict(zip(ensemble, chosen, strict=True))
+        return tuple(new[bookie] for bookie in replaced)
+
+    def misplaced(
+        self, topology: Topology, ensemble: Sequence[str], write_quorum: int, random: Random
+    ) -> tuple[str, ...]:
+        """Members of ``ensemble`` that have to be replaced to keep the policy. Empty if it is kept, or if nobody can replace
+        them.
+
+        Nothing is known of a member that is not registered, so an ensemble with such a member is left alone.
+        """
+        if all(bookie in topology.bookies for bookie in ensemble):
+            for members in self._in_the_way(ensemble, topology, write_quorum):
+                with suppress(NotEnoughBookiesError):
+                    self.choose_replacements(topology, ensemble, members, write_quorum, random)
+                    return members
+        return ()
+
+    def _in_the_way(self, ensemble: Sequence[str], topology: Topology, write_quorum: int) -> Iterator[tuple[str, ...]]:
+        """Groups of members of an ensemble that breaks the policy. To replace one group might be enough to keep it."""
+        if self._one_per:
+            first_with: dict[str, str] = {}
+            for bookie in ensemble:
+                first_with.setdefault(_value(topology.bookies[bookie], self._one_per), bookie)
+            others = tuple(bookie for bookie in ensemble if bookie not in first_with.values())
+            if others:
+                yield others
+        elif not self._on_enough_racks(tuple(ensemble), topology, write_quorum):
+            for bookie in ensemble:
+                yield (bookie,)
+
+    # -- who can be chosen
+
+    def _usable(
+        self,
+        topology: Topology,
+        taken: Mapping[str, str],
+        staying: Mapping[str, BookieRegistration | None],
+    ) -> tuple[list[str], str]:
+        """The ids of the bookies that can be chosen, and for the error why each other bookie can't."""
+        usable, refused = [], ""
+        for bookie_id, candidate in sorted(topology.bookies.items()):
+            reason = "is read-only" if candidate.read_only else taken.get(bookie_id)
+            reason = reason or self._clash(candidate, staying)
+            if reason is None:
+                usable.append(bookie_id)
+            else:
+                refused += f"; {bookie_id} {reason}"
+        return usable, refused
+
+    def _clash(self, candidate: BookieRegistration, others: Mapping[str, BookieRegistration | None]) -> str | None:
+        """Why the candidate can't be in one ensemble with ``others``; None if it can."""
+        if not self._one_per:
+            return None
+        mine = _value(candidate, self._one_per)
+        if not mine:
+            return f"does not tell its {self._one_per}"
+        for bookie_id, other in others.items():
+            if other is not None and _value(other, self._one_per) == mine:
+                return f"shares {self._one_per} {mine} with {bookie_id}"
+        return None
+
+    def _told(self, usable: list[str], refused: str, topology: Topology, nobody: str) -> str:
+        """For an error: how many bookies can be used together, which, and why not the others. ``nobody`` is said if there are
+        none."""
+        together: dict[str, BookieRegistration] = {}
+        for bookie_id in usable:
+            clash = self._clash(topology.bookies[bookie_id], together)
+            if clash is None:
+                together[bookie_id] = topology.bookies[bookie_id]
+            else:
+                refused += f"; {bookie_id} {clash}"
+        words = [self._described(bookie_id, topology) for bookie_id in together]
+        rule = f" on at least {self._racks_min} racks" if self._rack_aware and self._racks_min > 1 else ""
+        return f"{len(together)} ({', '.join(words) or nobody}{refused}){rule and ', not enough' + rule}"
+
+    def _described(self, bookie_id: str, topology: Topology) -> str:
+        rack = f" on rack {topology.bookies[bookie_id].rack!r}" if self._rack_aware else ""
+        why = topology.quarantined.get(bookie_id)
+        return f"{bookie_id}{rack}{f' ({why})' if why else ''}"
+
+    # -- which of them
+
+    def _fill(
+        self, ring: list[str | None], usable: list[str], topology: Topology, write_quorum: int, random: Random
+    ) -> tuple[str, ...] | None:
+        """``ring`` is an ensemble with empty places (None). Returns it with all places filled, or None if the policy can't be
+        kept."""
+        if ring.count(None) > len(usable):
+            return None
+        for attempt in range(_ATTEMPTS):
+            order = _shuffled(usable, topology.free_bytes, random)
+            # To keep the racks apart is more important than to avoid bookies in quarantine: the later attempts don't avoid them.
+            last = topology.quarantined if attempt < _ATTEMPTS // 2 else {}
+            chosen = self._fill_in_order(list(ring), order, last, topology, write_quorum)
+            if chosen is not None:
+                return chosen
+        return None
+
+    def _fill_in_order(
+        self,
+        ring: list[str | None],
+        order: list[str],
+        last: Mapping[str, str],
+        topology: Topology,
+        write_quorum: int,
+    ) -> tuple[str, ...] | None:
+        """Fill the empty places with bookies in ``order``, but with those in ``last`` only after the others."""
+        bookies = topology.bookies
+        for place, member in enumerate(ring):
+            if member is not None:
+                continue
+            chosen = {b: bookies.get(b) for b in ring if b is not None}
+            free = [b for b in order if b not in chosen and self._clash(bookies[b], chosen) is None]
+            if not free:
+                return None
+            near = _neighbours(place, len(ring), write_quorum) if self._rack_aware else ()
+            racks = [_rack(ring[i], topology) for i in near if ring[i] is not None]
+            ring[place] = min(free, key=lambda b: (b in last, racks.count(bookies[b].rack)))
+        ensemble = tuple(b for b in ring if b is not None)
+        return ensemble if self._on_enough_racks(ensemble, topology, write_quorum) else None
+
+    def _on_enough_racks(self, ensemble: tuple[str, ...], topology: Topology, write_quorum: int) -> bool:
+        if not self._rack_aware or self._racks_min <= 1:
+            return True
+        twice = ensemble + ensemble
+        return all(
+            len({_rack(b, topology) for b in twice[start : start + write_quorum]}) >= min(self._racks_min, write_quorum)
+            for start in range(len(ensemble))
+        )
+
+
+def _neighbours(place: int, size: int, write_quorum: int) -> set[int]:
+    """The places of the ensemble that share a write set with ``place``."""
+    return {(place + distance) % size for distance in range(1 - write_quorum, write_quorum)} - {place}
+
+
+def _rack(bookie_id: str | None, topology: Topology) -> str:
+    """The bookie's rack. All that name no rack, or are not registered any more, count as one rack, ``""``."""
+    bookie = topology.bookies.get(bookie_id or "")
+    return "" if bookie is None else bookie.rack
+
+
+def _value(bookie: BookieRegistration, label: str) -> str:
+    """The value that ``one_per_<label>`` keeps apart; ``""`` if the bookie does not have that label."""
+    return bookie.host if label == "host" else bookie.labels.get(label, "")
+
+
+def _shuffled(bookies: list[str], weights: Mapping[str, int], random: Random) -> list[str]:
+    """A random order. Each bookie's chance to come next is its weight among those that are left (Efraimidis, Spirakis).
+
+    A bookie without a weight has the average one.
+    """
+    average = max(1.0, sum(weights.values()) / len(weights)) if weights else 1.0
+    keys = {b: -math.log(1.0 - random.random()) / max(1.0, weights.get(b, average)) for b in bookies}
+    return sorted(bookies, key=keys.__getitem__)

@@ -1,0 +1,213 @@
+"""What a client has in one process: the session with the metadata store, the I/O thread, the connections and the open writers.
+
+Law: it is made on first use, wholly or not at all, and belongs to the process that made it. When it is closed, every append that
+still waits fails. A writer with nothing to do costs nothing, however many there are.
+
+Decision: callbacks of users run in a thread of their own, one after the other. In the I/O thread a callback that waits would have
+kept every answer from everybody; and it may well wait for one itself. A callback may call everything, also the client's
+``close``. A slow one delays the other callbacks of the client, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from bookspark.errors import BookKeeperError, LedgerClosedError
+from bookspark.store.client.client_config import ClientConfig
+from bookspark.store.client.network.connections import Connections
+from bookspark.store.client.network.hello import client_security
+from bookspark.store.client.network.io_loop import DeadlineTimer, IoLoop
+from bookspark.store.client.placement.free_space import FreeSpace
+from bookspark.store.client.runtime.ledger_watches import LedgerWatches
+from bookspark.store.client.runtime.open_writer import OpenWriter, defect
+from bookspark.store.client.runtime.rate_limit import RateLimit
+from bookspark.store.client.runtime.room import ClientRoom
+from bookspark.store.decisions.recorder import record_into
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.metadata.store import MetadataStore
+from bookspark.support.threads import Threads, mark_own_thread
+
+log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.05
+_TOLD_A_TICK = 16
+"""At each tick, the bookies are told the LAC (last add confirmed) of at most this many ledgers without an entry. Each is a synced
+record at every bookie, and a client that writes to a thousand ledgers in turn would keep them busy with it. The others come at
+the next ticks."""
+
+_STORE_CALLS_AT_ONCE = 16
+"""So many of the writers' calls to the metadata store are in flight at once. After the death of a bookie each open ledger needs a
+compare-and-set, and ZooKeeper makes many that come together with one sync. 64 were slower."""
+
+
+class _Listing(NamedTuple):
+    """The registered bookies, as they were found."""
+
+    bookies: Mapping[str, BookieRegistration]
+    at: float
+    """Monotonic seconds, taken before they were asked for."""
+    changes: int
+    """The changes that had been heard of by then."""
+
+
+class Runtime:
+    """What the handles of one client share in one process."""
+
+    def __init__(self, connect: Callable[[], MetadataStore], config: ClientConfig) -> None:
+        """``connect`` makes the session with the metadata store. Raises what ``connect`` raises, and ConfigurationError if a file
+        that the options name can't be used."""
+        self.pid = os.getpid()
+        self._writers: dict[OpenWriter, None] = {}
+        """All open writers. Only the I/O thread uses it."""
+        self._awake: dict[OpenWriter, None] = {}
+        """The writers that each tick looks at. Only the I/O thread uses it."""
+        self._owing: dict[OpenWriter, None] = {}
+        """Those that no tick need look at but that owe the bookies their LAC, in the order in which they came to rest: nearly all
+        of ten thousand ledgers that are written in turn. Some have been woken since. Only the I/O thread uses it."""
+        self._changes = 0
+        """How often registered bookies changed. Only the I/O thread counts."""
+        self._listed: _Listing | None = None
+        self._closed = False
+        """Nothing is opened for writing any more. Only the I/O thread uses it."""
+        security = client_security(config)
+        record_into(config.record_decisions, "client")
+        with contextlib.ExitStack() as made:
+            self.callbacks = Threads(1, "bookspark-callbacks")
+            made.callback(self.callbacks.stop)
+            self.threads = Threads(
+                _STORE_CALLS_AT_ONCE, "bookspark-metadata", partial(mark_own_thread, "metadata", asks_store=True)
+            )
+            made.callback(self.threads.stop)
+            self.store = connect()
+            # The session ends before the threads that wait for it.
+            made.callback(self.store.close)
+            self.io = IoLoop("bookspark-client")
+            made.callback(self.io.stop)
+            self.connections = Connections(self.store, config, security, self.threads)
+            made.callback(self._end_connections)
+            self.ledger_watches = LedgerWatches(self.store)
+            self.free_space = FreeSpace(self.io, self.connections)
+            self.room = ClientRoom(config.client_bytes_in_flight_max)
+            self.rate_limit = RateLimit(config.appends_per_second_max, config.append_bytes_per_second_max)
+            self.io.submit(self._tick)
+            self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
+            self._made = made.pop_all()
+
+    @property
+    def writers(self) -> int:
+        """How many ledgers are open for writing. Only in the I/O thread."""
+        return len(self._writers)
+
+    def add_writer(self, writer: OpenWriter) -> None:
+        """Call the writer's ``tick`` from now on, and tell it of changed bookies. From any thread."""
+        self.io.submit(self._add, writer)
+
+    def _add(self, writer: OpenWriter) -> None:
+        if self._closed:
+            writer.abandon(_client_closed(writer.ledger_id))
+        else:
+            self._writers[writer] = self._awake[writer] = None
+
+    def remove_writer(self, writer: OpenWriter) -> None:
+        """Forget the writer. From any thread."""
+        self.io.submit(self._forget, writer)
+
+    def _forget(self, writer: OpenWriter) -> None:
+        self._writers.pop(writer, None)
+        self._awake.pop(writer, None)
+        self._owing.pop(writer, None)
+
+    def wake(self, writer: OpenWriter) -> None:
+        """Call the writer's ``tick`` until it is at rest again. Only in the I/O thread."""
+        if writer in self._writers:
+            self._awake.setdefault(writer)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for writer in list(self._awake):
+            try:
+                if not writer.tick(now) and self._awake.pop(writer, writer) is None and writer.owes_lac:
+                    self._owing.pop(writer, None)
+                    self._owing[writer] = None
+            except BaseException as error:
+                self._failed(writer, error)
+        self._tell_lacs(now)
+        DeadlineTimer(_TICK_SECONDS, self._tick)
+
+    def _tell_lacs(self, now: float) -> None:
+        """Have some writers tell their LAC, the one that has rested longest first."""
+        left = _TOLD_A_TICK
+        for writer in list(self._owing):
+            try:
+                if not left or not writer.is_quiet(now):
+                    break
+                del self._owing[writer]
+                # One that is awake is back when it rests again. So is one that tells its LAC, if it owes it then.
+                if writer not in self._awake:
+                    self.wake(writer)
+                    left -= writer.tell_idle_lac(now)
+            except BaseException as error:
+                self._failed(writer, error)
+
+    def _failed(self, writer: OpenWriter, error: BaseException) -> None:
+        """A defect of one writer ends that writer, and must not keep the others from their deadlines."""
+        log.error("ledger %d: its writer failed", writer.ledger_id, exc_info=error)
+        self._forget(writer)
+        writer.abandon(defect(writer.ledger_id, error))
+
+    def bookies(self, listed_seconds_ago_max: float = 0.0) -> Mapping[str, BookieRegistration]:
+        """Every registered bookie by id, from a listing that may be so old. It is not used any more once a change of the bookies
+        was heard of, and so no writer that was told of the change chooses from it. Raises MetadataStoreError."""
+        listed, changes, now = self._listed, self._changes, time.monotonic()
+        if listed is None or listed.changes != changes or now - listed.at >= listed_seconds_ago_max:
+            listed = self._listed = _Listing(self.store.bookies(), now, changes)
+        return listed.bookies
+
+    def bookies_on_this_host(self) -> frozenset[str]:
+        """The ids of the registered bookies that run on this host, from memory. The first call asks the metadata store and waits.
+
+        Raises MetadataStoreError.
+        """
+        host = socket.gethostname()
+        return frozenset(bookie_id for bookie_id, bookie in self.bookies(math.inf).items() if bookie.host == host)
+
+    def _bookies_changed(self) -> None:
+        self._changes += 1
+        for writer in list(self._writers):
+            try:
+                writer.bookies_changed()
+            except BaseException as error:
+                self._failed(writer, error)
+
+    def _fail_writers(self) -> None:
+        self._closed = True
+        for writer in list(self._writers):
+            try:
+                writer.abandon(_client_closed(writer.ledger_id))
+            except BaseException:
+                log.exception("ledger %d: its writer could not be ended", writer.ledger_id)
+
+    def _end_connections(self) -> None:
+        self.io.submit(self._fail_writers)
+        with contextlib.suppress(TimeoutError, BookKeeperError):
+            self.io.call(self.connections.close())
+
+    def close(self) -> None:
+        """End the open writers, the connections, the threads and the session with the metadata store. Each of these steps is
+        taken, even if one before it was interrupted."""
+        self._made.close()
+
+
+def _client_closed(ledger_id: int) -> LedgerClosedError:
+    return LedgerClosedError(
+        f"ledger {ledger_id}: the client was closed before the ledger; appends that were not acknowledged by then may be part "
+        "of the ledger: open it to recover it"
+    )

@@ -1,0 +1,23 @@
+"""The metadata store: ledgers, bookies, cookies, tasks and small records, changed by compare-and-set only.
+
+==================  =========================================================================================
+``store``           the interface that both stores implement
+``zookeeper``       the store over ZooKeeper, and the embedded ZooKeeper
+``memory``          its twin in memory, for tests and simulations
+``autorecovery``    the tasks of replication workers and the election of auditors, over documents
+``documents``       small documents at paths, and locks made of them
+``records``         values, their JSON documents, and the names and refusals that all stores share
+``bookie_homes``    where each bookie served last
+``bookie_reach``    how far each bookie's directories went
+``lost_records``    which ledgers have lost their records
+``notifier``        the threads on which watchers are called
+``short_waits``     how long one caller waits, where he can do without an answer
+==================  =========================================================================================
+
+Example::
+
+    from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+    store = ZooKeeperStore("127.0.0.1:2181")
+    metadata, version = store.read_ledger(42)
+    store.close()
+"""

@@ -1,0 +1,218 @@
+"""What the auditors of a cluster share: the election of one of them, the requests to it, and its reports.
+
+Law: at most one session holds the election's lock. An auditor that has lost its session, and does not know it yet, may mark
+ledgers that its successor marks too. Marks merge, so a double mark costs one more look at the ledger. Below
+``/ledgers/underreplication``::
+
+    auditorelection            ephemeral: who the auditor is
+    auditorstates/<name>       ephemeral: what an auditor sees, an ``AuditorState``
+    lostbookierecoverydelay    seconds, in decimal; stands above each auditor's own option
+    lostBookieRecoveryDelay    the same in a cluster that was begun for BookKeeper's clients, in whole seconds
+    checkallledgersctime       a ``CheckReport`` of the last exact check
+    triggeraudit               there while somebody waits for an exact check; its version counts who asked
+
+In a cluster that was begun for BookKeeper's clients, ``auditorelection`` has the votes of all auditors (``votes``), theirs too,
+and ``checkallledgersctime`` is in their format.
+
+Source: BookKeeper's ``AuditorElector``, ``ZkLedgerUnderreplicationManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TypeVar
+
+import msgspec
+
+from bookspark.errors import UnreadableRecordError
+from bookspark.store.metadata.autorecovery.underreplication_tasks import DISABLE
+from bookspark.store.metadata.autorecovery.votes import ELECTION, Votes
+from bookspark.store.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_token, take_lock
+from bookspark.store.metadata.documents.tree import Tree, publish
+from bookspark.store.metadata.records.bookkeeper_texts import check_bytes, check_of
+from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
+from bookspark.store.metadata.records.names import encode_name
+
+log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+_STATES, _CHECK, _TRIGGER = "auditorstates", "checkallledgersctime", "triggeraudit"
+_DELAY, _BOOKKEEPERS_DELAY = "lostbookierecoverydelay", "lostBookieRecoveryDelay"
+
+
+class AuditorState(msgspec.Struct, frozen=True):
+    """What the auditor sees at this moment."""
+
+    auditor: str
+    waiting: dict[str, int] = {}
+    """Bookies that are gone, and the wall clock, in milliseconds, at which each counts as lost."""
+    lost: tuple[str, ...] = ()
+    checking: bool = False
+    """An exact check is under way."""
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """What an exact check found."""
+
+    finished_at_ms: int
+    seconds: float
+    ledgers: int
+    """Number of ledgers that were looked at."""
+    marked: int
+    """Number of these ledgers that lack copies."""
+    skipped: dict[str, str] = {}
+    """Bookies that could not be asked, and why: what they hold is not known."""
+    unreadable: dict[int, str] = {}
+    """Ledgers whose records can't be decoded, and why: what they lack is not known."""
+
+
+class Auditors:
+    """The election and its documents, through one session. Each thread that calls ``wait`` needs an object of its own."""
+
+    def __init__(self, tree: Tree, bookkeepers: bool = False) -> None:
+        """``bookkeepers``: BookKeeper's auditors may take part, and their formats hold."""
+        self._tree = tree
+        self._token = new_token()
+        self._bookkeepers = bookkeepers
+        self._votes = Votes(tree, self._token)
+        self._delay = _BOOKKEEPERS_DELAY if bookkeepers else _DELAY
+        self._changes = Changes(tree, (ELECTION, self._delay, _TRIGGER, DISABLE))
+
+    # -- election
+
+    def elect(self, name: str) -> Lock | None:
+        """Become the auditor under this name, until ``resign`` or the end of the session; None if there is another."""
+        if self._bookkeepers:
+            return self._votes.elect(name, self.wake)
+        return take_lock(self._tree, ELECTION, name, self._token)
+
+    def elected(self, lock: Lock) -> bool:
+        """Does the session still hold ``lock``, which ``elect`` returned?"""
+        return held(self._tree, lock)
+
+    def resign(self, lock: Lock) -> None:
+        """Give up the election's lock."""
+        if self._bookkeepers:
+            self._votes.withdraw(lock)
+        else:
+            give_back(self._tree, lock)
+
+    def foreign(self) -> list[str]:
+        """The names of BookKeeper's autorecovery processes that are at work in this cluster, or wait for the office."""
+        return self._votes.foreign()
+
+    def auditor(self) -> str | None:
+        """The name of the auditor; None while there is none."""
+        if self._bookkeepers:
+            return self._votes.auditor()
+        found = self._tree.read(ELECTION)
+        return holder_of(None if found is None else found.value)
+
+    # -- what it is told
+
+    def delay_seconds(self) -> float | None:
+        """Seconds after which a bookie that is gone counts as lost. None: each auditor's own option holds. Raises
+        UnreadableRecordError for what is no number of seconds."""
+        found = self._tree.read(self._delay)
+        if found is None:
+            return None
+        try:
+            seconds = float(found.value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < math.inf:
+            raise UnreadableRecordError(
+                f"{self._delay} is {found.value[:40]!r} and no number of seconds; set it by `bookspark autorecovery delay "
+                "SECONDS`"
+            )
+        return seconds
+
+    def set_delay(self, seconds: float | None) -> None:
+        """Set the delay for all auditors. None: each auditor's own option holds."""
+        if seconds is None:
+            self._tree.delete(self._delay)
+            return
+        document = f"{math.ceil(seconds) if self._bookkeepers else seconds:g}".encode()
+        while not self._tree.create(self._delay, document):
+            found = self._tree.read(self._delay)
+            if found is not None and self._tree.write(self._delay, document, found.version):
+                return
+
+    def trigger(self) -> None:
+        """Ask for an exact check at once."""
+        self._tree.touch(_TRIGGER)
+
+    def triggered(self) -> int | None:
+        """The version to give to ``answer_trigger``; None if nobody asks for an exact check."""
+        found = self._tree.read(_TRIGGER)
+        return None if found is None else found.version
+
+    def answer_trigger(self, version: int) -> None:
+        """Remove the trigger: a check that began after it is done. A trigger that was set again meanwhile stays."""
+        self._tree.delete(_TRIGGER, version)
+
+    # -- what it tells
+
+    def publish_state(self, state: AuditorState) -> None:
+        """Publish the state until the session ends."""
+        publish(self._tree, _state_path(state.auditor), proven_struct(state, "state of an auditor"))
+
+    def state(self) -> AuditorState | None:
+        """The auditor's state; None if there is no auditor or it has not looked yet."""
+        auditor = self.auditor()
+        found = None if auditor is None else self._tree.read(_state_path(auditor))
+        return None if found is None else _decoded(found.value, AuditorState)
+
+    def note_check(self, report: CheckReport) -> None:
+        """Keep the report of a check for ``last_check``."""
+        found = self._tree.read(_CHECK)
+        document = proven_struct(report, "report of a check")
+        if self._bookkeepers:
+            document = check_bytes(report.finished_at_ms, document)
+        # Another auditor's report of the same moment is as good as this one.
+        if found is None:
+            self._tree.create(_CHECK, document)
+        else:
+            self._tree.write(_CHECK, document, found.version)
+
+    def last_check(self) -> CheckReport | None:
+        """The report of the last exact check; None if there was none."""
+        found = self._tree.read(_CHECK)
+        if found is None or found.value.startswith(b"{"):
+            return None if found is None else _decoded(found.value, CheckReport)
+        try:
+            finished_at_ms, own = check_of(found.value)
+        except ValueError as error:
+            log.warning("the report of the last check can't be read: %s", error)
+            return None
+        # A check of BookKeeper's auditor tells its time alone.
+        return _decoded(own, CheckReport) if own else CheckReport(finished_at_ms, 0.0, 0, 0)
+
+    # -- those who wait
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until the election, the delay, the trigger or the switch has changed since the last wait, or ``wake`` is called.
+        Returns True then, and at the first call at once; False after ``timeout_seconds``."""
+        return self._changes.wait(timeout_seconds)
+
+    def wake(self) -> None:
+        """End the wait of another thread."""
+        self._changes.wake()
+
+
+def _decoded(document: bytes, kind: type[Value]) -> Value | None:
+    """The value in ``document``. None if it can't be decoded: it is written again before long."""
+    try:
+        return read_struct(document, kind, f"{kind.__name__} of the auditor")
+    except UnreadableRecordError as error:
+        log.warning("%s", error)
+        return None
+
+
+def _state_path(auditor: str) -> str:
+    return f"{_STATES}/{encode_name(auditor)}"
+
+
+learn(AuditorState, CheckReport)

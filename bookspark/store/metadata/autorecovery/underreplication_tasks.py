@@ -1,0 +1,364 @@
+"""Underreplication tasks: what auditors mark and replication workers repair.
+
+Law: a task is removed only at the version that was read after its lock was taken, so a task that was marked again stays. A
+listing is whole or raises. The locks only keep two workers from doing the same work. A lock that could not be released is not
+forgotten: it is released later, and its task may be taken by this object meanwhile. Below ``/ledgers/underreplication``, as in
+BookKeeper::
+
+    ledgers                                 its version changes with each group of marks: what workers watch
+    ledgers/0000/0000/cafe/f00d/urL…        the task of ledger 0xcafef00d, ten decimal digits
+    locks/urL0000000001                     ephemeral: a worker is at it
+    disable                                 there while replication is switched off
+    workers/<name>                          ephemeral: what a worker has done so far
+
+A task's document::
+
+    {"formatVersion": 1, "replica": {"bookie-1": "lost"}, "detail": "…", "ctime": 1700000000000, "marks": 1, "attempts": 0,
+     "error": "", "notBefore": 0}
+
+If the last attempt could not copy some entries, ``formatVersion`` is 2, and ``"missed"`` has for each range of their ids
+``[first, last, lost, [bookie not reached, …], {bookie: answer}]``.
+
+In a cluster that was begun for BookKeeper's clients, tasks and locks are in its formats (``records.bookkeeper_texts``), so that
+its auditor and workers can be used. They and ours respect each other's locks, and a task that one of them marks again stays.
+
+Source: ``ZkLedgerUnderreplicationManager`` of BookKeeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from bookspark.errors import BookKeeperError, UnreadableRecordError
+from bookspark.protocol.repair.underreplication_task import Mark, Missed, Task, new_task
+from bookspark.store.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_lock, new_token
+from bookspark.store.metadata.documents.tree import Tree, contended, publish
+from bookspark.store.metadata.records.codec import decode_task, encode_task
+from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
+from bookspark.store.metadata.records.names import check_ledger_id, decode_name, encode_name
+from bookspark.store.metadata.records.versioned import Versioned
+
+DISABLE = "disable"
+_LEDGERS, _LOCKS, _WORKERS = "ledgers", "locks", "workers"
+_LEVELS = 4
+_MARKS_AT_ONCE = 250
+_READ_AT_ONCE = 100
+_ATTEMPTS = 20
+_TASK = re.compile(r"urL(\d{10})")
+
+log = logging.getLogger(__name__)
+
+
+class Taken(NamedTuple):
+    """A task whose lock the caller has."""
+
+    task: Task
+    version: int
+    lock: Lock
+
+    @property
+    def ledger_id(self) -> int:
+        return self.task.ledger_id
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What one worker has done since it started."""
+
+    seconds: float = 0.0
+    ledgers: int = 0
+    entries: int = 0
+    bytes: int = 0
+    failed: int = 0
+
+
+class Underreplication:
+    """The tasks of one cluster, through one session. Each thread that calls ``wait`` needs an object of its own."""
+
+    def __init__(self, tree: Tree, clock: Callable[[], float] = time.time, bookkeepers: bool = False) -> None:
+        """``clock``: the wall clock, in seconds. ``bookkeepers``: tasks and locks are written in BookKeeper's formats."""
+        self._tree = tree
+        self._bookkeepers = bookkeepers
+        self._clock = clock
+        self._token = new_token()
+        self._changes = Changes(tree, (_LEDGERS, DISABLE))
+        self._left_locks: dict[str, Lock] = {}
+        """Locks whose release failed, or that may have been taken although the answer was lost, by their paths."""
+
+    # -- tasks
+
+    def mark(self, marks: Iterable[Mark]) -> None:
+        """Make or change the tasks of these ledgers, and tell those who wait."""
+        rest = iter(marks)
+        while group := list(islice(rest, _MARKS_AT_ONCE)):
+            documents = [(task_path(m.ledger_id), self._encoded(new_task(m, self._now_ms()))) for m in group]
+            for mark, made in zip(group, self._tree.create_each(documents), strict=True):
+                if not made:
+                    self._merge(mark)
+            self._tree.touch(_LEDGERS)
+
+    def task(self, ledger_id: int) -> Task | None:
+        """The task of a ledger; None if it has none. Raises UnreadableRecordError."""
+        found = self._read(ledger_id)
+        return None if found is None else found.value
+
+    def tasks(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[Task]:
+        """The tasks of those of the ledgers that have one. Of a task that can't be decoded, the reason is put into
+        ``unreadable``: the caller has to name it."""
+        rest = iter(ledger_ids)
+        while group := list(islice(rest, _READ_AT_ONCE)):
+            documents = self._tree.read_each([task_path(ledger_id) for ledger_id in group])
+            for ledger_id, document in zip(group, documents, strict=True):
+                try:
+                    if document is not None:
+                        yield decode_task(ledger_id, document)
+                except UnreadableRecordError as error:
+                    unreadable[ledger_id] = str(error)
+
+    def due(self, task: Task) -> bool:
+        """May the task be tried now?"""
+        return task.due(self._now_ms())
+
+    def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Those of the ledgers that have a task which may be tried now."""
+        documents = self._tree.read_each([task_path(ledger_id) for ledger_id in ledger_ids])
+        found = []
+        for ledger_id, document in zip(ledger_ids, documents, strict=True):
+            try:
+                if document is not None and self.due(decode_task(ledger_id, document)):
+                    found.append(ledger_id)
+            except UnreadableRecordError as error:
+                # It must not keep the other ledgers from being repaired.
+                log.warning("ledger %d is left out: %s", ledger_id, error)
+        return found
+
+    def list_tasks(self) -> list[int]:
+        """The ids of all ledgers that have a task, ascending."""
+        paths = [_LEDGERS]
+        for _ in range(_LEVELS):
+            listed = self._tree.children_of_each(paths)
+            paths = [f"{path}/{name}" for path, names in zip(paths, listed, strict=True) for name in names]
+        leaves = self._tree.children_of_each(paths)
+        return sorted(int(found[1]) for names in leaves for name in names if (found := _TASK.fullmatch(name)))
+
+    # -- locks
+
+    def holders(self) -> dict[int, str]:
+        """The name of the worker that holds each locked task, by ledger id."""
+        names = [name for name in self._tree.children(_LOCKS) if _TASK.fullmatch(name)]
+        documents = self._tree.read_each([f"{_LOCKS}/{name}" for name in names])
+        found = {int(name[3:]): holder_of(document) for name, document in zip(names, documents, strict=True)}
+        return {ledger_id: holder for ledger_id, holder in found.items() if holder is not None}
+
+    def at_work(self) -> set[int]:
+        """The ledgers that somebody works at. A lock that this object could not release is none of these."""
+        return self.holders().keys() - {int(path[-10:]) for path in self._left_locks.copy()}
+
+    def take(self, ledger_id: int, holder: str) -> Taken | None:
+        """Lock a task and then read it, in one round trip. None if another object holds it, the task is gone, or replication is
+        switched off."""
+        path = f"{_LOCKS}/{_name(ledger_id)}"
+        lock = new_lock(path, holder, self._token, self._bookkeepers)
+        self._left_locks.pop(path, None)
+        try:
+            made, (task, disabled) = self._tree.create_and_read(path, lock.document, (task_path(ledger_id), DISABLE))
+            if not made and not held(self._tree, lock):
+                return None
+            if task is not None and disabled is None:
+                return Taken(decode_task(ledger_id, task.value), task.version, lock)
+        except BaseException:
+            # An answer that is lost must not leave a lock that nobody knows of.
+            self._left_locks[path] = lock
+            raise
+        self._release(lock)
+        return None
+
+    def release(self, taken: Taken) -> None:
+        """Release the lock and leave the task as it is. Raises MetadataStoreError; then ``release_left`` releases it later."""
+        self._release(taken.lock)
+
+    def release_left(self) -> None:
+        """Release the locks whose release failed before. Those that can't be released now are kept for the next time."""
+        for lock in list(self._left_locks.values()):
+            try:
+                self._release(lock)
+            except BookKeeperError as error:
+                log.warning("%s is held for nothing until it can be released: %s", lock.path, error)
+                return
+
+    def _release(self, lock: Lock) -> None:
+        self._left_locks[lock.path] = lock
+        give_back(self._tree, lock)
+        self._left_locks.pop(lock.path, None)
+
+    def done(self, taken: Taken) -> bool:
+        """Remove the task and its lock. False if it was marked again since it was taken: then it stays."""
+        path = task_path(taken.ledger_id)
+        try:
+            removed = self._tree.delete(path, taken.version)
+            if removed:
+                levels = path.split("/")[:-1]
+                self._tree.forget_empty(*("/".join(levels[:n]) for n in range(len(levels), 1, -1)))
+        finally:
+            self.release(taken)
+        return removed
+
+    def failed(self, taken: Taken, error: str, wait_seconds: float, missed: Sequence[Missed] = ()) -> None:
+        """Note the reason and the entries ``missed`` in the task, put the task off, and release the lock. A task that was marked
+        again is not put off."""
+        path, task, version = task_path(taken.ledger_id), taken.task, taken.version
+        not_before_ms = self._now_ms() + round(1000 * wait_seconds)
+        try:
+            for _ in range(_ATTEMPTS):
+                if self._tree.write(path, self._encoded(task.failed(error, not_before_ms, missed)), version):
+                    break
+                found = self._read(taken.ledger_id)
+                if found is None:
+                    break
+                task, version, not_before_ms = found.value, found.version, 0
+        finally:
+            self.release(taken)
+
+    # -- the switch, and those who wait
+
+    def enabled(self) -> bool:
+        """May workers begin other tasks?"""
+        return self._tree.read(DISABLE) is None
+
+    def enable(self) -> None:
+        """Let workers begin repairs."""
+        self._tree.delete(DISABLE)
+
+    def disable(self) -> None:
+        """Workers begin no more repairs; those under way are finished."""
+        self._tree.create(DISABLE, b"")
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """True once tasks were marked or the switch was turned since the last wait; the first call returns True at once.
+
+        False after ``timeout_seconds``. Look for tasks then as well: no watch tells of a lock that became free, or of a task that
+        became due."""
+        return self._changes.wait(timeout_seconds)
+
+    def wake(self) -> None:
+        """End the wait of another thread."""
+        self._changes.wake()
+
+    # -- workers
+
+    def publish_progress(self, worker: str, progress: Progress) -> None:
+        """Tell what a worker has done; it stands until its session ends."""
+        publish(self._tree, f"{_WORKERS}/{encode_name(worker)}", proven_struct(progress, f"progress of {worker}"))
+
+    def progress(self) -> dict[str, Progress]:
+        """The workers that there are, and what each has done. One whose document can't be decoded is left out."""
+        names = self._tree.children(_WORKERS)
+        documents = self._tree.read_each([f"{_WORKERS}/{name}" for name in names])
+        found: dict[str, Progress] = {}
+        for name, document in zip(map(decode_name, names), documents, strict=True):
+            try:
+                if document is not None:
+                    found[name] = read_struct(document, Progress, f"progress of worker {name}")
+            except UnreadableRecordError as error:
+                log.warning("%s", error)
+        return found
+
+    # -- within
+
+    def _read(self, ledger_id: int) -> Versioned[Task] | None:
+        found = self._tree.read(task_path(ledger_id))
+        return None if found is None else Versioned(decode_task(ledger_id, found.value), found.version)
+
+    def _merge(self, mark: Mark) -> None:
+        path = task_path(mark.ledger_id)
+        for _ in range(_ATTEMPTS):
+            found = self._tree.read(path)
+            if found is None:
+                marked = self._tree.create(path, self._encoded(new_task(mark, self._now_ms())))
+            else:
+                marked = self._tree.write(path, self._marked(mark, found.value), found.version)
+            if marked:
+                return
+        raise contended(path)
+
+    def _marked(self, mark: Mark, document: bytes) -> bytes:
+        """The task in ``document`` after another mark."""
+        try:
+            return self._encoded(decode_task(mark.ledger_id, document).marked(mark))
+        except UnreadableRecordError as error:
+            if error.newer:
+                # It stands, and those who can read it do it.
+                log.warning("ledger %d is marked already: %s", mark.ledger_id, error)
+                return document
+            log.warning("a damaged task is made anew: %s", error)
+            return self._encoded(new_task(mark, self._now_ms()))
+
+    def _encoded(self, task: Task) -> bytes:
+        return encode_task(task, self._bookkeepers)
+
+    def _now_ms(self) -> int:
+        return round(1000 * self._clock())
+
+
+class TaskPicker:
+    """Picks the ledger whose task a worker takes next: any task that was due, and that nobody held, a moment ago. ``take`` finds
+    out whether that still holds. Owned by one thread, but for ``forget``."""
+
+    def __init__(self, tasks: Underreplication) -> None:
+        self._tasks = tasks
+        self._candidates: list[int] = []
+        self._due: list[int] = []
+        """Candidates whose tasks were due a moment ago."""
+        self._forgets = False
+
+    def next(self, exclude: Collection[int] = ()) -> int | None:
+        """A ledger that is not in ``exclude``; None if there is none now, or replication is switched off."""
+        if self._forgets:
+            self._forgets, self._candidates, self._due = False, [], []
+        found = self._from_candidates(exclude)
+        return self._from_candidates(exclude) if found is None and self._list() else found
+
+    def forget(self) -> None:
+        """Look at all tasks again before the next one is picked. From any thread."""
+        self._forgets = True
+
+    def _list(self) -> bool:
+        self._tasks.release_left()
+        if not self._tasks.enabled():
+            return False
+        at_work = self._tasks.at_work()
+        self._candidates = [ledger_id for ledger_id in self._tasks.list_tasks() if ledger_id not in at_work]
+        # Workers should not all try the same task.
+        random.shuffle(self._candidates)
+        return bool(self._candidates)
+
+    def _from_candidates(self, exclude: Collection[int]) -> int | None:
+        while self._due or self._candidates:
+            if not self._due:
+                together, self._candidates = self._candidates[:_READ_AT_ONCE], self._candidates[_READ_AT_ONCE:]
+                self._due = self._tasks.due_of([ledger_id for ledger_id in together if ledger_id not in exclude])
+            else:
+                ledger_id = self._due.pop()
+                if ledger_id not in exclude:
+                    return ledger_id
+        return None
+
+
+def _name(ledger_id: int) -> str:
+    return f"urL{check_ledger_id(ledger_id):010}"
+
+
+def task_path(ledger_id: int) -> str:
+    """Where the task of a ledger is, below ``underreplication``."""
+    digits = f"{check_ledger_id(ledger_id):016x}"
+    return "/".join((_LEDGERS, *(digits[at : at + 4] for at in range(0, 16, 4)), _name(ledger_id)))
+
+
+learn(Progress)

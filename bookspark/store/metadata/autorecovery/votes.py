@@ -1,0 +1,77 @@
+"""The election of the auditor where BookKeeper's auditors take part.
+
+Law: each candidate has a vote, an ephemeral node with a number that ZooKeeper gives it; the lowest number is the auditor,
+whoever's program it is. So of their auditors and ours one works at a time. A vote whose maker did not hear of it is known again
+by its document. Below ``/ledgers/underreplication``::
+
+    auditorelection/V_0000000042    ephemeral: a vote, which is in the format of a lock
+
+Source: BookKeeper's ``ZkLedgerAuditorManager``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from bookspark.store.metadata.documents.locks import Lock, holder_of, new_lock
+from bookspark.store.metadata.documents.tree import Tree
+from bookspark.store.metadata.records.bookkeeper_texts import is_foreign
+
+ELECTION = "auditorelection"
+_VOTE = re.compile(r"V_(\d+)")
+
+
+class Votes:
+    """The votes as one candidate sees them; ``token`` makes its own known."""
+
+    def __init__(self, tree: Tree, token: str) -> None:
+        self._tree = tree
+        self._token = token
+        self._watched = ""
+
+    def elect(self, name: str, changed: Callable[[], None]) -> Lock | None:
+        """Vote, unless there is a vote of this candidate, and return it if it has the lowest number. Otherwise ``changed`` is
+        called when the one before it is gone."""
+        document = self._document(name)
+        votes = self._all()
+        if document not in votes.values():
+            self._tree.create_numbered(f"{ELECTION}/V_", document)
+            votes = self._all()
+        before = ""
+        for path, found in votes.items():
+            if found == document:
+                break
+            before = path
+        else:
+            return None
+        if not before:
+            return Lock(path, document)
+        if before != self._watched:
+            self._tree.watch(before, changed)
+            self._watched = before
+        return None
+
+    def withdraw(self, lock: Lock) -> None:
+        """Take back what was voted with the document of ``lock``."""
+        for path, found in self._all().items():
+            if found == lock.document:
+                self._tree.delete(path)
+
+    def auditor(self) -> str | None:
+        """The name of the auditor; None while there is none."""
+        return holder_of(next(iter(self._all().values()), None))
+
+    def foreign(self) -> list[str]:
+        """Those who voted and are no auditors of Bookspark, by their names."""
+        return [holder_of(document) or "" for document in self._all().values() if is_foreign(document)]
+
+    def _all(self) -> dict[str, bytes]:
+        """The votes by their paths, the lowest number first."""
+        numbers = {name: int(found[1]) for name in self._tree.children(ELECTION) if (found := _VOTE.fullmatch(name))}
+        paths = [f"{ELECTION}/{name}" for name in sorted(numbers, key=numbers.__getitem__)]
+        documents = zip(paths, self._tree.read_each(paths), strict=True)
+        return {path: document for path, document in documents if document is not None}
+
+    def _document(self, name: str) -> bytes:
+        return new_lock(ELECTION, name, self._token, bookkeepers=True).document

@@ -1,0 +1,77 @@
+"""Small documents at paths of one session: what tasks and auditors need of a metadata store.
+
+Law: a document is changed by compare-and-set only. An ephemeral document goes with its session. A watch is called once, from
+the store's own thread: at the next change, or when the session is lost. A refusal is an answer here and no error;
+MetadataStoreError means that the store could not be reached. ``zookeeper.zookeeper_tree`` and ``memory.memory_tree`` implement
+it; one behaviour suite runs over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bookspark.errors import MetadataStoreError
+from bookspark.store.metadata.records.versioned import Versioned
+
+_ATTEMPTS = 20
+
+
+class Tree(Protocol):
+    """Paths are relative: ``a/b/c``."""
+
+    def read(self, path: str) -> Versioned[bytes] | None:
+        """The document at ``path``; None if there is none."""
+
+    def read_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        """The value at each path; None where there is none."""
+
+    def create(self, path: str, value: bytes, ephemeral: bool = False) -> bool:
+        """Make a document. False if the path has one. The value of an ephemeral document must be unique to its maker."""
+
+    def create_numbered(self, path: str, value: bytes) -> str:
+        """Make an ephemeral document whose path is ``path`` and a number of ten digits, higher than that of any before below
+        the same parent; returns its path. If the answer is lost, there may be one that nobody was told of."""
+
+    def create_and_read(
+        self, path: str, value: bytes, paths: Sequence[str]
+    ) -> tuple[bool, list[Versioned[bytes] | None]]:
+        """Make an ephemeral document as ``create`` does, and then read those at ``paths``, in one round trip."""
+
+    def create_each(self, documents: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Make many at once. False where one may be there already: ``create`` tells for certain."""
+
+    def write(self, path: str, value: bytes, version: int) -> bool:
+        """Compare-and-set. False if the document is at another version or gone."""
+
+    def touch(self, path: str) -> None:
+        """Empty the document, or make it, so that its watchers are called."""
+
+    def delete(self, path: str, version: int | None = None) -> bool:
+        """Delete a document. False if it is at another version. An absent document counts as deleted."""
+
+    def forget_empty(self, *paths: str) -> None:
+        """Remove those of ``paths``, each above the one before it, that have nothing below them. It happens later, and nobody
+        waits for it."""
+
+    def children(self, path: str) -> list[str]:
+        """All names below a path."""
+
+    def children_of_each(self, paths: Sequence[str]) -> list[list[str]]:
+        """All names below each of the paths."""
+
+    def watch(self, path: str, changed: Callable[[], None]) -> None:
+        """Call ``changed`` once, when the document is made, changed or deleted."""
+
+
+def publish(tree: Tree, path: str, document: bytes) -> None:
+    """Keep this document at ``path`` while the session lives. Only one session may write that path."""
+    for _ in range(_ATTEMPTS):
+        found = tree.read(path)
+        if tree.create(path, document, ephemeral=True) if found is None else tree.write(path, document, found.version):
+            return
+    raise contended(path)
+
+
+def contended(path: str) -> MetadataStoreError:
+    return MetadataStoreError(f"{path} is changed faster than it can be read; try again")

@@ -1,0 +1,15 @@
+"""The metadata store in memory, for tests and simulations: it gives the same answers as the one over ZooKeeper.
+
+================  ===========================================================================================
+``memory_store``  the store: one client's session
+``memory_tree``   its documents for autorecovery
+``world``         what the stores of one cluster share
+================  ===========================================================================================
+
+Example::
+
+    from bookspark.store.metadata.memory.memory_store import MemoryStore
+    store = MemoryStore()
+    other = store.another()  # a second client of the same cluster
+    assert other.instance_id == store.instance_id
+"""

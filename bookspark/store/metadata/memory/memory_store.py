@@ -1,0 +1,290 @@
+"""The metadata store in memory: the twin of ``zookeeper.zookeeper_store`` for tests and simulations, with the same answers.
+
+Law: as in ``store``. Records are kept as the documents that ZooKeeper would keep, so a record that ZooKeeper refuses is refused
+here too. Each store is one client's session; ``another()`` is a second client of the same cluster. All of them live in one
+process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.store.metadata.autorecovery.auditors import Auditors
+from bookspark.store.metadata.autorecovery.change_lock import ChangeLock
+from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.store.metadata.documents.sharing import Sharing
+from bookspark.store.metadata.memory.memory_tree import MemoryTree
+from bookspark.store.metadata.memory.world import RECORD, Key, World
+from bookspark.store.metadata.notifier import Notifier, Once, Owner
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.metadata.records.codec import (
+    decode_cookie,
+    decode_ledger,
+    encode_cookie,
+    encode_ledger,
+    encode_registration,
+    readable_ledger,
+    readable_registration,
+)
+from bookspark.store.metadata.records.ledger_spans import LedgerSpan, spans_of
+from bookspark.store.metadata.records.names import check_ledger_id, check_name, check_record
+from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
+from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
+
+
+class MemoryStore:
+    """A ``MetadataStore`` whose records last as long as its process. ``another()`` gives a second client of the same records."""
+
+    def __init__(self) -> None:
+        self._join(World())
+
+    def another(self) -> MemoryStore:
+        """A second client, with a session of its own."""
+        store = MemoryStore.__new__(MemoryStore)
+        store._join(self._world)
+        return store
+
+    def _join(self, world: World) -> None:
+        self._world = world
+        self._owner = Owner("metadata store")
+        self._closed = False
+        self._notifier = Notifier()
+        self._bookies_changed: list[Callable[[], None]] = []
+        with world.lock:
+            world.sessions.append(self)
+
+    # -- cluster
+
+    @property
+    def instance_id(self) -> str:
+        return self._world.instance_id
+
+    def close(self) -> None:
+        with self._world.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._world.sessions.remove(self)
+            for key in [key for key, owner in self._world.ephemerals.items() if owner is self]:
+                self._world.remove(key)
+            mine = [i for i, (owner, _) in self._world.registrations.items() if owner is self]
+            for bookie_id in mine:
+                del self._world.registrations[bookie_id]
+            if mine:
+                self._world.bookies_changed()
+        self._notifier.close()
+
+    # -- ledgers
+
+    def new_ledger_id(self) -> int:
+        with self._open() as world:
+            world.ledger_ids += 1
+            return world.ledger_ids - 1
+
+    def last_ledger_id(self) -> int:
+        with self._open() as world:
+            return world.ledger_ids - 1
+
+    def note_given_id(self, ledger_id: int) -> None:
+        with self._open() as world:
+            world.highest_given = max(world.highest_given, check_ledger_id(ledger_id))
+
+    def highest_ledger_id(self) -> int:
+        return max(self.last_ledger_id(), self._world.highest_given)
+
+    def skip_ledger_ids(self, highest: int) -> None:
+        with self._open() as world:
+            world.ledger_ids = max(world.ledger_ids, highest + 1)
+
+    def create_ledger(self, metadata: LedgerMetadata) -> int:
+        with self._open() as world:
+            key = _ledger_key(metadata.ledger_id)
+            document = sized(encode_ledger(metadata), f"creating ledger {metadata.ledger_id}")
+            if world.put(key, document, None) is None:
+                found = readable_ledger(metadata.ledger_id, world.documents[key].value, {})
+                if not metadata.c_token or found is None or found.c_token != metadata.c_token:
+                    raise ledger_exists(metadata.ledger_id)
+            return 0
+
+    def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        with self._open() as world:
+            found = world.documents.get(_ledger_key(ledger_id))
+        if found is None:
+            raise no_such_ledger(ledger_id)
+        return Versioned(decode_ledger(ledger_id, found.value), found.version)
+
+    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[VersionedLedger]:
+        for ledger_id in ledger_ids:
+            try:
+                yield self.read_ledger(ledger_id)
+            except NoSuchLedgerError:
+                continue
+            except UnreadableRecordError as error:
+                unreadable[ledger_id] = str(error)
+
+    def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
+        with self._open() as world:
+            key = _ledger_key(metadata.ledger_id)
+            document = sized(encode_ledger(metadata), f"changing ledger {metadata.ledger_id}")
+            if key not in world.documents:
+                raise no_such_ledger(metadata.ledger_id)
+            new = world.put(key, document, version)
+        if new is None:
+            raise version_changed(f"ledger {metadata.ledger_id}", version)
+        return new
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        with self._open() as world:
+            key = _ledger_key(ledger_id)
+            if key not in world.documents:
+                raise no_such_ledger(ledger_id)
+            world.remove(key)
+
+    def list_ledgers(self) -> list[int]:
+        with self._open() as world:
+            return sorted(int(name) for name in world.names("ledger"))
+
+    def ledger_spans(self) -> list[LedgerSpan]:
+        return spans_of(self.list_ledgers())
+
+    def list_ledgers_between(self, first: int, last: int) -> Iterator[int]:
+        return (ledger_id for ledger_id in self.list_ledgers() if first <= ledger_id <= last)
+
+    def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
+        with self._open() as world:
+            key, once = _ledger_key(ledger_id), Once(self._notifier, changed)
+            if key in world.documents:
+                world.watches.setdefault(key, []).append(once)
+            else:
+                once()
+
+    # -- bookies
+
+    def register_bookie(self, registration: BookieRegistration) -> None:
+        check_name(registration.bookie_id, "bookie id")
+        with self._open() as world:
+            world.registrations[registration.bookie_id] = (self, encode_registration(registration))
+            world.bookies_changed()
+
+    def unregister_bookie(self, bookie_id: str) -> None:
+        check_name(bookie_id, "bookie id")
+        with self._open() as world:
+            owner, _ = world.registrations.get(bookie_id, (None, b""))
+            if owner is self:
+                del world.registrations[bookie_id]
+                world.bookies_changed()
+
+    def bookies(self) -> dict[str, BookieRegistration]:
+        with self._open() as world:
+            return {i: readable_registration(i, document) for i, (_, document) in world.registrations.items()}
+
+    def watch_bookies(self, changed: Callable[[], None]) -> None:
+        with self._open():
+            self._bookies_changed.append(changed)
+
+    def post_bookies_changed(self) -> None:
+        """For the other stores of the same cluster: have this one's watchers called."""
+        for changed in self._bookies_changed:
+            self._notifier.post(changed)
+
+    # -- cookies
+
+    def read_cookie(self, bookie_id: str) -> Versioned[Cookie] | None:
+        with self._open() as world:
+            found = world.documents.get(("cookie", check_name(bookie_id, "bookie id")))
+        return found and Versioned(decode_cookie(found.value, f"of {bookie_id} in memory"), found.version)
+
+    def write_cookie(self, cookie: Cookie, version: int | None) -> int:
+        key = ("cookie", check_name(cookie.bookie_id, "bookie id"))
+        return self._write(f"the cookie of {cookie.bookie_id}", key, encode_cookie(cookie), version)
+
+    def delete_cookie(self, bookie_id: str, version: int) -> None:
+        with self._open() as world:
+            key = ("cookie", check_name(bookie_id, "bookie id"))
+            if key not in world.documents:
+                raise no_cookie(bookie_id)
+            if world.documents[key].version != version:
+                raise version_changed(f"the cookie of {bookie_id}", version)
+            world.remove(key)
+
+    def list_cookies(self) -> list[str]:
+        with self._open() as world:
+            return world.names("cookie")
+
+    # -- records
+
+    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
+        with self._open() as world:
+            return world.documents.get(_record_key(kind, name))
+
+    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+        return (self.read_record(kind, name) for name in names)
+
+    def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
+        return self._write(f"{kind} record {name!r}", _record_key(kind, name), value, version)
+
+    def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
+        with self._open() as world:
+            key = _record_key(kind, name)
+            if key in world.documents:
+                if version is not None and world.documents[key].version != version:
+                    raise version_changed(f"{kind} record {name!r}", version)
+                world.remove(key)
+
+    def list_records(self, kind: str) -> list[str]:
+        with self._open() as world:
+            return world.names(f"{RECORD}{check_name(kind, 'record kind')}")
+
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
+        with self._open() as world:
+            world.watches.setdefault(_record_key(kind, name), []).append(Once(self._notifier, changed))
+
+    # -- autorecovery
+
+    @property
+    def underreplication(self) -> Underreplication:
+        return Underreplication(self._tree())
+
+    @property
+    def auditors(self) -> Auditors:
+        return Auditors(self._tree())
+
+    @property
+    def change_lock(self) -> ChangeLock:
+        return ChangeLock(self._tree())
+
+    def sharing(self, path: str, name: str) -> Sharing:
+        return Sharing(self._tree(), f"sharing/{path}", name)
+
+    def _tree(self) -> MemoryTree:
+        return MemoryTree(self._open, self._notifier, self)
+
+    # -- within
+
+    @contextmanager
+    def _open(self) -> Iterator[World]:
+        self._owner.check()
+        with self._world.lock:
+            if self._closed:
+                raise MetadataStoreError("this metadata store is closed; make a new one")
+            yield self._world
+
+    def _write(self, what: str, key: Key, document: bytes, version: int | None) -> int:
+        with self._open() as world:
+            new = world.put(key, sized(document, what), version)
+        if new is None:
+            raise version_changed(what, version)
+        return new
+
+
+def _ledger_key(ledger_id: int) -> Key:
+    return ("ledger", str(check_ledger_id(ledger_id)))
+
+
+def _record_key(kind: str, name: str) -> Key:
+    check_record(kind, name)
+    return (f"{RECORD}{kind}", name)

@@ -1,0 +1,384 @@
+"""A ZooKeeper session in which every call has a deadline.
+
+Law: a call returns ZooKeeper's definite answer, or raises ``MetadataStoreError`` once its deadline has passed. A call whose
+reply was lost with the connection is sent again within the deadline. A definite *error* to a repeated write may come from its
+own first attempt, so the caller then reads to find out what happened. A node is changed or removed only in the cluster that
+``mark`` stands for: one transaction checks the mark and makes the change. A cluster that was made in the place of another
+begins its paths, ids and versions anew. A forked child can't use a connection.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.store.metadata.notifier import Owner
+from bookspark.store.metadata.short_waits import patience_seconds
+from bookspark.store.metadata.zookeeper.layout import Address
+from bookspark.store.metadata.zookeeper.session_figures import SessionFigures
+from bookspark.support.extras import extra_needed
+from bookspark.support.threads import Latch, Waiters, check_may_ask_store, mark_own_thread
+
+log = logging.getLogger(__name__)
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+# Kazoo's warnings about connections go only to those who set up logging.
+_kazoo_log.addHandler(logging.NullHandler())
+# Below this level it logs each request whole: master keys of ledgers, and the password of the auth_file.
+_kazoo_log.setLevel(logging.INFO)
+
+Result = TypeVar("Result")
+DefiniteError = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
+"""The errors that are answers about the data. All other errors say that something is wrong with the store."""
+_LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
+_ANY_VERSION = -1
+_PAUSE_SECONDS = 0.02
+_START_STEP_SECONDS = 1.0
+
+
+class _Answer(AsyncResult):  # type: ignore[misc]
+    """A kazoo result. Nobody waits for it with its lock held: a signal handler may run in the middle of the wait, and wait for
+    kazoo's thread, which needs the lock."""
+
+    def __init__(self, handler: SequentialThreadingHandler) -> None:
+        super().__init__(handler)
+        self._waiters = Waiters()
+
+    def set(self, value: Any = None) -> None:
+        super().set(value)
+        self._waiters.wake()
+
+    def set_exception(self, exception: Exception) -> None:
+        super().set_exception(exception)
+        self._waiters.wake()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if block:
+            self._waiters.wait(self.ready, timeout)
+        return super().get(block=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._waiters.wait(self.ready, timeout)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Kazoo's threads, marked as ours: a finalizer that runs in one must not ask ZooKeeper, and wait for that very thread."""
+
+    def async_result(self) -> _Answer:
+        return _Answer(self)
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        @wraps(func)
+        def marked(*args: Any, **kwargs: Any) -> None:
+            mark_own_thread("kazoo")
+            func(*args, **kwargs)
+
+        thread: threading.Thread = super().spawn(marked, *args, **kwargs)
+        return thread
+
+
+class Connection:
+    """A kazoo client with deadlines. ``connected`` is called, from kazoo's thread, at each (re)connection: it must not block."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        timeout_seconds: float,
+        session_timeout_seconds: float,
+        start_timeout_seconds: float,
+        connected: Callable[[], None],
+    ) -> None:
+        self.address = address
+        self.timeout_seconds = timeout_seconds
+        self.mark = ""
+        """Path of the node that every commit checks for; "" until it is known."""
+        self._owner = Owner("connection to ZooKeeper")
+        self._on_connected = connected
+        self._connected = Latch()
+        self._closed = Latch()
+        self._begins_or_ends = threading.Lock()
+        self.figures = SessionFigures(self._connected.is_set)
+        access = address.access
+        credentials, sasl = _credentials("auth_file", access.auth_file), _credentials("sasl_file", access.sasl_file)
+        for option, file in access._asdict().items():
+            if file:
+                _check_readable(option, file)
+        self.client = KazooClient(
+            hosts=address.servers,
+            timeout=session_timeout_seconds,
+            handler=_Handler(),
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
+            logger=_kazoo_log,
+            auth_data=[] if credentials is None else [("digest", credentials)],
+            default_acl=None if credentials is None and sasl is None else CREATOR_ALL_ACL,
+            sasl_options=None if sasl is None else _sasl_options(sasl),
+            use_ssl=bool(access.tls_ca),
+            check_hostname=bool(access.tls_ca),
+            ca=access.tls_ca or None,
+            certfile=access.tls_certificate or None,
+            keyfile=access.tls_key or access.tls_certificate or None,
+        )
+        self.client.add_listener(self._state_changed)
+        self._start(start_timeout_seconds)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def session_id(self) -> int | None:
+        """Id of the present session, which owns the ephemeral nodes that are made in it; None without a session."""
+        found: tuple[int, bytes] | None = self.client.client_id
+        return None if found is None else found[0]
+
+    def call(
+        self,
+        what: str,
+        send: Callable[[], Any],
+        settle: Callable[[Exception], Result] | None = None,
+    ) -> Any:
+        """The value of the kazoo result that ``send`` returns. A definite error is raised, or, when an earlier attempt's
+        reply was lost, given to ``settle``, whose value is then returned."""
+        outcomes, repeated = self._gather(what, lambda: [send()])
+        return self._value(outcomes[0], repeated, settle)
+
+    def read(self, what: str, path: str, send: Callable[[], Any]) -> Any:
+        """Like ``call``, after a sync: the answer shows every change that another client was told is done, whichever server
+        answers."""
+        outcomes, _ = self._gather(what, lambda: [self.client.sync_async(path), send()])
+        return self._value(outcomes[1], False, None)
+
+    def gather(self, what: str, send: Callable[[], Sequence[Any]]) -> list[Any]:
+        """The outcomes of several requests, sent at once and answered in order: each a value or a definite error."""
+        return self._gather(what, send)[0]
+
+    def commit(
+        self, what: str, build: Callable[[Any], None], settle: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Run the transaction that ``build`` fills, if ``mark`` is there. Raises the definite error that stopped it. After a lost
+        reply that error may come from the transaction's own first attempt: then ``settle`` is given it, or, without ``settle``,
+        the caller has to look."""
+
+        def send() -> Any:
+            transaction = self.client.transaction()
+            if self.mark:
+                transaction.check(self.mark, _ANY_VERSION)
+            build(transaction)
+            return transaction.commit_async()
+
+        outcomes, repeated = self._gather(what, lambda: [send()])
+        results = self._value(outcomes[0], False, None)
+        if self.mark and isinstance(results[0], NoNodeError):
+            raise MetadataStoreError(
+                f"{what}: {self.mark} is gone from ZooKeeper, so this may be another cluster now, and nothing was changed; "
+                "restore ZooKeeper's data, or stop what used the cluster that was there"
+            )
+        for result in results:
+            if isinstance(result, DefiniteError):
+                self._value(result, repeated, settle)
+                return
+            if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+                raise self._refused(what, result)
+
+    def close(self) -> None:
+        """End the session; if the servers don't answer, it ends by itself a session timeout later."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._connected.set()
+        if self._owner.here:
+            self._stop_client(self.timeout_seconds)
+
+    def _start(self, seconds: float) -> None:
+        try:
+            self.client.start_async()
+            connected = self._connected.wait(seconds)
+        except BaseException:
+            self._give_up()
+            raise
+        if not connected:
+            self._give_up()
+            secured = " and the files of its options" if any(self.address.access) else ""
+            raise MetadataStoreError(
+                f"ZooKeeper at {self.address.servers} could not be reached in {seconds:g} s; "
+                f"check the address{secured}, and that it is running"
+            )
+        if self._turned_away:
+            self._give_up()
+            raise self._refused("connect", AuthFailedError())
+
+    @property
+    def _turned_away(self) -> bool:
+        """Whether the server refused who we are: kazoo ends each request at once with AuthFailedError."""
+        return bool(self.client.client_state == KeeperState.AUTH_FAILED)
+
+    def _give_up(self) -> None:
+        self._closed.set()
+        self._stop_client(_START_STEP_SECONDS)
+
+    def _stop_client(self, seconds: float) -> None:
+        """Stop kazoo, in a thread that is left behind if it hangs in a connect."""
+        thread = threading.Thread(target=self._stop_kazoo, name="bookspark-metadata-stop", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The interpreter ends, and starts no thread any more.
+            self._stop_kazoo()
+        else:
+            thread.join(seconds)
+
+    def _stop_kazoo(self) -> None:
+        try:
+            with self._begins_or_ends:
+                self.client.stop()
+                self.client.close()
+        except Exception as error:
+            log.info("ending the ZooKeeper session: %s", error)
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+            self._on_connected()
+        elif not self._closed.is_set():
+            if self._connected.is_set():
+                self.figures.disconnected()
+            if self._turned_away:
+                # Nobody need wait: each request is answered.
+                self._connected.set()
+                threading.Thread(target=self._ask_again, name="bookspark-metadata-again", daemon=True).start()
+            else:
+                self._connected.clear()
+
+    def _ask_again(self) -> None:
+        """Kazoo takes a server that ends within the exchange of SASL for one that refuses, and would never connect again."""
+        while not self._closed.wait(_START_STEP_SECONDS):
+            with self._begins_or_ends:
+                if self._closed.is_set():
+                    return
+                self._connected.clear()
+                try:
+                    self.client.start_async()
+                    return
+                except Exception as error:
+                    # Its last thread has not ended.
+                    log.warning("a new session of ZooKeeper could not be begun, which is tried again: %s", error)
+
+    def _check_usable(self, what: str) -> None:
+        check_may_ask_store()
+        self._owner.check()
+        if self._closed.is_set():
+            raise MetadataStoreError(f"{what}: this connection to ZooKeeper is closed; make a new one")
+
+    def _gather(self, what: str, send: Callable[[], Sequence[Any]]) -> tuple[list[Any], bool]:
+        begun = time.monotonic()
+        try:
+            found = self._gathered(what, send)
+        except MetadataStoreError:
+            self.figures.failed()
+            raise
+        self.figures.answered(time.monotonic() - begun)
+        return found
+
+    def _gathered(self, what: str, send: Callable[[], Sequence[Any]]) -> tuple[list[Any], bool]:
+        seconds = min(self.timeout_seconds, patience_seconds())
+        deadline = time.monotonic() + seconds
+        repeated = False
+        while True:
+            self._check_usable(what)
+            if not self._connected.wait(max(0.0, deadline - time.monotonic())):
+                raise self._no_answer(what, seconds)
+            self._check_usable(what)
+            try:
+                return [self._outcome(what, result, deadline, seconds) for result in send()], repeated
+            except _LOST:
+                repeated = True
+                if time.monotonic() > deadline:
+                    raise self._no_answer(what, seconds) from None
+                # kazoo tells its waiters of a loss before it tells its listeners.
+                self._closed.wait(_PAUSE_SECONDS)
+
+    def _outcome(self, what: str, result: Any, deadline: float, seconds: float) -> Any:
+        try:
+            return result.get(timeout=max(0.0, deadline - time.monotonic()))
+        except DefiniteError as error:
+            return error
+        except _LOST:
+            raise
+        except KazooTimeoutError:
+            raise self._no_answer(what, seconds) from None
+        except KazooException as error:
+            raise self._refused(what, error) from error
+
+    def _value(self, outcome: Any, repeated: bool, settle: Callable[[Exception], Result] | None) -> Any:
+        if not isinstance(outcome, DefiniteError):
+            return outcome
+        if repeated and settle is not None:
+            return settle(outcome)
+        raise outcome
+
+    def _no_answer(self, what: str, seconds: float) -> MetadataStoreError:
+        return MetadataStoreError(
+            f"{what}: no answer from ZooKeeper at {self.address.servers} in {seconds:g} s; "
+            "whether a write was done is unknown: look before repeating it"
+        )
+
+    def _refused(self, what: str, error: Exception) -> MetadataStoreError:
+        text = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, NoAuthError | AuthFailedError):
+            text += (
+                "; end the connection string with ?auth_file=FILE, or with ?sasl_file=FILE for SASL: a file with user:password "
+                "that its nodes were made with"
+            )
+        return MetadataStoreError(f"{what}: ZooKeeper at {self.address.servers} answered with {text}")
+
+
+def _credentials(option: str, path: str) -> str | None:
+    """``user:password`` from the file; None if none is named. Raises ConfigurationError."""
+    if not path:
+        return None
+    found = _check_readable(option, path).decode(errors="replace").strip()
+    if ":" not in found:
+        raise ConfigurationError(f"{option} {path} does not hold user:password")
+    return found
+
+
+def _check_readable(option: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
+
+
+def _sasl_options(credentials: str) -> dict[str, str]:
+    """For kazoo, which needs the package pure-sasl. Raises ConfigurationError if it is not installed."""
+    with extra_needed("sasl_file"):
+        importlib.import_module("puresasl")
+    user, _, password = credentials.partition(":")
+    return {"mechanism": "DIGEST-MD5", "username": user, "password": password}

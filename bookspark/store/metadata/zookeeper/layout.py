@@ -1,0 +1,277 @@
+"""Where each thing stands in ZooKeeper, and how an ensemble is named.
+
+Law: LAYOUT is made once, together with the other nodes, and says how ledger ids become paths. Every client follows it, whatever
+its options say. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)::
+
+    /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version; for BookKeeper's
+                                     clients the manager is "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
+    /ledgers/INSTANCEID              a random uuid
+    /ledgers/INSTANCEID/<uuid>       exists as long as it is that cluster: every change checks for it; with BookKeeper's formats
+                                     it is /ledgers/underreplication/locks/cluster-<uuid>
+    /ledgers/available/<bookie>      ephemeral, a BookieRegistration
+    /ledgers/available/readonly/<bookie>
+    /ledgers/cookies/<bookie>        a Cookie
+    /ledgers/underreplication/…      see ``metadata.autorecovery``
+    /ledgers/idgen                   its version counts the ledger ids that were given out; for BookKeeper's clients the
+                                     nodes ``ID-<number>`` below it do
+    /ledgers/idgiven                 the highest ledger id that a user gave; not there if nobody gave one; with BookKeeper's
+                                     formats it is /bookspark/ids/given
+    /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
+    /ledgers/L0000000001             ledger 1 with the flat manager
+    /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
+    /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``record_nodes``)
+
+A cluster that is begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its
+beginning. That says that cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``). Clusters that an earlier
+version began for these clients have none, and keep the formats of clusters of our own until somebody converts them
+(``conversion``): processes of earlier versions could not read the others.
+
+BookKeeper's ``format`` removes INSTANCEID only if nothing is below it, and ``locks`` with all that is below. So the node that
+every change checks for is there: whoever used the cluster that was there before changes nothing any more.
+
+A ledger id has at most ten digits. The counter of ``idgen`` has 31 bits and can't give out more.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, NamedTuple
+
+from bookspark.errors import ConfigurationError, InvalidArgumentError, MetadataStoreError
+from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX
+from bookspark.store.metadata.records.names import READONLY, check_ledger_id, check_name, check_record, encode_name
+from bookspark.support.arguments import Rule
+
+DEFAULT_PORT = 2181
+_LAYOUT_FORMAT = 2
+_MANAGER_VERSION = 1
+_BOOKKEEPERS_MANAGER = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
+"""What BookKeeper's clients look for."""
+
+
+class LedgerManager(Enum):
+    """How the records of ledgers are spread over nodes. The flat manager lists all ledgers in one answer, however many they
+    are. BOOKKEEPER is the hierarchical one, and clients of BookKeeper know it as theirs."""
+
+    HIERARCHICAL = "hierarchical"
+    FLAT = "flat"
+    BOOKKEEPER = "bookkeeper"
+
+    @property
+    def told(self) -> str:
+        """Its name in LAYOUT."""
+        return _BOOKKEEPERS_MANAGER if self is LedgerManager.BOOKKEEPER else self.value
+
+
+class Access(NamedTuple):
+    """The options of a connection string, which all end with the name of a file on each host that connects; "" is none."""
+
+    auth_file: str = ""
+    """``user:password`` for the digest scheme. Nodes are made for this user alone."""
+    sasl_file: str = ""
+    """``user:password`` for SASL (DIGEST-MD5). Nodes are made for this user alone."""
+    tls_ca: str = ""
+    """PEM file of the CA that signed the servers' certificates, for the hosts that are dialled. With it the connection is
+    TLS."""
+    tls_certificate: str = ""
+    """PEM file of the client's own certificate, for servers that ask for one."""
+    tls_key: str = ""
+    """PEM file of the certificate's key. "": the key is in the file of the certificate."""
+
+
+_NO_ACCESS = Access()
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Which ZooKeeper servers, ``host:port,…``, and below which path (``""`` or ``/a/b``)."""
+
+    servers: str
+    chroot: str
+    access: Access = _NO_ACCESS
+    """How the servers know who connects, and the other way round."""
+
+    def __str__(self) -> str:
+        return self.servers + self.chroot
+
+
+def parse_address(connect: str) -> Address:
+    """An Address from ``[zk://]host[:port][,host[:port]…][/chroot][?option=file[&option=file…]]``, with the options of
+    ``Access``; anything else is a ConfigurationError."""
+
+    def refused(why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{connect!r} does not name a ZooKeeper: {why}; write it like zk://host1:2181,host2:2181/chroot"
+        )
+
+    scheme, separator, rest = connect.strip().rpartition("://")
+    if separator and scheme != "zk":
+        raise refused(f"the scheme is {scheme!r}")
+    rest, _, query = rest.partition("?")
+    options: dict[str, str] = {}
+    for one in query.split("&") if query else ():
+        name, _, file = one.partition("=")
+        if name not in Access._fields or not file or name in options:
+            raise refused(f"{one!r} in ?{query} is not one of {', '.join(Access._fields)} with =path, each once")
+        options[name] = file
+    access = Access(**options)
+    if (access.tls_certificate or access.tls_key) and not access.tls_ca:
+        raise refused("tls_certificate and tls_key are of no use without tls_ca")
+    if access.tls_key and not access.tls_certificate:
+        raise refused("tls_key is of no use without tls_certificate")
+    hosts, _, path = rest.partition("/")
+    parts = [part for part in path.split("/") if part]
+    if any(part in (".", "..", "zookeeper") for part in parts) or "\0" in path:
+        raise refused(f"/{path} can't be a chroot")
+    servers = []
+    for server in hosts.split(","):
+        found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::(\d{1,5}))?", server.strip())
+        if found is None:
+            raise refused(f"{server!r} is not host:port" if server.strip() else "a host is missing")
+        port = int(found[2]) if found[2] else DEFAULT_PORT
+        if not 1 <= port <= 65535:
+            raise refused(f"{port} is not a port")
+        servers.append(f"{found[1]}:{port}")
+    return Address(",".join(servers), "".join(f"/{part}" for part in parts), access)
+
+
+ConnectionString = Annotated[str, Rule("host:port[,host:port…][/chroot]", parse_address)]
+"""Where a cluster's metadata is: ``[zk://]host[:port][,host[:port]…][/chroot]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths below ``root`` (a chroot) under one ledger manager."""
+
+    root: str
+    manager: LedgerManager = LedgerManager.HIERARCHICAL
+    bookkeepers_formats: bool = False
+    """Cookies and tasks are in BookKeeper's formats."""
+
+    @property
+    def ledgers(self) -> str:
+        return f"{self.root}/ledgers"
+
+    @property
+    def layout(self) -> str:
+        return f"{self.ledgers}/LAYOUT"
+
+    @property
+    def instance_id(self) -> str:
+        return f"{self.ledgers}/INSTANCEID"
+
+    def mark(self, instance_id: str) -> str:
+        return (
+            f"{self.locks}/cluster-{instance_id}" if self.bookkeepers_formats else f"{self.instance_id}/{instance_id}"
+        )
+
+    @property
+    def available(self) -> str:
+        return f"{self.ledgers}/available"
+
+    @property
+    def readonly(self) -> str:
+        return f"{self.available}/{READONLY}"
+
+    @property
+    def cookies(self) -> str:
+        return f"{self.ledgers}/cookies"
+
+    @property
+    def underreplication(self) -> str:
+        return f"{self.ledgers}/underreplication"
+
+    @property
+    def locks(self) -> str:
+        return f"{self.underreplication}/locks"
+
+    @property
+    def formats(self) -> str:
+        return f"{self.underreplication}/LAYOUT"
+
+    @property
+    def idgen(self) -> str:
+        return f"{self.ledgers}/idgen"
+
+    @property
+    def idgiven(self) -> str:
+        # BookKeeper's tools do not remove a cluster with a node below "ledgers" that they do not know.
+        return f"{self.records('ids')}/given" if self.bookkeepers_formats else f"{self.ledgers}/idgiven"
+
+    def bookie(self, bookie_id: str, read_only: bool) -> str:
+        return f"{self.readonly if read_only else self.available}/{check_name(bookie_id, 'bookie id')}"
+
+    def cookie(self, bookie_id: str) -> str:
+        return f"{self.cookies}/{check_name(bookie_id, 'bookie id')}"
+
+    @property
+    def sharing(self) -> str:
+        return self.records("sharing")
+
+    @property
+    def deletions(self) -> str:
+        return self.records("deletions")
+
+    @property
+    def all_records(self) -> str:
+        return f"{self.root}/bookspark"
+
+    def records(self, kind: str) -> str:
+        return f"{self.all_records}/{check_name(kind, 'record kind')}"
+
+    def record(self, kind: str, name: str) -> str:
+        check_record(kind, name)
+        return f"{self.records(kind)}/{encode_name(name)}"
+
+    def ledger(self, ledger_id: int) -> str:
+        digits = f"{check_ledger_id(ledger_id):010}"
+        if self.manager is LedgerManager.FLAT:
+            return f"{self.ledgers}/L{digits}"
+        return f"{self.ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+
+    def check_new(self, ledger_id: int) -> int:
+        """``ledger_id`` if a ledger can be made with it, else an InvalidArgumentError."""
+        if check_ledger_id(ledger_id) > BOOKKEEPERS_LEDGER_ID_MAX and self.manager is LedgerManager.BOOKKEEPER:
+            raise InvalidArgumentError(
+                f"ledger id {ledger_id} can't be used: in a cluster for BookKeeper's clients they go from 0 to "
+                f"{BOOKKEEPERS_LEDGER_ID_MAX}",
+                "ledger_id",
+            )
+        return ledger_id
+
+    def document(self) -> bytes:
+        """What stands in LAYOUT."""
+        return f"{_LAYOUT_FORMAT}\n{self.manager.told}:{_MANAGER_VERSION}".encode()
+
+    def follow(self, document: bytes) -> Layout:
+        """This layout under the manager that a LAYOUT names. Raises MetadataStoreError for one that is not known."""
+        found = re.fullmatch(rb"(\d+)\n([\w.]+):(\d+)", document)
+        managers = {m.told: m for m in LedgerManager}
+        if found is None or int(found[1]) != _LAYOUT_FORMAT or int(found[3]) != _MANAGER_VERSION:
+            manager = None
+        else:
+            manager = managers.get(found[2].decode())
+        if manager is None:
+            raise MetadataStoreError(
+                f"{self.layout} is {document!r}, which this version of Bookspark does not know; "
+                "upgrade it, or use another chroot if this one belongs to another system"
+            )
+        return Layout(self.root, manager)
+
+
+def two_digits(node: str) -> bool:
+    """Is it the first level of the hierarchy?"""
+    return len(node) == 2 and node.isdecimal()
+
+
+def four_digits(node: str) -> bool:
+    """Is it the second level of the hierarchy?"""
+    return len(node) == 4 and node.isdecimal()
+
+
+def ledger_ids(nodes: list[str], prefix: str = "") -> list[int]:
+    """The ledgers among ``nodes``; ``prefix`` is the digits of the levels above."""
+    width = 11 - len(prefix)
+    return [int(prefix + n[1:]) for n in nodes if len(n) == width and n[0] == "L" and n[1:].isdecimal()]

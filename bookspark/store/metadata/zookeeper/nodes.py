@@ -1,0 +1,372 @@
+"""Single nodes of ZooKeeper: read, compare-and-set and watched, with lost replies settled.
+
+Law: a write whose reply was lost is repeated. When the repetition is refused, the node tells whether the first attempt went
+through. After a compare-and-set it holds the new value at the next version, after a create the value at version 0, after a delete
+it is gone. So two clients that write *the same bytes* over the same version may both be told that they did; a record that claims
+something must name its owner. Where the node can't tell, the call raises MetadataStoreError.
+
+The definite errors are kazoo's (NoNodeError, NodeExistsError, BadVersionError); ``zookeeper_store`` gives them their names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from bookspark.errors import MetadataStoreError
+from bookspark.store.metadata.notifier import Once
+from bookspark.store.metadata.records.versioned import Versioned
+from bookspark.store.metadata.zookeeper.connection import Connection
+from bookspark.store.metadata.zookeeper.many_reads import read_many
+
+_ATTEMPTS = 20
+_LISTINGS_AT_ONCE = 500
+_LISTINGS_FIRST = 4
+_NAMES_AT_ONCE = 20_000
+"""Once a group of listings had more names than this, the next one is smaller: its deadline is for all of them."""
+
+
+Marks = tuple[int, ...]
+
+
+class Nodes:
+    """The nodes of one connection. ``what``, in each method, is the start of an error's message: what was being done."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client = connection.client
+
+    def read(self, what: str, path: str) -> Versioned[bytes] | None:
+        """Value and version, as new as any write that was answered before; None if there is no such node."""
+        try:
+            value, stat = self._connection.read(what, path, lambda: self._client.get_async(path))
+        except NoNodeError:
+            return None
+        return Versioned(value, stat.version)
+
+    def create(
+        self,
+        what: str,
+        path: str,
+        value: bytes,
+        ephemeral: bool = False,
+        before: Callable[[], object] = lambda: None,
+    ) -> int:
+        """Make the node, and the ones above it; returns its version. The value of an ephemeral node has to be nobody else's,
+        so that its maker knows it again. ``before``: sends what is to be answered before each attempt. Raises NodeExistsError."""
+
+        def settle(error: Exception) -> str:
+            found = self.read(what, path)
+            if found == Versioned(value, 0):
+                return path
+            raise error
+
+        def send() -> Any:
+            before()
+            return self._client.create_async(path, value, ephemeral=ephemeral, makepath=True)
+
+        for _ in range(_ATTEMPTS):
+            try:
+                self._connection.call(what, send, settle)
+                return 0
+            except NoNodeError:
+                # Somebody removed an empty node above between our making it and using it.
+                continue
+        raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
+
+    def create_numbered(self, what: str, path: str, value: bytes) -> str:
+        """Make an ephemeral node whose name ends with a number that ZooKeeper gives it, and the nodes above; returns its path."""
+        made: str = self._connection.call(
+            what, lambda: self._client.create_async(path, value, ephemeral=True, sequence=True, makepath=True)
+        )
+        return made
+
+    def create_and_read(
+        self, what: str, path: str, value: bytes, others: list[str]
+    ) -> tuple[bool, list[Versioned[bytes] | None]]:
+        """Make an ephemeral node, then read ``others``, in one round trip. False if the node is there; its value tells whether
+        an earlier attempt of this call made it."""
+
+        def send() -> list[Any]:
+            # The servers take a session's requests in order, and apply the first one after all that was answered before. So
+            # these reads need no sync.
+            return [
+                self._client.create_async(path, value, ephemeral=True),
+                *(self._client.get_async(other) for other in others),
+            ]
+
+        made, *found = self._connection.gather(what, send)
+        if isinstance(made, NoNodeError):
+            with contextlib.suppress(NodeExistsError):
+                self.create(what, path.rpartition("/")[0], b"")
+            made, *found = self._connection.gather(what, send)
+        if isinstance(made, NoNodeError):
+            raise _damaged(what, path.rpartition("/")[0])
+        return not isinstance(made, Exception), [
+            None if isinstance(one, NoNodeError) else Versioned(one[0], one[1].version) for one in found
+        ]
+
+    def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:
+        """Make many nodes at once, and the ones between ``root`` and them. False for each that is there, or whose parent was
+        removed meanwhile: ``create`` tells which."""
+        client = self._client
+        above = sorted({path[: at.start()] for path, _ in nodes for at in re.finditer("/", path)})
+        missing = [path for path in above if len(path) > len(root)]
+
+        def send() -> list[Any]:
+            # The servers take a session's requests in order: parents are there before their children.
+            return [client.create_async(*node) for node in (*((path, b"") for path in missing), *nodes)]
+
+        return [not isinstance(made, Exception) for made in self._connection.gather(what, send)[len(missing) :]]
+
+    def touch(self, what: str, path: str) -> None:
+        """Empty the node, whatever its version, or make it: for those who watch it."""
+        try:
+            self._connection.call(what, lambda: self._client.set_async(path, b""))
+        except NoNodeError:
+            with contextlib.suppress(NodeExistsError):
+                self.create(what, path, b"")
+
+    def is_ephemeral(self, what: str, path: str) -> bool:
+        """Is there such a node, and does it go with its maker's session?"""
+        stat = self._connection.call(what, lambda: self._client.exists_async(path))
+        return stat is not None and bool(stat.ephemeralOwner)
+
+    def write(self, what: str, path: str, value: bytes, version: int) -> int:
+        """Compare-and-set; returns the new version. Raises BadVersionError, NoNodeError."""
+
+        def settle(error: Exception) -> Any:
+            found = self.read(what, path)
+            if found == Versioned(value, version + 1):
+                return None
+            if found is not None and found.version > version + 1:
+                raise unknown(what)
+            raise error
+
+        self._connection.commit(what, lambda transaction: transaction.set_data(path, value, version), settle)
+        return version + 1
+
+    def delete(self, what: str, path: str, version: int = -1) -> None:
+        """Raises NoNodeError, or BadVersionError if a version is given and it has another."""
+        self._connection.commit(what, lambda transaction: transaction.delete(path, version), gone)
+
+    def forget_empty(self, *paths: str) -> None:
+        """Remove those of ``paths``, each above the one before it, that have nothing below them. It ends at the first one that
+        has; nobody waits for it, and nothing depends on it."""
+        if paths:
+            self._client.delete_async(paths[0]).rawlink(partial(self._forget_above, paths[1:]))
+
+    def _forget_above(self, paths: tuple[str, ...], deleted: Any) -> None:
+        """Called from kazoo's thread."""
+        if deleted.successful():
+            self.forget_empty(*paths)
+
+    def count(self, what: str, path: str) -> int:
+        """A number that was never returned before, from 1 on: the node's version after one more change."""
+        try:
+            return int(self._connection.call(what, lambda: self._client.set_async(path, b"")).version)
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+
+    def skip(self, what: str, path: str, numbers: int) -> None:
+        """``count`` so often, or more often if an answer is lost."""
+
+        def build(transaction: Any) -> None:
+            for _ in range(numbers):
+                transaction.set_data(path, b"")
+
+        try:
+            self._connection.commit(what, build)
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+
+    def counted(self, what: str, path: str) -> int:
+        """The number that ``count`` returned last; 0 if it never did."""
+        found = self.read(what, path)
+        if found is None:
+            raise _damaged(what, path)
+        return found.version
+
+    def count_below(self, what: str, path: str) -> int:
+        """A number that was never returned before, from 0 on: that of a node ``ID-<number>``, which ZooKeeper makes below
+        ``path`` and which is removed at once. So BookKeeper's clients count. What is left of a lost reply goes with the
+        session."""
+        below = f"{path}/ID-"
+        try:
+            made: str = self._connection.call(
+                what, lambda: self._client.create_async(below, b"", ephemeral=True, sequence=True)
+            )
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+        self._client.delete_async(made)
+        return int(made.removeprefix(below))
+
+    def skip_below(self, what: str, path: str, numbers: int) -> None:
+        """``count_below`` so often, or more often if an answer is lost."""
+        below = f"{path}/ID-"
+        made = self._connection.gather(
+            what, lambda: [self._client.create_async(below, b"", ephemeral=True, sequence=True) for _ in range(numbers)]
+        )
+        if any(isinstance(one, NoNodeError) for one in made):
+            raise _damaged(what, path)
+        for one in made:
+            if isinstance(one, str):
+                self._client.delete_async(one)
+
+    def counted_below(self, what: str, path: str) -> int:
+        """How many numbers ``count_below`` and BookKeeper's clients got. A node's ``cversion`` goes up when a node below it is
+        made, and when one is removed; it is an i32 that runs over."""
+        try:
+            _, stat = self._connection.read(what, path, lambda: self._client.get_async(path))
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+        return int(stat.cversion + stat.numChildren) % (1 << 32) // 2
+
+    def children(self, what: str, path: str) -> list[str]:
+        """The names below a node, whole; none if there is no such node."""
+        try:
+            found: list[str] = self._connection.read(what, path, lambda: self._client.get_children_async(path))
+        except NoNodeError:
+            return []
+        return found
+
+    def read_and_list(self, what: str, path: str) -> tuple[Versioned[bytes] | None, list[str]]:
+        """What ``read`` and ``children`` tell, in one round trip."""
+        client = self._client
+        _, value, names = self._connection.gather(
+            what, lambda: [client.sync_async(path), client.get_async(path), client.get_children_async(path)]
+        )
+        return (
+            None if isinstance(value, NoNodeError) else Versioned(value[0], value[1].version),
+            [] if isinstance(names, NoNodeError) else names,
+        )
+
+    def children_of_each(self, what: str, paths: list[str]) -> list[list[str]]:
+        """The names below many nodes, many nodes at a time. Each such group has a deadline of its own, so the more names there
+        are below a node the fewer nodes are a group."""
+        found: list[list[str]] = []
+        size = _LISTINGS_FIRST
+        while len(found) < len(paths):
+            group = paths[len(found) : len(found) + size]
+            outcomes = self._connection.gather(what, partial(self._list_each, group))
+            for outcome in outcomes:
+                if isinstance(outcome, NoNodeError):
+                    found.append([])
+                elif isinstance(outcome, Exception):
+                    raise outcome
+                else:
+                    found.append(outcome)
+            names = sum(map(len, found[-len(group) :]))
+            size = max(1, size // 2) if names > _NAMES_AT_ONCE else min(2 * size, _LISTINGS_AT_ONCE)
+        return found
+
+    def counts_of_each(self, what: str, paths: list[str]) -> list[int]:
+        """How many nodes there are below each of many nodes, many at a time."""
+        found: list[int] = []
+        while group := paths[len(found) : len(found) + _LISTINGS_AT_ONCE]:
+            found += [
+                0 if stat is None else int(stat.numChildren)
+                for stat in self._connection.gather(what, partial(self._stat_each, group))
+            ]
+        return found
+
+    def _stat_each(self, paths: list[str]) -> list[Any]:
+        return [self._client.exists_async(path) for path in paths]
+
+    def _list_each(self, paths: list[str]) -> list[Any]:
+        return [self._client.get_children_async(path) for path in paths]
+
+    def children_marks(self, what: str, paths: list[str]) -> Marks:
+        """Numbers that change whenever a name below one of ``paths`` comes or goes. Reading them is cheaper than reading the
+        names."""
+        outcomes = self._connection.gather(
+            what, lambda: [self._client.sync_async(paths[0]), *(self._client.exists_async(path) for path in paths)]
+        )
+        return tuple(0 if stat is None else stat.pzxid for stat in outcomes[1:])
+
+    def children_together(self, what: str, paths: list[str]) -> tuple[list[list[str]], Marks]:
+        """The names below each of ``paths`` as they were at one moment, of a few nodes that are all there, and their marks."""
+        while True:
+            outcomes = self._connection.gather(
+                what,
+                lambda: [
+                    self._client.sync_async(paths[0]),
+                    *(self._client.get_children_async(path, include_data=True) for path in paths),
+                    *(self._client.exists_async(path) for path in paths),
+                ],
+            )
+            listings, stats = outcomes[1 : 1 + len(paths)], outcomes[1 + len(paths) :]
+            for path, outcome in zip(paths, listings, strict=True):
+                if isinstance(outcome, Exception):
+                    raise _damaged(what, path) from outcome
+            # Nothing changed from the first listing to the look after the last one, so all listings are of one moment.
+            if all(
+                stat is not None and stat.pzxid == listed[1].pzxid for listed, stat in zip(listings, stats, strict=True)
+            ):
+                return [listed[0] for listed in listings], tuple(listed[1].pzxid for listed in listings)
+
+    def read_each(self, what: str, paths: list[str]) -> list[bytes | None]:
+        """The value of each node; None where there is none."""
+        return [None if node is None else node.value for node in self.read_versions(what, paths)]
+
+    def read_versions(self, what: str, paths: list[str]) -> list[Versioned[bytes] | None]:
+        """The same with their versions, as new as any write that was answered before. All are asked for at once."""
+        if not paths:
+            return []
+        _, *found = self._connection.gather(
+            what, lambda: [self._client.sync_async(paths[0]), *read_many(self._client, paths)]
+        )
+        outcomes = list(chain.from_iterable(found))
+        # A node that may not be read: a request of its own tells so as ever.
+        if any(isinstance(one, Exception) and not isinstance(one, NoNodeError) for one in outcomes):
+            _, *outcomes = self._connection.gather(
+                what, lambda: [self._client.sync_async(paths[0]), *map(self._client.get_async, paths)]
+            )
+        return [
+            None if isinstance(outcome, NoNodeError) else Versioned(outcome[0], outcome[1].version)
+            for outcome in outcomes
+        ]
+
+    def watch_children(self, what: str, paths: list[str], event: Callable[[object], None]) -> None:
+        """Have ``event`` called, in kazoo's thread, when the names below one of these nodes change or the connection is lost."""
+        outcomes = self._connection.gather(
+            what, lambda: [self._client.get_children_async(path, watch=event) for path in paths]
+        )
+        for path, outcome in zip(paths, outcomes, strict=True):
+            if isinstance(outcome, NoNodeError):
+                raise _damaged(what, path) from outcome
+
+    def watch_value(self, what: str, path: str, changed: Once) -> None:
+        """Have ``changed`` called at the next change or deletion; at once if there is no such node."""
+        try:
+            self._connection.call(what, lambda: self._client.get_async(path, watch=changed))
+        except NoNodeError:
+            changed()
+
+    def watch_existence(self, what: str, path: str, changed: Once) -> None:
+        """Have ``changed`` called when the node is made, changed or deleted."""
+        self._connection.call(what, lambda: self._client.exists_async(path, watch=changed))
+
+
+def gone(error: Exception) -> None:
+    """Settles a deletion whose answer was lost. Raises ``error`` unless it says that the node is gone."""
+    if not isinstance(error, NoNodeError):
+        raise error
+
+
+def unknown(what: str) -> MetadataStoreError:
+    """The error for a change whose answer was lost, and that a later one may have followed."""
+    return MetadataStoreError(
+        f"{what}: the answer was lost, and the record was changed again since; whether this change was one of "
+        "those before is unknown: read the record"
+    )
+
+
+def _damaged(what: str, path: str) -> MetadataStoreError:
+    return MetadataStoreError(f"{what}: {path} is gone from ZooKeeper; restore its data, or begin another chroot")

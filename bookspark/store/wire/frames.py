@@ -1,0 +1,157 @@
+"""Frames: how the bytes of a connection are divided into messages.
+
+Law: after any prefix of a connection's bytes, a receiver holds whole frames and at most one partial one. Its memory grows as
+bytes arrive, never by a size that is only announced; and an announced size is at most ``FRAME_BYTES_MAX``, or what the receiver
+was limited to. Bytes that are no frame raise WireError, once, and end the connection. There are two kinds, which differ in their
+first four bytes::
+
+    batch frame     FF FF FF FF, …                                    an Arrow IPC message (``entry_batch``)
+    control frame   "BSPK" │ u32 body length │ header (112) │ body    everything without entries
+
+Receiving does not copy: frames are views into chunks, which live as long as a view of them does. A connection starts with a chunk
+of 4 KiB, so that many idle connections cost little. It gets one of 64 KiB, and then of 2 MiB, while bytes come faster than it
+takes them in.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
+from bookspark.store.wire.chunks import LARGE_CHUNK_BYTES, ChunkPool, new_chunk
+from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer
+from bookspark.store.wire.header import HEADER_BYTES, Header, WireError, decode
+
+# Arrow's continuation marker, and the one metadata size that a batch can have.
+_BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00"
+_BATCH_START = int.from_bytes(_BATCH, "little")
+_CONTROL = b"BSPK"
+_CONTROL_PREFIX_BYTES = 8 + HEADER_BYTES
+_CONTROL_START = int.from_bytes(_CONTROL, "little")
+_START = struct.Struct("<Q")
+_SIZE = struct.Struct("<I")
+_BODY_LENGTH = struct.Struct("<q")
+_BODY_LENGTH_OFFSET = 48
+FRAME_START_BYTES = _BODY_LENGTH_OFFSET + 8
+"""So many bytes of any frame tell how long it is."""
+HELLO_BYTES_MAX = 4 << 10
+"""How long a frame may be that comes before the peer is known."""
+_FIRST_CHUNK_BYTES = HELLO_BYTES_MAX
+_CHUNK_BYTES = 64 << 10
+_FREE_BYTES_MIN = 16 << 10
+_NOTHING = memoryview(b"")
+
+
+class Frame(NamedTuple):
+    """One received frame. A batch frame is whole in ``batch``. For a control frame ``batch`` is None, and ``body`` is checked."""
+
+    header: Header
+    body_crc: int
+    batch: memoryview | None
+    body: memoryview
+
+
+def control_frame(header: Header, body: bytes = b"") -> bytes:
+    """Encode a frame that carries no entries."""
+    return b"".join((_CONTROL, _SIZE.pack(len(body)), header.encode(crc32c(body)), body))
+
+
+def frame_size(buffer: Buffer, at: int = 0, end: int | None = None, bytes_max: int = FRAME_BYTES_MAX) -> int | None:
+    """The size in bytes of the frame that ``buffer[at:end]`` starts with, None while too few bytes are there to tell. Raises
+    WireError if they are no frame, or one of more than ``bytes_max``."""
+    available = (len(buffer) if end is None else end) - at
+    if available < 8:
+        return None
+    (start,) = _START.unpack_from(buffer, at)
+    if start == _BATCH_START:
+        if available < FRAME_START_BYTES:
+            return None
+        (body,) = _BODY_LENGTH.unpack_from(buffer, at + _BODY_LENGTH_OFFSET)
+        if body < 0 or body & 7:
+            raise WireError(f"a batch body of {body} bytes")
+        size: int = PREFIX_BYTES + body
+    elif start & 0xFFFFFFFF == _CONTROL_START:
+        size = _CONTROL_PREFIX_BYTES + (start >> 32)
+    else:
+        raise WireError(f"bytes that start with {bytes(buffer[at : at + 8])!r} are no frame")
+    if size > bytes_max:
+        known = "" if bytes_max == FRAME_BYTES_MAX else " before HELLO"
+        raise WireError(f"a frame of {size} bytes; at most {bytes_max} are allowed{known}")
+    return size
+
+
+def parse_frame(frame: memoryview) -> Frame:
+    """Decode one whole frame: check its header, and the body of a control frame. Raises WireError."""
+    if frame[0] != _CONTROL[0]:
+        header, body_crc = decode(frame, HEADER_OFFSET)
+        return Frame(header, body_crc, frame, _NOTHING)
+    header, body_crc = decode(frame, 8)
+    body = frame[_CONTROL_PREFIX_BYTES:]
+    if crc32c(body) != body_crc:
+        raise WireError("body checksum does not match")
+    return Frame(header, body_crc, None, body)
+
+
+class FrameReceiver:
+    """The receiving half of a connection, for ``asyncio.BufferedProtocol``: ``buffer()``, then ``received(n)`` → frames."""
+
+    def __init__(self, pool: ChunkPool | None = None, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        """``frame_bytes_max``: how long a frame may be for now. The attribute of this name may be raised later."""
+        self._pool = pool or ChunkPool()
+        self.frame_bytes_max = frame_bytes_max
+        self._use(bytearray(_FIRST_CHUNK_BYTES), 0)
+
+    def _use(self, chunk: bytearray | mmap.mmap, filled: int) -> None:
+        self._memory = chunk
+        self._chunk = memoryview(chunk)
+        self._frames = self._chunk if self._pool.writable else self._chunk.toreadonly()
+        self._start, self._end = 0, filled
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        return self._chunk[self._end :]
+
+    def received(self, count: int) -> Iterator[Frame]:
+        """The frames that ``count`` more bytes in ``buffer()`` complete. Raises WireError for bytes that are no frame."""
+        self._end += count
+        size = None
+        while (start := self._start) < self._end:
+            size = frame_size(self._chunk, start, self._end, self.frame_bytes_max)
+            if size is None or size > self._end - start:
+                break
+            self._start = start + size
+            yield parse_frame(self._frames[start : start + size])
+            size = None
+        self._make_room(size)
+
+    def _make_room(self, size: int | None) -> None:
+        """Begin a new chunk if this one has too little room. ``size``: of the frame that has begun, None if that is not known."""
+        free = len(self._chunk) - self._end
+        if free < min(_FREE_BYTES_MIN, len(self._chunk) // 4) or (
+            size is not None and size > len(self._chunk) - self._start
+        ):
+            self._renew(size or 0, in_bulk=free == 0)
+
+    def _renew(self, frame_bytes: int, *, in_bulk: bool) -> None:
+        """A new chunk with room for the frame that has begun: the old one stays with whoever holds views of it."""
+        rest = self._chunk[self._start : self._end]
+        length, needed = len(self._chunk), frame_bytes + _FREE_BYTES_MIN
+        chunk: bytearray | mmap.mmap
+        if needed > LARGE_CHUNK_BYTES:
+            chunk = new_chunk(needed)
+        elif needed > _CHUNK_BYTES or (in_bulk and length > _FIRST_CHUNK_BYTES):
+            chunk = self._pool.take()
+        elif frame_bytes > _FIRST_CHUNK_BYTES or in_bulk or length > _FIRST_CHUNK_BYTES:
+            chunk = bytearray(_CHUNK_BYTES)
+        else:
+            chunk = bytearray(_FIRST_CHUNK_BYTES)
+        chunk[: len(rest)] = rest
+        old = self._memory
+        self._use(chunk, len(rest))
+        if isinstance(old, mmap.mmap):
+            self._pool.retire(old)

@@ -1,0 +1,162 @@
+"""Who may talk to whom: TLS between clients and bookies, and a secret that they share. Both are off by default.
+
+Law: a bookie with a certificate speaks TLS only. With a CA for clients it serves only clients whose certificate that CA signed.
+With a secret it serves only clients that know the secret. A client with a CA talks only to bookies whose certificate that CA
+signed, for the host that was dialled. A file that can't be used is refused at start, by its option's name.
+
+The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the body.
+The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). That keeps strangers out. Against somebody who can
+listen to the connection, or change it, TLS is needed as well.
+
+Files are looked at when a connection is made, and read again if they changed. A file of secrets holds one a line: a bookie
+accepts each of them, and a client tries them in their order. So a secret is replaced without a restart: first every file gets the
+new one as a second line, then as its first, then alone. Certificates and CAs are replaced in the same way (a CA file may hold
+several).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import ssl
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from secrets import token_bytes
+from typing import Generic, TypeVar
+
+from bookspark.errors import ConfigurationError
+from bookspark.store.wire.header import WireError
+
+Value = TypeVar("Value")
+
+_CHALLENGE_BYTES = 32
+_HANDSHAKE = 22
+_RECORD_START_BYTES, _RECORD_BYTES_MAX = 5, 1 << 14
+
+log = logging.getLogger(__name__)
+
+
+def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
+    """The TLS context of a bookie, from paths of PEM files ("": not given). None without a certificate. Raises
+    ConfigurationError."""
+    if not certificate:
+        if key or client_ca:
+            raise ConfigurationError("tls_key and tls_client_ca are of no use without tls_certificate; set that too")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Each one costs the bookie ten times what it costs the peer.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _load_certificate(context, certificate, key)
+    if client_ca:
+        _load_ca(context, client_ca, "tls_client_ca")
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
+    """The TLS context of a client, from paths of PEM files ("": not given). None without a CA. Raises ConfigurationError."""
+    if not ca:
+        if certificate or key:
+            raise ConfigurationError("tls_certificate and tls_key are of no use without tls_ca; set that too")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load_ca(context, ca, "tls_ca")
+    if certificate:
+        _load_certificate(context, certificate, key)
+    return context
+
+
+def client_hello_size(seen: bytes) -> int:
+    """How long the first record of a TLS connection is that begins with ``seen``, or how many bytes it takes to tell. Raises
+    WireError if a ClientHello does not begin so (RFC 8446, 5.1)."""
+    if seen and (seen[0] != _HANDSHAKE or seen[1:2] not in (b"", b"\x03")):
+        raise WireError("bytes that are no ClientHello: this bookie speaks TLS only")
+    if len(seen) < _RECORD_START_BYTES:
+        return _RECORD_START_BYTES
+    size = int.from_bytes(seen[3:_RECORD_START_BYTES], "big")
+    if not 0 < size <= _RECORD_BYTES_MAX:
+        raise WireError(f"a TLS record of {size} bytes")
+    return _RECORD_START_BYTES + size
+
+
+def read_secrets(path: str, option: str = "shared_secret_file") -> tuple[bytes, ...]:
+    """The lines of the file that are not empty, without white space around them. () if no file is named.
+    ``option``: what names the file, for errors. Raises ConfigurationError."""
+    if not path:
+        return ()
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
+    secrets = tuple(line.strip() for line in lines if line.strip())
+    if not secrets:
+        raise ConfigurationError(f"{option} {path} is empty; put the secret in it, the same one on both sides")
+    return secrets
+
+
+class FromFiles(Generic[Value]):
+    """A value made of files, and made again when one of them has changed. While it can't be made, the one before is used."""
+
+    def __init__(self, paths: Iterable[str], make: Callable[[], Value]) -> None:
+        """``paths``: "" is no file. ``make`` raises ConfigurationError, here as well."""
+        self._paths = [path for path in paths if path]
+        self._make = make
+        self._seen = self._look()
+        self._value = make()
+
+    def now(self) -> Value:
+        """The value as the files are now."""
+        if (seen := self._look()) != self._seen:
+            self._seen = seen
+            try:
+                self._value = self._make()
+                log.info("%s: read again", ", ".join(self._paths))
+            except ConfigurationError as error:
+                log.warning("%s; what was read before is used further", error)
+        return self._value
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for path in self._paths:
+            try:
+                status = os.stat(path)
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
+
+
+def new_challenge() -> bytes:
+    """32 random bytes."""
+    return token_bytes(_CHALLENGE_BYTES)
+
+
+def proof(secret: bytes, challenge: bytes, bookie_id: str) -> bytes:
+    """The proof, for the bookie of this id and its challenge, that the sender knows the secret."""
+    return hmac.digest(secret, challenge + bookie_id.encode(), hashlib.sha256)
+
+
+def is_proof(given: bytes, secrets: Iterable[bytes], challenge: bytes, bookie_id: str) -> bool:
+    """Is ``given`` the proof, by one of the secrets, that answers ``challenge``? Never, if there was no challenge."""
+    return bool(challenge) and any(
+        hmac.compare_digest(given, proof(secret, challenge, bookie_id)) for secret in secrets
+    )
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    try:
+        context.load_cert_chain(certificate, key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            f"tls_certificate {certificate} with tls_key {key or '(in the same file)'} can't be used: {error}"
+        ) from error
+
+
+def _load_ca(context: ssl.SSLContext, path: str, option: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"{option} {path} can't be used: {error}") from error

@@ -1,0 +1,17 @@
+"""Small helpers without knowledge of ledgers.
+
+=====================  =====================================================================
+``arguments``          types, bounds and choices of arguments and options
+``metrics``            every metric for Prometheus, and the counters behind them
+``threads``            client threads, and waits that a signal handler may interrupt
+``extras``             extras of the package, and the error for a missing one
+``packaged_files``     jobs for spark-submit and settings files of the package
+``command_line``       exit statuses, and the end of commands and jobs
+``plain_text``         short texts that commands, jobs and the demo share
+``protobuf_messages``  messages of Protocol Buffers, made from tables
+``snapshot_commits``   versions of Delta tables that make one snapshot
+``cache_folder``       place of files that can be made again
+``private_files``      files and directories that only their owner may read
+``forks``              whether this process was forked, without a system call
+=====================  =====================================================================
+"""

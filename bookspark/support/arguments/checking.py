@@ -1,0 +1,158 @@
+"""Decorators that judge the arguments of public calls.
+
+Law: every argument is judged before the function's first line. The check is made of the signature, at the first call, because
+an annotation may name what its module has not defined yet. A name that only type checkers import (pyarrow's, Spark's) stands for
+any class of that name.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections.abc
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bookspark.support.arguments.options import check_names
+from bookspark.support.arguments.taken import NONE, Misfit, Taken, judged, refused, taken_by, union
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Class = TypeVar("Class", bound=type)
+
+_MARK = "_judges_its_arguments"
+
+
+def checked(function: Function) -> Function:
+    """Decorator: judge each argument by its annotation before the call."""
+    if judges(function):
+        return function
+    plan: list[_Plan] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not plan:
+            plan.append(_Plan(function))
+        args, kwargs = plan[0].judge(args, kwargs)
+        return function(*args, **kwargs)
+
+    setattr(call, _MARK, True)
+    return call  # type: ignore[return-value]
+
+
+def checks_itself(function: Function) -> Function:
+    """Decorator: the function judges its arguments in its own lines, because each tenth of a microsecond counts, and raises
+    ``refusal``."""
+    setattr(function, _MARK, True)
+    return function
+
+
+def checks_arguments(kind: Class) -> Class:
+    """Decorator of a class that users make: ``checks_methods``, and ``checked`` for its constructor."""
+    kind.__init__ = checked(vars(kind)["__init__"])  # type: ignore[misc]
+    return checks_methods(kind)
+
+
+def checks_methods(kind: Class) -> Class:
+    """Decorator of a class that calls return: ``checked`` for each public method that has parameters."""
+    for name, found in list(vars(kind).items()):
+        plain = found.__func__ if isinstance(found, classmethod | staticmethod) else found
+        if name.startswith("_") or not inspect.isfunction(plain) or not parameters(plain):
+            continue
+        call = checked(plain)
+        setattr(kind, name, type(found)(call) if isinstance(found, classmethod | staticmethod) else call)
+    return kind
+
+
+def judges(function: object) -> bool:
+    """Are the arguments of this function judged?"""
+    return getattr(function, _MARK, False) is True
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function by name, without ``self`` and ``cls``."""
+    return {name: one for name, one in inspect.signature(function).parameters.items() if name not in ("self", "cls")}
+
+
+def refusal(function: str, name: str, value: object, words: str, hint: str = "", hidden: bool = False) -> Exception:
+    """The error of a function that judges its arguments itself. ``words``: what is taken."""
+    return refused(f"{function}:", name, Misfit(value, words, hint), hidden)
+
+
+class _Plan:
+    """How the arguments of one function are judged."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        *_, owner, name = f".{function.__qualname__}".split(".")
+        self._what = f"{owner if name == '__init__' else name}:"
+        self._by_name: dict[str, Taken | None] = {}
+        self._positions: list[str] = []
+        self._converts: list[Callable[[Any], Any] | None] = []
+        """What converts the value at each position."""
+        self._rest = ""
+        self._others: str = ""
+        scope = _Names({**vars(builtins), **getattr(inspect.unwrap(function), "__globals__", {})})
+        for name, one in inspect.signature(function).parameters.items():
+            self._by_name[name] = _taken(one, scope)
+            if one.kind is one.VAR_POSITIONAL:
+                self._rest = name
+            elif one.kind is one.VAR_KEYWORD:
+                self._others = name
+            elif one.kind is not one.KEYWORD_ONLY:
+                self._positions.append(name)
+                taken = self._by_name[name]
+                self._converts.append(None if taken is None else taken.convert)
+
+    def judge(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as the function takes them. Raises InvalidArgumentError. Too many, or too few, are Python's own error."""
+        names = self._positions
+        if not kwargs and len(args) <= len(names):
+            # Nearly every call. What is not taken is told below.
+            try:
+                converts = zip(self._converts, args, strict=False)
+                return tuple([value if convert is None else convert(value) for convert, value in converts]), kwargs
+            except Misfit:
+                pass
+        if len(args) > len(names):
+            names = [*names, *[self._rest] * (len(args) - len(names))]
+        if not self._others and not kwargs.keys() <= self._by_name.keys():
+            check_names(kwargs, self._by_name.keys() - {"self", "cls"}, f"argument of {self._what}")
+        positional = tuple([self._one(name, value) for name, value in zip(names, args, strict=False)])
+        return positional, {name: self._one(name, value) for name, value in kwargs.items()}
+
+    def _one(self, name: str, value: Any) -> Any:
+        taken = self._by_name.get(name if name in self._by_name else self._others)
+        return value if taken is None else judged(self._what, name, taken, value)
+
+
+def _taken(parameter: inspect.Parameter, scope: _Names) -> Taken | None:
+    """What a parameter takes; None if nothing is said of it."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        return None
+    taken = taken_by(eval(annotation, {}, scope) if isinstance(annotation, str) else annotation)
+    return union([taken, NONE]) if parameter.default is None else taken
+
+
+class _Names(dict[str, Any]):
+    """The names of a module. One that only type checkers import stands for the class of that name."""
+
+    def __missing__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise KeyError(name)
+        return getattr(collections.abc, name, None) or _Named(name, (), {})
+
+
+class _Named(type):
+    """A class of which only the name is known."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Named(name, (), {})
+
+    def __getitem__(cls, _: object) -> Any:
+        return cls
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return any(one.__name__ == cls.__name__ for one in type(value).__mro__)

@@ -1,0 +1,19 @@
+"""Metrics for Prometheus: what each is called and means, and counters that cost the hot path next to nothing.
+
+==============  =======================================================================================
+``tables``      every metric: name, kind, help, labels
+``described``   what a metric is
+``histogram``   counts by size, copied without a lock
+``lately``      how long something takes lately, asked without a lock
+``families``    figures in the form of ``prometheus_client``
+``web``         pages over HTTP
+==============  =======================================================================================
+
+An example::
+
+    from bookspark.support.metrics.histogram import Histogram
+
+    seconds = Histogram()
+    seconds.observe(0.003)
+    print(seconds.copy().cumulated)
+"""

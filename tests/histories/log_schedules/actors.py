@@ -1,0 +1,386 @@
+"""Batch writes, producers, readers, and what cleans up, each as the code that ships calls it.
+
+Law: what an actor remembers beyond its process is what is durable where it really runs: a query's commit log, a reader's offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from bookspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    MetadataStoreError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ReadError,
+)
+from bookspark.logs import (
+    LogAddress,
+    LogReader,
+    LogRegistry,
+    LogRun,
+    Producer,
+    delete_log,
+    truncate_expired,
+    truncate_log,
+)
+from bookspark.logs.chain.commit_ledgers import made_anew
+from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.lane_choice import (
+    begun_batch_write,
+    lane_of_run,
+    newest_version,
+)
+from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
+from bookspark.logs.chain.reader import AT_THE_END
+from bookspark.logs.chain.stamps import stamp_of
+from bookspark.logs.feeds.log_feed import LogFeed
+from bookspark.logs.lane_ending import end_lane
+from bookspark.logs.rows.splits import Piece
+from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, lane_of
+from bookspark.protocol.logs.log_record import DATA_ROLE, Lane, LogRecord, NoSuchLogError
+from tests.histories.log_schedules.cluster import Client, World
+from tests.histories.log_schedules.history import History, each, values_of
+from tests.histories.log_schedules.queries import Query
+from tests.histories.log_schedules.turns import Actor
+
+LOG = "orders"
+ADDRESS = LogAddress("memory", LOG)
+
+
+def values_in(client: Any, piece: Piece) -> list[str]:
+    """The values of a piece, from its ledger."""
+    handle = client.open_ledger_no_recovery(piece.ledger_id)
+    handle.confirm(piece.last_entry_id)
+    entries = list(handle.read(piece.first_entry_id, piece.last_entry_id))
+    stamped = b"stamped" in handle.metadata.custom_metadata.get("bookspark.encoding", b"")
+    return [(stamp_of(one.payload, "a row").value if stamped else one.payload).decode() for one in entries]
+
+
+class Stage:
+    """The log of one schedule, and what is durable beside it."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.turns, self.random = world, world.turns, world.random
+        self.histories: dict[int, History] = {}
+        """That of the log, and of each later log of its name, by when it was made."""
+        world.truth.seen = lambda ctime_ms, lane, row, value: self.history(ctime_ms).seen(lane, row, value)
+        self.offloaded: Callable[[Any, Piece], list[str] | None] = lambda client, piece: None
+        """The values of a piece whose ledger is deleted, from the table that they were offloaded to; None if they were not."""
+        self.fills_ledgers = False
+        """Are there several batches in a ledger?"""
+        self._filled: dict[LogRun, Any] = {}
+        self.makes_anew = False
+        """Is the log deleted meanwhile, and made anew by whoever finds none?"""
+        self.address = ADDRESS
+        self.queries: dict[str, Query] = {}
+        self.done: dict[str, int] = {}
+        """How many rows, or versions, each service and application has noted as committed."""
+        self.restores = 0
+        """How many checkpoints are set back while a batch is about to be committed."""
+        self.runs = 0
+
+    def client(self, process: object) -> Any:
+        return self.world.client(process)
+
+    def history(self, ctime_ms: int) -> History:
+        """That of the log that was made then."""
+        return self.histories.setdefault(ctime_ms, History())
+
+    def see_to_it(self, client: Any) -> None:
+        """Make the log, if it was deleted, as each micro-batch, batch write and service does at its beginning."""
+        if self.makes_anew:
+            LogRegistry(client.metadata).ensure(LOG, {}, b"")
+
+    # -- supervisors
+
+    def again_and_again(self, name: str, does: Callable[[str, object], None], is_done: Callable[[], bool]) -> None:
+        """Run ``does`` until it is done. A run that takes long may be taken for dead, and go on beside the next one."""
+        patience = 60
+        while not is_done():
+            self.runs += 1
+            run, process = f"{name}-run{self.runs}", object()
+            actor = self.turns.begin(run, partial(self.with_errors, partial(does, run, process)), process)
+            for _ in range(self.random.randrange(patience)):
+                if actor.ended:
+                    break
+                self.turns.step("waits for its run")
+            patience += 60
+
+    def with_errors(self, does: Callable[[], None]) -> None:
+        """An error of the cluster ends a run."""
+        try:
+            does()
+        except BookKeeperError as error:
+            self.turns.told.append(f"    ended: {error!r}")
+
+    # -- writers
+
+    def query(self, name: str, batches: int) -> None:
+        query = self.queries[name] = Query(self, name, batches)
+        query.run()
+
+    def follower(self, name: str, batches: int) -> None:
+        """A query that may take over the lane of another one, whose rows it goes on behind."""
+        others = [query for query in self.queries.values() if query.follower is None]
+        if others and not self.makes_anew:
+            Query(self, name, batches, self.random.choice(others)).run()
+
+    def set_back(self) -> None:
+        """Somebody restores an older copy of a query's Spark checkpoint."""
+        queries = [query for query in self.queries.values() if query.sets_back]
+        if queries:
+            self.random.choice(queries).set_back()
+
+    def written(
+        self,
+        client: Any,
+        owner: LogRun,
+        record: LogRecord,
+        writer: str,
+        number: int,
+        values: list[str],
+        told: Fingerprint | None,
+    ) -> Commit:
+        """What one task wrote, or two; each tells a range for each entry or so, and the commit names them merged."""
+        self.history(owner.ctime_ms).tried(f"{writer}/{number}/{len(values)}/{values[0]}", values)
+        ranges: list[EntryRange] = []
+        at = self.random.choice([len(values), len(values), self.random.randint(0, len(values))])
+        for part in filter(None, (values[:at], values[at:])):
+            ledger = self._data_ledger(client, owner, record)
+            for value in each(part[: self.random.randrange(2)]):
+                # A speculative attempt, which no commit names.
+                ledger.append(value)
+            for value in each(part):
+                entry = ledger.append(value)
+                ranges.append(EntryRange(ledger.ledger_id, entry, entry, 1, len(value)))
+            if self.fills_ledgers and self.random.random() < 0.7:
+                self._filled[owner] = ledger
+        now_ms = max(1000, self.world.truth.now_ms)
+        return Commit(writer, number, owner.run, owner.epoch, merged(ranges), now_ms, fingerprint=told)
+
+    def _data_ledger(self, client: Any, owner: LogRun, record: LogRecord) -> Any:
+        """A task fills a ledger, batch after batch, and closes it if it makes the next one."""
+        ledger = self._filled.pop(owner, None)
+        if ledger is not None and self.random.random() < 0.3:
+            with suppress(BookKeeperError):
+                ledger.close()
+            ledger = None
+        return ledger or owner.create_ledger(client, record.options, DATA_ROLE)
+
+    def batch_write(self, run: str, process: object) -> None:
+        self._batch_written(self.client(process), run, run, 0)
+
+    def application(self, name: str, versions: int) -> None:
+        """Batch writes that say which version they are, one after the other."""
+        self.done[name] = 0
+        self.again_and_again(name, partial(self.application_run, name, versions), lambda: self.done[name] >= versions)
+
+    def application_run(self, name: str, versions: int, run: str, process: object) -> None:
+        client = self.client(process)
+        while (version := self.done[name]) < versions:
+            if newest_version(client, ADDRESS, TXN + name) < version:
+                self._batch_written(client, f"{run}-{version}", name, version, TXN)
+            self.turns.step(f"notes version {version}")
+            self.done[name] = max(self.done[name], version + 1)
+
+    def _batch_written(self, client: Any, run: str, writer: str, number: int, txn: str = "") -> None:
+        """As ``LogBatchWriter`` does it; with ``txn`` as a version of an application."""
+        self.see_to_it(client)
+        record = begun_batch_write(client, ADDRESS, run)
+        owner = LogRun.of_batch_write(replace(ADDRESS, name=record.name), record, run)
+        values = values_of(writer, number, 2)
+        written = self.written(client, owner, record, writer, number, values, None)
+        commit = replace(written, query=txn + writer)
+        committer = Committer(client, owner)
+        # (False: the log has this version, or a later one. That one may be the first of a log that was made anew.)
+        done = committer.commit_version(commit) if txn else committer.commit(commit) or True
+        if done or not self.makes_anew:
+            self.history(owner.ctime_ms).acknowledged.update(values)
+        committer.close()
+        recover_ledgers(client, [item.ledger_id for item in commit.ranges], b"")
+        committer.tend(thoroughly=self.random.random() < 0.5)
+        registry, record = LogRegistry(client.metadata), lane_of_run(client, ADDRESS, run)
+        write, closed = record.batch_write(run), False
+        if write is not None and write.commit_ledger >= 0:
+            recover_ledgers(client, [write.commit_ledger], b"")
+            closed = client.get_ledger_metadata(write.commit_ledger).closed
+        registry.end_batch_write(record.name, run, closed)
+
+    def service(self, name: str, rows: int) -> None:
+        self.done[name] = 0
+        self.again_and_again(name, partial(self.producer_run, name, rows), lambda: self.done[name] >= rows)
+
+    def producer_run(self, name: str, rows: int, run: str, process: object) -> None:
+        client = self.client(process)
+        self.see_to_it(client)
+        # What was acknowledged before it began.
+        before = {ctime_ms: frozenset(history.acknowledged) for ctime_ms, history in self.histories.items()}
+        producer = Producer(client, ADDRESS, name)
+        ctime_ms = producer._ledgers._run.ctime_ms
+        history = self.history(ctime_ms)
+        acknowledged = before.get(ctime_ms, frozenset())
+        known = [int(value.split("/")[1]) for value in acknowledged if value.startswith(f"{name}/")]
+        last = producer.last_sequence
+        assert last >= max(known, default=-1), f"{name} goes on behind {last}, and {max(known)} was acknowledged"
+        for number in range(last + 1, rows):
+            (value,) = values_of(name, number, 1)
+            history.tried(f"{name}/{number}", [value])
+            place = producer.append(value.encode(), sequence=number)
+            history.acknowledged.add(value)
+            if place is not None:
+                history.places[value] = place.lane, place.position
+        producer.close()
+        self.done[name] = rows
+
+    # -- readers
+
+    def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> int:
+        """Read what is between two offsets: each row of it, in the order of each lane, but for those that were truncated. Returns
+        how many rows came."""
+        came, places = 0, {lane: first for lane, (first, _) in feed.spans(at, end).items()}
+        ends = {lane: last for lane, (_, last) in feed.spans(at, end).items()}
+        for piece, _ in feed.pieces(at, end):
+            self.passed(client, feed, piece.lane, places[piece.lane], piece.position)
+            places[piece.lane] = piece.position + piece.rows
+            came += piece.rows
+            made_for = self.world.made_for[piece.ledger_id]
+            assert made_for == feed.ctime_ms, f"ledger {piece.ledger_id} is of another log of the name"
+            try:
+                values = values_in(client, piece)
+            except (NoSuchLedgerError, NoSuchEntryError):
+                values = self.offloaded(client, piece) or []
+                if not values:
+                    self.passed(client, feed, piece.lane, piece.position, piece.position + 1)
+            for row, value in enumerate(values, piece.position):
+                self.history(feed.ctime_ms).seen(piece.lane, row, value)
+        for lane, row in places.items():
+            self.passed(client, feed, lane, row, ends[lane])
+        return came
+
+    def passed(self, client: Any, feed: LogFeed, lane: int, first: int, last: int) -> None:
+        """A reader does not get the rows of a lane from ``first`` to before ``last``: were they truncated?"""
+        if first >= last:
+            return
+        record = LogRegistry(client.metadata).get(lane_name(LOG, lane))
+        if record.ctime_ms != feed.ctime_ms:
+            raise made_anew(LOG, first)
+        assert record.first_position >= last or self.is_deleted(feed.ctime_ms), (
+            f"rows {first} to {last - 1} of lane {lane} are gone"
+        )
+
+    def is_deleted(self, ctime_ms: int) -> bool:
+        """Has somebody begun to delete the log that was made then?"""
+        return ctime_ms in self.world.meant_to_go
+
+    # -- what cleans up
+
+    def truncate(self) -> None:
+        client: Any = self.client(object())
+        feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
+        end = feed.newest()
+        self.read(client, feed, feed.earliest(), end)
+        lane = self.random.choice(feed.lanes)
+        rows = feed.all_rows(end)[lane]
+        client.expires = False
+        row, name = self.random.randint(0, rows), lane_name(LOG, lane)
+        truncate_log(client, name if lane else f"{LOG}@0", row, b"")
+        record = self.world.record(name)
+        assert record is None or record.ctime_ms != feed.ctime_ms or record.first_position >= row, (
+            f"{name} was truncated at row {row}, and begins at row {record.first_position}"
+        )
+
+    def alter(self) -> None:
+        LogRegistry(self.client(object()).metadata).alter(LOG, ensemble_size=self.random.choice([3, 4, 5]))
+
+    def expire(self, bound_ms: int, bound_bytes: int) -> None:
+        """Say how long rows stay, and remove those that may go, again and again."""
+        client: Any = self.client(object())
+        registry, truth = LogRegistry(client.metadata), self.world.truth
+        for _ in range(self.random.randrange(1, 6)):
+            bounds = {"retention_ms": bound_ms, "retention_bytes": bound_bytes}
+            if self.random.random() < 0.3:
+                bounds[self.random.choice(list(bounds))] = 0
+            truth.bounds_ms.update(filter(None, [bounds["retention_ms"]]))
+            truth.bounds_bytes.update(filter(None, [bounds["retention_bytes"]]))
+            with suppress(MetadataStoreError):
+                registry.alter(LOG, **bounds)
+            for _ in range(self.random.randrange(100)):
+                self.turns.step("waits")
+            with suppress(ReadError, MetadataStoreError):
+                truncate_expired(client, LOG, b"")
+
+    def delete(self, name: str) -> None:
+        """Delete the log. A deletion that broke off is begun again: a log of which a part is gone stays so."""
+        done, begun = [], set[Actor | None]()
+
+        def run(run: str, process: object) -> None:
+            me, client = self.turns.current, self.client(process)
+            broke_off = {other for other in begun if other is not None and other.ended}
+            begun.add(me)
+            client.deletes = LOG
+            with suppress(NoSuchLogError):
+                delete_log(client, LOG, b"")
+            done.append(run)
+            begun.difference_update(broke_off, {me})
+
+        self.again_and_again(name, run, lambda: bool(done) and not begun)
+
+    def collect(self) -> None:
+        collect_orphans(self.client(object()), LOG, b"")
+
+    def end_some_lane(self, name: str) -> None:
+        """One that broke off, or takes long, is begun again."""
+        record, lanes = LogRegistry(self.client(None).metadata).get(LOG), list[Lane]()
+        if self.random.random() < 0.5:
+            lanes = [Lane(0, (BATCH_WRITES,)), *record.lanes]
+        else:
+            # Of producers, those first that go on.
+            services = {lane: lane.writers[-1].removeprefix("service:") for lane in record.lanes}
+            lanes = [lane for lane, name in services.items() if name in self.done]
+            lanes = [lane for lane in lanes if not self.done[services[lane]]] or lanes
+        if lanes:
+            done, lane = list[str](), self.random.choice(lanes)
+            for number in range(3):
+                process = object()
+                run = partial(self.with_errors, partial(self._end, lane, record, process, done))
+                actor = self.turns.begin(f"{name}-run{number}", run, process)
+                for _ in range(self.random.choice([20, 400])):
+                    if actor.ended:
+                        break
+                    self.turns.step("waits for its run")
+                if done:
+                    break
+
+    def _end(self, lane: Lane, record: LogRecord, process: object, done: list[str]) -> None:
+        client: Any = self.client(process)
+        try:
+            end_lane(client, f"{LOG}@{lane.number}")
+        except ConfigurationError as error:
+            newest = self.world.record(LOG)
+            there = newest is not None and newest.ctime_ms == record.ctime_ms and lane in newest.lanes
+            if there and BATCH_WRITES not in lane.writers:
+                raise AssertionError(f"lane {lane.number} is there, and may not end: {error}") from error
+        else:
+            assert BATCH_WRITES not in lane.writers, f"lane {lane.number} has ended, which batch writes share"
+        done.append(lane.writers[-1])
+
+    def ends(self) -> dict[int, int]:
+        """Read everything once more, and tell how many rows each lane has."""
+        client: Any = Client(self.world, None)
+        feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
+        end = feed.newest()
+        self.read(client, feed, feed.earliest(), end)
+        return feed.all_rows(end)
+
+    def newest(self) -> dict[int, int]:
+        """How many rows each lane has, for readers that begin at its end."""
+        client: Any = Client(self.world, None)
+        lanes = LogRegistry(client.metadata).lanes_of(LOG)
+        return {lane_of(lane)[1]: LogReader(client, lane, b"", AT_THE_END).newest() for lane in lanes}

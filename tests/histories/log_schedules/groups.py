@@ -1,0 +1,205 @@
+"""Groups of readers with saved places: ``RowReader`` as it ships, alone or sharing the lanes.
+
+Laws, for each log of the name, judged at each row that a group gets:
+
+* A row is what every other reader sees at its place.
+* A reader gets the rows of a lane in order, and the group has got all rows before it, or they were truncated: no place was saved
+  behind a row that nobody read.
+* A row that was saved as read comes to no reader of the group again, unless the log is being deleted, and its places with it.
+* Who reads a later log of the name begins it as a group that is new.
+
+At the end the group has got each row that was not truncated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from bookspark.errors import BookKeeperError, DataLossError, ReadError
+from bookspark.logs import row_reader
+from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.feeds.gaps import Gap, GapKind
+from bookspark.logs.readers import lane_share
+from bookspark.logs.row_reader import LogRow, RowReader
+from bookspark.protocol.logs.log_record import NoSuchLogError
+from tests.histories.log_schedules.actors import ADDRESS, LOG, Stage
+
+
+class GroupHistory:
+    """What one group got of one log."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, int] = defaultdict(int)
+        """Of each lane: the group got all rows before this one, or they were truncated."""
+        self.saved: dict[int, int] = defaultdict(int)
+        """Of each lane: the rows before this one are saved as read."""
+
+
+class Groups:
+    """The groups of a schedule."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._histories: dict[tuple[str, int], GroupHistory] = defaultdict(GroupHistory)
+        self._shares: dict[str, bool] = {}
+        self.reads = 0
+        """How often a group got rows."""
+
+    def group(self, name: str, share: bool, polls: int) -> None:
+        """One reader of the group after another. Each one goes on where the one before it saved its place."""
+        self._shares[name] = share
+        left = [polls]
+        while left[0] > 0:
+            left[0] -= 1
+            process = object()
+            self._stage.runs += 1
+            run = partial(self._stage.with_errors, partial(self._run, name, left, process))
+            self._stage.turns.join(self._stage.turns.begin(f"{name}-run{self._stage.runs}", run, process))
+
+    def at_the_end(self, ends: dict[int, int]) -> None:
+        """Nothing is written any more: the groups read the rest. ``ends``: how many rows each lane has."""
+        for name in self._shares:
+            with _Session(self._stage, None) as client:
+                reader = self._reader(client, name)
+                got: dict[int, int] = {}
+                while self._poll(client, name, reader, got):
+                    self._commit(name, reader, got)
+                reader.close()
+            history = self._histories[name, reader._feed.ctime_ms]
+            for lane, end in ends.items():
+                self._stage.passed(client, reader._feed, lane, history.ends[lane], end)
+
+    # -- inside
+
+    def _run(self, name: str, left: list[int], process: object) -> None:
+        """Until the process dies, somebody ends the reader, or it has read often enough."""
+        try:
+            with _Session(self._stage, process) as client:
+                reader = self._reader(client, name)
+                got: dict[int, int] = {}
+                while left[0] > 0 and self._stage.random.random() < 0.95:
+                    left[0] -= 1
+                    with suppress(ReadError):
+                        self._poll(client, name, reader, got)
+                    if self._stage.random.random() < 0.6:
+                        self._commit(name, reader, got)
+                reader.close()
+        except (DataLossError, NoSuchLogError) as error:
+            if not self._stage.makes_anew:
+                raise AssertionError(f"{name}: {error}") from error
+            raise
+
+    def _reader(self, client: Any, name: str) -> RowReader:
+        return RowReader(client, ADDRESS, "earliest", name, self._shares[name])
+
+    def _poll(self, client: Any, name: str, reader: RowReader, got: dict[int, int]) -> bool:
+        """Read some rows. ``got``: up to where the reader got rows of each lane."""
+        before, rows_max = reader.offset, self._stage.random.choice([1, 3, 100])
+        try:
+            found: Sequence[LogRow | Gap] = reader.read(rows_max)
+        except DataLossError:
+            log = LogRegistry(client.metadata).get(LOG)
+            if log.ctime_ms != reader._feed.ctime_ms:
+                raise
+            # Rows were truncated before the group got them.
+            found = reader.read_with_gaps(rows_max)
+            if any(isinstance(one, Gap) and one.kind is GapKind.NOT_YET_KNOWN for one in found):
+                if reader._share is not None:
+                    # It may have taken lanes since, which begin elsewhere.
+                    raise BookKeeperError("what is not known yet is read by the group's next reader") from None
+                reader.seek(before)
+                return False
+        rows = sum(not isinstance(one, Gap) for one in found)
+        assert rows <= rows_max, f"{name} asked for {rows_max} rows, and got {rows}"
+        history = self._histories[name, reader._feed.ctime_ms]
+        for one in found:
+            first, last = (one.first, one.last + 1) if isinstance(one, Gap) else (one.position, one.position + 1)
+            self._stage.passed(client, reader._feed, one.lane, history.ends[one.lane], first)
+            assert first >= history.saved[one.lane] or self._stage.is_deleted(reader._feed.ctime_ms), (
+                f"{name} got row {first} of lane {one.lane} again, which was saved"
+            )
+            at = got.get(one.lane, first)
+            assert first >= at, f"{name} got row {first} of lane {one.lane} after row {at - 1}"
+            if isinstance(one, Gap):
+                self._stage.passed(client, reader._feed, one.lane, first, last)
+            else:
+                self._stage.history(reader._feed.ctime_ms).seen(one.lane, first, one.value.decode())
+            history.ends[one.lane] = max(history.ends[one.lane], last)
+            got[one.lane] = last
+        self._leave_out_lost(reader, got)
+        self.reads += bool(found)
+        return bool(found)
+
+    def _commit(self, name: str, reader: RowReader, got: dict[int, int]) -> None:
+        reader.commit()
+        self._leave_out_lost(reader, got)
+        saved = self._histories[name, reader._feed.ctime_ms].saved
+        for lane, end in got.items():
+            saved[lane] = max(saved[lane], end)
+
+    def _leave_out_lost(self, reader: RowReader, got: dict[int, int]) -> None:
+        """Of lanes that another reader has now, this one saves nothing."""
+        if reader._share is not None:
+            for lane in got.keys() - reader.lanes:
+                del got[lane]
+
+
+class _Session:
+    """The client of a process, with a session of its own, which ends with the process."""
+
+    def __init__(self, stage: Stage, process: object) -> None:
+        self._client, self._session = stage.client(process), stage.world.records.another()
+        self._client.metadata.sharing = self._sharing
+
+    def __enter__(self) -> Any:
+        return self._client
+
+    def __exit__(self, *error: object) -> None:
+        self._session.close()
+
+    def _sharing(self, path: str, name: str) -> Any:
+        sharing = self._session.sharing(path, name)
+
+        def step(method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                self._client.step(f"{method.__name__} of {path}: {[*map(str, arguments)]}")
+                return method(*arguments)
+
+            return call
+
+        return SimpleNamespace(
+            **{one: step(getattr(sharing, one)) for one in ("join", "holders", "take", "give_back", "leave")}
+        )
+
+
+class _Untold:
+    """In place of a reader's registration, which a thread of its own tells."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def moved(self, offset: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def stand_ins(stage: Stage) -> list[Any]:
+    """What takes the place of clocks, threads and random names."""
+    names, share_again = count(), stage.random.choice([5, 40])
+    return [
+        mock.patch.object(row_reader, "Registration", _Untold),
+        mock.patch.object(lane_share, "now_ms", partial(next, names)),
+        mock.patch.object(lane_share, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 12))),
+        mock.patch.object(lane_share, "time", SimpleNamespace(monotonic=lambda: stage.turns.steps / share_again)),
+        # Who drops a reader does not wait for it; the end of its session gives its lanes back.
+        mock.patch.object(lane_share, "_leave_soon", return_value=None),
+    ]

@@ -1,0 +1,225 @@
+"""A ledger at its bookies, and the handles of its writer and its readers.
+
+Law: what a client of real bookies may see, and nothing else.
+
+* An append whose answer is lost, or whose writer dies, may be in the ledger or not, which a recovery decides once. Its writer's
+  later appends fail.
+* A reader hears some last add confirmed (LAC): not behind the last acknowledged entry, and not before the one that came with it
+  or that the writer told. One handle never hears less than before.
+* An entry is read only if it was acknowledged, or is in a closed ledger. A reader that asks for another one is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bookspark.errors import (
+    AddTimeoutError,
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.store.client.writing.futures import AppendFuture, Watermark
+from bookspark.store.wire.columns import Heads
+from bookspark.store.wire.entry_batch import Entry
+
+if TYPE_CHECKING:
+    from tests.histories.log_schedules.cluster import Client
+
+
+@dataclass
+class Ledger:
+    """One ledger at its bookies."""
+
+    entries: list[bytes] = field(default_factory=list)
+    acknowledged: int = 0
+    """How many entries are: the first ones."""
+    told: int = -1
+    """The last add confirmed that every reader hears at least."""
+    fenced: bool = False
+
+
+class Writer:
+    """The handle of a ledger's writer, and its sole appender."""
+
+    def __init__(self, client: Client, ledger_id: int) -> None:
+        self._client, self.ledger_id = client, ledger_id
+        self._ledger = client.world.ledgers[ledger_id]
+        self._closed = False
+        self._pushed = -1
+        self.acknowledged = Watermark()
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self.acknowledged.value
+
+    @property
+    def last_add_pushed(self) -> int:
+        return self._pushed
+
+    last_add_fully_replicated = last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self._ledger.entries[: self.last_add_confirmed + 1]))
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def shared(self) -> Writer:
+        return self
+
+    @property
+    def next_entry_id(self) -> int:
+        return self._pushed + 1
+
+    def sole_appender(self) -> Writer:
+        return self
+
+    def send(self) -> None:
+        pass
+
+    def tell_last_add_confirmed_soon(self) -> None:
+        pass
+
+    def append(self, payload: bytes) -> int:
+        """As a handle: raises what the append failed with. As an appender: the watermark has it."""
+        return self.append_async(payload).result()
+
+    def append_async(self, payload: bytes) -> AppendFuture:
+        if self._closed:
+            raise LedgerClosedError("closed")
+        self._pushed += 1
+        future = AppendFuture(self.acknowledged, self._pushed)
+        if self.acknowledged.error is None:
+            self._add(payload)
+        return future
+
+    def append_batch(self, payloads: list[bytes]) -> range:
+        first = self.next_entry_id
+        for payload in payloads:
+            self.append(payload)
+        return range(first, self.next_entry_id)
+
+    def append_all(self, payloads: list[bytes], heads: Heads) -> int:
+        rows = list(map(bytes.__add__, heads.each(), payloads))
+        for row in rows:
+            self.append_async(row)
+        return sum(map(len, rows))
+
+    def _add(self, payload: bytes) -> None:
+        ledger, world = self._ledger, self._client.world
+        self._client.step(f"add to {self.ledger_id}: {payload[-120:]!r}")
+        try:
+            world.records.read_ledger(self.ledger_id)
+        except NoSuchLedgerError as error:
+            self.acknowledged.fail(error)
+            return
+        if ledger.fenced:
+            self.acknowledged.fail(LedgerFencedError("fenced"))
+            return
+        ledger.entries.append(payload)
+        # It dies before it hears that the entry is there, or nobody answers.
+        self._client.step(f"hears of its add to {self.ledger_id}")
+        if ledger.fenced:
+            self.acknowledged.fail(LedgerFencedError("fenced"))
+        elif self._client.happens(world.faults.lost_adds):
+            self.acknowledged.fail(AddTimeoutError("no answer"))
+        else:
+            ledger.told = max(ledger.told, ledger.acknowledged - 1)
+            ledger.acknowledged = len(ledger.entries)
+            self.acknowledged.advance(ledger.acknowledged - 1)
+
+    def flush_last_add_confirmed(self, wait: bool = True) -> int:
+        self._client.step(f"tell the LAC of {self.ledger_id}")
+        self._ledger.told = max(self._ledger.told, self.last_add_confirmed)
+        return self.last_add_confirmed
+
+    def close(self, wait: bool = True, timeout: float | None = None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if not wait:
+            return
+        self._client.step(f"close {self.ledger_id}")
+        if self.acknowledged.error is not None:
+            raise self.acknowledged.error
+        metadata = self._client.world.records.read_ledger(self.ledger_id).value
+        if metadata.closed and metadata.last_entry_id == self.last_add_confirmed:
+            return
+        if self._ledger.fenced:
+            raise LedgerFencedError("fenced")
+        self._ledger.fenced = True
+        self._client.closed(self.ledger_id)
+
+
+class Reader:
+    """The handle of a reader."""
+
+    def __init__(self, client: Client, ledger_id: int) -> None:
+        self._client, self.ledger_id = client, ledger_id
+        self._metadata = client.world.records.read_ledger(ledger_id).value
+        self._ledger = client.world.ledgers[ledger_id]
+        self._heard = -1
+        if self._metadata.closed:
+            self._heard = self._metadata.last_entry_id
+        else:
+            self._hear()
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._heard
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self._ledger.entries[: self._heard + 1]))
+
+    def _hear(self) -> None:
+        least = max(self._heard, self._ledger.told)
+        self._heard = self._client.world.random.randint(least, max(least, self._ledger.acknowledged - 1))
+
+    def read_last_add_confirmed(self) -> int:
+        self._client.ask(f"asks for the LAC of {self.ledger_id}")
+        if not self._metadata.closed:
+            # The watch of its metadata told of a close, or that it is deleted.
+            self._metadata = self._client.world.records.read_ledger(self.ledger_id).value
+            if self._metadata.closed:
+                self._heard = self._metadata.last_entry_id
+            else:
+                self._hear()
+        return self._heard
+
+    def confirm(self, entry_id: int) -> None:
+        if entry_id >= self._ledger.acknowledged:
+            raise AssertionError(f"entry {entry_id} of ledger {self.ledger_id} is not confirmed")
+        self._heard = max(self._heard, entry_id)
+
+    def read(self, first: int, last: int) -> Iterator[Entry]:
+        assert last <= self._heard, f"entry {last} of ledger {self.ledger_id} is read, and not confirmed"
+        for entry_id in range(first, last + 1):
+            if entry_id in (first, last):
+                self._client.ask(f"read {self.ledger_id}, entry {entry_id}")
+            if self.ledger_id not in self._client.world.records.list_ledgers():
+                raise NoSuchLedgerError(f"ledger {self.ledger_id} is deleted")
+            if entry_id >= self._ledger.acknowledged:
+                raise NoSuchEntryError(f"entry {entry_id} of ledger {self.ledger_id}")
+            yield Entry(self.ledger_id, entry_id, -1, 0, self._ledger.entries[entry_id], b"")
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass

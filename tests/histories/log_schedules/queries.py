@@ -1,0 +1,332 @@
+"""Streaming queries, each with a source and a Spark checkpoint, which somebody may set back.
+
+What a query remembers beyond its processes is its Spark checkpoint. The plan of a batch (which rows of the source, and that it
+was planned now) is there before the batch runs, so a replay runs the same plan. A checkpoint that is restored from an older copy
+plans batches anew: with the same rows of the source, if nothing came in since, or with others. Nobody stops who runs on with the
+old one. The steps are those of ``spark.connector.sink``.
+
+Laws:
+
+* A query that follows another one gets the lane of that one, unless it has ended or that one never wrote.
+* A row of a source is in the log once (``history``), and what a query was told is committed is there.
+* A batch is refused (``CheckpointRewoundError``) only if the log has a later one, or if what it has last was planned otherwise,
+  as far as that can be told; and of a checkpoint that was never set back only to a run that another one has overtaken.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from bookspark.errors import BookKeeperError
+from bookspark.logs import LogRegistry, LogRun
+from bookspark.logs.chain.commit_ledgers import newest_header
+from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.lane_choice import StreamingQuery, claimed, known_lane, lane_for_query, note_writer
+from bookspark.protocol.logs.commits import FILES, Commit, CommitHeader, Fingerprint
+from bookspark.protocol.logs.lanes import writer_of
+from bookspark.protocol.logs.log_record import AnotherQueryError, LogChangedError, LogRecord
+from bookspark.protocol.logs.replays import Batch, CheckpointRewoundError, is_committed
+
+if TYPE_CHECKING:
+    from tests.histories.log_schedules.actors import Stage
+
+KINDS = ("equal", "files", "random", "unread", "no offsets")
+"""What is known of batches beside their plans. ``equal``: all rows are, so sums say nothing. ``files``: a part of the runs are of
+a version whose digests take in no files. ``random``: rows differ at each attempt. ``unread``: some runs can't read the plans,
+so nobody sets that checkpoint back. ``no offsets``: no run can read those."""
+
+
+Span = tuple[int, int]
+"""Of the source's two partitions: rows of each."""
+
+
+class Plan(NamedTuple):
+    """Of one batch."""
+
+    first: Span
+    """How many rows of each partition are before it."""
+    rows: Span
+    planned: int
+    """A number that no other plan has."""
+
+    @property
+    def end(self) -> Span:
+        return self.first[0] + self.rows[0], self.first[1] + self.rows[1]
+
+    def source_rows(self) -> list[str]:
+        """The names of its rows in the source."""
+        return [f"{part}{row}" for part, *span in zip("ab", self.first, self.end, strict=True) for row in range(*span)]
+
+    @property
+    def offsets(self) -> str:
+        """Another text for each other batch."""
+        (a, b), (a_end, b_end) = self.first, self.end
+        return f"{a}-{a_end},{b}-{b_end}"
+
+
+@dataclass
+class Checkpoint:
+    """The folder of a query."""
+
+    plans: dict[int, Plan] = field(default_factory=dict)
+    done: int = 0
+    """How many batches are noted as committed."""
+
+
+class Query:
+    """One query."""
+
+    def __init__(self, stage: Stage, name: str, batches: int, follows: Query | None = None) -> None:
+        self.spark_query = StreamingQuery(name, follows._name if follows is not None else "")
+        self.follows, self.follower = follows, cast("Query | None", None)
+        if follows is not None:
+            follows.follower = self
+        self._stage, self._name, self._batches = stage, name, batches
+        self._random = stage.random
+        self._kind = self._random.choice(KINDS)
+        self._checkpoint = Checkpoint()
+        self._planned = count()
+        self._spans: dict[int, set[tuple[Span, Span]]] = defaultdict(set)
+        """What was ever planned under each number."""
+        self._refused = self._restored = self._goes_on = False
+        self.sets_back = self._kind != "unread"
+
+    def run(self) -> None:
+        self._goes_on = True
+        self._stage.again_and_again(
+            self._name, self._run, lambda: self._refused or self._checkpoint.done >= self._batches
+        )
+        self._goes_on = False
+
+    @property
+    def lanes(self) -> list[str]:
+        """Those that it got, one after the other."""
+        return self._stage.world.truth.lanes_of[writer_of(self._name)]
+
+    @property
+    def may_be_another(self) -> bool:
+        """May it be taken for another query than the one that writes its lane? If one that follows it has its lane, or the one
+        that it follows has none."""
+        followed = self.follower is not None and self.follower.lanes
+        return bool(followed or (self.follows is not None and not self.follows.lanes))
+
+    def check_followed(self, lane: str, before: list[str]) -> None:
+        """``lane`` is its first one. ``before``: the lanes of the query that it follows, when it began to look. Raises
+        AssertionError if it is none that follows the other query's."""
+        assert self.follows is not None
+        which = f"{self._name} is in {lane}, and follows {self.follows._name}"
+        # (The first writer of a log gets lane 0, whomever it follows.)
+        assert self.follows.lanes or lane == self._stage.address.name, f"{which}, which has no lane"
+        if before and lane not in self.follows.lanes:
+            record = self._stage.world.record(before[-1])
+            assert record is None or record.ended_rows is not None, f"{which} of {before[-1]}"
+
+    def set_back(self) -> None:
+        """An older copy of the Spark checkpoint is restored, or one of now, and the query started again if it had ended."""
+        kept = max(0, self._checkpoint.done - self._random.choice([0, 0, 1, 1, 2]))
+        plans = {number: plan for number, plan in self._checkpoint.plans.items() if number < kept}
+        self._checkpoint, self._restored, self._refused = Checkpoint(plans, kept), True, False
+        self._batches += self._random.randrange(3)
+        self._stage.turns.told.append(f"    the checkpoint of {self._name} is set back to batch {kept}")
+        if not self._goes_on:
+            self._stage.turns.begin(f"{self._name} again", self.run, lasts=True)
+
+    def run_beside(self) -> None:
+        """Begin one more run, whoever else runs."""
+        stage, process = self._stage, object()
+        stage.runs += 1
+        name = f"{self._name}-run{stage.runs}"
+        stage.turns.begin(name, partial(stage.with_errors, partial(self._run, name, process)), process)
+
+    # -- inside
+
+    def _run(self, run: str, process: object) -> None:
+        _Run(self, run, process).go()
+
+    def plan(self, checkpoint: Checkpoint, number: int) -> Plan:
+        plan = checkpoint.plans.get(number)
+        if plan is None:
+            first = checkpoint.plans.get(number - 1, Plan((0, 0), (0, 0), 0)).end
+            again = sorted(span for span in self._spans[number] if span[0] == first)
+            # (What earlier versions know of files does not tell an empty batch from another one.)
+            number_of_rows = self._random.choice([1, 2, 3] if self._kind == "files" else [0, 0, 1, 1, 2, 3])
+            of_one = self._random.randint(0, number_of_rows)
+            rows = of_one, number_of_rows - of_one
+            if again and self._random.random() < 0.5:
+                _, rows = self._random.choice(again)
+            plan = checkpoint.plans[number] = Plan(first, rows, next(self._planned))
+            self._spans[number].add((first, rows))
+        return plan
+
+    def may_be_refused(self, checkpoint: Checkpoint, number: int) -> bool:
+        """Of a checkpoint that was never set back no batch is; else a number below another one that was planned, whatever was in
+        it, and what can't be told to be the same."""
+        if checkpoint is self._checkpoint and not self._restored:
+            return number < checkpoint.done
+        *_, before, last = None, None, *self._committed()
+        if last is None or number < last.batch:
+            return True
+        # Another run may have committed this one since.
+        return not (
+            self._is_same(last, checkpoint, number) and (before is None or self._is_same(before, checkpoint, number))
+        )
+
+    def _committed(self) -> list[Commit]:
+        """Its commits that are in the chain of a lane, in order."""
+        truth = self._stage.world.truth
+        found = [
+            commit for record in truth.lanes() for commit, _ in truth.commits(record) if commit.query == self._name
+        ]
+        return sorted(found, key=lambda commit: commit.batch)
+
+    def _is_same(self, commit: Commit, checkpoint: Checkpoint, number: int) -> bool:
+        """Can it be told that the batch of the commit's number is the one in the checkpoint? ``number``: of the batch that comes;
+        behind the commit, plans alone are compared."""
+        plan, told = checkpoint.plans.get(commit.batch), commit.fingerprint
+        assert told is not None
+        if plan is None or told.plan == f"plan {plan.planned}":
+            return plan is not None
+        known = self._kind != "no offsets" and (self._kind != "random" or number > commit.batch)
+        return known and told.offsets.removeprefix(FILES) == plan.offsets
+
+
+class _Run:
+    """One run of a query."""
+
+    def __init__(self, query: Query, run: str, process: object) -> None:
+        self._query, self._run, self._stage, self._random = query, run, query._stage, query._random
+        self._process, self._client = process, query._stage.client(process)
+        self._checkpoint = query._checkpoint
+        self._committers: dict[LogRun, Committer] = {}
+        self._knows_files, self._reads_plans = self._random.random() < 0.5, self._random.random() < 0.6
+        self._has_checked = self._has_committed = False
+
+    def go(self) -> None:
+        query, checkpoint = self._query, self._checkpoint
+        while (number := checkpoint.done) < query._batches:
+            plan, may_be_another = query.plan(checkpoint, number), query.may_be_another
+            try:
+                self._batch(number, plan)
+            except AnotherQueryError as error:
+                if not (may_be_another or query.may_be_another):
+                    raise AssertionError(f"{query._name} is taken for another query: {error}") from error
+                query._refused = True
+                raise
+            except CheckpointRewoundError as error:
+                if not query.may_be_refused(checkpoint, number):
+                    raise AssertionError(f"a batch is refused that is none of another plan: {error}") from error
+                query._refused |= checkpoint is query._checkpoint and number >= checkpoint.done
+                raise
+            if self._stage.turns.crash_chance and self._random.random() < 0.1:
+                # Whoever comes next does not know that the batch is committed.
+                self._stage.turns.crash_current()
+            self._stage.turns.step(f"notes batch {number}")
+            checkpoint.done = max(checkpoint.done, number + 1)
+        for committer in self._committers.values():
+            committer.close()
+
+    def _batch(self, number: int, plan: Plan) -> None:
+        stage, client, name = self._stage, self._client, self._query._name
+        values = [f"{name}/{number}/{row}.{plan.offsets}" for row in plan.source_rows()]
+        told = self._fingerprint(number, plan)
+        stage.see_to_it(client)
+        follows, is_new = self._query.follows, not self._query.lanes
+        before = [] if follows is None else list(follows.lanes)
+        record = self._entered(number) if values else None
+        if record is None:
+            self._compare(number, told, values)
+            return
+        if follows is not None and is_new:
+            self._query.check_followed(record.name, before)
+        owner = LogRun.of(replace(stage.address, name=record.name), record)
+        commit = stage.written(client, owner, record, name, number, values, told)
+        if stage.makes_anew and self._random.random() < 0.3:
+            # Spark starts the task once more, and takes the first attempt.
+            with suppress(BookKeeperError):
+                stage.see_to_it(client)
+                self._entered(number)
+        if self._query.sets_back and stage.restores and self._random.random() < (0.2 if number else 0.7):
+            # This run commits while another one goes on from an older copy of its checkpoint, or before it, or after it.
+            stage.restores -= 1
+            self._query.set_back()
+            self._query.run_beside()
+            stage.turns.stand_still(1.0, (10, 30, 60, 100, 200))
+        committer = self._committers.setdefault(owner, Committer(client, owner))
+        committer.commit(commit, self._judged(number, told, is_first=not self._has_committed))
+        self._has_checked = self._has_committed = True
+        stage.history(owner.ctime_ms).acknowledged.update(values)
+        if self._random.random() < 0.5:
+            stage.turns.begin(f"{self._run} tends", partial(self._tended, committer), self._process)
+
+    def _tended(self, committer: Committer) -> None:
+        with suppress(BookKeeperError):
+            committer.tend(thoroughly=True)
+
+    def _entered(self, number: int) -> LogRecord | None:
+        """As ``LogStreamWriter._enter``."""
+        client, address, query = self._client, self._stage.address, self._query.spark_query
+        while True:
+            lane = lane_for_query(client, address, query)
+            record = LogRegistry(client.metadata).get(lane)
+            if record.owner == self._run:
+                note_writer(client, address, record, query)
+                return record
+            record, header = newest_header(client, lane, b"")
+            if is_committed(header, self._judged(number, None, is_first=True)):
+                return None
+            with suppress(LogChangedError):
+                return claimed(client, address, record, self._run, query, header)
+
+    def _compare(self, number: int, told: Fingerprint, values: list[str]) -> None:
+        """As ``LogStreamWriter._compare``."""
+        if not values and self._has_checked:
+            return
+        client, address = self._client, self._stage.address
+        lane = known_lane(client, address, self._query.spark_query)
+        record, header = (None, CommitHeader()) if lane is None else newest_header(client, lane, b"")
+        if is_committed(header, self._judged(number, told, is_first=False)):
+            assert record is not None
+            self._stage.history(record.ctime_ms).replayed.update(values)
+        elif values:
+            raise BookKeeperError("the batch was in the log, and is not any more")
+        else:
+            self._has_checked = True
+
+    def _judged(self, number: int, told: Fingerprint | None, is_first: bool) -> Batch:
+        def before(last: int) -> Fingerprint:
+            plan = self._checkpoint.plans.get(last)
+            return Fingerprint(0) if plan is None else Fingerprint(0, "", *self._digests(plan))
+
+        return Batch(self._stage.address.name, self._query._name, number, told, "", before if is_first else None)
+
+    def _fingerprint(self, number: int, plan: Plan) -> Fingerprint:
+        kind = self._query._kind
+        if kind == "random":
+            values = self._random.getrandbits(32)
+        else:
+            values = (
+                0 if kind == "equal" else sum(1 << int(row[1:]) * 2 + (row[0] == "b") for row in plan.source_rows())
+            )
+        return Fingerprint(sum(plan.rows), f"{values:016x}", *self._digests(plan))
+
+    def _digests(self, plan: Plan) -> tuple[str, str]:
+        """Of the whole plan, and of its offsets."""
+        kind = self._query._kind
+        if kind == "unread" and not self._reads_plans:
+            return "", ""
+        files = FILES if kind == "files" and self._knows_files else ""
+        return (
+            f"plan {plan.planned}",
+            "" if kind == "no offsets" else f"{files}{plan.offsets}",
+        )
+
+
+def source_row(value: str) -> tuple[str, str] | None:
+    """The query and the row of its source, of a value that is a query's."""
+    writer, _, row = value.split("/")
+    return (writer, row.partition(".")[0]) if "." in row else None

@@ -1,0 +1,113 @@
+"""What takes the place of clocks, threads and bounds in the code that ships, for one schedule."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from bookspark.logs import producer, producer_ledgers
+from bookspark.logs.chain import committer, compaction, lane_choice, reader, registry, retention
+from bookspark.logs.chain.log_run import LogRun
+from bookspark.protocol.logs import ended_lanes, log_record
+from tests.histories.log_schedules.truth import Truth
+from tests.histories.log_schedules.turns import Actor, Turns
+
+
+def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
+    """Small ledgers and chains, and clocks that jump."""
+    chosen = [
+        mock.patch.object(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 5, 1000])),
+        mock.patch.object(compaction, "CHAIN_MAX", random.choice([1, 3, 64])),
+        mock.patch.object(reader, "COMMITS_AT_ONCE", random.choice([1, 2, 8])),
+        mock.patch.object(producer_ledgers, "LEDGER_BYTES_MAX", random.choice([1, 60, 1 << 30])),
+        mock.patch.object(log_record, "BATCH_WRITE_MS_MAX", random.choice([20, 200, 86_400_000, 86_400_000])),
+        mock.patch.object(ended_lanes, "BLOCK", random.choice([1, 2, 1000])),
+        mock.patch.object(lane_choice, "time", SimpleNamespace(time_ns=lambda: (10_000 + turns.steps) * 1_000_000)),
+    ]
+
+    def clock() -> int:
+        now_ms = 1_700_000_000_000 + random.randrange(-5, 5) + (turns.steps if time_passes else 0)
+        truth.now_ms = max(truth.now_ms, now_ms)
+        return now_ms * 1_000_000
+
+    if time_passes:
+        # A writer removes rows whenever it tends its lane.
+        chosen.append(mock.patch.object(committer, "RETENTION_SECONDS", 0.0))
+        chosen.append(mock.patch.object(retention, "time", SimpleNamespace(time_ns=clock)))
+    chosen += [mock.patch.object(module, "time_ns", clock) for module in (producer, producer_ledgers)]
+    chosen.append(mock.patch.object(committer, "time", SimpleNamespace(time_ns=clock, monotonic=lambda: 1e9)))
+    # No two logs of a name are made in the same millisecond.
+    made = count(1_700_000_000_000_000_000, 1_000_000)
+    chosen.append(mock.patch.object(registry, "time", SimpleNamespace(time_ns=lambda: next(made))))
+    return All(chosen)
+
+
+def notes_for_whom(made_for: dict[int, int]) -> Any:
+    """Notes for which log each ledger is made, by when the log was made that its run writes."""
+    create = LogRun.create_ledger
+
+    def noted(run: LogRun, *arguments: Any) -> Any:
+        ledger = create(run, *arguments)
+        made_for[ledger.ledger_id] = run.ctime_ms
+        return ledger
+
+    return mock.patch.object(LogRun, "create_ledger", noted)
+
+
+class All:
+    def __init__(self, entered: list[Any]) -> None:
+        self._entered = entered
+
+    def __enter__(self) -> None:
+        for one in self._entered:
+            one.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        for one in reversed(self._entered):
+            one.__exit__(*error)
+
+
+def threads_as_actors(turns: Turns) -> Any:
+    """Threads that the log code starts are actors of the same process, and who waits for them lets others go on."""
+
+    class Thread:
+        def __init__(self, target: Callable[..., object], name: str, args: Any = (), daemon: bool = True) -> None:
+            self._target, self._name, self._args = target, name, args
+            self._actor: Actor | None = None
+
+        def start(self) -> None:
+            owner = turns.current
+            process = None if owner is None else owner.process
+            self._actor = turns.begin(self._name, partial(self._target, *self._args), process)
+
+        def join(self, timeout: float | None = None) -> None:
+            if self._actor is not None:
+                turns.join(self._actor)
+
+    class Waited(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            while not self.done():
+                turns.step("waits for what another thread makes")
+            return super().result(0)
+
+    def wait(futures: Sequence[Waited], seconds: float) -> None:
+        for future in futures:
+            with suppress(Exception):
+                future.result(seconds)
+
+    names = {name: getattr(threading, name) for name in dir(threading) if name != "Thread"}
+    fake = SimpleNamespace(Thread=Thread, **names)
+    patches = [mock.patch.object(module, "threading", fake) for module in (producer, producer_ledgers)]
+    patches += [
+        mock.patch.object(producer_ledgers, "Future", Waited),
+        mock.patch.object(producer_ledgers, "wait", wait),
+    ]
+    return All(patches)

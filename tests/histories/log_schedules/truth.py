@@ -1,0 +1,193 @@
+"""What a lane has in truth, read from its record and its ledgers behind everybody's back, and who may take something away.
+
+Laws, judged at the moment of each change:
+
+* A ledger comes into a chain while it is there, and while a writer of its epoch may still commit: any other one may be an orphan
+  that somebody deletes.
+* What is truncated stays truncated.
+* A lane ends with all the rows that it has, and nobody writes it again: all of its epochs are over.
+* A run that lost a lane never owns it again, and a batch write that ended never begins again.
+* An epoch is over only if every reader sees all that was committed in it.
+* The oldest epoch that a lane tells as one whose writer may still commit is not over.
+* A ledger whose epoch is no number is somebody else's: only the deletion of the log deletes it.
+* No ledger is deleted that the log has a use for: one that the chain names, one with rows that are not truncated and that nobody
+  has copied to a table, and the one that the newest commit opened.
+* Retention truncates whole commits, and only those that are beyond one of its bounds: older than that, by the latest clock there
+  is and by the rows' own times; or with that many bytes of the lane behind them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from bookspark.errors import NoSuchLedgerError
+from bookspark.logs.chain.codec import decode_commit, decode_header, decode_record
+from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.stamps import stamp_of
+from bookspark.protocol.logs.commits import Commit, Position
+from bookspark.protocol.logs.lanes import lane_name, lane_of, writer_of
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
+from bookspark.protocol.logs.orphans import epoch_of
+
+if TYPE_CHECKING:
+    from tests.histories.log_schedules.cluster import World
+
+
+class Truth:
+    """Judges what happens in ``world``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.now_ms = 0
+        """The latest time that any clock has told."""
+        self.bounds_ms: set[int] = set()
+        """The times for which rows were to stay, one after the other; and the bytes."""
+        self.bounds_bytes: set[int] = set()
+        self.lanes_of: dict[str, list[str]] = defaultdict(list)
+        """The lanes that each writer got, one after the other, as their owner or by the index. (Not for logs of one name.)"""
+        self._gone: dict[tuple[int, str], set[str]] = defaultdict(set)
+        """The runs and batch writes that a lane had, by when its log was made, and its name."""
+        self.seen: Callable[[int, int, int, str], None]
+        """Is told each row that retention takes: when the log was made, lane, position and value. Perhaps nobody has read it."""
+
+    def lanes(self) -> Iterator[LogRecord]:
+        """The lanes of the log that is there, and that nobody deletes."""
+        store = self._world.records
+        records = {name: decode_record(store.read_record(KIND, name).value, name) for name in store.list_records(KIND)}
+        for name, record in records.items():
+            log = records.get(lane_of(name)[0])
+            if log is not None and log.ctime_ms == record.ctime_ms and log.ctime_ms not in self._world.meant_to_go:
+                yield record
+
+    def commits(self, record: LogRecord) -> Iterator[tuple[Commit, Position]]:
+        """The commits of a lane that were acknowledged, and the place behind each."""
+        for link in record.commit_ledgers:
+            ledger = self._world.ledgers[link.ledger_id]
+            after = decode_header(ledger.entries[0], link.ledger_id).position
+            for number, entry in enumerate(ledger.entries[1 : ledger.acknowledged], 1):
+                commit = decode_commit(entry, link.ledger_id, number)
+                after = after.followed_by(commit)
+                yield commit, after
+
+    def changed(self, before: LogRecord, after: LogRecord) -> None:
+        """A lane's record is about to be another one. Raises AssertionError."""
+        live = {before.epoch, *(write.epoch for write in before.batch_writes)} if before.ended_rows is None else set()
+        there = {link.ledger_id for link in before.commit_ledgers}
+        for link in after.commit_ledgers:
+            if link.ledger_id not in there:
+                try:
+                    labels = self._world.records.read_ledger(link.ledger_id).value.custom_metadata
+                except NoSuchLedgerError as error:
+                    raise AssertionError(
+                        f"{after.name} is to name ledger {link.ledger_id}, which is deleted"
+                    ) from error
+                assert epoch_of(labels) in live, (
+                    f"{after.name} is to name ledger {link.ledger_id} of an epoch that is over"
+                )
+        assert after.first_position >= before.first_position, f"rows of {after.name} are no more truncated"
+        if before.ended_rows is None and after.ended_rows is not None:
+            rows = self._rows(before)
+            assert after.ended_rows == rows, f"{after.name} is to end with {after.ended_rows} rows, and has {rows}"
+        if before.ended_rows is not None:
+            writers = [(one.ended_rows, one.epoch, one.owner, one.batch_writes) for one in (before, after)]
+            assert writers[0] == writers[1], f"{after.name} has ended, and is to go on: {writers}"
+        gone = self._gone[after.ctime_ms, after.name]
+        had, has = ({record.owner, *(write.run for write in record.batch_writes)} for record in (before, after))
+        assert gone.isdisjoint(has), f"{after.name} is to be written by one that lost it: {gone & has}"
+        gone |= had - has - {""}
+        if after.ended_rows is not None:
+            newest = after.newest_epoch
+            assert after.ended(newest) and not after.live_epochs, (
+                f"{after.name} has ended, and epoch {newest} is not over"
+            )
+        self._over(after)
+        oldest = after.oldest_live_epoch
+        assert not oldest or not after.ended(oldest), f"{after.name} tells that epoch {oldest} lives, and it is over"
+        self._given_out(before, after)
+
+    def _over(self, record: LogRecord) -> None:
+        """Does every reader see the commits of epochs that are over?"""
+        for link in record.commit_ledgers[-1:]:
+            if not self._world.records.read_ledger(link.ledger_id).value.closed:
+                ledger = self._world.ledgers[link.ledger_id]
+                for number in range(max(1, ledger.told + 1), ledger.acknowledged):
+                    epoch = decode_commit(ledger.entries[number], link.ledger_id, number).epoch
+                    assert not record.ended(epoch), (
+                        f"epoch {epoch} of {record.name} is over, and not every reader sees entry {number} of ledger "
+                        f"{link.ledger_id}, which was committed in it"
+                    )
+
+    def _given_out(self, before: LogRecord, after: LogRecord) -> None:
+        """Note who gets a lane."""
+        known = {(writer, lane.number) for lane in before.lanes for writer in lane.writers}
+        got = [
+            (writer, lane_name(after.name, lane.number))
+            for lane in after.lanes
+            for writer in lane.writers
+            if (writer, lane.number) not in known
+        ]
+        if after.owner_query != before.owner_query:
+            got.append((writer_of(after.owner_query), after.name))
+        for writer, name in got:
+            if name not in self.lanes_of[writer]:
+                self.lanes_of[writer].append(name)
+
+    def _rows(self, record: LogRecord) -> int:
+        """The rows of a lane that were acknowledged, or are settled."""
+        found = list(self.commits(record))
+        if not found:
+            return 0
+        commit, after = found[-1]
+        open_rows = 0 if commit.open_ledger is None else self._world.ledgers[commit.open_ledger].acknowledged
+        return after.rows + open_rows
+
+    def deleted(self, ledger_id: int, with_its_log: bool) -> None:
+        """A ledger is about to be deleted. ``with_its_log``: by who deletes a log. Raises AssertionError."""
+        theirs = not self._labels(ledger_id).get(EPOCH_LABEL, b"0").isdigit()
+        for record in self.lanes():
+            assert with_its_log or not theirs, f"ledger {ledger_id} is deleted, and is of no writer of {record.name}"
+            assert ledger_id not in [link.ledger_id for link in record.commit_ledgers], (
+                f"ledger {ledger_id} is deleted, and the chain of {record.name} names it"
+            )
+            gone = max(record.first_position, 0 if record.offload is None else record.offload.position)
+            newest = None
+            for commit, after in self.commits(record):
+                newest = commit.open_ledger
+                named = [item.ledger_id for item in commit.ranges]
+                assert ledger_id not in named or after.rows <= gone, (
+                    f"ledger {ledger_id} is deleted, and has rows of {record.name} before {after.rows}; gone: {gone}"
+                )
+            assert ledger_id != newest, f"ledger {ledger_id} is deleted, and {record.name} has it open"
+
+    def _labels(self, ledger_id: int) -> Mapping[str, bytes]:
+        there = ledger_id in self._world.records.list_ledgers()
+        return self._world.records.read_ledger(ledger_id).value.custom_metadata if there else {}
+
+    def expired(self, before: LogRecord, after: LogRecord) -> None:
+        """Retention has truncated a lane. Raises AssertionError."""
+        commits = list(self.commits(before))
+        size, ends = commits[-1][1].size, {place.rows for _, place in commits}
+        first, last = before.first_position, after.first_position
+        assert last in ends, f"{before.name} is truncated at row {last}, within a commit"
+        for commit, place in commits:
+            if commit.rows and first < place.rows <= last:
+                newest_ms = max([commit.time_ms, *self._times_of(commit)])
+                old = any(0 < newest_ms < self.now_ms - bound for bound in self.bounds_ms)
+                many = any(size - place.size >= bound for bound in self.bounds_bytes)
+                assert old or many, (
+                    f"retention took rows before {place.rows} of {before.name}, which were to stay: of {newest_ms} at "
+                    f"{self.now_ms}, with {size - place.size} bytes behind them, for {self.bounds_ms} and {self.bounds_bytes}"
+                )
+                for row, payload in enumerate(self._payloads(commit), place.rows - commit.rows):
+                    value = stamp_of(payload, "a row").value if commit.stamped else payload
+                    self.seen(before.ctime_ms, lane_of(before.name)[1], row, value.decode())
+
+    def _payloads(self, commit: Commit) -> Iterator[bytes]:
+        for item in commit.ranges:
+            yield from self._world.ledgers[item.ledger_id].entries[item.first_entry_id : item.last_entry_id + 1]
+
+    def _times_of(self, commit: Commit) -> Iterator[int]:
+        """The times that rows have of their own."""
+        return (stamp_of(payload, "a row").time_ms for payload in self._payloads(commit) if commit.stamped)

@@ -1,0 +1,333 @@
+"""Random schedules of all that works on a log break no law, and each of some planted faults makes them break one;
+``scripts/soak log-schedules`` runs thousands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from bookspark.errors import ReadError
+from bookspark.logs import lane_ending, producer_ledgers
+from bookspark.logs.chain import committer, compaction, lane_choice, maintenance, retention
+from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
+from bookspark.logs.chain.reader import LogReader, commits
+from bookspark.logs.chain.registry import KIND, LogRegistry
+from bookspark.logs.feeds import log_feed
+from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
+from bookspark.logs.row_reader import RowReader
+from bookspark.protocol.logs import orphans, replays
+from bookspark.protocol.logs.commits import Fingerprint
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
+from bookspark.protocol.logs.retention import Retention
+from bookspark.store.metadata.documents.sharing import Sharing
+from tests.histories.log_schedules import readers, stand_ins
+from tests.histories.log_schedules.cluster import Client
+from tests.histories.log_schedules.handles import Reader
+from tests.histories.log_schedules.offloads import Offload
+from tests.histories.log_schedules.run import Kind, run
+
+SEEDS, SEEDS_PLANTED = 3, 300
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_random_schedules_break_no_law(kind: Kind) -> None:
+    # (Of a log that is deleted again and again less is read.)
+    least = 5 if kind in (Kind.ANEW, Kind.OFFLOAD_ANEW) else 25
+    assert sum(run(seed, kind)["rows"] for seed in range(SEEDS)) > least
+
+
+def test_a_seed_is_a_schedule() -> None:
+    assert run(17) == run(17)
+
+
+def no_fence(client: Client, ledger_id: int, password: bytes = b"") -> Reader:
+    return client.open_ledger_no_recovery(ledger_id)
+
+
+def ended_too_early(record: LogRecord, epoch: int) -> bool:
+    return epoch < record.newest_epoch and epoch not in record.live_epochs
+
+
+def header_alone(bookkeeper: Any, link: Any, password: bytes) -> Any:
+    return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=HEADER_ENTRY)
+
+
+def all_but_one(copied: Callable[..., int]) -> Callable[..., int]:
+    return lambda bookkeeper, record, links, run: copied(bookkeeper, record, links[:-1], run)
+
+
+def behind_any(grown: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, ledger, run, epoch, _, start: grown(record, ledger, run, epoch, record.commit_ledgers, start)
+
+
+def a_row_more(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, row, ends: truncated(record, row + 1, ends)
+
+
+class ListedLater(list[int]):
+    """The ledgers that are there when somebody looks through them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __iter__(self) -> Iterator[int]:
+        self._client.step("list ledgers")
+        return iter(self._client.world.records.list_ledgers())
+
+
+def whichever(registry: LogRegistry, name: str, ctime_ms: int | None = None) -> None:
+    registry._store.delete_record(KIND, name)
+
+
+def with_the_next(expired: Callable[..., bool]) -> Callable[..., bool]:
+    """Nothing need be behind a commit but itself."""
+    return lambda kept, commit, after, size, now_ms: expired(kept, commit, after, size + commit.size, now_ms + 20)
+
+
+def all_at(bookkeeper: Any, record: LogRecord, password: bytes, row: int) -> dict[Any, int]:
+    return dict.fromkeys(record.commit_ledgers, row)
+
+
+def passing_over(enter: Callable[..., None], unopened: float) -> Callable[..., None]:
+    """Ledgers can't be opened more often than in other schedules."""
+
+    def call(reader: Any, link: Any) -> None:
+        try:
+            if reader._bookkeeper.happens(unopened):
+                raise ReadError("too few bookies answer")
+            enter(reader, link)
+        except ReadError:
+            reader._link = link
+            raise
+
+    return call
+
+
+def whatever_is_closed(run: Offload, record: LogRecord, before_ms: float) -> list[int]:
+    named = {item.ledger_id for placed in commits(run._client, run._log, b"") for item in placed.commit.ranges}
+    return [one.ledger_id for one, _ in run._client.metadata.read_ledgers(sorted(named), {}) if one.closed]
+
+
+def saves_the_end(save: Callable[[RowReader], dict[str, int]]) -> Callable[[RowReader], dict[str, int]]:
+    def call(reader: RowReader) -> dict[str, int]:
+        read, reader._offset = reader._offset, reader._not_before(reader._feed.known())
+        try:
+            return save(reader)
+        finally:
+            reader._offset = read
+
+    return call
+
+
+def whoever_has_them(sharing: Sharing, things: Iterable[str]) -> set[str]:
+    return set(things)
+
+
+def of_whichever_log(reader: RowReader, document: bytes) -> dict[str, int]:
+    offset: dict[str, int] = json.loads(document)
+    reader._feed.check(offset)
+    return offset
+
+
+def a_row_less(lane_ended: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, *, rows, **others: lane_ended(record, rows=max(0, rows - 1), **others)
+
+
+def of_an_ended_lane_too(claim: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    def call(record: LogRecord, *arguments: Any) -> LogRecord:
+        return replace(claim(replace(record, ended_rows=None), *arguments), ended_rows=record.ended_rows)
+
+    return call
+
+
+def taken_back(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, row, ends: replace(truncated(record, row, ends), first_position=row)
+
+
+def following_nobody(lane_of_query: Callable[..., int | None]) -> Callable[..., int | None]:
+    return lambda record, query, committed, follows="", *others: lane_of_query(record, query, committed, "", *others)
+
+
+def without_the_shared_one(check: Callable[[LogRecord, int], None]) -> Callable[[LogRecord, int], None]:
+    def call(record: LogRecord, number: int) -> None:
+        if not any(lane.number == number for lane in record.lanes):
+            check(record, number)
+
+    return call
+
+
+def of_epoch_0(labels: Mapping[str, bytes]) -> int:
+    found = labels[EPOCH_LABEL]
+    return int(found) if found.isdigit() else 0
+
+
+def whoever_is_there(record: LogRecord, run: str) -> LogRecord:
+    return replace(record, epoch=record.newest_epoch + 1, owner=run)
+
+
+def but_the_first(check: Callable[..., None]) -> Callable[..., None]:
+    return lambda kept, last, batch: check(kept, last, batch) if last > 0 else None
+
+
+def whoever_claims(claim: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, *arguments: replace(claim(replace(record, claims=()), *arguments), claims=record.claims)
+
+
+def whatever_is_committed(begun: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    def call(record: LogRecord, run: str, now_ms: int) -> LogRecord:
+        writes = (one._replace(commit_ledger=-1) for one in record.batch_writes)
+        return begun(replace(record, batch_writes=tuple(writes)), run, now_ms)
+
+    return call
+
+
+def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch.object(owner, name, fault)
+
+
+def silent(owner: Any, name: str, answer: object) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch.object(owner, name, return_value=answer)
+
+
+PLANTED = {
+    "recovery fences nothing": (1, planted(Client, "open_ledger", no_fence)),
+    "an epoch that is over commits": (0, silent(LogRecord, "check_writer", None)),
+    "an epoch is over before its commits are recovered": (5, planted(LogRecord, "ended", ended_too_early)),
+    "a batch is committed twice": (2, silent(committer, "is_committed", False)),
+    "a chain grows behind a ledger that was not recovered": (
+        33,
+        planted(LogRecord, "with_commit_ledger", behind_any(LogRecord.with_commit_ledger)),
+    ),
+    "compaction leaves out a ledger": (2, planted(compaction, "_copied", all_but_one(compaction._copied))),
+    "a collection does not know of the newest ledger's first commit": (
+        81,
+        planted(maintenance, "open_commit_ledger", header_alone),
+    ),
+    "a truncation takes a row more": (3, planted(LogRecord, "truncated", a_row_more(LogRecord.truncated))),
+    "a producer forgets what the one before left open": (2, silent(ProducerLedgers, "_take_over", None)),
+    "a producer forgets its numbers": (2, planted(producer_ledgers, "Numbers", lambda last: Numbers(-1))),
+    "a reader begins at the chain's first ledger, wherever it is": (0, silent(LogReader, "_seek", None)),
+    "a truncation takes an earlier one back": (18, planted(LogRecord, "truncated", taken_back(LogRecord.truncated))),
+    "a label that is no number is one of epoch 0": (5, planted(orphans, "epoch_of", of_epoch_0)),
+    "a limit is for each lane": (7, planted(log_feed, "shared_out", lambda waiting, most: dict(waiting))),
+    "a limit leaves nothing": (1, planted(log_feed, "shared_out", lambda waiting, _: dict.fromkeys(waiting, 0))),
+    "a reader goes back where it hears of less": (
+        57,
+        planted(readers, "later", lambda at, newest: dict(newest)),
+    ),
+    "any place is one in the log": (0, planted(log_feed, "is_offset", lambda offset: True)),
+    "a run that lost a lane claims it again": (2, planted(LogRecord, "claim", whoever_claims(LogRecord.claim))),
+    "a batch write is forgotten that readers do not see yet": (
+        102,
+        planted(LogRecord, "batch_write_begun", whatever_is_committed(LogRecord.batch_write_begun)),
+    ),
+}
+"""The fault, and from which seed on it is looked for: one that finds it now."""
+
+
+PLANTED_ANEW = {
+    "a collection lists ledgers after it has read the record": (
+        26,
+        planted(Client, "list_ledgers", lambda client: ListedLater(client)),
+    ),
+    "a deletion deletes whatever record is there": (5, planted(LogRegistry, "delete", whichever)),
+    "a log that was made anew is taken for the old one": (
+        3,
+        planted(stand_ins, "count", lambda first, _: repeat(first)),
+    ),
+}
+"""The same for a log that is deleted and made anew."""
+
+PLANTED_RETENTION = {
+    "retention takes a commit too many": (17, planted(Retention, "expired", with_the_next(Retention.expired))),
+    "retention deletes ledgers of which rows stay": (
+        2,
+        planted(retention, "_complete", lambda _, last_entries: last_entries),
+    ),
+    "retention takes commit ledgers of rows that stay": (17, planted(retention, "link_ends", all_at)),
+}
+"""The same for one whose rows go by time and by bytes."""
+
+PLANTED_OFFLOAD = {
+    "an offload deletes ledgers of which rows are not in the table": (
+        8,
+        planted(Offload, "_needless", whatever_is_closed),
+    ),
+    "a reader goes on behind a ledger that it could not open": (
+        17,
+        planted(LogReader, "_enter", passing_over(LogReader._enter, 0.15)),
+    ),
+}
+"""The same for one that is offloaded."""
+
+PLANTED_OFFLOAD_ANEW = {
+    "an offload goes on in the next log of the name": (7, planted(Offload, "_same", lambda _, record: record)),
+}
+"""The same for one that is offloaded, and deleted and made anew."""
+
+PLANTED_GROUPS = {
+    "a reader saves the end of the log, wherever it is": (
+        3,
+        planted(RowReader, "_save", saves_the_end(RowReader._save)),
+    ),
+    "a reader does not begin where its group was": (0, silent(RowReader, "_saved", None)),
+    "a lane is taken that another reader of the group has": (1, planted(Sharing, "take", whoever_has_them)),
+    "a place in a log that was deleted is one in the next log": (17, planted(RowReader, "_place_in", of_whichever_log)),
+}
+"""The same for readers of groups."""
+
+PLANTED_QUERIES = {
+    "plans are not compared": (92, silent(Fingerprint, "may_be_planned_as", True)),
+    "another batch of the last number is taken for the same": (1, silent(Fingerprint, "same_as", True)),
+    "a replay is taken for another batch": (2, silent(Fingerprint, "same_as", False)),
+    "the plan of the last batch is never the same": (1, silent(Fingerprint, "may_be_planned_as", False)),
+    "a query that follows another one does not get its lane": (
+        0,
+        planted(lane_choice, "lane_of_query", following_nobody(lane_choice.lane_of_query)),
+    ),
+    "a lane ends with a row less": (0, planted(lane_ending, "lane_ended", a_row_less(lane_ending.lane_ended))),
+    "the lane that batch writes share may end": (
+        2,
+        planted(lane_ending, "check_may_end", without_the_shared_one(lane_ending.check_may_end)),
+    ),
+    "a lane that has ended gets an owner": (49, planted(LogRecord, "claim", of_an_ended_lane_too(LogRecord.claim))),
+    "the plan of a first batch is not compared": (
+        207,
+        planted(replays, "_check_last", but_the_first(replays._check_last)),
+    ),
+    "a lane that has ended is ended once more": (17, planted(lane_ending, "ending", whoever_is_there)),
+}
+"""The same for one whose queries have copies of checkpoints, follow one another, and whose lanes end."""
+
+EVERY = [
+    *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
+    *((Kind.ANEW, what, *fault) for what, fault in PLANTED_ANEW.items()),
+    *((Kind.RETENTION, what, *fault) for what, fault in PLANTED_RETENTION.items()),
+    *((Kind.OFFLOAD, what, *fault) for what, fault in PLANTED_OFFLOAD.items()),
+    *((Kind.OFFLOAD_ANEW, what, *fault) for what, fault in PLANTED_OFFLOAD_ANEW.items()),
+    *((Kind.GROUPS, what, *fault) for what, fault in PLANTED_GROUPS.items()),
+    *((Kind.QUERIES, what, *fault) for what, fault in PLANTED_QUERIES.items()),
+]
+
+
+@pytest.mark.parametrize(("kind", "what", "first", "fault"), EVERY, ids=[what for _, what, *_ in EVERY])
+def test_a_planted_fault_is_found(
+    kind: Kind, what: str, first: int, fault: Callable[[], AbstractContextManager[Any]]
+) -> None:
+    def some() -> None:
+        for seed in range(first, first + SEEDS_PLANTED):
+            run(seed, kind)
+
+    with fault(), pytest.raises(AssertionError) as found:
+        some()
+    first_error = found.value.__cause__ or found.value
+    while first_error.__cause__ is not None:
+        first_error = first_error.__cause__
+    assert not isinstance(first_error, TypeError), "the fault is of no use any more: it is called with other arguments"

@@ -1,0 +1,206 @@
+"""A record of decisions is made again by the pure code; what was planted is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.errors import ConfigurationError
+from bookspark.lab.replay.run import Replay
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision
+from bookspark.protocol.ledger.actions import (
+    AddAnswered,
+    Confirm,
+    LacAnswered,
+    MetadataRead,
+    MetadataWritten,
+    ReadAnswered,
+    SendRead,
+    SendReadLac,
+    WriteMetadata,
+)
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.ledger.responses import Negative, Positive
+from bookspark.protocol.reading.range_read import RangeRead
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_cursors import Cursors
+from bookspark.protocol.writing.writer_events import Append
+from bookspark.store.decisions.machines import HEARD
+from bookspark.store.decisions.recorder import end_recording, this
+from bookspark.store.decisions.seam import made, watched
+
+METADATA = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3")),), master_key=b"key")
+
+
+def append(writer, entry_id):
+    writer.step(Append(1, 10))
+    writer.step(AddAnswered("b1", entry_id, entry_id, Positive()))
+    return writer.step(AddAnswered("b2", entry_id, entry_id, Positive()))
+
+
+def recover(entries, lac=-1):
+    """A recoverer of the ledger, to whom each bookie says that it has the entries ``0..entries - 1``. Returns the record that it
+    closed the ledger with."""
+    recovery = made(LedgerRecovery)
+    actions = recovery.step(MetadataRead(METADATA, 0))
+    version = 0
+    for _ in range(100):
+        following = []
+        for action in actions:
+            match action:
+                case WriteMetadata(metadata):
+                    version += 1
+                    following += recovery.step(MetadataWritten(version))
+                    if metadata.closed:
+                        return metadata
+                case SendReadLac(bookie):
+                    following += recovery.step(LacAnswered(bookie, Positive(), lac))
+                case SendRead(bookie, first):
+                    last = entries - 1
+                    following += recovery.step(
+                        ReadAnswered(
+                            bookie, first, max(last, first - 1), Negative(), ["…"] if last >= first else None, 10
+                        )
+                    )
+                case _:
+                    for bookie in action.bookies:
+                        following += recovery.step(AddAnswered(bookie, action.first, action.last, Positive()))
+        actions = following
+    raise AssertionError("the recovery does not end")
+
+
+def test_equal_answers_and_a_ledger_that_keeps_every_law(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    assert append(writer, 0) == [Confirm(0)]
+    assert recover(1).last_entry_id == 0
+    end_recording()
+    result = Replay(record).run()
+    assert (result.differences, result.broken, result.lost, result.ledgers) == ([], [], 0, 1)
+    assert result.decisions > 8
+
+
+def test_a_machine_that_was_changed_since_is_found_and_named(record, monkeypatch):
+    writer = made(LedgerWriter, METADATA, 0)
+    for entry_id in range(3):
+        append(writer, entry_id)
+    end_recording()
+    advance = Cursors.advance
+
+    def forgets_entry_1(self, *args):
+        return [one for one in advance(self, *args) if one != Confirm(1)]
+
+    monkeypatch.setattr(Cursors, "advance", forgets_entry_1)
+    (difference,) = Replay(record).run().differences
+    assert difference.machine == "LedgerWriter 1"
+    assert difference.decision == 6
+    assert difference.given == repr(AddAnswered("b2", 1, 1, Positive()))
+    assert "Confirm(last_add_confirmed=1)" in difference.recorded
+    assert difference.now == "[]"
+    assert difference.ledger_id == 7
+
+
+def test_a_record_that_lies_is_found(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    append(writer, 0)
+    # As if the process had confirmed what nobody had acknowledged.
+    this.recorder.put([1, HEARD, "b3", 0, 0, 5])
+    end_recording()
+    (difference,) = Replay(record).run().differences
+    assert "Confirm(last_add_confirmed=5)" in difference.recorded
+
+
+def test_one_machine_that_differs_does_not_hide_the_others(record):
+    first, second = made(LedgerWriter, METADATA, 0), made(LedgerWriter, METADATA, 0)
+    append(first, 0)
+    this.recorder.put([1, HEARD, "b3", 0, 0, 5])
+    append(first, 1)
+    append(second, 0)
+    end_recording()
+    result = Replay(record).run()
+    assert [one.machine for one in result.differences] == ["LedgerWriter 1"]
+    assert result.decisions == 6
+    # What the machine was given after that is not compared, and not taken for equal.
+    assert result.lost == 3
+
+
+def test_an_append_that_a_recovery_cut_off_is_found_by_the_joined_histories(record):
+    """Every answer is that of the pure code: two bookies lied to the recoverer, or had forgotten."""
+    writer = made(LedgerWriter, METADATA, 0)
+    append(writer, 0)
+    append(writer, 1)
+    assert recover(1).last_entry_id == 0
+    end_recording()
+    result = Replay(record).run()
+    assert result.differences == []
+    laws = {one.law for one in result.broken}
+    assert "no_divergence_between_writer_and_metadata" in laws
+    assert result.first_failing == 7
+
+
+def test_a_confirmed_entry_that_is_absent_later_is_found(record, monkeypatch):
+    monkeypatch.setattr("bookspark.lab.replay.joining.MARGIN_NS", 0)
+    append(made(LedgerWriter, METADATA, 0), 0)
+    this.recorder._drain()
+    read = made(RangeRead, METADATA, 0, 0)
+    actions = read.start()
+    while actions and isinstance(actions[0], SendRead):
+        actions = read.step(ReadAnswered(actions[0].bookie, 0, -1, Negative()))
+    end_recording()
+    (broken,) = Replay(record).run().broken
+    assert broken.law == "an entry that was confirmed is never absent"
+
+
+def test_an_entry_that_was_confirmed_while_the_read_ran_may_be_absent(record):
+    read = made(RangeRead, METADATA, 0, 0)
+    actions = read.start()
+    append(made(LedgerWriter, METADATA, 0), 0)
+    this.recorder._drain()
+    while actions and isinstance(actions[0], SendRead):
+        actions = read.step(ReadAnswered(actions[0].bookie, 0, -1, Negative()))
+    end_recording()
+    assert Replay(record).run().broken == []
+
+
+def test_a_bookie_that_takes_the_writers_add_after_its_fence_is_found(record, monkeypatch):
+    admit = BookieLedger.admit_add
+
+    def forgets_fences(self, master_key, recovery):
+        return Decision(Positive()) if self.fenced else admit(self, master_key, recovery)
+
+    def added(self, decision, lac, lafr):
+        return self.note(lac, lafr)
+
+    monkeypatch.setattr(BookieLedger, "admit_add", forgets_fences)
+    monkeypatch.setattr(BookieLedger, "added", added)
+    ledger = watched(BookieLedger(7))
+    ledger.added(ledger.admit_add(b"key", False), -1, -1)
+    ledger.fence(b"key")
+    taken = ledger.admit_add(b"key", False)
+    ledger.added(taken, 0, -1)
+    end_recording()
+    result = Replay(record).run()
+    assert result.differences == []
+    assert [one.law for one in result.broken] == ["no_add_after_the_fence"]
+
+
+def test_a_lac_that_no_writer_confirmed_is_found(record):
+    append(made(LedgerWriter, METADATA, 0), 0)
+    ledger = watched(BookieLedger(7))
+    ledger.added(ledger.admit_add(b"key", False), 4, -1)
+    end_recording()
+    assert [one.law for one in Replay(record).run().broken] == ["last_add_confirmed_is_confirmed"]
+
+
+def test_a_torn_record_of_the_writer_excuses_what_it_may_have_confirmed(record):
+    append(made(LedgerWriter, METADATA, 0), 0)
+    ledger = watched(BookieLedger(7))
+    ledger.added(ledger.admit_add(b"key", False), 4, -1)
+    end_recording()
+    (path,) = record.iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    assert Replay(record).run().broken == []
+
+
+def test_a_folder_without_a_record_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="there is no record of decisions"):
+        Replay(tmp_path).run()

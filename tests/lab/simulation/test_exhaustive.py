@@ -1,0 +1,237 @@
+"""The exhaustive driver: BP-46's table on our code, #2614, and that its reductions leave nothing out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookspark.lab.simulation.search.exhaustive import Exhaustive
+from bookspark.lab.simulation.search.reductions import Reductions
+from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
+from bookspark.lab.simulation.story import tell
+from bookspark.lab.simulation.world import World
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerType, Replication
+from bookspark.protocol.repair import ledger_replication
+from bookspark.protocol.repair.replication_plan import Repair
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+
+NO_DIVERGENCE = "no_divergence_between_writer_and_metadata"
+BP46 = SimulationOptions(2, 2, 1, crashes=1, crash_loses=CrashLoses.EVERYTHING, journal_write_data=False)
+
+
+class TestTheTableOfBP46:
+    """Crashes that lose everything, at E/WQ/AQ 2/2/1: one entry, one writer, one recoverer, one crash."""
+
+    def test_with_all_protections_no_order_violates_anything(self):
+        result = Exhaustive(BP46).run()
+        assert result.finished
+        assert result.violation is None
+        assert result.states > 7_000
+
+    @pytest.mark.parametrize(
+        ("protection", "said"),
+        [
+            ("limbo", "fenced, not in limbo"),  # scenario 2: a bookie that lost the entry denies it
+            ("boot_fencing", "not fenced, in limbo"),  # scenario 1: a bookie that lost its fence takes an add
+            ("lossy_boot_mark", "not fenced, not in limbo"),  # the disk is lost after the close
+        ],
+    )
+    def test_each_protection_is_needed(self, protection, said):
+        search = Exhaustive(BP46.without(protection))
+        result = search.run()
+        assert result.violation.invariant == NO_DIVERGENCE
+        story = tell(search.world, result.moves)
+        assert len(result.moves) == 17
+        assert any(said in line for line in story)
+
+
+def test_without_the_fence_flag_on_recovery_reads_the_truncation_of_2614_is_found():
+    search = Exhaustive(SimulationOptions(3, 3, 2).without("fence_on_recovery_read"))
+    result = search.run()
+    assert result.violation.invariant == NO_DIVERGENCE
+    assert len(result.moves) == 17
+
+
+def test_with_the_fence_flag_no_order_violates_anything_at_3_3_2():
+    result = Exhaustive(SimulationOptions(3, 3, 2)).run()
+    assert result.finished
+    assert result.violation is None
+
+
+def test_without_pinning_a_confirmed_entry_of_a_guaranteed_ledger_becomes_unreadable():
+    """ "Guaranteeing write quorum", figure 3."""
+    options = SimulationOptions(
+        2, 2, 1, spares=1, entries=2, losses=1, recoverers=0, closes=False,
+        replication=Replication.GUARANTEED, ensemble_changes=ChangeMode.AT_ONCE,
+    )  # fmt: skip
+    assert Exhaustive(options.without("pinning")).run().violation.invariant == "all_acked_entries_are_readable"
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
+
+
+def test_what_recovery_writes_has_to_be_synced_before_its_ack():
+    options = SimulationOptions(2, 2, 2, crashes=1, journal_write_data=False, closes=False)
+    result = Exhaustive(options.without("sync_on_recovery_add")).run()
+    assert result.violation.invariant == "what_recovery_wrote_is_synced"
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
+
+
+SMALL = [
+    SimulationOptions(2, 2, 1, closes=False),
+    SimulationOptions(2, 2, 2),
+    SimulationOptions(2, 2, 1, closes=False, crashes=1, crash_loses=CrashLoses.EVERYTHING).without("limbo"),
+    SimulationOptions(2, 2, 2, crashes=1, recoverers=0, journal_write_data=False),
+    SimulationOptions(2, 2, 1, recoverers=2, entries=0),
+    SimulationOptions(2, 2, 1, replication=Replication.GUARANTEED, closes=False),
+    SimulationOptions(2, 2, 1, deletes=True, entries=0, closes=False),
+    SimulationOptions(2, 2, 1, entries=2, explicit_lacs=1, recoverers=0, closes=False),
+    SimulationOptions(2, 2, 1, entries=2, explicit_lacs=1, recoverers=0, closes=False, holds_back=True),
+]
+
+
+@pytest.mark.parametrize("options", SMALL, ids=lambda options: options.arguments())
+def test_the_reductions_leave_no_state_out(options):
+    """Every state that a plain search visits is one that the reduced search visits, or is taken for one."""
+    world = World(options)
+    visited = Reductions(world).visited
+    plain = reachable(world, lambda state: state)
+    reduced = reachable(world, visited)
+    assert {visited(state) for state in plain} == reduced
+    assert {world.violation(state) for state in plain} == {world.violation(state) for state in reduced}
+    assert len(reduced) < len(plain)
+
+
+TINY = SimulationOptions(2, 2, 1, closes=False, recoverers=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(BP46, *SMALL[3:6], SimulationOptions(3, 3, 2)),
+        *(replace(TINY, losses=1), replace(TINY, duplicates=1), replace(TINY, departures=1)),
+        replace(TINY, recoverers=1, accept_loss=True),
+        replace(TINY, holds_back=True, entries=2),
+        replace(TINY, holds_back=True, ledger_type=LedgerType.VD_JOURNAL),
+        replace(TINY, crashes=1, ledger_type=LedgerType.VD_JOURNAL),
+        replace(TINY, crashes=1, heals=True, journal_write_data=False),
+        replace(TINY, deletes=True, explicit_lacs=1, abandons=True),
+        replace(TINY, readers=1, reads=1, long_polls=True),
+        replace(TINY, spares=1, replicators=1, ensemble_changes=ChangeMode.AT_ONCE),
+    ],
+    ids=lambda options: options.arguments(),
+)
+def test_the_search_makes_every_move(options):
+    """Its own successors are what ``moves`` and ``apply`` say, and what ``visited`` takes these for."""
+    search = Exhaustive(options)
+    world, visited = search.world, Reductions(search.world).visited
+    for state in sorted(reachable(world, visited, states_max=4_000))[::7]:
+        assert set(search.successors(state)) == {visited(world.apply(state, move)) for move in world.moves(state)}
+
+
+def test_a_bookie_has_to_remember_that_it_collected_deleted_ledgers():
+    """BookKeeper #4462, after the fence has gone with the ledger."""
+    options = SimulationOptions(2, 2, 1, deletes=True, closes=False)
+    assert Exhaustive(options.without("collection_mark")).run().violation.invariant == NO_DIVERGENCE
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
+
+
+class TestAutorecovery:
+    OPTIONS = SimulationOptions(1, 1, 1, spares=1, entries=2, replicators=1, recoverers=0)
+
+    def test_whoever_it_takes_for_lost_nothing_is_lost(self):
+        result = Exhaustive(self.OPTIONS).run()
+        assert result.finished
+        assert result.violation is None
+
+    def test_a_copy_has_to_be_made_before_it_is_named(self, monkeypatch):
+        monkeypatch.setattr(ledger_replication, "copies", lambda *_: ())
+        assert Exhaustive(self.OPTIONS).run().violation.invariant == "all_acked_entries_are_readable"
+
+    def test_the_last_fragment_of_an_open_ledger_has_to_be_left_to_its_writer(self, monkeypatch):
+        def all_of_it(metadata, lost):
+            last = metadata.last_entry_id if metadata.closed else 0
+            ensemble = metadata.last_fragment.ensemble
+            if ensemble[0] in lost and last >= 0:
+                yield Repair(0, last, ensemble, ensemble)
+
+        monkeypatch.setattr(ledger_replication, "repairs", all_of_it)
+        monkeypatch.setattr(ledger_replication, "repaired", lambda now, *_: swapped(now))
+        assert Exhaustive(self.OPTIONS).run().violation is not None
+
+
+def swapped(metadata):
+    """The record with the spare in place of the bookie, whether or not it is still written to."""
+    return replace(metadata, fragments=(Fragment(0, ("b2",)),))
+
+
+def test_a_search_that_is_cut_short_says_so():
+    result = Exhaustive(BP46).run(states_max=500)
+    assert not result.finished
+    assert result.violation is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SimulationOptions(2, 2, 1, spares=1, losses=1, ensemble_changes=ChangeMode.AT_ONCE, closes=False, recoverers=0),
+        SimulationOptions(2, 2, 2, entries=1, readers=1, reads=1, closes=False),
+        SimulationOptions(3, 2, 2, entries=1, closes=False),
+        SimulationOptions(2, 2, 1, readers=1, reads=1, long_polls=True, explicit_lacs=1, closes=False, recoverers=0),
+        SimulationOptions(1, 1, 1, crashes=1, ledger_type=LedgerType.VD_JOURNAL),
+        SimulationOptions(1, 1, 1, entries=2, crashes=1, journal_write_data=False, heals=True, closes=False),
+    ],
+    ids=lambda options: options.arguments(),
+)
+def test_other_modes_within_small_bounds(options):
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
+
+
+def reachable(world, visited, states_max=1_000_000):
+    first = visited(world.initial)
+    seen, left = {first}, [first]
+    while left and len(seen) < states_max:
+        state = left.pop()
+        for move in world.moves(state):
+            after = visited(world.apply(state, move))
+            if after not in seen:
+                seen.add(after)
+                left.append(after)
+    return seen
+
+
+@pytest.mark.parametrize("away", [{"departures": 1}, {"losses": 1}])
+def test_what_is_merely_away_is_never_accepted_as_lost(away):
+    result = Exhaustive(SimulationOptions(2, 2, 1, accept_loss=True, closes=False, **away)).run()
+    assert result.finished
+    assert result.violation is None
+
+
+def test_without_named_losses_an_operator_cuts_off_what_a_bookie_has():
+    """As it was: all that did not answer counted as lost."""
+    options = SimulationOptions(2, 2, 1, losses=1, accept_loss=True, closes=False).without("named_losses")
+    result = Exhaustive(options).run()
+    assert result.violation is not None and result.violation.invariant == "accepted_losses_are_losses"
+
+
+BEHIND_A_LOSS = SimulationOptions(
+    2, 1, 1, entries=2, crashes=1, crash_loses=CrashLoses.EVERYTHING, accept_loss=True, closes=False
+)
+
+
+def test_what_a_bookie_holds_is_not_cut_off_behind_a_loss():
+    result = Exhaustive(BEHIND_A_LOSS).run()
+    assert result.finished and result.violation is None
+
+
+def test_without_a_look_at_later_entries_an_operator_cuts_off_what_a_bookie_has():
+    """As it was: the first entry that nobody knows ended the ledger."""
+    result = Exhaustive(BEHIND_A_LOSS.without("later_entries")).run()
+    assert result.violation is not None and result.violation.invariant == "accepted_losses_are_losses"

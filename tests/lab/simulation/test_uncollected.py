@@ -1,0 +1,44 @@
+"""Searches without the collector of cyclic garbage: it works before and after them, and they leave it nothing to do."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from bookspark.lab.simulation.search.exhaustive import Exhaustive
+from bookspark.lab.simulation.search.random_schedules import RandomSchedules
+from bookspark.lab.simulation.search.uncollected import uncollected
+from bookspark.lab.simulation.simulation_options import SimulationOptions
+
+
+def test_the_collector_rests_while_a_search_runs_and_works_after_it():
+    for search in (lambda: Exhaustive(SimulationOptions(2, 2, 2)).run(), lambda: RandomSchedules({}).run(20, seed=1)):
+        collections = sum(generation["collections"] for generation in gc.get_stats())
+        search()
+        assert sum(generation["collections"] for generation in gc.get_stats()) - collections <= 2
+        assert gc.isenabled()
+
+
+def test_a_collector_that_rested_before_a_search_rests_after_it():
+    with uncollected():
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_it_works_again_after_an_error():
+    with pytest.raises(ZeroDivisionError), uncollected():
+        raise ZeroDivisionError
+    assert gc.isenabled()
+
+
+def test_random_schedules_leave_no_more_than_some_objects_of_each_world():
+    schedules = RandomSchedules({})
+    schedules.run(20, seed=1)
+    gc.collect()
+    with uncollected():
+        steps = schedules.run(200, seed=20).steps
+        unreachable = gc.collect()
+    assert unreachable < steps / 10

@@ -1,0 +1,37 @@
+"""A writer that is told to end has ended: one that goes on is found by random schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bookspark.lab.simulation.search.random_schedules import RandomSchedules
+from bookspark.protocol.ledger.actions import DeadlinePassed
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.protocol.writing.writer import LedgerWriter
+
+
+def found():
+    schedules = RandomSchedules({"abandons": True})
+    broken = (schedules.schedule(seed)[2] for seed in range(200))
+    return next((violation for violation in broken if violation is not None), None)
+
+
+def test_a_writer_that_goes_on_when_its_time_is_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = LedgerWriter.step
+
+    def deaf(self: LedgerWriter, event: Any) -> list[Any]:
+        return [] if isinstance(event, DeadlinePassed) else step(self, event)
+
+    assert found() is None
+    monkeypatch.setattr(LedgerWriter, "step", deaf)
+    violation = found()
+    assert violation is not None
+    assert violation.invariant == "no_machine_fails"
+    assert "was told DeadlinePassed, and has not ended" in violation.what
+
+
+def test_a_writer_gives_up_for_the_bookies_that_it_wrote_to_and_not_for_those_of_the_record_that_it_finds() -> None:
+    """Repair had put others in their place by then. It was told as a violation."""
+    assert RandomSchedules({"ledger_type": LedgerType.VD_JOURNAL}).schedule(500_040_035)[2] is None

@@ -1,0 +1,49 @@
+"""``bookspark audit`` and its like, before Spark has anything to do."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from bookspark.operations.cli.terminal.output import progress
+from tests.operations.cli.conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long to start, only to say what can be known at once."""
+    monkeypatch.setattr(
+        "bookspark.operations.cli.commands.audit.quiet_session", lambda name: pytest.fail("Spark was started")
+    )
+
+
+@pytest.mark.parametrize("command", [("audit",), ("safe-to-stop", "bookie-1")])
+def test_a_folder_without_snapshots(bookspark: Run, command: tuple[str, ...], tmp_path: Path) -> None:
+    outcome = bookspark(*command, "--path", str(tmp_path / "missing"))
+    assert outcome.status == 2 and f"there is no snapshot under {tmp_path}/missing" in outcome.err
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "command", [("audit",), ("snapshot", "--path", "x"), ("audit", "--path", ".", "--integrity-check")]
+)
+def test_a_cluster_that_is_not_there(bookspark: Run, command: tuple[str, ...], tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[client]\nmetadata_timeout_seconds = 0.5\n")
+    outcome = bookspark("--config", str(settings), *command, "--zookeeper", "127.0.0.1:1")
+    assert outcome.status == 2 and "127.0.0.1:1" in outcome.err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_alone(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """75 seconds went by in silence."""
+    err = io.StringIO()
+    monkeypatch.setattr(err, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress("writing a snapshot") as begins:
+        begins("index_ranges", 12, 13)
+    assert ("writing a snapshot: index ranges" in err.getvalue() and "12/13" in err.getvalue()) is is_terminal
+    assert bool(err.getvalue()) is is_terminal

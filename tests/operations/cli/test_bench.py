@@ -1,0 +1,183 @@
+"""``bookspark bench ledger`` with hardly any entries, and the table that ``bookspark bench peers ledger`` makes of such lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bookspark.errors import ConfigurationError
+from bookspark.lab.bench import kept_results, trees
+from bookspark.lab.bench.kept_results import keep
+from bookspark.lab.bench.ledger.cases import CASES, WORKLOADS, Kind, Turn, Workload, chosen
+from bookspark.lab.bench.ledger.limits import fed_loops, limits
+from bookspark.lab.bench.peers.ledger_targets import table
+from bookspark.lab.bench.processes import use_memory_once
+from tests.operations.cli.conftest import Run
+
+pytestmark = pytest.mark.acceptance
+
+
+def test_each_workload_prints_a_line(bookspark: Run, tmp_path: Path) -> None:
+    turns = (Turn.SYNCED, Turn.LEDGERS)
+    words = [word for turn in turns for word in ("--turn", turn)]
+    outcome = bookspark("bench", "ledger", "--scale", "0.0005", *words, "--directory", str(tmp_path))
+    assert outcome.status == 0, outcome.err
+    lines = [json.loads(line) for line in outcome.text.splitlines()]
+    asked = [w for turn in turns for w in WORKLOADS[turn]]
+    assert [line["label"] for line in lines if line.get("api") != "read"] == [workload.label for workload in asked]
+    for line in lines:
+        assert line["system"] == "bookspark"
+        assert all(value > 0 for name, value in line.items() if name.endswith(("_per_second", "_ms", "_per_byte")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_writes_new_files_and_not_over_those_of_the_one_before(tmp_path: Path) -> None:
+    assert fed_loops(tmp_path, 1024, 20, syncs=False) > 0
+    use_memory_once(tmp_path, 3 << 20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_tell_workloads_apart() -> None:
+    labels = [workload.label for workloads in WORKLOADS.values() for workload in workloads]
+    assert len(labels) == len(set(labels))
+    assert not any(" " in label for label in labels)
+
+
+def test_only_the_cases_that_are_named_are_measured() -> None:
+    assert [one.label for one in chosen(Turn.SYNCED, ["L1", "L2"], 1.0)] == ["L1", "L2-100", "L2-1024", "L2-16384"]
+    assert chosen(Turn.COLD, ["L1"], 1.0) == []
+    assert {one.case for turn in Turn for one in chosen(turn, [], 1.0)} == set(CASES)
+
+
+def test_a_small_scale_leaves_a_whole_batch_and_the_length_of_recovered_ledgers() -> None:
+    assert Workload("b", Kind.BATCH, entries=5000, batch=1000).scaled(0.001).entries == 1000
+    assert Workload("r", Kind.RECOVER, entries=2000, ledgers=9).scaled(0.001) == Workload(
+        "r", Kind.RECOVER, entries=2000
+    )
+
+
+def test_the_table_compares_medians_with_the_targets() -> None:
+    lines = [
+        {"label": "L1", "system": "bookspark", "p50_ms": 0.2, "p99_ms": 2.0},
+        *({"label": "L1", "system": "bookkeeper", "p50_ms": p50, "p99_ms": 4.0} for p50 in (1.0, 2.0, 9.0)),
+        {"label": "L9", "system": "bookspark", "written_per_byte": 1.07},
+        {"label": "L9", "system": "bookkeeper", "written_per_byte": 2.5},
+    ]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table(lines).splitlines()[2:]]
+    assert [(row[0], row[4], row[6]) for row in rows] == [
+        ("L1", "0.1", "met"),
+        ("L1", "0.5", "missed"),
+        ("L9", "0.428", "met"),
+    ]
+
+
+def test_what_guaranteed_replication_costs_is_seen_beside_our_own_best_effort() -> None:
+    lines = [
+        {"label": "L12-pd", "system": "bookspark", "adds_per_second": 100.0, "p99_ms": 1.0},
+        {"label": "L12-pd-guaranteed", "system": "bookspark", "adds_per_second": 89.0, "p99_ms": 1.0},
+        {"label": "L12-pd", "system": "bookkeeper", "adds_per_second": 10.0, "p99_ms": 5.0},
+    ]
+    adds, p99, guaranteed, _ = table(lines).splitlines()[2:]
+    assert "| 10 |" in adds and "| 0.2 |" in p99
+    assert "100 (own, best effort) | 0.89 | ≥ 0.9 | missed" in guaranteed
+
+
+def test_beside_a_ratio_stands_the_limit_of_the_same_run_and_how_far_from_it() -> None:
+    lines = [
+        {"label": "L2-100", "system": "bookspark", "adds_per_second": 100.0, "p99_ms": 2.0},
+        {"label": "L2-100", "system": "bookkeeper", "adds_per_second": 25.0, "p99_ms": 8.0},
+        *({"label": "L2-100", "system": "limit", "adds_per_second": rate} for rate in (390.0, 400.0, 900.0)),
+    ]
+    adds, p99 = table(lines).splitlines()[2:]
+    assert adds.endswith("| 4 | ≥ 3 | met | 400 | 0.25 |")
+    assert p99.endswith("| met |  |  |"), "no limit of this figure was measured"
+
+
+@pytest.mark.parametrize("turn", [Turn.SYNCED, Turn.LEDGERS, Turn.COLD, Turn.UNJOURNALED])
+def test_a_limit_is_measured_for_each_case_that_has_one(turn: Turn, tmp_path: Path) -> None:
+    workloads = [workload.scaled(0.0005) for workload in WORKLOADS[turn]]
+    found = {line["label"]: line for line in limits(turn, workloads, tmp_path)}
+    without = (Kind.RECOVER, Kind.CREATE_CLOSE, Kind.IDLE)
+    assert found.keys() == {workload.label for workload in workloads if workload.kind not in without}
+    for line in found.values():
+        assert line["system"] == "limit"
+        assert all(value > 0 for name, value in line.items() if name.endswith(("_per_second", "_ms")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_run_is_appended_and_what_changed_is_told_on_the_same_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_results, "commit", lambda tree: "abc")
+
+    def run(adds: float, p50: float, bench: str = "ledger", scale: float = 1.0) -> list[str]:
+        line = {"system": "bookspark", "label": "L1", "adds_per_second": adds, "p50_ms": p50, "load": 3.0}
+        return [told.partition(" than")[0] for told in keep(tmp_path, bench, [line], scale, tmp_path)]
+
+    assert run(100.0, 1.0) == []
+    assert run(104.0, 0.96) == [], "less than 5 %"
+    assert run(80.0, 0.5) == [
+        "bookspark L1, adds_per_second: 104 → 80 (-23%, worse",
+        "bookspark L1, p50_ms: 0.96 → 0.5 (-48%, better",
+    ]
+    assert run(10.0, 5.0, scale=0.1) == run(10.0, 5.0, bench="another") == []
+    monkeypatch.setattr(kept_results, "machine", lambda: "another one")
+    assert run(1.0, 50.0) == []
+    kept = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [(one["commit"], one["figures"]["bookspark L1"]["p50_ms"]) for one in kept][:3] == [
+        ("abc", 1.0),
+        ("abc", 0.96),
+        ("abc", 0.5),
+    ]
+
+
+def test_two_trees_are_measured_in_turns_each_with_its_own_code(tmp_path: Path) -> None:
+    tree = tmp_path / "checkout"
+    (tree / "bookspark").mkdir(parents=True)
+    (tree / "bookspark" / "__init__.py").touch()
+
+    def git(*words: str) -> None:
+        known = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        subprocess.run(["git", *known, *words], cwd=tree, check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+    def code(rate: int) -> None:
+        line = json.dumps({"label": "L1", "adds_per_second": rate})
+        (tree / "bookspark" / "__main__.py").write_text(f"print({line!r})\n")
+
+    git("init", "--quiet")
+    code(100)
+    git("add", ".")
+    git("commit", "--quiet", "--message", "before")
+    code(150)
+    text, lines = trees.against(tree, "HEAD", [Turn.SYNCED], 2, 1.0, None)
+    assert [(line["system"], line["round"]) for line in lines] == [
+        ("this tree", 0),
+        ("against", 0),
+        ("against", 1),
+        ("this tree", 1),
+    ]
+    assert text.splitlines()[2:] == ["| L1 | adds_per_second | 150 | 100 | 1.500 |"]
+    assert len(list((tree / ".git").glob("worktrees/*"))) == 0, "the other tree is gone"
+    assert kept_results.commit(tree).endswith("+"), "what is not committed is measured too"
+    for wrong in ("no-such-commit", "--force"):
+        with pytest.raises(ConfigurationError, match=wrong):
+            trees.against(tree, wrong, [Turn.SYNCED], 1, 1.0, None)
+
+
+def test_a_row_tells_the_numbers_of_the_run_and_not_of_a_full_one() -> None:
+    line = {"label": "L11", "entries": 5000, "idle_bytes": 1e6, "resident_bytes": 2e6}
+    (_, row) = table([line | {"system": "bookspark"}, line | {"system": "bookkeeper"}]).splitlines()[2:]
+    assert "that took 5,000 entries" in row
+
+
+def test_batches_are_compared_with_the_best_that_the_peer_does() -> None:
+    lines = [
+        {"label": "L3-100x100", "system": "bookspark", "adds_per_second": 100.0},
+        {"label": "L2-100", "system": "bookkeeper", "adds_per_second": 4.0},
+        {"label": "L2-100-deep", "system": "bookkeeper", "adds_per_second": 10.0},
+    ]
+    (row,) = table(lines).splitlines()[2:]
+    assert "| 10 |" in row and row.endswith("| missed |  |  |")

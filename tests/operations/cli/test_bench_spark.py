@@ -1,0 +1,57 @@
+"""What ``bookspark bench peers spark`` makes of its measurements. Measuring itself takes minutes, also with ``--quick``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from bookspark.lab.bench.peers.spark_comparison import table
+from bookspark.lab.bench.processes import family_cpu_seconds
+
+_BURN = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); sys.stdin.read()"
+
+
+def test_the_table_says_how_many_times_better_bookspark_is() -> None:
+    lines = [
+        *({"system": "bookspark", "case": "write", "rows_per_second": rate} for rate in (100.0, 300.0, 9000.0)),
+        {"system": "kafka", "case": "write", "rows_per_second": 200.0},
+        {"system": "bookspark", "case": "latency", "p50_seconds": 0.5, "p99_seconds": 4.0},
+        {"system": "kafka", "case": "latency", "p50_seconds": 1.0, "p99_seconds": 2.0},
+    ]
+    heads, _, *rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table(lines).splitlines()]
+    assert heads == ["case", "bookspark", "kafka", "against kafka"]
+    assert rows == [
+        ["write, rows per second", "300", "200", "1.50"],
+        ["latency, p50 seconds", "0.50", "1.00", "2.00"],
+        ["latency, p99 seconds", "4.00", "2.00", "0.50"],
+    ]
+
+
+def test_a_system_whose_turn_failed_leaves_its_cells_empty() -> None:
+    lines = [
+        {"system": "bookspark", "case": "write", "rows_per_second": 300.0},
+        {"system": "delta", "case": "write", "rows_per_second": 200.0},
+        {"system": "delta", "case": "read", "rows_per_second": 400.0},
+    ]
+    write, read = table(lines).splitlines()[2:]
+    assert (write, read) == (
+        "| write, rows per second | 300 | 200 | 1.50 |",
+        "| read, rows per second |  | 400 |  |",
+    )
+
+
+def test_peers_measured_without_bookspark_are_compared_with_nothing() -> None:
+    line = {"system": "kafka", "case": "read 100 B", "rows_per_second": 1234.0}
+    heads, _, row = table([line]).splitlines()
+    assert (heads, row) == ("| case | kafka |", "| read 100 B, rows per second | 1,234 |")
+
+
+def test_processor_time_of_servers_counts_while_they_run_and_after_they_ended() -> None:
+    before = family_cpu_seconds()
+    with subprocess.Popen([sys.executable, "-c", _BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdout.readline()
+        running = family_cpu_seconds()
+        server.stdin.close()
+    assert running >= before + 0.4
+    assert family_cpu_seconds() >= before + 0.4

@@ -1,0 +1,181 @@
+"""The other commands, and what a wrong command line is answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from bookspark.local import LocalCluster
+from bookspark.operations.cli.main import COMMANDS, command_line
+from tests.awaiting import SECONDS_MAX
+from tests.operations.cli.conftest import Run
+
+BOOKSPARK = str(Path(sys.executable).with_name("bookspark"))
+
+
+def test_bookies(on_cluster: Run, cluster: LocalCluster) -> None:
+    told = json.loads(on_cluster("bookies", "--json").out)
+    assert [(one["bookie_id"], one["state"]) for one in told] == [
+        (bookie_id, "writable") for bookie_id in sorted(bookie.bookie_id for bookie in cluster.bookies)
+    ]
+    shown = on_cluster("bookies").text
+    assert all(bookie.address in shown for bookie in cluster.bookies)
+
+
+def test_a_suspended_bookie_does_not_answer(on_cluster: Run, cluster: LocalCluster, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[client]\nanswer_timeout_seconds = 0.2\n")
+    bookie = cluster.bookies[0]
+    bookie.suspend()
+    try:
+        told = json.loads(on_cluster("--config", str(settings), "bookies", "--json").out)
+    finally:
+        bookie.resume()
+    assert {one["state"] for one in told if one["bookie_id"] == bookie.bookie_id} == {"does not answer"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("ledgr",), "Did you mean 'ledger'?"),
+        (("ledger", "lis"), "Did you mean 'list'?"),
+        (("local", "--bookie", "3"), "--bookies"),
+        (("ledger", "read", "x"), "LEDGER"),
+        (("ledger", "read", "-1"), "-1"),
+    ],
+)
+def test_a_wrong_command_line(bookspark: Run, arguments: tuple[str, ...], words: str) -> None:
+    outcome = bookspark(*arguments)
+    assert outcome.status == 2
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_cluster_is_begun_where_init_says(bookspark: Run, new_chroot: Callable[[], str]) -> None:
+    place = new_chroot()
+    refused = bookspark("ledger", "list", "--zookeeper", place)
+    assert refused.status != 0 and f"bookspark init --zookeeper zk://{place}" in refused.err
+    begun = bookspark("init", "--zookeeper", place, "--ledger-manager", "flat")
+    assert begun.status == 0
+    assert bookspark("init", "--zookeeper", place).text == begun.text
+    assert bookspark("ledger", "list", "--zookeeper", place).status == 0
+
+
+def test_no_cluster_named(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOOKSPARK_ZOOKEEPER", raising=False)
+    for command in (("bookies",), ("ledger", "list"), ("log", "list"), ("audit",), ("snapshot", "--path", "x")):
+        outcome = bookspark(*command)
+        assert (outcome.status, outcome.err) == (
+            2,
+            "bookspark: which cluster? Give --zookeeper HOST:PORT, or set BOOKSPARK_ZOOKEEPER\n",
+        )
+
+
+@pytest.mark.usefixtures("impatient")
+def test_zookeeper_unreachable(bookspark: Run, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[client]\nmetadata_timeout_seconds = 0.5\n")
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    outcome = bookspark("--config", str(settings), "ledger", "list", "--zookeeper", address)
+    assert outcome.status == 2
+    assert address in outcome.err and outcome.err.count("\n") == 1
+    assert "'http://x' does not name a ZooKeeper" in bookspark("ledger", "list", "--zookeeper", "http://x").err
+
+
+def test_each_command_is_found_by_its_name_as_by_the_whole() -> None:
+    """Only what a command needs is made; the value of an option is no command."""
+    whole = typer.main.get_command(command_line())
+    assert list(whole.commands) == list(COMMANDS)
+    for name in COMMANDS:
+        part = typer.main.get_command(command_line(["--config", "log", "--debug", name, "simulate"]))
+        assert name in part.commands and len(part.commands) < len(COMMANDS) / 2
+        assert shown(part, name) == shown(whole, name)
+
+
+def shown(commands: Any, name: str) -> str:
+    with commands.make_context("bookspark", [name]) as context:
+        return str(commands.commands[name].get_help(context))
+
+
+def test_debug_shows_where(bookspark: Run) -> None:
+    outcome = bookspark("--debug", "ledger", "list", "--zookeeper", "http://x")
+    assert outcome.status == 2
+    assert "Traceback" in outcome.err and outcome.err.splitlines()[-1].startswith("bookspark: ")
+
+
+def test_logs(on_cluster: Run) -> None:
+    assert on_cluster("log", "list").status == 0
+    outcome = on_cluster("log", "describe", "nothing")
+    assert outcome.status == 2
+    assert "no log 'nothing'" in outcome.err and outcome.err.count("\n") == 1
+    create = ("log", "create", "orders", "--ack-quorum", "3", "--compression", "zstd", "--password", "secret")
+    assert on_cluster(*create).status == 0
+    outcome = on_cluster(*create)
+    assert (outcome.status, outcome.err) == (
+        2, "bookspark: there is a log 'orders' already; choose another name, or delete that log\n"
+    )  # fmt: skip
+    described = json.loads(on_cluster("log", "describe", "orders", "--password", "secret", "--json").out)
+    assert (described["ack_quorum"], described["compression"], described["rows"]) == (3, "zstd", 0)
+    assert on_cluster("log", "read", "orders", "--password", "secret").out == b""
+    assert on_cluster("log", "describe", "orders").err.startswith("bookspark: log 'orders': wrong password")
+    assert on_cluster("log", "delete", "orders", "--yes", "--password", "secret").status == 0
+
+
+def test_an_unknown_audit_query_is_told_before_spark_starts(on_cluster: Run) -> None:
+    outcome = on_cluster("audit", "orphan")
+    assert (outcome.status, outcome.err) == (2, "bookspark: unknown audit query 'orphan'; did you mean 'orphans'?\n")
+
+
+def test_local_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    command = [BOOKSPARK, "local", "--bookies", "1", "--directory", str(tmp_path / "a cluster")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        zookeeper = process.stdout.readline().strip()
+        line = process.stderr.readline()
+        assert line.startswith("bookie-")
+        told = subprocess.run(
+            [BOOKSPARK, "bookies", "--json"],
+            env={**os.environ, "BOOKSPARK_ZOOKEEPER": zookeeper},
+            capture_output=True,
+            timeout=300,
+            check=True,
+        )
+        (bookie,) = json.loads(told.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == 0
+        assert "Traceback" not in process.stderr.read()
+    assert not Path(f"/proc/{bookie['pid']}").exists()
+
+
+def test_zookeeper_at_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [BOOKSPARK, "zookeeper", "--port", str(port), "--directory", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert f"port {port}" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, bookspark: Run, tmp_path: Path) -> None:
+    (tmp_path / "ledgers" / "_delta_log").mkdir(parents=True)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    for command in (("local",), ("zookeeper", "--port", "0"), ("run",), ("audit", "--path", str(tmp_path))):
+        outcome = bookspark(*command)
+        assert outcome.status == 2
+        assert outcome.err.startswith("bookspark: JAVA_HOME is '/nowhere'") and outcome.err.count("\n") == 1

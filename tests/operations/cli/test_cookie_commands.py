@@ -1,0 +1,225 @@
+"""``bookspark cookie``: what goes wrong with a bookie's identity, and the commands that the errors name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookspark.errors import BookieError
+from bookspark.servers.daemon.directories import has_cookie
+from bookspark.servers.daemon.launch import Bookie, adopt_or_start
+from bookspark.store.bookie.bookie_config import bookie_config
+from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from tests.operations.cli.conftest import Outcome, Run
+
+
+class Host:
+    """A bookie with two directories, by the processes that run in them."""
+
+    def __init__(self, zookeeper: str, root: Path) -> None:
+        self.zookeeper = zookeeper
+        self.directories = [root / "disk1", root / "disk2"]
+        self.options: dict[str, object] = {}
+        self._bookie: Bookie | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["--zookeeper", self.zookeeper, *map(str, self.directories)]
+
+    def start(self) -> str:
+        """Start it and return its id. Raises BookieError with its last words."""
+        config = bookie_config(
+            directories=list(map(str, self.directories)), zookeeper=self.zookeeper, lease_seconds=60.0, **self.options
+        )
+        self._bookie = adopt_or_start(config, "a test")
+        return self._bookie.wait_serving().bookie_id
+
+    def stop(self) -> None:
+        if self._bookie is not None:
+            assert self._bookie.stop()
+            self._bookie = None
+
+    def refused(self) -> str:
+        """Why it does not start."""
+        with pytest.raises(BookieError) as error:
+            self.start()
+        return str(error.value)
+
+
+@pytest.fixture
+def host(chroot: str, tmp_path: Path) -> Iterator[Host]:
+    host = Host(chroot, tmp_path)
+    yield host
+    host.stop()
+
+
+def run_advice(bookspark: Run, words: str, *more: str) -> Outcome:
+    """Run the command that an error ends with."""
+    command = words[words.index("bookspark cookie") :].split()
+    return bookspark(*command[1:], *more)
+
+
+def test_get_and_delete(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    assert bookspark("cookie", "list", "--zookeeper", host.zookeeper).text.splitlines() == [bookie]
+    cookie = json.loads(bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie).out)
+    assert cookie["directories"] == list(map(str, host.directories))
+    serving = bookspark("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie)
+    assert serving.status == 2 and "stop it first" in serving.err
+    host.stop()
+    assert bookspark("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie).status == 0
+    gone = bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie)
+    assert (gone.status, gone.err.count("\n")) == (2, 1)
+
+
+def test_a_bookie_that_ledgers_name_is_not_forgotten(bookspark: Run, host: Host) -> None:
+    """It could come back under its name with empty disks, and deny what it acknowledged."""
+    bookie = host.start()
+    with BookKeeper(host.zookeeper) as bookkeeper:
+        ledger_id = bookkeeper.create_ledger(1, 1, 1).ledger_id
+        host.stop()
+        delete = ("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie)
+        refused = bookspark(*delete)
+        assert refused.status == 2 and f"such as {ledger_id}; `bookspark autorecovery decommission" in refused.err
+        bookkeeper.delete_ledger(ledger_id)
+    assert bookspark(*delete).status == 0
+
+
+def test_nothing_is_changed_while_the_bookie_runs(bookspark: Run, host: Host) -> None:
+    host.start()
+    outcome = bookspark("cookie", "update", *host.arguments)
+    assert outcome.status == 2 and "in use by process" in outcome.err
+
+
+def test_moved_directories(bookspark: Run, host: Host, tmp_path: Path) -> None:
+    bookie = host.start()
+    host.stop()
+    for directory in host.directories:
+        directory.rename(tmp_path / f"moved-{directory.name}")
+    host.directories = [tmp_path / f"moved-{directory.name}" for directory in host.directories]
+    assert run_advice(bookspark, host.refused()).status == 0
+    assert host.start() == bookie
+
+
+def test_a_directory_that_is_left_out_is_not_forgotten(bookspark: Run, host: Host) -> None:
+    """The bookie would deny every entry in it."""
+    bookie = host.start()
+    host.stop()
+    both, host.directories = host.directories, host.directories[:1]
+    assert "cookie update" not in host.refused()
+    outcome = bookspark("cookie", "update", *host.arguments)
+    assert outcome.status == 2 and str(both[1]) in outcome.err
+    host.directories = both
+    assert host.start() == bookie
+
+
+def test_a_cookie_that_the_metadata_store_lost(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    host.stop()
+    store = ZooKeeperStore(host.zookeeper)
+    found = store.read_cookie(bookie)
+    assert found is not None
+    store.delete_cookie(bookie, found.version)
+    store.close()
+    (host.directories[0] / "entries").touch()  # so that it is no first boot that was cut short
+    assert run_advice(bookspark, host.refused()).status == 0
+    (host.directories[0] / "entries").unlink()
+    assert host.start() == bookie
+    again = bookspark("cookie", "create", *host.arguments)
+    assert again.status == 2
+
+
+def test_an_emptied_directory(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    host.stop()
+    shutil.rmtree(host.directories[1])
+    words = host.refused()
+    assert run_advice(bookspark, words, "--yes").status == 0
+    assert host.start() == bookie
+
+
+def test_directories_of_two_bookies(bookspark: Run, chroot: str, tmp_path: Path) -> None:
+    hosts = [Host(chroot, tmp_path / name) for name in ("a", "b")]
+    for host in hosts:
+        host.start()
+        host.stop()
+    mixed = [str(hosts[0].directories[0]), str(hosts[1].directories[1])]
+    outcome = bookspark("cookie", "update", "--zookeeper", chroot, *mixed)
+    assert outcome.status == 2 and "of one bookie" in outcome.err
+
+
+def test_a_bookie_that_lost_all_of_its_disks(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    host.stop()
+    for directory in host.directories:
+        shutil.rmtree(directory)
+    (host.directories[0]).mkdir(parents=True)
+    (host.directories[1]).mkdir()
+    (host.directories[1] / "ours").touch()
+    refused = bookspark("cookie", "fix", "--yes", *host.arguments)
+    assert refused.status == 2 and f"{host.directories[1]} is not empty" in refused.err
+    (host.directories[1] / "ours").unlink()
+    host.options = {"bookie_id": bookie}
+    assert run_advice(bookspark, host.refused(), "--yes").status == 0
+    assert all((directory / "unclean").exists() for directory in host.directories), "the next boot is a lossy one"
+    assert host.start() == bookie
+    assert "lossy boot 1" in (host.directories[0] / "bookie.log").read_text()
+    assert not any((directory / "unclean").exists() for directory in host.directories)
+
+
+def test_all_disks_are_empty_and_nobody_named_the_bookie(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    serving = bookspark("cookie", "fix", "--yes", *host.arguments)
+    assert serving.status == 2 and "in use by process" in serving.err
+    host.stop()
+    for directory in host.directories:
+        shutil.rmtree(directory)
+        directory.mkdir()
+    unsure = bookspark("cookie", "fix", *host.arguments, stdin=b"n\n")
+    assert unsure.status == 2 and f"of {bookie} lost?" in unsure.err and "nothing was done" in unsure.err
+    assert not any(has_cookie(str(directory)) for directory in host.directories)
+    store = ZooKeeperStore(host.zookeeper)
+    found = store.read_cookie(bookie)
+    assert found is not None
+    twin = replace(found.value, bookie_id="bookie-of-another-host", nonce="another")
+    version = store.write_cookie(twin, None)
+    refused = bookspark("cookie", "fix", "--yes", *host.arguments)
+    assert refused.status == 2 and "--bookie" in refused.err and bookie in refused.err and twin.bookie_id in refused.err
+    unknown = bookspark("cookie", "fix", "--yes", "--bookie", "bookie-x", *host.arguments)
+    assert unknown.status == 2 and "no cookie of bookie-x" in unknown.err
+    store.delete_cookie(twin.bookie_id, version)
+    store.close()
+    assert bookspark("cookie", "fix", "--yes", *host.arguments).status == 0
+    assert host.start() == bookie
+    assert "lossy boot 1" in (host.directories[0] / "bookie.log").read_text()
+
+
+def test_what_may_be_done_without_a_command(host: Host, tmp_path: Path) -> None:
+    bookie = host.start()
+    host.stop()
+    shutil.rmtree(host.directories[1])
+    host.directories.append(tmp_path / "disk3")
+    host.options = {"stamp_missing_cookies": True, "add_empty_directories": True}
+    assert host.start() == bookie
+    host.stop()
+    host.options = {}
+    assert host.start() == bookie
+    log = (host.directories[0] / "bookie.log.1").read_text()
+    assert "lossy boot 1" in log and "disk2 was emptied" in log
+
+
+def test_a_directory_that_cannot_be_read_does_not_keep_the_bookie_down(host: Host) -> None:
+    bookie = host.start()
+    host.stop()
+    shutil.rmtree(host.directories[1])
+    host.directories[1].write_text("as a broken disk")
+    assert host.start() == bookie
+    assert "disk2 can't be read" in (host.directories[0] / "bookie.log").read_text()
+    host.stop()
+    host.directories[1].unlink()

@@ -1,0 +1,127 @@
+"""``bookspark log append``, ``read`` and ``tail``: which rows they write and print."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bookspark.local import LocalCluster
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, create_log
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.store.client import BookKeeper
+from tests.operations.cli.conftest import Run
+
+
+@pytest.fixture(scope="module")
+def times(cluster: LocalCluster) -> list[int]:
+    """The times of three commits of log ``events``, of two rows each."""
+    log = LogAddress(cluster.zookeeper, "events")
+    times = [1_000, 2_000, 3_000]
+    with cluster.bookkeeper() as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        registry.ensure("events", {}, b"")
+        run = LogRun.of(log, registry.claim("events", "run"))
+        committer = Committer(bookkeeper, run)
+        for number, time_ms in enumerate(times):
+            _commit(bookkeeper, committer, run, number, time_ms)
+        committer.close()
+    return times
+
+
+def _commit(bookkeeper: BookKeeper, committer: Committer, run: LogRun, number: int, time_ms: int) -> None:
+    with bookkeeper.create_ledger(3, 3, 2) as ledger:
+        ledger.append_batch([f"{number} a".encode(), f"{number} b".encode()])
+    rows = (EntryRange(ledger.ledger_id, 0, 1, 2, 6),)
+    committer.commit(Commit("q", number, run.run, run.epoch, rows, time_ms))
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        ([], "0 a|0 b|1 a|1 b|2 a|2 b"),
+        (["--since", "2000"], "1 a|1 b|2 a|2 b"),
+        (["--since", "1970-01-01T00:00:01.5Z", "--before", "3000"], "1 a|1 b"),
+        (["--before", "1000"], ""),
+        (["--since", "3001"], ""),
+        (["--from-row", "1", "--until-row", "3"], "0 b|1 a"),
+        (["--since", "1000", "--from-row", "3", "--before", "9000", "--until-row", "99"], "1 b|2 a|2 b"),
+    ],
+)
+def test_rows_between_rows_and_times(on_cluster: Run, times: list[int], options: list[str], printed: str) -> None:
+    outcome = on_cluster("log", "read", "events", *options)
+    assert (outcome.status, "|".join(outcome.text.splitlines()), outcome.err) == (0, printed, "")
+
+
+def test_what_is_no_time(on_cluster: Run, times: list[int]) -> None:
+    outcome = on_cluster("log", "read", "events", "--since", "14:05")
+    assert outcome.status == 2 and "--since" in outcome.err and "2026-11-22T14:05:00+01:00" in outcome.err
+
+
+def test_lines_are_appended_and_followed(on_cluster: Run, cluster: LocalCluster) -> None:
+    assert on_cluster("log", "create", "lines").status == 0
+    outcome = on_cluster("log", "append", "lines", stdin=b"one\n\nthree")
+    assert (outcome.status, outcome.text) == (0, "3 rows appended to lane 1 of log lines, the last one is row 2\n")
+    assert on_cluster("log", "append", "lines", "--producer", "other", stdin=b"").text.startswith(
+        "0 rows appended to lane 2"
+    )
+    assert on_cluster("log", "append", "nothing", stdin=b"x").status == 2
+    command = [sys.executable, "-m", "bookspark.operations.cli.main", "log", "tail", "lines", "--since", "0", "--json"]
+    environment = {**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            found = [json.loads(process.stdout.readline()) for _ in range(3)]
+            appended = on_cluster("log", "append", "lines", stdin=b"\xff\n").status
+            found.append(json.loads(process.stdout.readline()))
+        finally:
+            process.kill()
+    assert appended == 0
+    assert [(row["lane"], row["position"]) for row in found] == [(1, 0), (1, 1), (1, 2), (1, 3)]
+    assert [row.get("payload") for row in found] == ["one", "", "three", None] and found[3]["payload_base64"] == "/w=="
+
+
+def test_a_truncation_asks_first(on_cluster: Run, times: list[int]) -> None:
+    outcome = on_cluster("log", "truncate", "events", "2", stdin=b"n\n")
+    assert outcome.status != 0 and "before row 2" in outcome.err
+    assert len(on_cluster("log", "read", "events").text.splitlines()) == 6
+    assert on_cluster("log", "truncate", "events", "2", "--yes").status == 0
+    assert len(on_cluster("log", "read", "events").text.splitlines()) == 4
+
+
+def test_what_each_log_takes(on_cluster: Run, times: list[int], cluster: LocalCluster) -> None:
+    with cluster.bookkeeper() as bookkeeper, bookkeeper.create_ledger(3, 2, 2) as ledger:
+        ledger.append(b"x" * 10_000)
+    assert "events" in on_cluster("log", "list").text.splitlines()
+    assert "events" in json.loads(on_cluster("log", "list", "--json").text)
+    rows = {one["log"]: one for one in json.loads(on_cluster("log", "list", "--long", "--json").text)}
+    assert rows["events"]["ledgers"] == 1 and rows["events"]["open"] == 0 and rows["events"]["bytes"] > 18
+    assert rows["events"]["bytes_of_copies"] == 3 * rows["events"]["bytes"]
+    assert rows[None]["bytes"] >= 10_000 and rows[None]["bytes_of_copies"] >= 20_000
+    sizes = [one["bytes_of_copies"] for one in rows.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    printed = on_cluster("log", "list", "--long").text
+    assert printed.index("(no log)") < printed.index("events")
+
+
+def test_nobody_reads_a_log(on_cluster: Run, times: list[int]) -> None:
+    """It was an empty table."""
+    outcome = on_cluster("log", "readers", "events")
+    assert outcome.status == 0 and outcome.text == "" and "nobody reads log events now" in outcome.err
+    assert json.loads(on_cluster("log", "readers", "events", "--json").text) == []
+
+
+def test_a_truncation_that_gives_no_room_says_why(on_cluster: Run, cluster: LocalCluster) -> None:
+    """The ledgers of a producer that was closed stay, because it may go on. Its lane's end lets them go."""
+    with cluster.bookkeeper() as bookkeeper:
+        log = create_log(bookkeeper, "kept")
+        with log.producer("gone") as producer:
+            producer.append(b"x")
+    told = on_cluster("log", "truncate", "kept@1", "1", "--yes").text
+    commands = ["bookspark log end kept@1", "bookspark log collect kept@1"]
+    assert "ledgers deleted: none" in told and all(one in told for one in commands)
+    texts = [on_cluster(*one.split()[1:]).text for one in commands]
+    assert "lanes ended: kept@1" in texts[0] and "none" not in texts[1]

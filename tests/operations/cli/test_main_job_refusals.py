@@ -1,0 +1,67 @@
+"""What ends the main job early, and with which status."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from bookspark.errors import NotEnoughBookiesError
+from bookspark.lab.demo.inputs import Content
+from bookspark.lab.demo.report import pasteable_lines
+from bookspark.lab.demo.spark_side import ComparisonError, Digest, compare
+from bookspark.spark.short_jobs import plain_reason
+from tests.operations.cli.conftest import Run
+
+COUNTED, READ = Content(3, 30, 20), Digest(3, 30, Decimal(7))
+
+
+def test_a_folder_that_can_not_be_ingested(bookspark: Run, tmp_path: Path) -> None:
+    for folder, words in ((tmp_path / "missing", "does not exist"), (tmp_path, "has no files")):
+        outcome = bookspark("run", str(folder))
+        assert outcome.status == 2
+        assert outcome.err.startswith("bookspark: folder ") and words in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_a_run_folder_that_is_not_empty(bookspark: Run, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("line\n")
+    outcome = bookspark("run", str(tmp_path), "--directory", str(tmp_path))
+    assert outcome.status == 2
+    assert "not empty" in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_equal_is_equal() -> None:
+    compare(COUNTED, READ, Digest(3, 30, Decimal(7)))
+
+
+@pytest.mark.parametrize("stored", [Digest(2, 30, Decimal(7)), Digest(3, 31, Decimal(7)), Digest(3, 30, Decimal(8))])
+def test_a_log_that_differs(stored: Digest) -> None:
+    with pytest.raises(ComparisonError, match="differs from its input"):
+        compare(COUNTED, READ, stored)
+
+
+@pytest.mark.parametrize("counted", [Content(4, 30), Content(3, 29)])
+def test_an_input_that_spark_reads_otherwise(counted: Content) -> None:
+    with pytest.raises(ComparisonError, match="changed meanwhile"):
+        compare(counted, READ, READ)
+
+
+def test_reasons_are_one_line() -> None:
+    ours = NotEnoughBookiesError("log 'x' needs 3 writable bookies,\nand 2 are registered")
+    assert plain_reason(ours) == "log 'x' needs 3 writable bookies, and 2 are registered"
+    worker = f'An exception was thrown\n  File "x"\nbookspark.protocol.errors.NotEnoughBookiesError: {plain_reason(ours)}\n\n'
+    assert plain_reason(RuntimeError(worker)) == plain_reason(ours)
+    stream = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: disk full SQLSTATE: XXKST\n=== Query ==="
+    )
+    assert plain_reason(RuntimeError(stream)) == "RuntimeError: disk full"
+    call = "An error occurred while calling o76.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache"
+    assert plain_reason(RuntimeError(call)) == "RuntimeError: org.apache.spark.SparkException: Job aborted"
+
+
+def test_lines_to_paste_name_the_cluster() -> None:
+    lines = pasteable_lines("host:1/a b")
+    assert [what for what, _ in lines] == ["write", "read", "audit"]
+    assert all(re.search(r"bookspark'? (ledger|audit)", line) and "'host:1/a b'" in line for _, line in lines)

@@ -1,0 +1,124 @@
+"""The wheel: its files, its requirements, and what works with the client's requirements alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import bookspark
+from tests.wheels import ROOT, build_wheel, environment, offline_environment, requirements, settings
+
+EXTRAS = {"arrow", "spark", "cli", "report", "bookkeeper", "metrics", "sasl", "all", "dev"}
+CLIENT = """
+import sys
+import bookspark, bookspark.errors
+from bookspark import BookKeeper, LedgerHandle, ReadHandle
+loaded = sorted({"pyarrow", "pyspark", "matplotlib", "typer", "rich", "psutil"} & set(sys.modules))
+print(bookspark.__file__, BookKeeper.__name__, loaded)
+"""
+ENTRIES = """
+import bookspark.servers.daemon.bookie_process, bookspark.local
+from bookspark.store.wire.entry_batch import arrow_schema
+arrow_schema()
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return offline_environment(tmp_path_factory.mktemp("client"), wheel)
+
+
+def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    home = python.parents[1]
+    return subprocess.run(
+        [python, *arguments], cwd=home, env=environment(home), capture_output=True, text=True, timeout=300
+    )
+
+
+def test_the_wheel_has_every_module_and_each_file_that_they_read(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    ours = {name for name in names if not re.match(r"bookspark-[^/]+\.dist-info/", name)}
+    kinds = (".py", ".sql", ".cfg", ".java", ".xml", ".css", ".js", "py.typed")
+    wanted = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "bookspark").rglob("*")
+        if path.is_file() and path.name.endswith(kinds) and "__pycache__" not in path.parts
+    }
+    wanted |= {f"bookspark/jobs/{path.name}" for path in (ROOT / "jobs").glob("*.py")}
+    conf = ROOT / "conf"
+    wanted |= {f"bookspark/conf/{path.relative_to(conf)}" for path in conf.rglob("*") if path.is_file()}
+    wanted |= {f"{name}.py" for name in settings().get("options", "py_modules", fallback="").split()}
+    assert ours == wanted
+    assert {"bookspark/jobs/bookies.py", "bookspark/conf/bookspark.toml", "bookspark/conf/zoo.cfg"} <= wanted
+
+
+def test_links_of_the_checkout_are_files_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("bookspark/jobs/bookies.py") == (ROOT / "jobs/bookies.py").read_bytes()
+        zoo = archive.read("bookspark/conf/zoo.cfg")
+        assert zoo == archive.read("bookspark/store/metadata/zookeeper/zoo.cfg") and b"tickTime" in zoo
+
+
+def test_a_client_requires_neither_spark_nor_plots(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    assert metadata["Version"] == bookspark.__version__
+    assert set(metadata.get_all("Provides-Extra", ())) == EXTRAS
+    wanted = [Requirement(line) for line in metadata.get_all("Requires-Dist", ())]
+    alone = {each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})}
+    assert alone == {"crc32c", "kazoo", "msgspec", "uvloop", "zstandard"}
+
+
+def test_the_pinned_versions_are_in_the_ranges() -> None:
+    pins = dict(
+        line.lower().replace("_", "-").split("==") for line in (ROOT / "conf/constraints.txt").read_text().split()
+    )
+    for section, option in (
+        ("options", "install_requires"),
+        *(("options.extras_require", extra) for extra in settings()["options.extras_require"] if extra != "all"),
+    ):
+        for requirement in requirements(section, option):
+            pin = pins[requirement.name.lower().replace("_", "-")]
+            assert requirement.specifier.contains(pin), f"{requirement} does not allow {pin}"
+
+
+def test_the_client_is_imported_without_any_extra(python: Path) -> None:
+    done = run(python, "-c", CLIENT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(python.parents[1])) and done.stdout.endswith("BookKeeper []\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-m", "bookspark", "--version"), "bookspark: the command bookspark needs typer"),
+        (("-c", "import bookspark.spark"), "bookspark.spark needs pyspark"),
+        (("-c", ENTRIES), "reading Arrow batches needs pyarrow"),
+    ],
+)
+def test_what_needs_an_extra_names_it(arguments: tuple[str, ...], words: str, python: Path) -> None:
+    extra = {"typer": "cli", "pyspark": "spark", "pyarrow": "arrow"}[words.rpartition(" ")[2]]
+    done = run(python, *arguments)
+    # A command that can't run has status 2 (bookspark.support.command_line); the others are Python's own errors.
+    assert done.returncode == (2 if "-m" in arguments else 1)
+    last = done.stderr.splitlines()[-1]
+    assert words in last and last.endswith(f"pip install 'bookspark[{extra}]'")
+
+
+def test_the_package_shows_what_it_has(python: Path) -> None:
+    assert set(bookspark.__all__) <= set(dir(bookspark)) and "import_module" not in dir(bookspark)
+    done = run(python, "-c", "import bookspark; help(bookspark)")
+    for words in ("class BookKeeper", "class ReadHandle", "create_ledger(", "open_ledger_no_recovery(", "autorecovery"):
+        assert words in done.stdout

@@ -1,0 +1,79 @@
+"""Who may ask a console."""
+
+from __future__ import annotations
+
+import base64
+import socket
+from email.message import Message
+
+import pytest
+
+from bookspark.errors import ConfigurationError
+from bookspark.operations.console.door import Door
+
+TOKEN = "0123456789abcdef"
+
+
+def asked(**headers: str) -> Message:
+    found = Message()
+    for name, value in {"Host": "127.0.0.1:8190", **headers}.items():
+        found[name] = value
+    return found
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.0.0.1:8190",
+        "[::1]:8190",
+        "[::1]",
+        "localhost:8190",
+        "LocalHost",
+        socket.gethostname(),
+        "10.0.0.1:1",
+    ],
+)
+def test_its_own_names_are_answered(host):
+    assert Door("127.0.0.1", "").refused(asked(Host=host)) is None
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8190", "", "127.0.0.1.evil.example", "localhost.evil"])
+def test_another_name_is_refused(host):
+    page = Door("127.0.0.1", "").refused(asked(Host=host))
+    assert page is not None and page.status == 421
+
+
+def test_off_loopback_there_has_to_be_a_token(tmp_path):
+    with pytest.raises(ConfigurationError, match="--token-file"):
+        Door("0.0.0.0", "")
+    file = tmp_path / "tokens"
+    file.write_text(f"another-{TOKEN}\n{TOKEN}\n")
+    door = Door("0.0.0.0", str(file))
+    assert door.refused(asked(Authorization=basic(TOKEN))) is None
+    assert door.refused(asked(Authorization=basic(f"another-{TOKEN}"))) is None
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", basic(""), basic(TOKEN[:-1]), basic(TOKEN + "0"), f"Bearer {TOKEN}", "Basic é", "Basic !!", basic("é" * 16)],
+)
+def test_without_the_token_nobody_is_answered(tmp_path, authorization):
+    file = tmp_path / "tokens"
+    file.write_text(TOKEN)
+    page = Door("127.0.0.1", str(file)).refused(asked(Authorization=authorization))
+    assert page is not None and page.status == 401
+    assert dict(page.headers)["WWW-Authenticate"].startswith("Basic")
+    assert TOKEN not in page.content.decode() + str(page.headers)
+
+
+@pytest.mark.parametrize("content", ["", "short\n"])
+def test_a_token_that_protects_nothing_is_refused(tmp_path, content):
+    file = tmp_path / "tokens"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError, match="token_file"):
+        Door("127.0.0.1", str(file))

@@ -1,0 +1,169 @@
+"""The pages of logs, and the viewer of rows."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+import pytest
+
+from bookspark.local import LocalCluster
+from bookspark.logs import LogRegistry, create_log, open_log
+from bookspark.logs.readers.lag import ReaderLag
+from bookspark.operations.console import WebConsole, logs, rows
+from bookspark.operations.console.looks import Look
+from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.reader_record import ReaderKind, ReaderState
+from bookspark.store.client import BookKeeper
+from tests.awaiting import await_that
+from tests.operations.console.conftest import PATIENT, ask, page, words
+from tests.operations.console.parsing import EVIL, Parsed
+
+ORDERS = 120
+
+
+@pytest.fixture(scope="module")
+def orders(cluster: LocalCluster) -> Iterator[str]:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
+        log = create_log(bookkeeper, "orders")
+        with log.producer("billing") as producer:
+            for number in range(ORDERS):
+                producer.append(json.dumps({"order": number, "note": EVIL}).encode())
+        reader = log.reader(group="late")
+        reader.read(20)
+        reader.commit()
+        reader.close()
+        create_log(bookkeeper, "secret", b"a password")
+        with open_log(bookkeeper, "secret", b"a password").producer("billing") as producer:
+            producer.append(b"for nobody's eyes")
+        yield "orders"
+
+
+@pytest.fixture(scope="module")
+def viewer(cluster: LocalCluster) -> Iterator[WebConsole]:
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper, WebConsole(bookkeeper, show_rows=True) as console:
+        yield console
+
+
+def test_the_list_tells_lanes_rows_and_the_reader_that_is_most_behind(console, orders):
+    found = words(console, "/logs")
+    assert re.search(rf"orders 2 {ORDERS} .* 1 {ORDERS - 20} rows: late", found), found
+    assert "It has a password" in found
+
+
+def test_one_log_tells_its_lanes_and_the_lag_of_every_reader(console, orders):
+    found = words(console, "/log?name=orders")
+    assert re.search(rf"orders@1 \S*billing 0 {ORDERS} ", found), found
+    assert re.search(rf"late python closed {ORDERS - 20} \d:\d\d:\d\d", found), found
+    assert "3 on 3 bookies, 2 acknowledge" in found
+
+
+def test_one_log_tells_of_a_reader_that_does_not_run_and_what_to_type(console, orders):
+    found = words(console, "/log?name=orders")
+    assert re.search(
+        rf"trouble reader late does not run, and is {ORDERS - 20} rows and \S+ behind log orders", found
+    ), found
+    assert "So: start it again: it goes on where it was bookspark log readers orders" in found
+    assert f"it has {ORDERS} rows in 2 lanes" in found
+
+
+def test_a_log_that_is_not_there_and_names_that_are_none(console):
+    assert "there is no log 'nothing'" in words(console, "/log?name=nothing")
+    for name in ("", EVIL, "x" * 5000):
+        found = ask(console, f"/log?name={quote(name)}")
+        assert found.status == 200 and "<script>alert" not in found.text
+
+
+def test_without_the_option_no_row_is_shown(console, orders):
+    found = page(console, "/log?name=orders&lane=orders@1&row=0")
+    assert "without --show-rows" in found and "note" not in found
+
+
+def test_rows_from_a_position(viewer, orders):
+    found = words(viewer, "/log?name=orders&lane=orders@1&row=30")
+    assert f"Rows 30 to {30 + rows.ROWS_MAX - 1} of orders@1, which has {ORDERS}" in found
+    assert json.dumps({"order": 30, "note": EVIL}) in found and '"order": 29' not in found
+    newest = words(viewer, "/log?name=orders&lane=orders@1")
+    assert f'"order": {ORDERS - 1},' in newest
+    assert "it has 120" in words(viewer, "/log?name=orders&lane=orders@1&row=500")
+
+
+def test_rows_from_a_time(cluster, viewer, orders):
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
+        found = [one.time_ms for one in open_log(bookkeeper, "orders@1").reader()]
+    at = datetime.fromtimestamp(found[77] / 1000, UTC).isoformat()
+    first = found.index(found[77])
+    assert f"Rows {first} to " in words(viewer, f"/log?name=orders&lane=orders@1&since={quote(at)}")
+    assert "is no time" in words(viewer, "/log?name=orders&lane=orders@1&since=2026-11-22")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("row=-1", "is no row"),
+        ("row=9" * 30, "is no row"),
+        ("row=²", "is no row"),
+        ("lane=secret", "has no lane 'secret'"),
+    ],
+)
+def test_what_can_not_be_asked(viewer, orders, asked, told):
+    assert told in words(viewer, f"/log?name=orders&{quote(asked, safe='=&')}")
+
+
+def test_a_row_as_json_and_what_rows_hold_stays_text(viewer, orders):
+    found = page(viewer, "/log?name=orders&lane=orders@1&row=3&as=json")
+    assert html.escape(json.dumps({"order": 3, "note": EVIL}, indent=2)) in found
+    tags = Parsed(found).tags
+    assert "img" not in [name for name, _ in tags] and "alert" not in [name for name, at in tags if "src" not in at]
+
+
+def test_rows_of_a_log_with_a_password_are_not_shown(viewer, orders):
+    found = words(viewer, "/log?name=secret&lane=secret@1&row=0")
+    assert "It has a password" in found and "eyes" not in found
+
+
+def test_the_viewer_is_no_reader_of_the_log(cluster, viewer, orders):
+    words(viewer, "/log?name=orders&lane=orders@1&row=0")
+    assert words(viewer, "/log?name=orders").count("late python") == 1
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
+        assert len(logs.look_at(bookkeeper, "orders").readers) == 1
+
+
+def test_long_values_are_cut_and_bytes_are_hexadecimal():
+    seen = rows.RowsSeen(0, 2, 2, ((0, 0, {"value": b"a" * 5000}), (1, 0, {"value": b"\xff\x00"})))
+    found = rows.content(rows.Wanted("orders"), "orders", "text", Look(seen))
+    assert "3,000 more characters" in found and "a" * 2001 not in found and "0xff00" in found
+
+
+def test_columns_have_a_column_each():
+    row = {EVIL: EVIL, "at": datetime(2026, 1, 1, tzinfo=UTC), "parts": [{"n": None}]}
+    found = Parsed(rows.content(rows.Wanted("l"), "l", "columns", Look(rows.RowsSeen(7, 8, 8, ((7, 0, row),)))))
+    assert (
+        EVIL in found.text and "2026-01-01 00:00:00+00:00" in found.text and "img" not in [tag for tag, _ in found.tags]
+    )
+    assert [at.get("data-name") for tag, at in found.tags if tag == "td"] == ["time", EVIL, "at", "parts"]
+
+
+def test_a_list_is_told_a_page_at_a_time(cluster, viewer, orders):
+    names = [f"page-{number:03}" for number in range(logs.ON_A_PAGE + 3)]
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
+        for name in names:
+            create_log(bookkeeper, name)
+        every = LogRegistry(bookkeeper.metadata).names()
+    await_that(lambda: f"{len(every)} logs" in page(viewer, "/logs"))
+    first = page(viewer, "/logs")
+    assert every[logs.ON_A_PAGE - 1] in first and every[logs.ON_A_PAGE] not in first
+    following = f"/logs?after={every[logs.ON_A_PAGE - 1]}"
+    assert html.escape(following) in first
+    assert every[logs.ON_A_PAGE] in page(viewer, following)
+
+
+def test_what_comes_from_a_log_stays_text():
+    lag = ReaderLag(EVIL, EVIL, ReaderKind.PYTHON, EVIL, EVIL, ReaderState.LIVE, 0, 0, {}, None, None, EVIL)
+    lane = logs.LaneSeen(EVIL, EVIL, 0, 1, 1, -(10**18))
+    found = Parsed(logs.content(EVIL, Look(logs.LogSeen(LogRecord("orders"), (lane,), (lag,)))))
+    assert "img" not in [name for name, _ in found.tags] and found.text.count(EVIL) == 5

@@ -1,0 +1,115 @@
+"""The pages of a console, from facts of clusters that never were."""
+
+from __future__ import annotations
+
+from bookspark.operations.console.figures import Point
+from bookspark.operations.console.overview import content
+from bookspark.operations.console.pages import page
+from bookspark.operations.console.plots import plot
+from bookspark.operations.console.watch import Seen
+from bookspark.operations.why.facts import Answer, Health, Severity
+from bookspark.store.metadata.bookie_homes import BookieHome
+from bookspark.store.wire.messages import HealingStatus
+from tests.operations.console.parsing import EVIL, Parsed
+from tests.operations.why.kit import autorecovery, facts, status
+
+
+def shown(seen_facts, health=None, points=(), metrics=0, problem=""):
+    return content(Seen(seen_facts, None, health or Health("all is well"), points, 100.0, metrics, problem))
+
+
+def test_a_bookie_of_each_state_with_its_reason():
+    found = Parsed(
+        shown(
+            facts(
+                {"a": {"registered": False}},
+                statuses={
+                    "b": status(
+                        "b", read_only=True, reasons=["it was ordered"], log_bytes=2_000_000, stops_in_seconds=61.0
+                    ),
+                    "c": status(
+                        "c",
+                        limbo_ledgers=7,
+                        healing=HealingStatus(10, 5, 1, 1, 60.0),
+                        directories=["/one", "/two"],
+                        full_directories={"/two": "it is full"},
+                        failed_directories={"/three": "rot"},
+                        keeper="a job",
+                    ),
+                },
+                homes={"a": BookieHome("host-9", ())},
+                autorecovery=autorecovery(away={"a": 119.0}),
+            )
+        )
+    ).text
+    for words in (
+        "counts as lost in 0:01:59",
+        "it was ordered",
+        "2.0 MB of logs",
+        "nobody: it stops in 0:01:01",
+        "7 ledgers in limbo, 0:01:00 left",
+        "/two full",
+        "/three failed",
+        "a job",
+    ):
+        assert words in found, words
+
+
+def test_under_replication_with_the_time_left():
+    found = facts(autorecovery=autorecovery(ledgers=3, being_repaired=2, bytes_left=5_000_000, seconds_left=90.0))
+    assert "3 ledgers lack copies, 2 are being repaired: 5.0 MB, 0:01:30 left" in Parsed(shown(found)).text
+
+
+def test_the_sentence_every_trouble_and_the_next_command():
+    trouble = Answer("k", "s", "it is bad", ("of this",), "do that", "bookspark why", Severity.DANGER)
+    found = Parsed(shown(facts(), Health("it is in danger", (trouble,)))).text
+    for words in ("it is in danger", "Next: bookspark why", "danger", "it is bad", "of this", "So: do that"):
+        assert words in found, words
+
+
+def test_a_look_that_failed_is_told():
+    assert "The last look failed, what is shown is old: oh" in Parsed(shown(facts(), problem="oh")).text
+
+
+def test_the_first_look():
+    assert "The first look at the cluster is under way" in content(None)
+
+
+def test_what_comes_from_the_cluster_stays_text():
+    trouble = Answer(EVIL, EVIL, EVIL, (EVIL,), EVIL, EVIL)
+    fields = {
+        "directories": [EVIL],
+        "failed_directories": {EVIL: EVIL},
+        "reasons": [EVIL],
+        "keeper": EVIL,
+        "version": EVIL,
+    }
+    seen = facts(
+        {"a": {"registered": False}}, statuses={EVIL: status(EVIL, **fields)}, homes={"a": BookieHome(EVIL, ())}
+    )
+    bookie = seen.observed.bookies["b"]
+    seen.observed.bookies[EVIL] = bookie
+    found = Parsed(page(EVIL, "/", shown(seen, Health(EVIL, (trouble,)), problem=EVIL)).decode())
+    assert "script" not in [name for name, at in found.tags if "src" not in at]
+    assert "img" not in [name for name, _ in found.tags]
+    assert not [name for _, at in found.tags for name in at if name.startswith("on") or name == "style"]
+    # The title, the head, the problem, five of the trouble, six of the bookie.
+    assert found.text.count(EVIL) == 14
+
+
+def test_plots_of_the_last_hour_with_gaps():
+    drawn = plot(
+        "Adds", [(0.0, 1.0), (3600.0, 4.0), (3700.0, None), (3800.0, 2.0)], 3800.0, lambda value: f"{value:g}/s"
+    )
+    assert drawn.count("<polyline") == 2
+    assert 'aria-label="Adds: 2/s, at most 4/s in the last hour"' in drawn
+    assert "none now" in plot("Adds", [], 0.0, str)
+
+
+def test_bookies_without_metrics_are_told():
+    point = Point(100.0, 5.0, 1.0, 2.0, 0.5, None, 1.0)
+    assert "0 of 3 bookies tell metrics: set their option metrics_port" in shown(facts(), points=(point,))
+    told = shown(facts(), points=(point,), metrics=3)
+    assert "metrics_port" not in told and "0.50 ms" in told and "5/s" in told
+    # A fourth one told them, and has ended since.
+    assert "metrics_port" not in shown(facts(), points=(point,), metrics=4)

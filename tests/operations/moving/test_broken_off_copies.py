@@ -1,0 +1,158 @@
+"""Copies that were broken off, by SIGKILL of the process that copied: the next run goes on by itself, and takes nothing away that
+is not its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from bookspark import DigestType, errors
+from bookspark.local import LocalCluster
+from bookspark.operations.moving import broken_off
+from bookspark.operations.moving.copying import Copied, copy_ledger
+from bookspark.operations.moving.reads import EntryReader
+from bookspark.operations.moving.source import Source
+from tests.awaiting import SECONDS_MAX
+
+PASSWORD = b"secret"
+PAYLOADS = [b"payload %d" % i for i in range(200)]
+_HALTED = """
+import sys
+from bookspark import BookKeeper
+from bookspark.store.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.operations.moving.copying import copy_ledger
+from bookspark.operations.moving.reads import EntryReader
+from bookspark.operations.moving.source import Source
+
+there, here, ledger_id, count = sys.argv[1:]
+append, close = LedgerHandleAdv.append_at_async, LedgerHandleAdv.close
+
+def halt():
+    print("halted", flush=True)
+    sys.stdin.read()
+
+def appending(self, entry_id, payload):
+    if entry_id == int(count):
+        self.drain_async().result(60)
+        halt()
+    return append(self, entry_id, payload)
+
+def closing(self, *arguments, **named):
+    halt()
+
+LedgerHandleAdv.append_at_async, LedgerHandleAdv.close = appending, closing
+with Source(there) as source, EntryReader(source.addresses()) as reader, BookKeeper(here) as bookkeeper:
+    copy_ledger(source, reader, bookkeeper, int(ledger_id))
+"""
+
+
+def written(there: LocalCluster) -> int:
+    with there.bookkeeper().create_ledger(
+        digest_type=DigestType.BOOKKEEPER_CRC32C, password=PASSWORD, custom_metadata={"owner": b"billing"}
+    ) as ledger:
+        ledger.append_batch(PAYLOADS)
+    return ledger.ledger_id
+
+
+def killed_at(there: LocalCluster, here: LocalCluster, ledger_id: int, entry_id: int) -> None:
+    """A process that copies, killed before it adds this entry; with one that is not there, before it closes."""
+    command = [
+        sys.executable,
+        "-c",
+        _HALTED,
+        f"{there.zookeeper}/ledgers",
+        here.zookeeper,
+        str(ledger_id),
+        str(entry_id),
+    ]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    giving_up = threading.Timer(SECONDS_MAX, process.kill)
+    giving_up.start()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"halted\n"
+    finally:
+        giving_up.cancel()
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("entry_id", [0, 100, len(PAYLOADS)])
+def test_a_copy_whose_process_was_killed_is_gone_on_with(
+    there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader, entry_id: int
+) -> None:
+    ledger_id, bookkeeper = written(there), here.bookkeeper()
+    killed_at(there, here, ledger_id, entry_id)
+    left = bookkeeper.get_ledger_metadata(ledger_id)
+    assert not left.closed and broken_off.is_broken_off(left, source.identity)
+    size = sum(map(len, PAYLOADS))
+    assert copy_ledger(source, reader, bookkeeper, ledger_id) == Copied(ledger_id, len(PAYLOADS), size, was_there=False)
+    found = bookkeeper.get_ledger_metadata(ledger_id)
+    assert found.closed and dict(found.custom_metadata) == {"owner": b"billing"}
+    with bookkeeper.open_ledger(ledger_id, PASSWORD) as ledger:
+        assert [entry.payload for entry in ledger.read()] == PAYLOADS
+    assert (found.c_token == left.c_token) == (entry_id == len(PAYLOADS)), "it is made anew only if entries are missing"
+    assert copy_ledger(source, reader, bookkeeper, ledger_id).was_there
+    assert bookkeeper.metadata.list_records("copies") == []
+
+
+def test_what_is_no_copy_of_this_cluster_stays(
+    there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
+) -> None:
+    bookkeeper = here.bookkeeper()
+    for labels in ({}, {broken_off.LABEL: b"another cluster"}):
+        ledger_id = written(there)
+        ledger = bookkeeper.create_ledger_adv(ledger_id, password=PASSWORD, custom_metadata=labels)
+        ledger.append_at(0, b"mine")
+        with pytest.raises(errors.LedgerExistsError, match="it is OPEN"):
+            copy_ledger(source, reader, bookkeeper, ledger_id)
+        assert ledger.append_at(1, b"mine") == 1, "it is not fenced"
+        ledger.close()
+
+
+def test_one_alone_deletes_a_broken_off_copy(
+    there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
+) -> None:
+    ledger_id, bookkeeper = written(there), here.bookkeeper()
+    killed_at(there, here, ledger_id, 100)
+    left = bookkeeper.get_ledger_metadata(ledger_id)
+    # Another run is about to delete it.
+    bookkeeper.metadata.write_record("copies", f"{ledger_id}.{left.c_token}", b"", None)
+    with pytest.raises(errors.LedgerExistsError, match="another run deletes it"):
+        copy_ledger(source, reader, bookkeeper, ledger_id)
+    assert bookkeeper.get_ledger_metadata(ledger_id).c_token == left.c_token
+    bookkeeper.metadata.delete_record("copies", f"{ledger_id}.{left.c_token}")
+    assert copy_ledger(source, reader, bookkeeper, ledger_id).entries == len(PAYLOADS)
+
+
+def test_who_looked_long_ago_deletes_no_copy_that_was_made_since(
+    there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
+) -> None:
+    ledger_id, bookkeeper = written(there), here.bookkeeper()
+    killed_at(there, here, ledger_id, 100)
+    left = bookkeeper.get_ledger_metadata(ledger_id)
+    assert copy_ledger(source, reader, bookkeeper, ledger_id).entries == len(PAYLOADS)
+    with pytest.raises(errors.LedgerExistsError, match="another run"):
+        broken_off.delete(bookkeeper, left)
+    assert copy_ledger(source, reader, bookkeeper, ledger_id).was_there
+    assert bookkeeper.metadata.list_records("copies") == []
+
+
+def test_a_bookie_that_may_hold_entries_of_it_has_to_be_up(
+    there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader, tmp_path: Path
+) -> None:
+    ledger_id, bookkeeper = written(there), here.bookkeeper()
+    killed_at(there, here, ledger_id, 100)
+    away = here.bookies[0]
+    away.stop()
+    try:
+        with pytest.raises(errors.BookieError, match=away.bookie_id):
+            copy_ledger(source, reader, bookkeeper, ledger_id)
+        assert broken_off.is_broken_off(bookkeeper.get_ledger_metadata(ledger_id), source.identity)
+    finally:
+        away.start()
+    assert copy_ledger(source, reader, bookkeeper, ledger_id).entries == len(PAYLOADS)

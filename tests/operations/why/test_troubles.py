@@ -1,0 +1,214 @@
+"""Which trouble is told of which facts. Real ones are in ``test_real_troubles``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from bookspark.operations.changes.change_record import new_record
+from bookspark.operations.why.answers import _lost_the_log
+from bookspark.operations.why.facts import Facts, Health, LedgerFacts, Severity
+from bookspark.operations.why.picture import bookie_lines
+from bookspark.operations.why.telling import document, health_lines
+from bookspark.operations.why.troubles import health_of
+from bookspark.protocol.bookie.lost_records import LostRecords
+from bookspark.protocol.changes.observed import Placed
+from bookspark.protocol.changes.wanted import Progress, Wanted
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
+from bookspark.protocol.repair.underreplication_task import Missed, Reason
+from bookspark.store.autorecovery.status import TaskStatus
+from bookspark.store.metadata.autorecovery.auditors import CheckReport
+from bookspark.store.metadata.bookie_homes import BookieHome
+from bookspark.store.wire.messages import CollectionStatus, HealingStatus
+from tests.operations.why.kit import NOW_MS, autorecovery, check_command, facts, parse, status
+
+DOWN = {"registered": False, "settled": False}
+ORDER = "the bookie was switched to read-only (bookspark bookie read-only ID off)"
+
+WANTS_TLS = "h:1 does not answer HELLO (not reachable: closed by the bookie); if it wants TLS, set tls_ca"
+HAS_NO_TLS = (
+    "h:1: [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006); if it speaks no TLS, leave tls_ca out"
+)
+
+
+def fragment(*ensemble: str, ledger_id: int = 7, ack_quorum: int = 2, open: bool = False) -> Placed:
+    return Placed(ledger_id, 0, ensemble, len(ensemble), ack_quorum, open, 1000)
+
+
+def kinds(found: Facts) -> list[str]:
+    health = health_of(found)
+    for one in health.troubles:
+        check_command(one)
+    assert [one.severity for one in health.troubles] == sorted((one.severity for one in health.troubles), reverse=True)
+    return [one.kind for one in health.troubles]
+
+
+def task(**fields: Any) -> TaskStatus:
+    given: dict[str, Any] = {
+        "ledger_id": 7,
+        "bookies": {"a": Reason.LOST},
+        "detail": "",
+        "marked_seconds_ago": 1.0,
+        "attempts": 0,
+        "error": "",
+        "next_attempt_seconds": 0.0,
+        "holder": None,
+    }
+    return TaskStatus(**{**given, **fields})
+
+
+def healing(**fields: Any) -> HealingStatus:
+    given = {"ledgers": 10, "ledgers_left": 5, "entries_copied": 1, "bytes_copied": 1000, "seconds": 60.0}
+    return HealingStatus(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def test_a_busy_cluster_has_no_trouble() -> None:
+    found = facts(fragments=(fragment("a", "b", "c", open=True), fragment("a", "b", "c", ledger_id=8)), open_ledgers=1)
+    health = health_of(found)
+    assert health.troubles == () and health.command == ""
+    assert health.sentence == "zk:2181 is well: 3 of 3 bookies are up, 3 take new entries, 2 ledgers, 1 of them open"
+
+
+MISSED = Missed(3, 4, True, (), {"b": "no such entry"})
+COLLECTION = CollectionStatus(1, 0, 0, 1.0, problem="ledger 5 can't be judged")
+QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozenset("a")), 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (facts({"a": DOWN}), ["bookie-down"]),
+        (facts({"a": DOWN}, homes={"a": BookieHome("h", ("/d/1",))}), ["bookie-down"]),
+        (facts({"a": DOWN, "b": DOWN}, homes={n: BookieHome("h") for n in "ab"}), ["host-lost"]),
+        (facts({"a": DOWN, "b": DOWN}, homes={n: BookieHome("host-c") for n in "ab"}), ["bookie-down", "bookie-down"]),
+        (facts({"a": DOWN}, (fragment("a", "b", "c"),)), ["bookie-down"]),
+        (facts({"a": DOWN, "b": DOWN}, (fragment("a", "b", "c"),)), ["below-ack-quorum", "bookie-down", "bookie-down"]),
+        (facts({"a": DOWN}, (fragment("a", ack_quorum=1),)), ["no-copy", "bookie-down"]),
+        (facts(dict.fromkeys("abc", DOWN)), ["nothing-writable", "bookie-down", "bookie-down", "bookie-down"]),
+        (facts({"a": {"settled": False}}, bookie_problems={"a": "no answer"}), ["bookie-silent"]),
+        (facts({"a": {"settled": False}}, bookie_problems={"a": "[Errno 111] Connection refused"}), ["bookie-down"]),
+        (facts({"a": {"settled": False}}, bookie_problems={"a": "has another secret"}), ["wrong-secret"]),
+        (
+            facts(
+                {name: {"settled": False} for name in "abc"},
+                (fragment("a", "b", "c"),),
+                bookie_problems=dict.fromkeys("abc", "has another secret"),
+            ),
+            ["wrong-secret"],
+        ),
+        (
+            facts(
+                {"a": {"settled": False}, "b": DOWN, "c": DOWN},
+                (fragment("a", "b", "c"),),
+                bookie_problems={"a": "has another secret"},
+            ),
+            ["below-ack-quorum", "bookie-down", "bookie-down", "wrong-secret"],
+        ),
+        (
+            facts(
+                {name: {"settled": False} for name in "abc"},
+                (fragment("a", "b", "c"),),
+                bookie_problems=dict.fromkeys("abc", WANTS_TLS),
+            ),
+            ["wrong-tls"],
+        ),
+        (
+            facts(
+                {name: {"settled": False} for name in "abc"},
+                (fragment("a", "b", "c"),),
+                bookie_problems=dict.fromkeys("abc", HAS_NO_TLS),
+            ),
+            ["wrong-tls"],
+        ),
+        (facts(statuses={"a": status("a", sync_seconds={"/d": 0.6, "/e": 0.4})}), ["slow-disk"]),
+        (facts(clocks_ahead_ms={"a": 3_600_000}), ["clock"]),
+        (facts(clocks_ahead_ms={"a": -3_600_000}), ["clock"]),
+        (facts(clocks_ahead_ms={"a": -30_000, "b": 30_000}), []),
+        (
+            facts(statuses={"a": status("a", scrub_began_ms=NOW_MS + 3_600_000)}, clocks_ahead_ms={"a": 3_600_000}),
+            ["clock"],
+        ),
+        (facts(statuses={"a": status("a", failed_directories={"/d": "EIO"}, lacking_ledgers=2)}), ["failed-directory"]),
+        (facts(statuses={"a": status("a", full_directories={"/d": "full"}, reasons=["full"])}), ["disk-full"]),
+        (
+            facts(statuses={"a": status("a", read_only=True, full_directories={"/d": "x"}, reasons=["x"])}),
+            ["disk-full"],
+        ),
+        (facts(statuses={"a": status("a", read_only=True, reasons=[ORDER])}), ["read-only-by-order"]),
+        (facts(statuses={"a": status("a", read_only=True, reasons=[ORDER])}, change=QUIETED), ["read-only-by-change"]),
+        (facts(statuses={"a": status("a", lacking_ledgers=1, lost_copies=3)}), ["rot"]),
+        (facts(statuses={"a": status("a", read_errors={"/d": 2})}), ["read-errors"]),
+        (facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5, healing=healing())}), ["healing"]),
+        (facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5, healing=healing(saw_all=True))}), ["limbo"]),
+        (facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5)}), ["limbo"]),
+        (facts(statuses={"a": status("a", lossy_boot=2, healed_boot=2)}), []),
+        (facts(statuses={"a": status("a", stops_in_seconds=30.0)}), ["no-keeper"]),
+        (facts(statuses={"a": status("a", collection=COLLECTION)}), ["collection"]),
+        (facts(statuses={"a": status("a", version="2")}), ["version-skew"]),
+        (facts(statuses={"a": status("a", scrub_began_ms=NOW_MS + 3_600_000)}), ["clock"]),
+        (facts(statuses={"a": status("a", scrub_began_ms=NOW_MS + 1_000)}), []),
+        (facts(autorecovery=autorecovery(last_check=CheckReport(NOW_MS + 3_600_000, 1.0, 1, 0))), ["clock"]),
+        (facts(autorecovery=autorecovery(enabled=False)), ["autorecovery-disabled"]),
+        (facts(autorecovery=autorecovery(auditor=None)), ["no-auditor"]),
+        (facts(tasks=(task(),), lacking={7: frozenset("a")}), ["under-replicated"]),
+        (facts(tasks=(task(error="no bookie answers", attempts=3),)), ["repair-fails"]),
+        (facts(tasks=(task(error="lost", missed=(MISSED,)),)), ["entries-lost"]),
+        (facts(recovering=frozenset({7})), ["recovery-stands"]),
+        (facts(unreadable={7: "it is newer"}), ["unreadable-records"]),
+        (facts(lost_records=(LostRecords(4, 1009),)), ["lost-records"]),
+        (facts(zookeeper_seconds=2.0), ["zookeeper-slow"]),
+        (facts({"a": DOWN}, zookeeper_problem="no answer within 5 s"), ["zookeeper"]),
+    ],
+)
+def test_one_cause_is_told_once(found: Facts, expected: list[str]) -> None:
+    assert kinds(found) == expected
+
+
+def test_a_bookie_that_has_ended_is_not_counted_as_up() -> None:
+    found = facts({"a": {"settled": False}}, statuses={}, bookie_problems={"a": "[Errno 111] Connection refused"})
+    found = replace(found, statuses={name: one for name, one in found.statuses.items() if name != "a"})
+    assert "2 of 3 bookies are up" in health_of(found).sentence
+    assert [line.state for line in bookie_lines(found)] == ["down", "writable", "writable"]
+
+
+def test_time_left_is_told() -> None:
+    told = health_of(facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5, healing=healing())})).troubles[0]
+    assert "about 0:01:00 left" in told.causes[1] and told.severity is Severity.UNDER_WAY
+
+
+def test_what_a_down_bookie_had_is_named_with_its_host_and_the_time_until_it_counts_as_lost() -> None:
+    found = facts(
+        {"a": DOWN}, homes={"a": BookieHome("h", ("/d/1", "/d/2"))}, autorecovery=autorecovery(away={"a": 90.0})
+    )
+    (one,) = health_of(found).troubles
+    assert "host h with /d/1, /d/2" in one.causes[0] and "a counts as lost in 0:01:30" in one.causes[1]
+    assert one.command == "bookspark bookie run --directory /d/1 --directory /d/2"
+
+
+def test_health_as_lines_and_as_json() -> None:
+    health = health_of(facts({"a": DOWN}, autorecovery=autorecovery(enabled=False)))
+    lines = list(health_lines(health))
+    assert lines[0].startswith("zk:2181 has troubles: 2 of 3 bookies are up") and lines[-1] == f"next: {health.command}"
+    told = msgspec.json.decode(msgspec.json.encode(document(health)))
+    assert [one["severity"] for one in told["troubles"]] == ["trouble", "trouble"] and told["command"] == health.command
+    assert list(health_lines(Health("all is well"))) == ["all is well"]
+
+
+def test_a_command_that_there_is_not_is_found() -> None:
+    parse(["autorecovery", "enable"])
+    for wrong in (["autorecovery", "mend"], ["bookie", "collect"], ["why", "--no-such-option"]):
+        with pytest.raises(Exception, match=r"(?i)no such|missing"):
+            parse(wrong)
+
+
+@pytest.mark.parametrize("label", [b"9" * 5000, b"x", b"\xff", "²".encode()], ids=range(4))
+def test_a_label_that_is_no_epoch_is_somebody_elses(label: bytes) -> None:
+    ledger = replace(LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),)), custom_metadata={EPOCH_LABEL: label})
+    assert _lost_the_log(LedgerFacts(ledger, log=LogRecord("orders", LogOptions(), b"", epoch=3))) is None
+    was = replace(ledger, custom_metadata={EPOCH_LABEL: b"2"})
+    assert "epoch 2" in str(_lost_the_log(LedgerFacts(was, log=LogRecord("orders", LogOptions(), b"", epoch=3))))

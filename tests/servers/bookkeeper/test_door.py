@@ -1,0 +1,541 @@
+"""The second door: what BookKeeper's clients ask is what the bookie holds, byte for byte, with the same decisions."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from bookspark.errors import ConfigurationError, MetadataStoreError, NoSuchLedgerError
+from bookspark.protocol.bookie.bookie_ledger import LimboNoted
+from bookspark.protocol.ledger.bookkeeper_keys import kept_key
+from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.servers.bookkeeper.entries import body_of, entry_of
+from bookspark.servers.bookkeeper.messages import Operation
+from bookspark.store.bookie.holdings.reads import Fetched, Stop
+from bookspark.store.bookie.serving import porch
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.wire.digests import digester, master_key
+from bookspark.store.wire.header import Status, WireError
+from tests.awaiting import await_that
+from tests.servers.bookkeeper.kit import KEY, PASSWORD, add_2, body, framed, open_door, read_2, request
+from tests.store.bookie.kit import SECONDS_MAX, Client, config
+
+EOK, ENOLEDGER, ENOENTRY, EBADREQ, EIO, EUA, EFENCED, UNKNOWN = 0, 402, 403, 404, 501, 502, 504, 507
+BOOKKEEPERS = [kind for kind in DigestType if kind.bookkeepers]
+
+
+def add(txn, ledger_id, entry_id, payload=b"payload", key=KEY, **options):
+    made = options.pop("body", None) or body(ledger_id, entry_id, payload, **options.pop("made", {}))
+    return request(
+        Operation.ADD_ENTRY, txn, "add", ledgerId=ledger_id, entryId=entry_id, masterKey=key, body=made, **options
+    )
+
+
+def read(txn, ledger_id, entry_id, **options):
+    return request(Operation.READ_ENTRY, txn, "read", ledgerId=ledger_id, entryId=entry_id, **options)
+
+
+@pytest.mark.parametrize("digest_type", BOOKKEEPERS)
+def test_a_body_is_a_row_and_the_row_is_the_body(digest_type):
+    made = body(7, 3, b"some payload", 2, digest_type=digest_type)
+    entry = entry_of(made, 7, 3, digest_type)
+    assert entry[:5] == (7, 3, 2, 48, b"some payload")
+    assert entry.digest == digester(digest_type, PASSWORD)(*entry[:5])
+    assert body_of(entry) == made
+
+
+@pytest.mark.parametrize("digest_type", BOOKKEEPERS)
+def test_a_body_that_is_not_that_entry_is_refused(digest_type):
+    made = body(7, 3, b"payload", 2, digest_type=digest_type)
+    for bad, ids in ((made, (8, 3)), (made, (7, 4)), (made[:31], (7, 3)), (body(7, 3, b"x", 3), (7, 3))):
+        with pytest.raises(WireError):
+            entry_of(bad, *ids, digest_type)
+    if digest_type in (DigestType.BOOKKEEPER_CRC32, DigestType.BOOKKEEPER_CRC32C):
+        with pytest.raises(WireError, match="digest"):
+            entry_of(made[:-1] + b"X", 7, 3, digest_type)
+
+
+def test_a_copy_that_bookkeepers_replication_makes_is_taken_with_the_lac_of_today(tmp_path):
+    """BookKeeper's ``BookieRecoveryTest`` found that it was refused: such a copy has the LAC of the whole ledger."""
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        copies = [body(7, i, b"payload", 9) for i in range(3)]
+        caller.send(*(add(i, 7, i, body=one, flag=1) for i, one in enumerate(copies)))
+        assert [caller.answer().status for _ in copies] == [EOK] * 3
+        caller.send(read(4, 7, 1), add(5, 7, 3, made={"confirmed": 3}))
+        found, refused = caller.answer(), caller.answer()
+        if found.header.txnId == 5:
+            found, refused = refused, found
+        assert (found.read.body, found.read.maxLac) == (copies[1], 9)
+        # A writer can't have confirmed what it has not sent.
+        assert refused.status == EUA
+
+
+def test_keys_are_bookkeepers():
+    # SHA-1("ledger" ‖ "secret"), by another program.
+    assert KEY.hex() == subprocess.run(
+        ["sha1sum"], input=b"ledgersecret", capture_output=True, check=True
+    ).stdout[:40].decode()  # fmt: skip
+    assert master_key(PASSWORD, DigestType.BOOKKEEPER_HMAC) == kept_key(KEY) != kept_key(bytes(20))
+
+
+@pytest.mark.parametrize("digest_type", BOOKKEEPERS)
+@contextlib.contextmanager
+def ours(address):
+    """A client of our own protocol."""
+    client = Client(address)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("digest_type", BOOKKEEPERS)
+def test_what_a_client_adds_is_read_byte_for_byte_and_is_an_ordinary_batch(tmp_path, digest_type):
+    two, three = (
+        [body(ledger_id, i, bytes([i]) * (10 + i), i - 1, digest_type=digest_type) for i in range(5)]
+        for ledger_id in (2, 3)
+    )
+    with open_door(config(tmp_path), lambda ledger_id: digest_type) as (_, call, address):
+        caller = call()
+        caller.send(*(add(i, 3, i, body=one) for i, one in enumerate(three)))
+        assert caller.statuses(5) == dict.fromkeys(range(5), EOK)
+        for i, one in enumerate(three):
+            caller.send(read(i, 3, i))
+            assert caller.answer().read.body == one
+        caller.send(*(add_2(KEY, one) for one in two))
+        assert sorted(caller.answer_2()[:3] for _ in two) == [(0, 2, i) for i in range(5)]
+        for i, one in enumerate(two):
+            caller.send(read_2(2, i))
+            assert caller.answer_2()[3] == one
+        with ours(address) as client:
+            for ledger_id in (2, 3):
+                found, status = client.read(ledger_id, 0, 4)
+                assert status.status == Status.OK
+                assert [entry.payload for entry in found] == [bytes([i]) * (10 + i) for i in range(5)]
+                assert all(entry.digest == digester(digest_type, PASSWORD)(*entry[:5]) for entry in found)
+
+
+def test_adds_that_come_together_are_one_batch(tmp_path):
+    with open_door(config(tmp_path)) as (server, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        caller.send(b"".join(add(i, 7, i) for i in range(1, 20)))
+        assert [caller.answer().status for _ in range(19)] == [EOK] * 19
+        pieces = server.storage.plan_read(7, 0, 19, 0, sparse=False).pieces
+        assert pieces[0].last == 0 and len(pieces) < 20
+
+
+def test_one_conflict_among_many_adds_refuses_only_itself(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        caller.send(add(0, 7, 2, b"kept"))
+        assert caller.answer().status == EOK
+        caller.send(b"".join(add(i, 7, i, b"like") for i in range(5)))
+        by_entry = {(a := caller.answer()).add.entryId: a.status for _ in range(5)}
+        assert by_entry == {0: EOK, 1: EOK, 2: EIO, 3: EOK, 4: EOK}
+        caller.send(read(1, 7, 2))
+        assert caller.answer().read.body.endswith(b"kept")
+
+
+def test_an_add_again_is_answered_ok(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        for confirmed in (-1, 1):
+            caller.send(add(0, 7, 2, made={"confirmed": confirmed}))
+            assert caller.answer().status == EOK
+
+
+def test_a_fenced_ledger_refuses_its_writer_and_not_its_recoverer(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        caller.send(read(1, 7, -1, flag=1, masterKey=KEY))
+        fenced = caller.answer()
+        assert (fenced.status, fenced.read.body) == (EOK, body(7, 0, b"payload"))
+        caller.send(add(2, 7, 1), add(3, 7, 1, flag=1))
+        assert caller.statuses(2) == {2: EFENCED, 3: EOK}
+        caller.send(add_2(KEY, body(7, 2, b"payload")))
+        assert caller.answer_2()[0] == 104
+        caller.send(add_2(KEY, body(7, 2, b"payload"), flags=2))
+        assert caller.answer_2()[0] == 0
+
+
+def test_a_fence_without_the_right_key_does_nothing(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        caller.send(read(1, 7, -1, flag=1, masterKey=bytes(20)), read(2, 7, -1, flag=1), add(3, 7, 1))
+        assert caller.statuses(3) == {1: EUA, 2: EBADREQ, 3: EOK}
+        caller.send(add(4, 7, 2, key=bytes(20)), add(5, 7, 2, key=b"short"))
+        assert caller.statuses(2) == {4: EUA, 5: EUA}
+
+
+def test_absence_is_told_as_bookkeeper_tells_it(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        caller.send(read(1, 7, 5), read(2, 8, 5), read(3, 8, -1))
+        assert caller.statuses(3) == {1: ENOENTRY, 2: ENOLEDGER, 3: ENOLEDGER}
+        caller.send(read_2(7, 5), read_2(8, 5))
+        assert [caller.answer_2()[0] for _ in range(2)] == [2, 1]
+        # A fenced ledger without entries.
+        caller.send(read(4, 9, -1, flag=1, masterKey=KEY))
+        assert caller.answer().status == ENOENTRY
+
+
+def test_a_bookie_in_limbo_denies_nothing(tmp_path):
+    """Answered as absent, an entry that a crash took would be closed away by a recovery."""
+    with open_door(config(tmp_path)) as (server, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        server.storage.holdings.control.of(7).replay(LimboNoted(7, 1))
+        lac = request(Operation.READ_LAC, 4, "readLac", ledgerId=7)
+        caller.send(read(1, 7, 1), read(2, 7, -1), read(3, 7, -1, flag=1, masterKey=KEY), lac)
+        assert caller.statuses(4) == dict.fromkeys((1, 2, 3, 4), UNKNOWN)
+        caller.send(read_2(7, 1), read_2(7, -1))
+        assert [caller.answer_2()[0] for _ in range(2)] == [107, 107]
+
+
+def test_the_lac_by_entries_and_by_word(tmp_path):
+    with open_door(config(tmp_path)) as (server, call, _):
+        caller = call()
+        signed = struct.pack(">qq", 7, 1) + b"sum."
+        write = request(Operation.WRITE_LAC, 2, "writeLac", ledgerId=7, lac=1, masterKey=KEY, body=signed)
+        forged = request(Operation.WRITE_LAC, 3, "writeLac", ledgerId=7, lac=9, masterKey=KEY, body=signed)
+        caller.send(add(0, 7, 0), add(1, 7, 1, made={"confirmed": 0}))
+        assert [caller.answer().status for _ in range(2)] == [EOK, EOK]
+        asked = request(Operation.READ_LAC, 4, "readLac", ledgerId=7)
+        caller.send(asked)
+        found = caller.answer().readLac
+        assert (found.HasField("lacBody"), found.lastEntryBody) == (False, body(7, 1, b"payload", 0))
+        caller.send(write, forged)
+        assert caller.statuses(2) == {2: EOK, 3: EBADREQ}
+        caller.send(asked, read(5, 7, 0))
+        assert caller.answer().readLac.lacBody == signed
+        assert caller.answer().read.maxLac == 1 == server.storage.ledger(7).last_add_confirmed
+
+
+def test_an_older_explicit_lac_does_not_replace_a_newer_one(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        for lac in (300, 5):
+            signed = struct.pack(">qq", 7, lac) + b"sum."
+            caller.send(request(Operation.WRITE_LAC, 2, "writeLac", ledgerId=7, lac=lac, masterKey=KEY, body=signed))
+            assert caller.answer().status == EOK
+        caller.send(request(Operation.READ_LAC, 4, "readLac", ledgerId=7))
+        assert caller.answer().readLac.lacBody == struct.pack(">qq", 7, 300) + b"sum."
+
+
+def test_a_long_poll_waits_for_the_lac_and_brings_the_entry(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller, poll = call(), call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        poll.send(read(1, 7, -1, flag=2, previousLac=-1, timeOut=60_000), read(2, 7, 0))
+        # A later request on the same connection is answered first.
+        assert poll.answer().header.txnId == 2
+        caller.send(add(1, 7, 1, made={"confirmed": 0}))
+        told = poll.answer()
+        assert (told.header.txnId, told.status, told.read.entryId, told.read.maxLac) == (1, EOK, 0, 0)
+        assert told.read.body == body(7, 0, b"payload")
+        poll.send(read(3, 7, -1, flag=2, previousLac=0, timeOut=20))
+        late = poll.answer()
+        assert (late.status, late.read.maxLac, late.read.HasField("body")) == (EOK, 0, False)
+        poll.send(read(4, 7, 1, flag=2, previousLac=0, timeOut=20))
+        assert poll.answer().status == EBADREQ
+
+
+def test_a_batched_read_keeps_to_its_count_and_size(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        bodies = [body(7, i, bytes(100)) for i in range(10)]
+        caller.send(*(add_2(KEY, one) for one in bodies))
+        assert {caller.answer_2()[0] for _ in bodies} == {0}
+
+        def ask(first, count, size):
+            caller.send(framed(struct.pack(">BBHqqqiq", 2, 7, 0, 7, first, 11, count, size)))
+            code, _, _, rest = caller.answer_2()
+            found, at = [], 8
+            while at < len(rest):
+                (length,) = struct.unpack_from(">I", rest, at)
+                found.append(rest[at + 4 : at + 4 + length])
+                at += 4 + length
+            return code, found
+
+        assert ask(0, 4, 1 << 20) == (0, bodies[:4])
+        assert ask(0, 0, 1 << 20) == (0, bodies)
+        assert ask(8, 100, 1 << 20) == (0, bodies[8:])
+        # The size is that of the whole answer.
+        assert ask(0, 10, 36 + 3 * (len(bodies[0]) + 4)) == (0, bodies[:3])
+        assert ask(0, 10, 3 * (len(bodies[0]) + 4)) == (0, bodies[:2])
+        assert ask(0, 10, 1) == (0, bodies[:1])
+        assert ask(20, 10, 1 << 20) == (2, [])
+
+
+def test_a_batched_read_of_small_entries_that_were_added_one_by_one_is_as_long_as_it_may_be(tmp_path):
+    """BookKeeper's ``BookKeeperTest.testBatchReadWithV2Protocol`` found that the size was compared with what the batches of such
+    entries take on the disk, which is ten times as much."""
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        bodies = [body(7, i, b"foobar") for i in range(20)]
+        for one in bodies:
+            caller.send(add_2(KEY, one))
+            assert caller.answer_2()[0] == 0
+        for count, wanted in ((0, 5), (20, 5), (4, 4)):
+            size = 36 + 5 * (len(bodies[0]) + 4)
+            caller.send(framed(struct.pack(">BBHqqqiq", 2, 7, 0, 7, 0, 11, count, size)))
+            code, _, _, rest = caller.answer_2()
+            assert (code, rest[8:]) == (0, b"".join(struct.pack(">I", len(one)) + one for one in bodies[:wanted]))
+
+
+@pytest.mark.parametrize("digest_type", BOOKKEEPERS)
+def test_an_explicit_lac_outlives_the_bookie_where_its_digest_needs_no_password(tmp_path, digest_type):
+    """BookKeeper's ``ExplicitLacTest.testExplicitLACIsPersisted`` found that its readers did not get it back."""
+    asked = request(Operation.READ_LAC, 4, "readLac", ledgerId=7)
+    named = struct.pack(">qq", 7, 1)
+    sums = {
+        DigestType.BOOKKEEPER_CRC32C: struct.pack(">I", crc32c(named)),
+        DigestType.BOOKKEEPER_CRC32: struct.pack(">Q", zlib.crc32(named)),
+        DigestType.BOOKKEEPER_DUMMY: b"",
+    }
+    with open_door(config(tmp_path), lambda ledger_id: digest_type) as (_, call, _):
+        caller = call()
+        made = {"digest_type": digest_type}
+        caller.send(add(0, 7, 0, made=made), add(1, 7, 1, made=made | {"confirmed": 0}))
+        assert [caller.answer().status for _ in range(2)] == [EOK, EOK]
+        caller.send(request(Operation.WRITE_LAC, 2, "writeLac", ledgerId=7, lac=1, masterKey=KEY, body=named + b"sum."))
+        assert caller.answer().status == EOK
+    with open_door(config(tmp_path), lambda ledger_id: digest_type) as (_, call, _):
+        caller = call()
+        for _ in range(2):
+            caller.send(asked)
+            told = caller.answer()
+            assert (told.status, told.readLac.HasField("lacBody")) == (EOK, digest_type in sums)
+            assert told.readLac.lacBody == (named + sums[digest_type] if digest_type in sums else b"")
+
+
+def test_deferred_adds_are_durable_once_they_are_forced(tmp_path):
+    options = config(tmp_path)
+    with open_door(options) as (_, call, _):
+        caller = call()
+        caller.send(*(add(i, 7, i, writeFlags=1) for i in range(5)))
+        assert [caller.answer().status for _ in range(5)] == [EOK] * 5
+        caller.send(request(Operation.FORCE_LEDGER, 9, "force", ledgerId=7))
+        assert caller.answer().status == EOK
+    storage = Storage(options).open()
+    assert storage.last_entry_id(7) == 4
+    storage.close()
+
+
+def test_the_small_requests(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        caller.send(request(Operation.AUTH, 1, "auth", pluginName="x", payload=b"y"))
+        assert caller.answer().auth.pluginName == "AuthDisabledPlugin"
+        caller.send(request(Operation.GET_BOOKIE_INFO, 2, "bookieInfo", requested=3))
+        info = caller.answer().bookieInfo
+        assert info.totalDiskCapacity > info.freeDiskSpace > 0
+        caller.send(request(Operation.START_TLS, 3, "startTls"))
+        assert caller.answer().status == EBADREQ, "this bookie has no certificate"
+        caller.send(read(5, -5, 0), read(6, 1 << 40, 0), read(7, 7, -9))
+        assert [caller.answer().status for _ in range(3)] == [EBADREQ] * 3
+
+
+def test_an_add_that_no_bookie_takes_is_refused_so_that_its_client_gives_up(tmp_path):
+    """BookKeeper's ``BookieWriteLedgerTest`` makes ledgers with ids that we don't have: its client heard EBADREQ, and changed the
+    ensemble a hundred times a second, without end."""
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        caller.send(add(1, (1 << 31) - 1, 0))
+        assert caller.answer().status == EUA
+
+
+def test_adds_wait_for_the_ledgers_digest_type_in_their_order(tmp_path):
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(ledger_id):
+        asked.set()
+        assert go_on.wait(SECONDS_MAX)
+        return DigestType.BOOKKEEPER_CRC32C
+
+    with open_door(config(tmp_path), slow) as (server, call, _):
+        caller = call()
+        caller.send(*(add(i, 7, i) for i in range(10)), read(10, 8, 0))
+        assert asked.wait(SECONDS_MAX)
+        assert caller.answer().header.txnId == 10
+        go_on.set()
+        assert caller.statuses(10) == dict.fromkeys(range(10), EOK)
+        assert server.storage.last_entry_id(7) == 9
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(NoSuchLedgerError("gone"), ENOLEDGER), (MetadataStoreError("away"), EIO), (OSError(), EIO)]
+)
+def test_a_digest_type_that_is_not_known_refuses_the_add_and_is_asked_again(tmp_path, error, status):
+    calls = []
+
+    def failing(ledger_id):
+        calls.append(ledger_id)
+        if len(calls) == 1:
+            raise error
+        return DigestType.BOOKKEEPER_CRC32C
+
+    with open_door(config(tmp_path), failing) as (_, call, _):
+        caller = call()
+        caller.send(add(1, 7, 0))
+        assert caller.answer().status == status
+        caller.send(add(2, 7, 0))
+        assert caller.answer().status == EOK
+        assert calls == [7, 7]
+
+
+def test_a_ledger_of_ours_takes_no_adds_of_theirs(tmp_path):
+    with open_door(config(tmp_path), lambda ledger_id: DigestType.DUMMY) as (_, call, _):
+        caller = call()
+        caller.send(add(1, 7, 0, made={"digest_type": DigestType.BOOKKEEPER_DUMMY}))
+        assert caller.answer().status == EUA
+
+
+def test_what_our_clients_add_is_read_there(tmp_path):
+    with open_door(config(tmp_path)) as (_, call, address):
+        with ours(address) as client:
+            client.add(7, 0, 4)
+            found, _ = client.read(7, 0, 4)
+        caller = call()
+        caller.send(*(read(i, 7, i) for i in range(5)))
+        assert [caller.answer().read.body for _ in range(5)] == [body_of(entry) for entry in found]
+
+
+def test_damage_is_no_absence(tmp_path):
+    options = config(tmp_path)
+    with open_door(options) as (_, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0, b"p" * 5000))
+        assert caller.answer().status == EOK
+    [path] = Path(options.directories[0]).glob("logs/*.arrow*")
+    damaged = bytearray(path.read_bytes())
+    at = damaged.index(b"p" * 100)
+    damaged[at] ^= 1
+    with open_door(options) as (server, call, _):
+        path.write_bytes(damaged)
+        server.storage.files.clear()
+        caller = call()
+        for _ in range(2):
+            caller.send(read(1, 7, 0))
+            assert caller.answer().status == EIO
+            caller.send(read_2(7, 0))
+            assert caller.answer_2()[0] == 101
+
+
+def test_a_client_that_does_not_read_its_answers_costs_a_bounded_amount(tmp_path):
+    """A request of 24 bytes asks for a quarter of a megabyte: without the bound, thousands of them would fill the memory."""
+    with open_door(config(tmp_path)) as (server, call, _):
+        caller = call()
+        caller.send(add_2(KEY, body(7, 0, bytes(256 << 10))))
+        assert caller.answer_2()[0] == 0
+        for _ in range(2):
+            # The log is open from then on, and the page cache has the entry: the loop reads it by itself.
+            caller.send(read_2(7, 0))
+            assert caller.answer_2()[0] == 0
+        [connection] = server._admission.connections
+        most = 0
+        sent = connection.send
+
+        def counted(*pieces):
+            nonlocal most
+            sent(*pieces)
+            most = max(most, sum(map(len, connection._answers)) + connection.unsent_bytes)
+
+        connection.send = counted
+        caller.send(*(read_2(7, 0) for _ in range(100)))
+        # The other requests are held until the first answers are taken.
+        await_that(lambda: connection._writing_paused)
+        assert len(connection._held) > 60 and most < 4 << 20
+        for _ in range(100):
+            assert caller.answer_2()[0] == 0
+        assert most < 4 << 20
+
+
+@pytest.mark.parametrize("failing", [Fetched([], Stop.FAILED), OSError("no memory")])
+def test_a_read_that_fails_is_no_absence(tmp_path, failing):
+    def fetch(*_, **__):
+        if isinstance(failing, OSError):
+            raise failing
+        return failing
+
+    with open_door(config(tmp_path)) as (server, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        server.storage.files.fetch = fetch
+        caller.send(read(1, 7, 0))
+        assert caller.answer().status == EIO
+        caller.send(read_2(7, -1))
+        assert caller.answer_2()[0] == 101
+
+
+# -- strangers
+
+
+def test_who_speaks_another_protocol_is_ended(tmp_path):
+    with open_door(config(tmp_path)) as (server, call, _):
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b"BSPK" + bytes(200), b"\0\0\0\0", b"\xff" * 20):
+            caller = call()
+            caller.send(said)
+            with pytest.raises(ConnectionError):
+                caller.frame()
+        await_that(lambda: not server._admission.strangers and not server._admission.connections)
+
+
+def test_a_stranger_has_its_seconds_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(porch, "STRANGER_SECONDS", 0.2)
+    with open_door(config(tmp_path)) as (_, call, _):
+        for said in (b"", add(0, 7, 0)[:9]):
+            caller = call()
+            caller.send(said)
+            with pytest.raises(ConnectionError):
+                caller.frame()
+
+
+def test_bytes_that_make_no_sense_later_end_the_connection(tmp_path):
+    with open_door(config(tmp_path)) as (server, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        caller.send(framed(b"\2\x63\0\0nonsense"))
+        with pytest.raises(ConnectionError):
+            caller.frame()
+        await_that(lambda: not server._admission.connections)
+
+
+# -- the port
+
+
+def test_a_bookie_that_asks_for_a_secret_has_no_such_port(tmp_path):
+    with pytest.raises(ConfigurationError, match="bookkeeper_port"):
+        config(tmp_path, bookkeeper_port=3181, shared_secret_file="x")
+
+
+def test_without_the_port_nothing_of_it_is_imported():
+    script = (
+        "import sys, bookspark.servers.daemon.bookie_process; "
+        "print([name for name in sys.modules if name.startswith(('bookspark.servers.bookkeeper', 'google.protobuf'))])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=SECONDS_MAX
+    )
+    assert found.stdout.strip() == "[]"

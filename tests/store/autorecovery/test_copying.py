@@ -1,0 +1,19 @@
+"""What the copies of one process share."""
+
+from __future__ import annotations
+
+import threading
+
+from bookspark.protocol.repair.run_lengths import RUN_BYTES
+from bookspark.store.autorecovery.copying import UNDER_WAY_BYTES_MAX, Copying
+
+
+def test_copyings_share_their_room_and_each_may_go_on() -> None:
+    shared = Copying(0, threading.Event())
+    with shared.room(1) as one, shared.room(2) as other:
+        assert one.fits(0, RUN_BYTES) and one.fits(UNDER_WAY_BYTES_MAX - RUN_BYTES, RUN_BYTES)
+        assert not one.fits(UNDER_WAY_BYTES_MAX, RUN_BYTES)
+        assert other.fits(0, RUN_BYTES), "who has nothing under way waits for nobody"
+        assert not other.fits(RUN_BYTES, RUN_BYTES)
+    with shared.room(2) as other:
+        assert other.fits(RUN_BYTES, RUN_BYTES), "what has ended takes no room"

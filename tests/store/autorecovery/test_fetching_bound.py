@@ -1,0 +1,153 @@
+"""How much of what a bookie fetches is under way at the same time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.store.autorecovery import fetching
+from bookspark.store.autorecovery.fetching import _FETCHES_MAX, Fetching
+from bookspark.store.client.client_config import ClientConfig
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
+from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
+from bookspark.store.wire.header import Flag, Header, Kind, Status, decode
+from bookspark.store.wire.messages import FetchFrom
+from tests.awaiting import await_that
+
+KEY = b"k" * 16
+
+
+class Storage:
+    """Keeps what is added, and answers when it is told to."""
+
+    def __init__(self):
+        self.added = []
+
+    def add(self, header, batch, done):
+        self.added.append((header, batch, done))
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The reads that were asked for: the action, and what takes its answer."""
+    asked = []
+    requests = SimpleNamespace(read=lambda action, put: asked.append((action, put)))
+    monkeypatch.setattr(fetching, "LedgerRequests", lambda *arguments: requests)
+    return asked
+
+
+@pytest.fixture
+def storage():
+    return Storage()
+
+
+@pytest.fixture
+def fetches(storage, reads):
+    made = Fetching(MemoryStore(), ClientConfig(), storage, lambda function, *arguments: function(*arguments))
+    yield made
+    made.close()
+
+
+def asked_for(fetches, count, answers, limit=0):
+    for first in range(count):
+        header = Header(Kind.FETCH, first, 7, first, first, 99, Flag.RECOVERY, limit=limit, master_key=KEY)
+        fetches.fetch(header, FetchFrom("a", "CRC32C"), lambda *answer: answers.append(answer))
+
+
+def read(entry_id):
+    """A batch as it was received for a read: its header has no master key."""
+    header = Header(Kind.READ, 3, 7, entry_id, entry_id, 5, Flag.RESPONSE | Flag.MORE)
+    return EntryBatch(encode_entries(header, [Entry(7, entry_id, -1, 1, b"x", b"")]))
+
+
+def test_further_fetches_wait_until_one_is_synced(fetches, storage, reads) -> None:
+    answers: list[tuple[int, int, int, str]] = []
+    asked_for(fetches, 3 * _FETCHES_MAX, answers)
+    assert len(reads) == _FETCHES_MAX
+    for action, put in list(reads):
+        put(act.ReadAnswered("a", action.first, action.last, Positive(), [read(action.first)], 1))
+    assert len(storage.added) == len(reads) == _FETCHES_MAX and not answers, "what is read waits for its sync"
+    header, batch, done = storage.added[0]
+    assert header[:6] == (Kind.ADD, 0, 7, 0, 0, 99) and header.flags == Flag.RECOVERY and header.master_key == KEY
+    assert decode(batch.frame, HEADER_OFFSET)[0] == header, "a log has the header of the add, with the master key"
+    assert EntryBatch.checked(batch.frame, *decode(batch.frame, HEADER_OFFSET)).count == 1
+    done(Status.OK)
+    assert answers == [(Status.OK, 0, len(batch.frame), "")]
+    assert len(reads) == _FETCHES_MAX + 1
+
+
+def test_a_fetch_that_brings_nothing_makes_room_too(fetches, storage, reads) -> None:
+    answers: list[tuple[int, int, int, str]] = []
+    asked_for(fetches, 2 * _FETCHES_MAX, answers)
+    while len(answers) < 2 * _FETCHES_MAX:
+        action, put = reads[len(answers)]
+        put(act.ReadAnswered("a", action.first, action.first - 1, Unknown(UnknownReason.TIMEOUT, "9 s"), [], 0))
+    assert answers[0] == (Status.OK, -1, 0, "a: no answer in time: 9 s") and not storage.added
+
+
+def test_a_bookie_that_failed_a_moment_ago_is_not_asked(fetches, reads) -> None:
+    """Those who wait for it would take this bookie for one that hangs."""
+    fetches._connections.quarantine("a", Unknown(UnknownReason.TIMEOUT, "9 s"))
+    answers: list[tuple[int, int, int, str]] = []
+    asked_for(fetches, 2 * _FETCHES_MAX, answers)
+    assert not reads and len(answers) == 2 * _FETCHES_MAX
+    assert answers[0][:3] == (Status.OK, -1, 0) and "in quarantine" in answers[0][3]
+
+
+def test_what_does_not_come_in_the_time_of_the_repair_is_told_as_not_fetched(
+    fetches, storage, reads, monkeypatch
+) -> None:
+    """The repair took this bookie for one that hangs if its own timeout was shorter than half of this bookie's."""
+    timers = []
+    monkeypatch.setattr(fetches._connections, "later", lambda *timer: timers.append(timer))
+    answers: list[tuple[int, int, int, str]] = []
+    asked_for(fetches, _FETCHES_MAX + 2, answers, limit=700)
+    await_that(lambda: len(timers) == _FETCHES_MAX + 2)
+    assert {seconds for seconds, _ in timers} == {0.7}
+    (action, put), (other, put_other) = reads[:2]
+    put(act.ReadAnswered("a", action.first, action.last, Positive(), [read(action.first)], 1))
+    for _, time_is_up in timers[:-1]:
+        time_is_up()
+    told = [(Status.OK, first - 1, 0, "a: nothing came in 700 ms") for first in range(1, _FETCHES_MAX + 1)]
+    assert answers == told, "what is being added, and what has time, is waited for"
+    storage.added[0][2](Status.OK)
+    assert answers[-1][:2] == (Status.OK, 0) and len(reads) == _FETCHES_MAX + 1, "the one that waited is not begun"
+    assert reads[-1][0].first == _FETCHES_MAX + 1
+    put_other(act.ReadAnswered("a", other.first, other.last, Positive(), [read(other.first)], 1))
+    assert len(storage.added) == 1 and len(answers) == len(told) + 1, "it came too late"
+    for _, time_is_up in timers:
+        time_is_up()
+    assert len(answers) == _FETCHES_MAX + 2, "each is told once"
+
+
+def test_an_older_repair_gives_no_time(fetches, reads, monkeypatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(fetches._io, "submit", lambda *_: pytest.fail("a timer"))
+        asked_for(fetches, 1, [])
+    assert len(reads) == 1
+
+
+def test_an_add_that_is_refused_is_told(fetches, storage, reads) -> None:
+    answers: list[tuple[int, int, int, str]] = []
+    asked_for(fetches, 1, answers)
+    [(_, put)] = reads
+    put(act.ReadAnswered("a", 0, 0, Positive(), [read(0)], 1))
+    storage.added[0][2](Status.CONFLICT)
+    assert answers == [(Status.CONFLICT, -1, 0, "")]
+
+
+def test_a_fault_of_the_storage_is_told_and_makes_room(fetches, storage, reads, caplog) -> None:
+    """Nobody was told, and after eight of these nothing was fetched any more."""
+    answers: list[tuple[int, int, int, str]] = []
+    asked_for(fetches, _FETCHES_MAX + 1, answers)
+    storage.add = lambda *arguments: 1 // 0
+    for action, put in list(reads):
+        with suppress(ZeroDivisionError):
+            put(act.ReadAnswered("a", action.first, action.last, Positive(), [read(action.first)], 1))
+    assert answers == [(Status.IO_ERROR, first - 1, 0, "") for first in range(_FETCHES_MAX)]
+    assert len(reads) == _FETCHES_MAX + 1 and "can't be added" in caplog.text

@@ -1,0 +1,72 @@
+"""A bookie's healing when something comes that nobody expected."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+from bookspark.errors import LedgerRecoveryError, NoSuchLedgerError
+from bookspark.store.autorecovery import healing
+from tests.awaiting import SECONDS_MAX
+
+
+def test_one_ledger_that_can_not_be_healed_is_tried_again_alone(monkeypatch):
+    """Each attempt read the metadata of all ledgers again, and the exact check left the bookie out meanwhile."""
+    monkeypatch.setattr(healing, "_RETRY_SECONDS", 0.01)
+    limbo, tries, listed = {1: 1, 2: 1}, [], []
+    healed = threading.Event()
+
+    def read_ledger(ledger_id):
+        tries.append((ledger_id, running.status().saw_all))
+        if ledger_id == 1 and tries.count((1, True)) < 3:
+            raise LedgerRecoveryError("no peer can be reached")
+        raise NoSuchLedgerError(f"no ledger {ledger_id}")
+
+    bookie = SimpleNamespace(
+        boot=1,
+        bookie_id="b1",
+        limbo=lambda: dict(limbo),
+        clear_limbo=lambda ledger_id, boot: limbo.pop(ledger_id),
+        note_healed=lambda boot: healed.set(),
+    )
+    metadata = SimpleNamespace(
+        list_ledgers=lambda: listed.append("all") or [1, 2, 3, 4],
+        read_ledgers=lambda ids, unreadable: listed.append(list(ids)) or [],
+        read_ledger=read_ledger,
+    )
+    running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
+    running.start()
+    assert healed.wait(SECONDS_MAX) and running.wait(SECONDS_MAX)
+    assert listed == ["all", [3, 4]]
+    assert sorted(tries) == [(1, False), (1, True), (1, True), (1, True), (2, False)]
+    assert running.status().ledgers_left == 0 and running.status().saw_all
+    monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=lambda: 10.0**9))
+    assert running.status().seconds < 10**6, "it did not go on after its end"
+
+
+def test_a_defect_at_one_ledger_does_not_end_the_healing(monkeypatch, caplog):
+    """The thread died at it, and all ledgers stayed in limbo until the bookie was started again."""
+    monkeypatch.setattr(healing, "_RETRY_SECONDS", 0.01)
+    cleared: set[int] = set()
+    healed = threading.Event()
+    defects = [ZeroDivisionError("a defect")]
+
+    def read_ledger(ledger_id):
+        if ledger_id == 1 and defects:
+            raise defects.pop()
+        raise NoSuchLedgerError(f"no ledger {ledger_id}")
+
+    bookie = SimpleNamespace(
+        boot=1,
+        bookie_id="b1",
+        limbo=lambda: {ledger_id: 1 for ledger_id in (1, 2) if ledger_id not in cleared},
+        clear_limbo=lambda ledger_id, boot: cleared.add(ledger_id),
+        note_healed=lambda boot: healed.set(),
+    )
+    metadata = SimpleNamespace(list_ledgers=list, read_ledger=read_ledger)
+    running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
+    running.start()
+    assert healed.wait(SECONDS_MAX)
+    assert running.wait(SECONDS_MAX)
+    assert cleared == {1, 2}
+    assert "ledger 1 is not healed yet because of a defect" in caplog.text

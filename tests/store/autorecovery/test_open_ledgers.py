@@ -1,0 +1,119 @@
+"""Which ledgers are not closed, and whose recovery does not end, as an auditor sees it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.store.autorecovery import open_ledgers
+from bookspark.store.autorecovery.open_ledgers import OpenLedgers
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+
+OPEN, IN_RECOVERY, CLOSED = LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED
+
+
+class Stage:
+    """Ledgers in memory, a clock, and an auditor's view that counts what it reads."""
+
+    def __init__(self):
+        self.store, self.now, self.read = MemoryStore(), 0.0, []
+        real = self.store.read_ledgers
+
+        def noted(ledger_ids, unreadable):
+            ids = list(ledger_ids)
+            self.read.append(len(ids))
+            return real(ids, unreadable)
+
+        self.store.read_ledgers = noted
+        self.view = OpenLedgers(self.store, lambda: self.now)
+
+    def make(self, state=OPEN):
+        made = LedgerMetadata(self.store.new_ledger_id(), 3, 3, 2, (Fragment(0, ("a", "b", "c")),))
+        self.store.create_ledger(made)
+        self.turn(made.ledger_id, state)
+        return made.ledger_id
+
+    def turn(self, ledger_id, state):
+        found = self.store.read_ledger(ledger_id)
+        end = {"last_entry_id": 9, "length": 10} if state is CLOSED else {}
+        self.store.write_ledger(replace(found.value, state=state, **end), found.version)
+
+    def look(self, seconds=100.0):
+        """After so many seconds: (open, standing)."""
+        self.now += seconds
+        self.view.look()
+        return tuple(self.view.figures().values())
+
+
+def test_what_is_open_is_counted_and_what_is_closed_no_more():
+    stage = Stage()
+    first = [stage.make(OPEN) for _ in range(3)]
+    stage.make(CLOSED)
+    assert stage.look() == (3, 0)
+    stage.turn(first[0], CLOSED)
+    stage.store.delete_ledger(first[1])
+    assert stage.look() == (1, 0)
+
+
+def test_a_recovery_stands_once_it_was_seen_twice():
+    stage = Stage()
+    one = stage.make(IN_RECOVERY)
+    assert stage.look() == (1, 0)
+    assert stage.look(open_ledgers._STANDS_SECONDS) == (1, 1)
+    stage.turn(one, CLOSED)
+    assert stage.look() == (0, 0)
+    other = stage.make(OPEN)
+    assert [stage.look(), stage.look()] == [(0, 0), (1, 0)], "a ledger of the look before has its record"
+    stage.turn(other, IN_RECOVERY)
+    assert [stage.look(), stage.look()] == [(1, 0), (1, 1)]
+
+
+def test_it_rests():
+    stage = Stage()
+    stage.make(OPEN)
+    assert [stage.look(), stage.look(0.5)] == [(1, 0), (1, 0)] and len(stage.read) == 1
+    # A look that took 2 s.
+    real = stage.store.list_ledgers
+
+    def slow():
+        stage.now += 2.0
+        return real()
+
+    stage.store.list_ledgers = slow
+    stage.view = OpenLedgers(stage.store, lambda: stage.now)
+    for _ in range(10):
+        stage.look(9.0)
+    assert len(stage.read) == 2
+
+
+def test_a_look_reads_a_bounded_number_of_records_and_comes_to_all(monkeypatch):
+    monkeypatch.setattr(open_ledgers, "_READ_MAX", 10)
+    stage, choose = Stage(), random.Random(21)
+    states = [choose.choice((OPEN, IN_RECOVERY, CLOSED)) for _ in range(200)]
+    for state in states:
+        stage.make(state)
+    for _ in range(20):
+        stage.look()
+    still = sum(state is not CLOSED for state in states)
+    assert stage.look()[0] == still and max(stage.read) <= 20
+    for _ in range(40):
+        stage.look()
+    assert stage.look() == (still, sum(state is IN_RECOVERY for state in states))
+    # New ones come before old ones that nobody has looked at.
+    stage.view = OpenLedgers(stage.store, lambda: stage.now)
+    stage.look()
+    new = stage.make(OPEN)
+    stage.look()
+    stage.look()
+    assert new in stage.view._again
+
+
+def test_of_very_many_ids_that_were_skipped_only_the_newest_are_looked_at(monkeypatch):
+    monkeypatch.setattr(open_ledgers, "_NEW_MAX", 50)
+    stage = Stage()
+    stage.look()
+    stage.store.skip_ledger_ids(1000)
+    stage.make(OPEN)
+    stage.look()
+    assert stage.look() == (1, 0) and sum(stage.read) <= 60

@@ -1,0 +1,209 @@
+"""Directories that can not be read in turn: each has a history that the other never heard of, until they meet again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.responses import Unknown
+from bookspark.servers.daemon.lossy_boot import fence_what_may_be_lost, why_lossy
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from tests.store.bookie.kit import KEY, config
+from tests.store.bookie.stepped import AtOnce, Promises, Stepped, without_threads
+from tests.store.metadata.kit import ledger
+
+A, B = "/a", "/b"
+ME = "bookie-1"
+
+
+class Bookie(Stepped):
+    """A bookie with two directories, of which some can't be read."""
+
+    def __init__(self) -> None:
+        self.away: tuple[str, ...] = ()
+        self.metadata = MemoryStore()
+        self.disk = MemoryFileSystem(A, B)
+        super().__init__(config(Path(A), Path(B)), FaultyFileSystem(self.disk), Promises())
+
+    def open(self) -> None:
+        self.storage = Storage(self._settings, self.files, without=self.away).open()
+        if why_lossy(self.storage.lossy_boots, ()):
+            fence_what_may_be_lost(self.storage, self.metadata, ME, (), lambda text: None)
+            self.storage.end_phase_one()
+        self.storage.start(lambda function, *arguments: function(*arguments))
+
+    def boot(self, *away: str) -> None:
+        """A clean stop, and a start without these directories."""
+        self.storage.close()
+        self.away = away
+        self.open()
+
+    def heal(self) -> None:
+        """The other bookies have given all that lacked."""
+        boots = self.storage.lossy_boots
+        for ledger_id, boot in boots.limbo(0, 99):
+            boots.clear_limbo(ledger_id, boot, lambda status: None)
+        boots.note_healed(boots.mark.boot, lambda status: None)
+        self.commit()
+
+    def lose_logs(self, directory: str) -> None:
+        logs = f"{directory}/logs"
+        for name in self.files.list(logs):
+            self.files.unlink(f"{logs}/{name}")
+
+
+@pytest.fixture
+def bookie():
+    with without_threads(), patch("bookspark.servers.daemon.lossy_boot.ThreadPoolExecutor", AtOnce):
+        yield Bookie()
+
+
+def boots_that_b_has_no_room_for(bookie):
+    """Three lossy boots without B are healed. Then B is there, without room for what A tells: nobody notes that."""
+    for _ in range(3):
+        bookie.boot(B)
+        bookie.heal()
+    bookie.files.add("create /b/control* 1.. no-space")
+    bookie.boot()
+    assert bookie.storage.lossy_boots.mark.boot == 3 and bookie.storage.holdings.directories[1].control_behind
+    bookie.storage.close()
+    bookie.files.clear()
+    bookie.away = (A,)
+    bookie.open()
+    assert bookie.storage.lossy_boots.mark.boot == 1
+
+
+def what_b_lost_is_unknown(bookie):
+    """B alone takes entries and loses them, before A is there again."""
+    ledger_id = bookie.metadata.new_ledger_id()
+    adding = bookie.add(ledger_id, 0, 9)
+    bookie.commit()
+    bookie.seal()
+    assert adding == [0]
+    bookie.lose_logs(B)
+    bookie.boot(A)
+    assert bookie.storage.lossy_boots.mark.boot == 2
+    bookie.boot()
+    boots = bookie.storage.lossy_boots
+    assert isinstance(bookie.read(ledger_id, 0, 9)[1], Unknown)
+    assert boots.healed_boot < boots.mark.boot and boots.mark.highest_ledger_id > ledger_id
+
+
+def test_what_one_directory_lost_is_not_healed_by_the_numbers_that_the_other_has_counted_to(bookie):
+    """Both counted from 1, and the highest number of a healed boot held for all: entries that had been acknowledged were denied,
+    and ledgers that may have had a fence were taken for younger than the loss."""
+    boots_that_b_has_no_room_for(bookie)
+    what_b_lost_is_unknown(bookie)
+    bookie.heal()
+    bookie.boot()
+    boots = bookie.storage.lossy_boots
+    assert boots.healed_boot == boots.mark.boot
+
+
+def test_what_one_directory_lost_is_not_healed_by_the_other_if_older_metadata_gave_out_the_same_ids_again(bookie):
+    """The boot whose mark had the higher id was taken for the later one. After older metadata was put back, a later boot takes a
+    lower id, so what it had lost counted as healed before: acknowledged entries could be denied."""
+    for _ in range(10):
+        bookie.metadata.new_ledger_id()
+    bookie.storage.close()
+    bookie.files.open(f"{A}/unclean", create=True).close()
+    bookie.files.add("create /b/control* 1.. no-space")
+    bookie.files.add("write /b/control.log 1.. no-space")
+    bookie.open()
+    bookie.heal()
+    assert bookie.storage.lossy_boots.mark == LossyBootNoted(1, 10) and bookie.storage.lossy_boots.healed_boot == 1
+    assert bookie.storage.holdings.directories[1].control_behind
+    bookie.storage.close()
+    bookie.files.clear()
+    bookie.metadata._world.ledger_ids = 2
+    bookie.away = (A,)
+    bookie.open()
+    assert bookie.storage.lossy_boots.mark == LossyBootNoted(1, 2)
+    what_b_lost_is_unknown(bookie)
+
+
+def test_a_ledger_is_in_limbo_until_the_directory_that_put_it_there_is_healed(bookie):
+    """The other directory had ended a limbo of a higher number."""
+    ledger_id = bookie.metadata.new_ledger_id()
+    bookie.metadata.create_ledger(ledger(ledger_id, master_key=KEY))
+    boots_that_b_has_no_room_for(bookie)
+    for _ in range(2):
+        bookie.boot()
+        assert [limbo for limbo, _ in bookie.storage.lossy_boots.limbo(0, 99)] == [ledger_id]
+    bookie.heal()
+    bookie.boot()
+    assert not bookie.storage.lossy_boots.limbo_count
+
+
+def test_a_directory_that_comes_back_after_the_others_were_healed_is_healed_once_more(bookie):
+    """It had a lossy boot that was not healed when it went away. One of the others was, and nothing tells that it came later."""
+    bookie.storage.close()
+    bookie.files.open(f"{B}/unclean", create=True).close()
+    bookie.open()
+    assert bookie.storage.lossy_boots.mark == LossyBootNoted(1, 0)
+    bookie.boot(B)
+    bookie.heal()
+    mark = bookie.storage.lossy_boots.mark
+    assert mark == LossyBootNoted(2, 1)
+    bookie.boot()
+    boots = bookie.storage.lossy_boots
+    assert boots.mark.boot > boots.healed_boot == mark.boot
+    bookie.heal()
+    bookie.boot()
+    assert boots.mark == bookie.storage.lossy_boots.mark and bookie.storage.lossy_boots.healed_boot == boots.mark.boot
+
+
+def test_a_mark_that_a_damaged_control_log_lost_leaves_no_number_to_the_next_lossy_boot(bookie):
+    """B has no room for what A tells, and A's control log loses the mark, but not the end of the limbo: the boot counted from 1
+    again, so that end held for what it lost itself. An entry that had been acknowledged was denied. Found by ``boots``."""
+    ledger_id = bookie.metadata.new_ledger_id()
+    bookie.metadata.create_ledger(ledger(ledger_id, master_key=KEY))
+    adding = bookie.add(ledger_id, 0, 9)
+    bookie.commit()
+    bookie.seal()
+    bookie.boot(B)
+    bookie.heal()
+    closed = ledger(ledger_id, master_key=KEY, state=LedgerState.CLOSED, last_entry_id=9, length=10)
+    bookie.metadata.write_ledger(closed, bookie.metadata.read_ledger(ledger_id).version)
+    bookie.files.add("create /b/control* 1.. no-space")
+    bookie.boot()
+    bookie.storage.close()
+    bookie.files.clear()
+    content = bookie.disk.files()[f"{A}/control.log"]
+    for found in re.finditer(b"lossy boot", content):
+        bookie.disk.flip(f"{A}/control.log", found.start(), 0)
+    for directory in (A, B):
+        bookie.lose_logs(directory)
+    bookie.away = ()
+    bookie.open()
+    assert adding == [0] and bookie.storage.lossy_boots.mark.boot == 2
+    assert isinstance(bookie.read(ledger_id, 0, 9)[1], Unknown)
+
+
+def test_a_directory_that_had_no_room_and_is_used_alone_is_stood_for_by_none_that_has_counted_past_it(bookie):
+    """A had been used without B. B came back without room for what A tells, and was used alone, from its own number: what it
+    wrote had numbers that A had, too. When B's control log was damaged, A's was taken for as good, and a fence was forgotten.
+    Found by ``boots``."""
+    boots_that_b_has_no_room_for(bookie)
+    ledger_id = bookie.metadata.new_ledger_id()
+    bookie.metadata.create_ledger(
+        ledger(ledger_id, master_key=KEY, state=LedgerState.CLOSED, last_entry_id=-1, length=0)
+    )
+    bookie.fence(ledger_id)
+    bookie.commit()
+    assert ledger_id in bookie.promises.fenced
+    bookie.storage.close()
+    content = bookie.disk.files()[f"{B}/control.log"]
+    bookie.disk.flip(f"{B}/control.log", content.rindex(b"fence"), 0)
+    bookie.away = ()
+    bookie.open()
+    known = bookie.storage.holdings.control.known(ledger_id)
+    assert known.fenced or known.fence_unsure

@@ -1,0 +1,444 @@
+"""What is answered is durable: for each sync and note that this rests on, a test that fails without it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_boot import phase_one
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.responses import Negative
+from bookspark.servers.daemon.directories import read_cookie, write_cookie
+from bookspark.store.bookie.commit.commit_items import SyncWritten
+from bookspark.store.bookie.disk.control_log import control_note
+from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.disk.index import log_of, position_of
+from bookspark.store.bookie.disk.synced_note import SyncedNote
+from bookspark.store.bookie.steps import run_steps
+from bookspark.store.wire.header import Flag, Status
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import everything_kept, nothing_kept
+from tests.store.bookie.kit import KEY, config
+from tests.store.bookie.stepped import Stepped, without_threads
+from tests.store.metadata.kit import ledger
+
+JOURNAL = config(Path("/disk"), entry_log_bytes_max=1500)
+TWO_DISKS = config(Path("/disk0"), Path("/disk1"))
+NO_JOURNAL = config(
+    Path("/disk"), journal_write_data=False, background_sync_interval_ms=3_600_000, background_sync_bytes=1 << 30
+)
+LOG = "/disk/logs/00000001.arrows"
+
+
+@pytest.fixture(autouse=True)
+def stepped():
+    with without_threads():
+        yield
+
+
+@pytest.fixture
+def no_seconds(monkeypatch):
+    """Notes are not made durable because a second is over."""
+    monkeypatch.setattr("bookspark.store.bookie.commit.group_writer._NOTE_SECONDS", 1e9)
+
+
+def noted(disk, number=1):
+    """The position that the note of a log tells, after a power cut that takes all that is not synced."""
+    after = disk.crashed(nothing_kept)
+    if not number:
+        return control_note(after, "/disk")[1].read()
+    return SyncedNote(after, f"/disk/logs/{number:08x}.synced", number).read()
+
+
+def ids(storage, ledger_id):
+    return [entry.entry_id for entry in storage.read(ledger_id, 0, 99)[0]]
+
+
+def held(storage, ledger_id):
+    """What the bookie says to hold; None as long as it says nothing."""
+    told = []
+    storage.storage.held_ranges(ledger_id, told.append)
+    return told
+
+
+# -- the tail of a log
+
+
+def test_a_tail_that_a_failed_sync_left_clean_is_on_the_disk_before_a_boot_serves_it():
+    """The page cache takes it for written: without a write, the sync of the boot brings nothing (fsyncgate)."""
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(JOURNAL, FaultyFileSystem(disk, "sync *.arrows 2 write-back:1"))
+    run.add(5, 0)
+    run.commit()
+    failed = run.add(5, 1)
+    run.commit()
+    assert failed == [Status.IO_ERROR]
+    assert disk.crashed(everything_kept).files()[LOG] != disk.files()[LOG], "the disk does not have it all"
+    again = Stepped(JOURNAL, disk)
+    assert ids(again, 5) == [0, 1] and held(again, 5) == [[(0, 1)]]
+    after = Stepped(JOURNAL, disk.crashed(nothing_kept))
+    assert ids(after, 5) == [0, 1] and not after.storage.damaged
+
+
+def test_a_tail_that_was_not_synced_is_synced_before_a_boot_serves_it():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(NO_JOURNAL, disk)
+    run.add(5, 0, 3)
+    run.commit()
+    again = Stepped(NO_JOURNAL, disk)
+    assert ids(again, 5) == [0, 1, 2, 3] and held(again, 5) == [[(0, 3)]]
+    after = Stepped(NO_JOURNAL, disk.crashed(nothing_kept))
+    assert ids(after, 5) == [0, 1, 2, 3] and not after.storage.damaged
+
+
+# -- more logs than one
+
+
+@pytest.mark.parametrize(
+    "settings", [JOURNAL, config(Path("/disk"), journal_write_data=False, entry_log_bytes_max=1500)]
+)
+def test_of_a_group_that_fills_several_logs_all_are_synced(settings):
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(settings, disk)
+    statuses = [run.add(5, entry_id, payload=bytes(400)) for entry_id in range(9)]
+    run.commit()
+    assert statuses == [[Status.OK]] * 9
+    assert len([path for path in disk.files() if path.endswith(".arrows")]) > 2
+    if not settings.journal_write_data:
+        # What was acknowledged early is durable at the latest when the bookie has stopped.
+        run.storage.close()
+    after = Stepped(settings, disk.crashed(nothing_kept))
+    assert ids(after, 5) == list(range(9)) and held(after, 5) == [[(0, 8)]]
+    assert not after.storage.damaged and not after.storage.lossy_boots.unclean
+
+
+def stopped_without_room(*rules):
+    """A bookie that has acknowledged entries 0 to 3 before their sync finds no room for the next one, as it stops. Returns the
+    disk after a power cut."""
+    disk = MemoryFileSystem("/disk")
+    files = FaultyFileSystem(disk)
+    run = Stepped(NO_JOURNAL, files)
+    acknowledged = run.add(5, 0, 3)
+    run.commit()
+    for rule in ("write */logs/*.arrows 1.. no-space", *rules):
+        files.add(rule)
+    refused = run.add(5, 4)
+    run.storage.close()
+    assert (acknowledged, refused) == ([Status.OK], [Status.READ_ONLY])
+    return disk.crashed(nothing_kept)
+
+
+def test_a_bookie_that_finds_no_room_as_it_stops_syncs_what_it_has_acknowledged():
+    after = Stepped(NO_JOURNAL, stopped_without_room())
+    assert ids(after, 5) == [0, 1, 2, 3] and not after.storage.lossy_boots.unclean
+
+
+def test_a_bookie_that_finds_no_room_as_it_stops_and_can_not_sync_has_lost_what_it_has_acknowledged():
+    after = Stepped(NO_JOURNAL, stopped_without_room("sync */logs/*.arrows 1.. io-error"))
+    assert after.storage.lossy_boots.unclean
+
+
+def test_a_bookie_that_has_stopped_gives_back_the_room_that_it_had_reserved(tmp_path):
+    run = Stepped(config(tmp_path, entry_log_bytes_max=1 << 20), RealFileSystem())
+    run.add(5, 0)
+    run.commit()
+    [directory] = run.storage.holdings.directories
+    log = directory.current
+    run.storage.close()
+    assert (tmp_path / "logs" / "00000001.arrows").stat().st_size == log.end
+    assert (tmp_path / "logs" / "00000001.arrows").stat().st_blocks * 512 < 1 << 19
+    assert log.file is None
+
+
+# -- who is told
+
+
+def test_what_is_written_to_a_directory_that_was_given_up_for_its_reads_is_not_acknowledged():
+    """Nothing that lies there is held any more."""
+    run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
+    run.add(5, 0)
+    run.commit()
+    late = run.add(5, 1)
+    [directory] = run.storage.holdings.directories
+    for _ in range(64):
+        run.storage._results.read_failed(directory)
+    assert directory.retired
+    run.commit()
+    assert late == [Status.IO_ERROR]
+
+
+def test_a_bookie_that_has_stopped_acknowledges_and_denies_nothing():
+    run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
+    run.add(5, 0)
+    run.commit()
+    run.storage.close()
+    told = []
+    run.storage._records.settle(told.append)
+    run.storage._records.write((), told.append)
+    assert told == [Status.IO_ERROR] * 2
+    assert run.add(5, 1) == [Status.READ_ONLY]
+
+
+# -- synced notes
+
+
+def test_a_note_is_durable_once_its_log_is_sealed(no_seconds):
+    """After a power cut a bad bit in a sealed log was a torn write otherwise, and was cut off."""
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(JOURNAL, disk)
+    # The first sync of a log makes its note durable.
+    run.add(5, 0)
+    run.commit()
+    behind = noted(disk)
+    run.add(5, 1, 2)
+    run.commit()
+    assert noted(disk) == behind
+    run.seal()
+    size = len(disk.files()[LOG])
+    assert noted(disk) == size
+    damaged = disk.crashed(nothing_kept)
+    damaged.flip(LOG, size - 9, 3)
+    assert not isinstance(Stepped(JOURNAL, damaged).read(5, 2, 2)[1], Negative)
+
+
+def test_a_note_is_durable_once_its_control_log_is_written_anew(no_seconds):
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(JOURNAL, disk)
+    for ledger_id in (5, 6):
+        run.fence(ledger_id)
+    run.commit()
+    # The new log has the record of this write already, so it is not appended: the note alone tells of it.
+    run.fence(7)
+    run_steps(run.storage._records.rewrite(), lambda: None)
+    run.commit()
+    size = len(disk.files()["/disk/control.log"])
+    assert noted(disk, 0) == size
+    number = run.storage.holdings.control.write_number
+    assert control_note(disk.crashed(nothing_kept), "/disk")[1].read_write_number() == number
+    damaged = disk.crashed(nothing_kept)
+    damaged.flip("/disk/control.log", size - 3, 3)
+    with pytest.raises(StorageError, match="a fence may be lost"):
+        Stepped(JOURNAL, damaged)
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_note_that_can_not_be_made_durable_retires_its_directory(busy, monkeypatch):
+    """After a failed sync nobody knows what the disk holds."""
+    now = [0.0]
+    monkeypatch.setattr("bookspark.store.bookie.commit.group_writer.monotonic", lambda: now[0])
+    disk = MemoryFileSystem("/disk")
+    files = FaultyFileSystem(disk)
+    run = Stepped(JOURNAL, files)
+    run.add(5, 0)
+    run.commit()
+    behind = run.add(5, 1)
+    run.commit()
+    assert behind == [Status.OK]
+    files.add("sync *.synced 1 io-error")
+    now[0] += 1.5
+    [directory] = run.storage.holdings.directories
+    if busy:
+        run.add(5, 2)
+        run.commit()
+    else:
+        directory.commit._writer.note_idle()
+    last = run.add(5, 3)
+    run.commit()
+    assert last != [Status.OK] and directory.retired
+
+
+def test_a_marker_that_can_not_be_removed_retires_its_directory():
+    disk = MemoryFileSystem("/disk")
+    files = FaultyFileSystem(disk)
+    run = Stepped(NO_JOURNAL, files)
+    run.add(5, 0)
+    run.commit()
+    [directory] = run.storage.holdings.directories
+    run.seal()
+    files.add("unlink */unclean 1 io-error")
+    directory.commit._writer.note_idle()
+    last = run.add(5, 1)
+    run.commit()
+    assert last != [Status.OK] and directory.retired
+
+
+def test_the_notes_are_durable_once_a_checkpoint_is_made(no_seconds):
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(JOURNAL, disk)
+    run.add(5, 0)
+    run.commit()
+    run.add(5, 1, 2)
+    run.commit()
+    run.fence(5)
+    run.commit()
+    assert noted(disk) < len(disk.files()[LOG])
+    run.checkpoint()
+    assert noted(disk) == len(disk.files()[LOG])
+    assert noted(disk, 0) == len(disk.files()["/disk/control.log"])
+
+
+def test_a_boot_makes_the_notes_durable_that_it_rests_on():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(JOURNAL, disk)
+    run.add(5, 0)
+    run.commit()
+    run.fence(5)
+    run.add(5, 1, flags=int(Flag.RECOVERY))
+    run.commit()
+    behind = noted(disk), noted(disk, 0)
+    Stepped(JOURNAL, disk)
+    sizes = len(disk.files()[LOG]), len(disk.files()["/disk/control.log"])
+    assert (noted(disk), noted(disk, 0)) == sizes, "a killed process had written them only"
+    assert all(before < now for before, now in zip(behind, sizes, strict=True)), "so this test is about something"
+
+
+def test_a_log_below_the_checkpoint_that_lost_its_end_is_noticed_at_the_boot():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(JOURNAL, disk)
+    for entry_id in range(4):
+        run.add(5, entry_id, payload=b"x" * 600)
+        run.commit()
+    run.storage.close()
+    assert "/disk/logs/00000002.arrows" in disk.files()
+    file = disk.open(LOG)
+    file.truncate(file.size() - 8)
+    file.sync()
+    again = Stepped(JOURNAL, disk)
+    assert not again.storage.damaged and held(again, 5) == [[(1, 3)]], "nobody has read the log yet"
+    assert again.read(5, 0, 0) == ([], ENTRY_LOST)
+
+
+# -- lossy boots
+
+
+def after_phase_one(settings, disk):
+    run = Stepped(settings, disk)
+    boots = run.storage.lossy_boots
+    boots.note_lossy_boot(phase_one("bookie-1", [ledger(5, master_key=KEY)], 20, boots.mark))
+    return run
+
+
+def test_that_all_is_healed_survives_a_power_cut_once_it_is_answered():
+    disk = MemoryFileSystem("/disk")
+    run = after_phase_one(JOURNAL, disk)
+    healed = []
+    run.storage.lossy_boots.note_healed(1, healed.append)
+    run.commit()
+    assert healed == [Status.OK]
+    boots = Stepped(JOURNAL, disk.crashed(nothing_kept)).storage.lossy_boots
+    assert (boots.mark.boot, boots.healed_boot) == (1, 1)
+
+
+@pytest.mark.parametrize("left", TWO_DISKS.directories)
+def test_each_directory_alone_tells_what_phase_one_of_a_lossy_boot_wrote(left):
+    disk = MemoryFileSystem(*TWO_DISKS.directories)
+    after_phase_one(TWO_DISKS, disk)
+    alone = Stepped(config(Path(left)), disk.crashed(nothing_kept))
+    assert alone.storage.lossy_boots.mark == (1, 20)
+    assert alone.storage.ledger(5).limbo_boot == 1
+    assert alone.add(5, 0) == [Status.FENCED]
+
+
+# -- what the commit threads answer
+
+
+class Unheard(Stepped):
+    """The loop hears nothing of its commit threads until ``listen``."""
+
+    def open(self):
+        super().open()
+        self.posted = []
+
+    def listen(self):
+        while self.posted:
+            function, *arguments = self.posted.pop(0)
+            function(*arguments)
+
+    def commit(self):
+        for directory in self.storage.holdings.directories:
+            commit = directory.commit
+            while commit.queued:
+                commit.commit_queued(lambda *call: self.posted.append(call), self.storage._results.completed)
+
+
+def test_after_a_background_sync_that_failed_nothing_more_is_acknowledged_whether_the_loop_knows_or_not():
+    disk = MemoryFileSystem("/disk")
+    run = Unheard(NO_JOURNAL, FaultyFileSystem(disk, "sync *.arrows 1 write-back:1"))
+    run.add(5, 0)
+    run.commit()
+    run.listen()
+    assert run.promises.acked_early[5] == {0}
+    run.storage._held_copies.submit_behind(
+        [next(iter(run.storage.holdings.index.get(5).where))], lambda status: None, SyncWritten
+    )
+    run.commit()
+    later = run.add(5, 1)
+    run.commit()
+    assert later == []
+    run.listen()
+    assert later == [Status.IO_ERROR]
+    assert run.storage.live == [] and run.add(5, 2) == [Status.READ_ONLY]
+    for entry_id in (0, 1):
+        found, refusal = run.read(5, entry_id, entry_id)
+        assert found == [] and not isinstance(refusal, Negative)
+
+
+def test_what_is_held_is_told_after_its_sync():
+    """Repair and healing take it for a copy that counts."""
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(NO_JOURNAL, disk)
+    assert run.add(5, 0, 3) == []
+    run.commit()
+    assert run.promises.acked_early[5] == {0, 1, 2, 3}
+    told = held(run, 5)
+    assert told == []
+    run.commit()
+    assert told == [[(0, 3)]]
+    assert ids(Stepped(NO_JOURNAL, disk.crashed(nothing_kept)), 5) == [0, 1, 2, 3]
+
+
+# -- reads
+
+
+@pytest.mark.parametrize("rewritten", [False, True], ids=["as it came", "rewritten"])
+def test_the_batch_of_another_ledger_at_the_same_place_is_damage_and_not_served(rewritten):
+    """A write that the disk put elsewhere: the batch is good in all that it says of itself."""
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(JOURNAL, disk)
+    run.add(5, 0)
+    run.add(6, 0)
+    run.commit()
+    if rewritten:
+        run.seal()
+        run.reclaim()
+    mine, other = (run.storage.holdings.index.get(ledger_id).row(0) for ledger_id in (5, 6))
+    assert mine.size == other.size and log_of(mine.where) == log_of(other.where)
+    file = disk.open(run.storage.logs[log_of(mine.where)].path)
+    file.write([file.read(other.size, position_of(other.where))], position_of(mine.where))
+    found, refusal = run.read(5, 0, 0)
+    assert found == [] and not isinstance(refusal, Negative)
+    assert [entry.ledger_id for entry in run.read(6, 0, 0)[0]] == [6]
+
+
+# -- the cookie
+
+
+def test_a_cookie_is_synced_before_it_has_its_name_and_its_name_before_it_counts(tmp_path, monkeypatch):
+    """Without that a power cut leaves an empty cookie, or none beside one in the metadata: the bookie stays down."""
+    calls = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(
+        "os.fsync",
+        lambda descriptor: (calls.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}"))), fsync(descriptor)),
+    )
+    monkeypatch.setattr("os.rename", lambda source, target: (calls.append(("rename", source)), rename(source, target)))
+    cookie = Cookie("bookie-1f", (str(tmp_path),), "instance", "nonce")
+    write_cookie(str(tmp_path), cookie)
+    temporary = str(tmp_path / "COOKIE.tmp")
+    assert calls == [("sync", temporary), ("rename", temporary), ("sync", str(tmp_path))]
+    assert read_cookie(str(tmp_path)) == cookie

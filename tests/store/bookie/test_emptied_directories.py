@@ -1,0 +1,144 @@
+"""Directories that lost everything, and a crash while that is noted: nothing of it counts as data, or as healed."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bookspark.protocol.bookie.bookie_boot import phase_one
+from bookspark.servers.daemon import bookie_process
+from bookspark.servers.daemon.directories import holds_data, is_hollow
+from bookspark.servers.daemon.identity import Identity, mark_lost
+from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.disk.unclean_marker import Lost, UncleanMarker
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.header import Status
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import LOSSES
+from tests.store.bookie.kit import KEY, config
+from tests.store.bookie.stepped import Stepped, without_threads
+
+
+def boot(settings, store) -> Storage:
+    with ExitStack() as stack:
+        identity = Identity(settings, store, {})
+        storage = bookie_process._open_storage(settings, store, identity, stack, lambda phase: None)
+        stack.pop_all()
+    return storage
+
+
+def test_a_directory_with_nothing_but_its_cookie_is_lost(tmp_path):
+    settings, store = config(tmp_path / "a", tmp_path / "b"), MemoryStore()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    assert store.new_ledger_id() == 0
+    storage = boot(settings, store)
+    assert (storage.lossy_boots.mark.boot, storage.lossy_boots.mark.highest_ledger_id) == (0, 0), "its first boot"
+    storage.close()
+    for path in (tmp_path / "b").iterdir():
+        if path.name != "COOKIE":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert is_hollow(str(tmp_path / "b"))
+    # A start that is cut short: the directory has more than its cookie now.
+    Identity(settings, store, {})
+    Storage(settings).open()
+    assert not is_hollow(str(tmp_path / "b"))
+    storage = boot(settings, store)
+    assert storage.lossy_boots.mark.boot == 1
+    storage.close()
+    storage = boot(settings, store)
+    assert storage.lossy_boots.mark.boot == 1, "it is lossy once"
+    storage.close()
+
+
+def test_the_first_mark_counts_ids_that_users_gave(tmp_path):
+    settings, store = config(tmp_path), MemoryStore()
+    store.note_given_id(70)
+    storage = boot(settings, store)
+    assert storage.lossy_boots.mark.highest_ledger_id == 70
+    storage.close()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_crash_while_a_loss_is_marked_leaves_the_mark_or_nothing(loss, tmp_path):
+    found = set()
+
+    def look(operation) -> None:
+        after = disk.crashed(loss)
+        marker = UncleanMarker(after, "/disk")
+        marker.look()
+        found.add(marker.lost)
+        left = tmp_path / str(len(found))
+        left.mkdir(exist_ok=True)
+        for path in after.files():
+            (left / path.rsplit("/", 1)[1]).write_bytes(b"")
+        assert marker.stands or not holds_data(str(left)), "what is half-made is no data"
+
+    disk = MemoryFileSystem("/disk")
+    UncleanMarker(FaultyFileSystem(disk, before=look), "/disk").note_loss(Lost.FENCES)
+    look(None)
+    assert found == {Lost.NOTHING, Lost.FENCES}
+
+
+def test_a_boot_that_is_cut_short_before_the_cookie_is_made_again_from_its_beginning(tmp_path, monkeypatch):
+    settings, store = config(tmp_path), MemoryStore()
+    monkeypatch.setattr(Identity, "stamp", lambda identity: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        boot(settings, store)
+    assert (tmp_path / "control.log").exists() and not holds_data(str(tmp_path))
+    monkeypatch.undo()
+    storage = boot(settings, store)
+    assert storage.lossy_boots.mark.boot == 0
+    storage.close()
+    assert (tmp_path / "COOKIE").exists()
+
+
+def test_an_emptied_directory_makes_the_fences_unsure_after_a_crash_in_phase_one_too(tmp_path):
+    kept, lost = tmp_path / "kept", tmp_path / "lost"
+    settings = config(kept, lost)
+    storage = Storage(settings).open()
+    statuses: list[int] = []
+    storage.start(lambda function, *arguments: function(*arguments))
+    storage.write_last_add_confirmed(4, KEY, 0, statuses.append)
+    storage.close()
+    assert statuses == [Status.OK]
+    shutil.rmtree(lost)
+    lost.mkdir()
+    mark_lost([str(lost)])
+    for _ in range(2):
+        storage = Storage(settings, RealFileSystem()).open()
+        assert storage.lossy_boots.fences_lost and storage.ledger(4).fence_unsure
+
+
+def test_lost_fences_make_no_object_of_a_ledger(tmp_path):
+    """Ten million ledgers whose fences are unsure cost what they cost before, in this process and in the next."""
+    disk, settings, count = MemoryFileSystem("/disk"), config(Path("/disk/a"), Path("/disk/b")), 300
+    with without_threads():
+        run = Stepped(settings, disk)
+        for ledger_id in range(count):
+            run.add(ledger_id, 0)
+        run.fence(0)
+        run.commit()
+        run.storage.close()
+        storage = Storage(settings, disk).open()
+        boots, ledgers = storage.lossy_boots, storage.holdings.ledgers
+        ledgers.rest_all()
+        boots.note_lossy_boot(phase_one("b1", [], count, boots.mark), fences_lost=True)
+        assert ledgers.in_use_count == 0 and all(isinstance(kept, bytes) for kept in ledgers.packed.values())
+        storage.end_phase_one()
+        storage.close()
+        run.open()
+        ledgers = run.storage.holdings.ledgers
+        ledgers.rest_all()
+        assert all(isinstance(kept, bytes) for kept in ledgers.packed.values())
+        assert [ledger.ledger_id for ledger in ledgers.looks() if not ledger.fence_unsure] == [0]
+        assert ledgers.look(0).fenced and not ledgers.look(1).fenced
+        known = ledgers.get(1)
+        known.fence_is_sure()
+        ledgers.rest_all()
+        assert not ledgers.look(1).fence_unsure, "what the metadata said is kept while the process lives"

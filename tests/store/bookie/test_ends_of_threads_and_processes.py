@@ -1,0 +1,196 @@
+"""What a bookie began beside itself has ended with it."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import signal
+import socket
+import struct
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.errors import StorageError
+from bookspark.store.bookie.checks import check_control_log
+from bookspark.store.bookie.commit.commit_thread import CommitThread
+from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.disk.packed_dict import PackedDict
+from bookspark.store.bookie.disk.rewritten_log import adopt
+from bookspark.store.bookie.disk.synced_note import SyncedNote
+from bookspark.store.bookie.holdings.disk_threads import DiskThreads
+from bookspark.store.bookie.ledgers.first_requests import FirstRequests
+from bookspark.store.bookie.ledgers.unsure_adds import UnsureAdds, WaitingAdd
+from bookspark.store.bookie.space.rewriting import Job, LedgerFacts, NoRewriterError, SealedLog
+from bookspark.store.bookie.space.rewriting_process import RewritingProcess, _receive
+from bookspark.store.wire.messages import Ranges
+from bookspark.testing.memory_files import MemoryFileSystem
+from tests.store.bookie.kit import Pumped, config
+
+
+def test_the_forker_is_gone_and_no_zombie_is_left_when_the_rewriting_process_is_closed():
+    process = RewritingProcess()
+    worker = process.worker_pid()
+    assert process.worker_pid() == worker
+    process.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(process._forker, 0)
+    process.close()
+
+
+def test_a_closed_storage_has_no_thread_left(tmp_path):
+    before = set(threading.enumerate())
+    run = Pumped(config(tmp_path, journal_write_data=False, background_sync_bytes=1))
+    for entry_id in range(3):
+        run.add(5, entry_id)
+    names = {thread.name for thread in set(threading.enumerate()) - before}
+    assert f"commit {tmp_path}" in names and f"sync {tmp_path}" in names
+    run.storage.close()
+    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"bookie metadata"}
+    assert all(directory.commit.ended for directory in run.storage.holdings.directories)
+
+
+def test_a_storage_whose_disk_does_not_answer_says_so_when_it_is_closed(tmp_path, monkeypatch):
+    run = Pumped(config(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(CommitThread, "join", lambda thread, seconds: seconds != 60.0)
+        with pytest.raises(StorageError, match="does not answer"):
+            run.storage.close()
+    for directory in run.storage.holdings.directories:
+        assert directory.commit.join(60)
+
+
+def test_a_rewritten_log_that_is_shorter_than_its_end_is_not_taken_over(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "00000007.arrow").write_bytes(b"ARR")
+    assert adopt(RealFileSystem(), str(tmp_path), 7) is None
+
+
+def test_a_job_that_fails_beside_fails_here_with_its_error_and_the_process_goes_on(tmp_path):
+    now = [0.0]
+    process = RewritingProcess(clock=lambda: now[0])
+    try:
+        worker = process.worker_pid()
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError, match="No such file"):
+                process.rewrite(Job(str(tmp_path / "none"), 9, [], Ranges.empty().encode(), {}, 0))
+        (tmp_path / "logs").mkdir()
+        rows = Ranges.empty()
+        rows.append((5, 0, 0, 3, 400, 656))
+        job = Job(
+            str(tmp_path),
+            9,
+            [SealedLog(3, str(tmp_path / "gone"))],
+            rows.encode(),
+            {5: LedgerFacts(-1, -1, bytes(16))},
+            0,
+        )
+        made = process.rewrite(job)
+        assert (list(made.rows.ledger_ids), list(made.damaged.positions), made.size) == (
+            [],
+            [400],
+            (tmp_path / "logs/00000009.arrow.new").stat().st_size,
+        )
+        assert process.worker_pid() == worker
+        for pause in (1.0, 2.0, 4.0):
+            os.kill(process.worker_pid(), signal.SIGKILL)
+            with pytest.raises(OSError):
+                process.rewrite(job)
+            now[0] += pause - 0.001
+            with pytest.raises(NoRewriterError, match="not time yet") as refused:
+                process.rewrite(job)
+            assert refused.value.errno == errno.EAGAIN
+            now[0] += 0.001
+            assert process.worker_pid() != worker
+        process._pause = 290.0
+        os.kill(process.worker_pid(), signal.SIGKILL)
+        with pytest.raises(OSError):
+            process.rewrite(job)
+        assert process._pause == 300.0
+        now[0] += 290.0
+        assert process.rewrite(job).size == made.size and process._pause == 1.0
+        os.kill(process._forker, signal.SIGKILL)
+        os.waitpid(process._forker, 0)
+        process._worker.connection.close()
+        process._worker = None
+        with pytest.raises(NoRewriterError, match="until the bookie is restarted"):
+            process.rewrite(job)
+    finally:
+        process.close()
+
+
+def test_messages_of_the_process_beside_may_come_in_pieces_and_an_end_is_an_error():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack("<Q", 6) + b"abc")
+        sender = threading.Thread(target=theirs.sendall, args=(b"def" + struct.pack("<Q", 3) + b"x",))
+        sender.start()
+        assert _receive(ours) == b"abcdef"
+        sender.join()
+        theirs.close()
+        with pytest.raises(ConnectionResetError, match="has ended"):
+            _receive(ours)
+
+
+def _stands(of):
+    """A call in a thread that stands until ``released``, and the close of ``of`` meanwhile, which must not wait for it."""
+    begun, released = threading.Event(), threading.Event()
+
+    def stand(*arguments):
+        begun.set()
+        assert released.wait(60)
+
+    closing = threading.Thread(target=of(stand, begun))
+    closing.start()
+    closing.join(60)
+    is_over = not closing.is_alive()
+    released.set()
+    closing.join(60)
+    return is_over
+
+
+def test_who_closes_waits_for_no_answer_of_the_metadata_and_for_no_disk():
+    def first_requests(stand, begun):
+        requests = FirstRequests(stand, PackedDict(lambda one: None, lambda *one: None))
+        requests.start(lambda call: None)
+        requests.when_granted(5, b"", lambda: None, lambda status: None)
+        assert begun.wait(60)
+        return requests.close
+
+    def unsure_adds(stand, begun):
+        adds = UnsureAdds(stand, lambda *adds: None)
+        adds.start(lambda call: None)
+        adds.wait(5, WaitingAdd(None, SimpleNamespace(frame=b""), lambda status: None))
+        assert begun.wait(60)
+        return adds.close
+
+    def disk_threads(stand, begun):
+        threads = DiskThreads(lambda log: None)
+        threads.run(0, stand)
+        assert begun.wait(60)
+        return threads.close
+
+    for of in (first_requests, unsure_adds, disk_threads):
+        assert _stands(of), of.__name__
+
+
+@pytest.mark.parametrize(("content", "noted"), [(b"", False), (b"", True), (b"x", False)])
+def test_an_empty_control_log_without_a_note_is_one_that_was_not_begun(content, noted):
+    disk = MemoryFileSystem("/a")
+    disk.open("/a/control.log", create=True).write([content], 0)
+    if noted:
+        SyncedNote(disk, "/a/control.synced", 0).write(0, 0)
+    _, damages = check_control_log(disk, "/a", expected=True)
+    assert [damage.what for damage in damages if "note" in damage.what] == [
+        "its synced note is missing or fails its checks"
+    ] * (content != b"")
+
+
+def test_the_process_beside_leaves_the_garbage_of_its_parent_to_be_collected():
+    process = RewritingProcess()
+    try:
+        assert gc.get_freeze_count() == 0
+    finally:
+        process.close()

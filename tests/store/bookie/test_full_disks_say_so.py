@@ -1,0 +1,121 @@
+"""A full disk says why it takes less and what to do; an operator collects at once, and makes a bookie read-only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.header import Flag, Header, Kind, Status
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import nothing_kept
+from tests.awaiting import await_that
+from tests.store.bookie.kit import Client, Pumped, config, serving
+from tests.store.bookie.stepped import Stepped, without_threads
+from tests.store.metadata.kit import ledger
+
+RECOVERY = int(Flag.RECOVERY)
+
+
+def reasons(storage):
+    return storage.storage.status().reasons
+
+
+def test_a_full_directory_tells_why_and_what_to_do(tmp_path):
+    storage = Pumped(config(tmp_path))
+    assert reasons(storage) == []
+    (directory,) = storage.storage.live
+    storage.steps(storage.storage.disks.look(directory, 0.96))
+    (why,) = reasons(storage)
+    for words in (
+        f"{tmp_path} is full, 96.0 % is used",
+        "recovery",
+        "free some space",
+        "add a directory",
+        "collect ID",
+    ):
+        assert words in why
+    storage.steps(storage.storage.disks.look(directory, 0.5))
+    assert reasons(storage) == []
+    storage.storage.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("no-space", ("no room", "free some space")), ("too-many-files", ("open files", "ulimit -n"))]
+)
+def test_a_write_that_found_no_room_is_the_reason(fault, words):
+    files = FaultyFileSystem(MemoryFileSystem("/disk"), f"create */logs/*.arrows 1 {fault}")
+    storage = Pumped(config("/disk"), files)
+    assert storage.add(5, 0) is Status.READ_ONLY
+    (why,) = reasons(storage)
+    assert why.startswith("/disk") and all(word in why for word in words)
+    storage.storage.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_switch_is_kept_over_a_restart(clean):
+    disk = MemoryFileSystem("/a", "/b")
+    settings = config(Path("/a"), Path("/b"))
+    with without_threads():
+        run = Stepped(settings, disk)
+        told: list[bool] = []
+        run.storage.disks.read_only_changed = told.append
+        for number, on in enumerate((True, False, True), 1):
+            answers: list[int] = []
+            run.storage.switch_read_only(on, answers.append)
+            assert not answers and len(told) == number - 1, "it counts once it is durable"
+            run.commit()
+            assert answers == [Status.OK] and told[-1] is on
+        if clean:
+            run.restart()
+        else:
+            run = Stepped(settings, disk.crashed(nothing_kept))
+        assert run.storage.status().read_only and "read-only ID off" in run.storage.status().reasons[0]
+        assert not run.storage.disks.any_full, "nothing has to be collected for it"
+        refused, taken = run.add(5, 0), run.add(5, 1, flags=RECOVERY)
+        run.commit()
+        assert (refused, taken) == ([Status.READ_ONLY], [Status.OK])
+        run.storage.switch_read_only(False, lambda status: None)
+        run.commit()
+        assert not run.storage.status().read_only
+
+
+def test_a_switch_that_no_disk_took_changes_nothing():
+    files = FaultyFileSystem(MemoryFileSystem("/disk"))
+    with without_threads():
+        run = Stepped(config(Path("/disk")), files)
+        files.add("write */control.log 1.. io-error")
+        answers: list[int] = []
+        run.storage.switch_read_only(True, answers.append)
+        run.commit()
+        assert answers == [Status.IO_ERROR] and not run.storage.disks.switched
+
+
+def test_a_collection_that_is_asked_for_begins_at_once_and_tells_what_it_freed(tmp_path):
+    store = MemoryStore()
+    store.create_ledger(ledger(6))
+    settings = config(tmp_path, entry_log_bytes_max=4000)
+    with serving(settings, RealFileSystem(), metadata=store) as (_, address):
+        client = Client(address)
+        for entry_id in range(8):
+            assert client.add(5, entry_id, payload=b"x" * 3000).status == Status.OK
+        assert client.add(6, 0).status == Status.OK
+        assert client.status().collection is None
+        for number in (1, 2):
+            assert client.call(Header(Kind.COLLECT, 0)).header.value == number
+
+            def over(number=number):
+                found = client.status().collection
+                return found is not None and found.number >= number
+
+            await_that(over)
+            if number == 1:
+                found = client.status().collection
+                assert found.ledgers == 1 and found.bytes_freed > 20_000 and not found.problem
+        assert len(client.read(6, 0, 0)[0]) == 1
+        switched = client.call(Header(Kind.SWITCH_READ_ONLY, 0, value=1))
+        assert switched.header.status == Status.OK and client.status().read_only
+        client.close()

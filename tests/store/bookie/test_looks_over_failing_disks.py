@@ -1,0 +1,129 @@
+"""A look at a bookie's own files meets a disk that fails: the other files are looked after all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookspark.store.bookie.disk.control_log import ControlLog
+from bookspark.store.bookie.disk.log_scan import SCHEMA
+from bookspark.store.bookie.offline.scrub import scrub
+from bookspark.store.bookie.steps import run_steps
+from bookspark.store.bookie.storage import Storage
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import nothing_kept
+from tests.store.bookie.kit import config
+from tests.store.bookie.stepped import Stepped, without_threads
+from tests.store.bookie.test_scrub import a_second_later
+
+A, B = 4, 5
+"""Ledgers of the first directory and of the second one."""
+
+
+@pytest.fixture(autouse=True)
+def stepped() -> Iterator[None]:
+    with without_threads():
+        yield
+
+
+@pytest.fixture
+def disk() -> MemoryFileSystem:
+    return MemoryFileSystem("/a", "/b")
+
+
+@pytest.fixture
+def run(disk: MemoryFileSystem) -> Stepped:
+    """Two directories without a journal, each with a log, a control log, a checkpoint and a marker."""
+    settings = config(
+        Path("/a"), Path("/b"), journal_write_data=False, background_sync_bytes=1, background_sync_interval_ms=3_600_000
+    )
+    made = Stepped(settings, FaultyFileSystem(disk))
+    for ledger_id in (A, B):
+        made.add(ledger_id, 0, 2)
+    made.commit()
+    made.fence(8)
+    made.checkpoint()
+    a_second_later(made)
+    assert all(disk.exists(f"{path}/{name}") for path in ("/a", "/b") for name in ("unclean", "checkpoint"))
+    return made
+
+
+def look(run: Stepped) -> int:
+    """How many files were written anew."""
+    before = run.storage.kept_files.renewed
+    run_steps(run.storage.kept_files.look(), run.commit)
+    run.commit()
+    return run.storage.kept_files.renewed - before
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ["exists /a/logs 1.. io-error"],
+        ["open /a/control.log 1.. too-many-files"],
+        ["open /a/checkpoint* 1.. too-many-files"],
+        ["open /a/logs/*.synced 1.. io-error"],
+        ["open /a/unclean 1.. io-error"],
+    ],
+    ids=["directory", "control log", "checkpoint", "note", "marker"],
+)
+def test_what_can_not_be_looked_at_in_one_directory_is_left_alone_and_the_other_is_looked_at(disk, run, rules):
+    disk.lose("/b/unclean")
+    for rule in rules:
+        run.files.add(rule)
+    assert look(run) == 1, "the marker of the second directory, and nothing else"
+    assert disk.exists("/b/unclean") and len(run.storage.live) == 2
+    run.files.clear()
+    assert look(run) == 0
+
+
+def test_a_control_log_that_the_disk_can_not_read_is_written_anew(disk, run):
+    run.files.add("read /a/control.log 1 io-error")
+    assert look(run) == 1 and len(run.storage.live) == 2
+    assert not ControlLog(disk, "/a").scan().damaged
+    assert look(run) == 0
+
+
+def test_a_log_whose_schema_can_not_be_written_anew_now_is_written_at_the_next_round(disk, run):
+    run.seal()
+    (path,) = [path for path in disk.files() if path.startswith("/a/logs") and path.endswith(".arrows")]
+    disk.flip(path, 5, 2, cached=True)
+    run.files.add(f"write {path} 1 io-error")
+    run.scrub()
+    assert scrub(disk, "/a").damages and len(run.storage.live) == 2
+    run.scrub()
+    assert not scrub(disk, "/a").damages
+    assert disk.crashed(nothing_kept).files()[path][: len(SCHEMA)] == SCHEMA, "it is synced"
+    assert [len(run.read(ledger_id, 0, 2)[0]) for ledger_id in (A, B)] == [3, 3]
+
+
+def test_the_progress_of_a_scrub_is_in_one_directory_if_the_other_does_not_take_it(run):
+    run.files.add("* /a/scrub* 1.. io-error")
+    scrubbing = run.storage.scrubbing
+    scrubbing.begin(1000)
+    scrubbing.save()
+    run.restart()
+    run.storage.scrubbing.load()
+    assert run.storage.scrubbing.progress == scrubbing.progress
+
+
+def test_a_progress_of_a_scrub_that_is_damaged_costs_reading_again(disk, run):
+    run.storage.scrubbing.begin(1000)
+    run.storage.scrubbing.save()
+    for path in ("/a/scrub", "/b/scrub"):
+        disk.flip(path, 0, 2)
+    run.storage.scrubbing.load()
+    assert not run.storage.scrubbing.under_way
+
+
+def test_a_directory_that_does_not_take_a_record_at_the_boot_is_behind_and_takes_no_adds(disk, run):
+    """It has to have its control log written anew before it counts as a copy of it again."""
+    run.storage.close()
+    files = FaultyFileSystem(disk, "write /a/control.log 1.. io-error")
+    storage = Storage(run._settings, files, without=["/b"]).open()
+    (directory,) = storage.live
+    assert directory.control_behind and storage.disks.writable == []
+    storage.close()

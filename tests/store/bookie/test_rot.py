@@ -1,0 +1,192 @@
+"""Rot: whoever finds a copy unreadable, it is not held from then on, and the next add of these entries takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, ENTRY_LOST, NO_SUCH_ENTRY
+from bookspark.store.bookie.disk.index import Row
+from bookspark.store.bookie.holdings.reads import Stop
+from bookspark.store.wire.header import Flag, Status
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from tests.store.bookie.flips import flip
+from tests.store.bookie.kit import config
+from tests.store.bookie.stepped import Stepped, without_threads
+
+RECOVERY = int(Flag.RECOVERY)
+PAYLOAD = b"x" * 300
+
+
+class Rotting:
+    """A bookie on two disks with entries 0 to 9 of ledgers 4 and 5, one a batch: those of 4 on disk 0, those of 5 on disk 1."""
+
+    def __init__(self, *, rewritten: bool = False) -> None:
+        self.disk = MemoryFileSystem("/disk0", "/disk1")
+        self.files = FaultyFileSystem(self.disk)
+        self.run = Stepped(config(Path("/disk0"), Path("/disk1"), entry_log_bytes_max=4000), self.files)
+        for entry_id in range(10):
+            for ledger_id in (4, 5):
+                self.run.add(ledger_id, entry_id, payload=PAYLOAD)
+        self.run.commit()
+        if rewritten:
+            self.run.seal()
+            self.run.reclaim()
+
+    def row(self, ledger_id: int, entry_id: int) -> Row:
+        rows = self.run.storage.holdings.index.get(ledger_id)
+        assert rows is not None
+        (row,) = rows.covering(entry_id, entry_id)
+        return row
+
+    def rot(self, ledger_id: int, entry_id: int, bit: int = 3) -> Row:
+        row = self.row(ledger_id, entry_id)
+        path = self.run.storage.holdings.logs[row.where >> 32][1].path
+        flip(self.disk, path, (row.where & 0xFFFFFFFF) + row.size - 40, bit)
+        self.run.storage.files.clear()
+        return row
+
+    def held(self, ledger_id: int) -> list[int]:
+        ranges, _, _ = self.run.storage.ranges(ledger_id, 0, 0, only=True)
+        pairs = zip(ranges.first_entry_ids, ranges.last_entry_ids, strict=True)
+        return [entry_id for first, last in pairs for entry_id in range(first, last + 1)]
+
+    def added(self, ledger_id: int, entry_id: int, flags: int = RECOVERY, payload: bytes = PAYLOAD) -> Status:
+        status = self.run.add(ledger_id, entry_id, flags=flags, payload=payload)
+        self.run.commit()
+        return Status(status[0])
+
+
+@pytest.fixture
+def stepped() -> Iterator[None]:
+    with without_threads():
+        yield
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize("flags", [0, RECOVERY])
+def test_an_add_replaces_an_unreadable_copy(stepped: None, rewritten: bool, flags: int) -> None:
+    one = Rotting(rewritten=rewritten)
+    old = one.rot(5, 6)
+    assert one.added(5, 6, flags) == Status.OK
+    for _ in range(2):
+        assert one.row(5, 6).where != old.where
+        assert [entry.payload[9:] for entry in one.run.read(5, 6, 6)[0]] == [PAYLOAD]
+        assert one.added(5, 6, flags) == Status.OK, "a duplicate"
+        assert one.added(5, 6, flags, b"other") == Status.CONFLICT
+        assert one.run.read(5, 10, 10)[1] == NO_SUCH_ENTRY
+        one.run.checkpoint()
+        one.run.restart()
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_the_scrub_finds_rot_that_nobody_reads(stepped: None, rewritten: bool) -> None:
+    one = Rotting(rewritten=rewritten)
+    assert one.held(4) == one.held(5) == list(range(10))
+    lost = {4: one.rot(4, 2).where, 5: one.rot(5, 9).where}
+    # In a rewritten log several entries are in a block.
+    gone = {one_id: {i for i in range(10) if one.row(one_id, i).where == where} for one_id, where in lost.items()}
+    one.run.scrub()
+    assert one.run.storage.status().lacking_ledgers == 2
+    lacking = dict(one.run.storage.lacking(10))
+    for ledger_id in (4, 5):
+        assert one.held(ledger_id) == [i for i in range(10) if i not in gone[ledger_id]]
+        assert {i for i in range(10) if one.run.read(ledger_id, i, i)[1] == ENTRY_LOST} == gone[ledger_id]
+        assert {i for first, last in lacking[ledger_id] for i in range(first, last + 1)} == gone[ledger_id]
+    for ledger_id in (4, 5):
+        for entry_id in range(10):
+            assert one.added(ledger_id, entry_id) == Status.OK
+    one.run.checkpoint()
+    one.run.scrub()
+    assert one.held(4) == one.held(5) == list(range(10)) and not one.run.storage.lacking(10)
+    assert one.run.storage.ledger(4).lost == one.run.storage.ledger(5).lost == ()
+    assert one.run.storage.status().lacking_ledgers == 0, (
+        "all are back, although the bytes of lost copies still lie in a log"
+    )
+    one.run.restart()
+    assert one.run.storage.status().lacking_ledgers == 0, "also after a start, which meets them again"
+    one.run.delete(4, 5)
+    one.run.seal()
+    one.run.reclaim(0.99)
+    one.run.checkpoint()
+    assert one.run.storage.status().lacking_ledgers == 0
+    assert not [path for path in one.disk.files() if path.endswith(".arrow")], "the bytes of lost copies come back"
+
+
+def test_a_scrub_goes_on_after_a_restart(stepped: None) -> None:
+    one = Rotting()
+    scrubbing = one.run.storage.scrubbing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bookspark.store.bookie.holdings.scrubbing._GROUP_BYTES", 1)
+        scrubbing.begin(1000)
+        one.run.scrub_group()
+        scrubbing.save()
+        before = scrubbing.progress
+        assert 0 < scrubbing.part < 1 and scrubbing.under_way
+        assert scrubbing.ahead_seconds(1000, 100) == pytest.approx(45 * scrubbing.part)
+        one.run.restart()
+        again = one.run.storage.scrubbing
+        again.load()
+        assert again.progress == before and again.part == scrubbing.part
+        one.rot(4, 9)
+        while again.under_way:
+            one.run.scrub_group()
+        assert again.part == 1 and again.progress.finished_ms == 2000 and one.held(4) == list(range(9))
+
+
+def test_a_lack_of_open_files_is_no_damage_and_one_failed_read_neither(stepped: None) -> None:
+    one = Rotting()
+    for rule, stop in (
+        ("open /disk1/logs/*.arrows 1.. too-many-files", Stop.FAILED),
+        ("read /disk1/logs/*.arrows 1 io-error", None),
+        ("open /disk1/logs/*.arrows 1 io-error", None),
+        ("read /disk1/logs/*.arrows 1.. io-error", Stop.UNREADABLE),
+    ):
+        files = FaultyFileSystem(one.disk)
+        files.add(rule)
+        one.run.storage.holdings._file_system = files
+        one.run.storage.files.clear()
+        plan = one.run.storage.plan_read(5, 6, 6, 0, sparse=False)
+        fetched = one.run.storage.files.fetch(plan.pieces, cached_only=False)
+        assert fetched is not None and fetched.stop is stop, rule
+        lost = one.run.storage.holdings.lose_unreadable(plan.pieces[len(fetched.frames) :], fetched.stop)
+        assert lost == (stop is Stop.UNREADABLE) and (6 in one.held(5)) != lost
+    assert one.run.storage.status().read_errors == {"/disk1": 1}
+
+
+def test_what_lies_on_a_dead_disk_is_not_held_and_goes_to_another_one(stepped: None) -> None:
+    one = Rotting()
+    one.files.add("* /disk1/* 1.. io-error")
+    one.run.storage.files.clear()
+    one.run.add(5, 10)
+    one.run.commit()
+    storage = one.run.storage
+    assert [directory.path for directory in storage.live] == ["/disk0"] and not storage.disks.read_only
+    assert "Input/output error" in storage.status().failed_directories["/disk1"]
+    assert one.held(5) == [] and one.held(4) == list(range(10))
+    assert one.run.read(5, 0, 0)[1] == one.run.read(5, 10, 10)[1] == ENTRY_AWAY
+    assert one.run.read(5, 11, 11)[1] == NO_SUCH_ENTRY
+    assert dict(storage.lacking(10)) == {5: ((0, 10),)}
+    for entry_id in range(10):
+        assert one.added(5, entry_id) == Status.OK
+    assert one.held(5) == list(range(10))
+    one.run.checkpoint()
+    assert storage.ledger(5).lacking == ((10, 10),)
+
+
+def test_a_disk_that_fails_too_many_reads_is_retired_and_the_last_one_ends_the_bookie(stepped: None) -> None:
+    one = Rotting()
+    told: list[str] = []
+    one.run.storage.when_none_is_left(told.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bookspark.store.bookie.holdings.commit_results._READ_ERRORS_MAX", 3)
+        for number in (0, 1):
+            assert told == []
+            one.files.add(f"read /disk{number}/logs/*.arrows 1.. io-error")
+            one.run.scrub()
+            assert one.held(4 + number) == []
+    assert len(told) == 1 and "its disk could not read 3 batches" in told[0] and "check the disk" in told[0]
+    assert one.added(4, 20, 0) == Status.READ_ONLY

@@ -1,0 +1,64 @@
+"""The scrub on a server's loop, and the cookies that the process looks after."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bookspark.servers.daemon.directories import read_cookie
+from bookspark.servers.daemon.identity import Identity
+from bookspark.store.bookie.disk.control_log import ControlLog
+from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.header import Status
+from tests.awaiting import await_that
+from tests.clocks import keep_steady
+from tests.store.bookie.kit import Client, config, serving
+
+
+def flip(path: Path, at: int) -> None:
+    """Invert a bit of a file, durably."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
+        os.fsync(file.fileno())
+
+
+def test_a_bookie_that_serves_does_all_of_it_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_steady(monkeypatch)  # rounds are paced and told by the wall clock
+    settings = config(tmp_path, scrub_interval_hours=0.0005, entry_log_bytes_max=2000)
+    with serving(settings) as (server, address):
+        client = Client(address)
+        for first in range(0, 20, 5):
+            assert client.add(5, first, first + 4, payload=b"x" * 300).status == Status.OK
+        logs = sorted((tmp_path / "logs").glob("*.arrows"))
+        flip(logs[0], 1000)
+        flip(tmp_path / "control.log", 12)
+        await_that(lambda: client.status().renewed_files >= 1 and client.status().lost_copies == 1)
+        assert client.read(5, 0, 0)[1].status == Status.LOST and len(client.read(5, 5, 19)[0]) == 15
+        finished = client.status().scrub_finished_ms
+        await_that(lambda: client.status().scrub_finished_ms > finished)
+        assert client.status().scrub_dead_bytes in (0, server.storage.scrubbing.dead_bytes)
+        client.close()
+    assert not ControlLog(RealFileSystem(), str(tmp_path)).scan().damaged
+
+
+def test_a_cookie_that_rots_while_the_bookie_lives_is_written_anew_and_none_into_an_empty_place(tmp_path: Path) -> None:
+    """The next start was refused: the cookie failed its checks."""
+    identity = Identity(config(tmp_path), MemoryStore(), {})
+    (tmp_path / "control.log").write_bytes(b"")
+    identity.stamp()
+    [kept] = identity.kept_cookies([str(tmp_path)])
+    assert kept.is_good()
+    flip(Path(kept.path), 20)
+    assert not kept.is_good()
+    kept.renew()
+    assert kept.is_good() and read_cookie(str(tmp_path)) == identity.cookie
+    Path(kept.path).unlink()
+    assert not kept.is_good()
+    (tmp_path / "control.log").unlink()
+    assert kept.is_good(), "a disk that is not mounted any more gets no cookie in its place"

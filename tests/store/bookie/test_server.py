@@ -1,0 +1,659 @@
+"""The request server over a real socket."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import socket
+import struct
+import threading
+import weakref
+from itertools import count, cycle
+
+import msgspec
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookspark.errors import BookieError
+from bookspark.protocol.repair.underreplication_task import Reason
+from bookspark.store.bookie.disk import file_system
+from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.serving import refusals
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.entry_batch import EntryBatch
+from bookspark.store.wire.frames import FrameReceiver, control_frame
+from bookspark.store.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
+from bookspark.store.wire.joined_batches import SHORT_BYTES_MAX
+from bookspark.store.wire.messages import BookieStatus, Hello, Ranges
+from bookspark.store.wire.security import proof
+from bookspark.testing.faulty_files import FaultyFileSystem
+from tests.awaiting import await_that
+from tests.store.bookie.kit import KEY, OTHER_KEY, SECONDS_MAX, Client, add_frame, config, payloads, serving
+
+FENCE, RECOVERY, SPARSE = int(Flag.FENCE), int(Flag.RECOVERY), int(Flag.SPARSE)
+
+
+@pytest.fixture(scope="module")
+def bookie(tmp_path_factory):
+    with serving(config(tmp_path_factory.mktemp("bookie"))) as (server, address):
+        yield server, address
+
+
+@pytest.fixture
+def client(bookie):
+    made = Client(bookie[1])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ledger_id(request):
+    """A ledger of the test's own on the shared bookie."""
+    return abs(hash(request.node.nodeid)) & 0xFFFFFFFF
+
+
+def test_hello_tells_version_and_bookie_id(bookie):
+    client = Client(bookie[1], greet=False)
+    answer = client.call(Header(Kind.HELLO, 0, value=9))
+    assert (answer.header.value, bytes(answer.body), answer.header.incarnation) == (
+        PROTOCOL_VERSION,
+        b"bookie-test",
+        77,
+    )
+    client.close()
+
+
+def test_hello_of_an_older_protocol_is_refused_with_the_versions(bookie):
+    client = Client(bookie[1], greet=False)
+    answer = client.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION - 1))
+    assert answer.header.status == Status.BAD_REQUEST
+    assert bytes(answer.body) == b"protocol version 0; this bookie speaks 1"
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST, "it is not greeted"
+    assert client.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION)).header.status == Status.OK
+    client.close()
+
+
+def test_a_frame_of_another_protocol_version_ends_the_connection(bookie):
+    client = Client(bookie[1], greet=False)
+    frame = bytearray(control_frame(Header(Kind.HELLO, 0, value=2)))
+    frame[8:10] = struct.pack("<H", 2)
+    frame[116:120] = struct.pack("<I", crc32c(bytes(frame[8:116])))
+    client.send(bytes(frame))
+    assert bytes(client.receive().body) == b"protocol version 2, this is 1"
+    with pytest.raises(EOFError):
+        client.receive()
+    client.close()
+
+
+def test_a_peer_that_says_hello_again_and_again_has_one_name(bookie, caplog, monkeypatch):
+    """Each HELLO made the name longer: a client that said nothing else took the bookie's memory, and its time to copy it."""
+    monkeypatch.setattr(refusals, "TOLD_SECONDS", 0.0)
+    client = Client(bookie[1], greet=False)
+    for name in ("a" * 1000, "b" * 1000, "c"):
+        client.send(control_frame(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION), Hello(name).encode()))
+        assert client.receive().header.status == Status.OK
+    client.send(b"no frame at all, but long enough")
+    assert client.receive().header.kind == Kind.REFUSAL
+    (told,) = [record.getMessage() for record in caplog.records if "are no frame" in record.getMessage()]
+    assert "('c')" in told and "aaa" not in told and "bbb" not in told
+    client.close()
+
+
+def test_hello_comes_first(bookie):
+    client = Client(bookie[1], greet=False)
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
+    assert client.add(1, 0).status == Status.BAD_REQUEST
+    client.close()
+
+
+def test_add_and_read_back(client, ledger_id):
+    answer = client.add(ledger_id, 0, 9, last_add_confirmed=4, last_add_fully_replicated=2, request_id=3)
+    assert (answer.kind, answer.status, answer.request_id) == (Kind.ACKS, Status.OK, 3)
+    assert answer.flags & Flag.RESPONSE and answer.incarnation == 77
+    entries, end = client.read(ledger_id, 0, 9)
+    assert payloads(entries) == [b"%08d:payload" % i for i in range(10)]
+    assert (end.status, end.last_entry_id, end.last_add_confirmed) == (Status.OK, 9, 4)
+    assert end.last_add_fully_replicated == 2
+
+
+def test_a_read_tells_about_the_id_after_what_it_sent(client, ledger_id):
+    client.add(ledger_id, 0, 4)
+    entries, end = client.read(ledger_id, 2, 7)
+    assert [entry.entry_id for entry in entries] == [2, 3, 4]
+    assert (end.status, end.last_entry_id) == (Status.NO_SUCH_ENTRY, 4)
+    assert client.read(ledger_id, 5, 7)[1][7] == Status.NO_SUCH_ENTRY
+    assert client.read(ledger_id, 5, 7)[1].last_entry_id == 4
+    assert client.read(ledger_id + 1, 0, 0)[1].status == Status.NO_SUCH_LEDGER
+
+
+def test_a_limit_ends_a_read_with_ok(client, ledger_id):
+    for entry_id in range(6):
+        client.add(ledger_id, entry_id)
+    entries, end = client.read(ledger_id, 0, 5, limit=1000)
+    assert [entry.entry_id for entry in entries] == [0, 1]
+    assert (end.status, end.last_entry_id) == (Status.OK, 1)
+
+
+def test_a_sparse_read_skips(client, ledger_id):
+    for entry_id in (0, 3, 6):
+        client.add(ledger_id, entry_id)
+    entries, end = client.read(ledger_id, 0, 8, flags=SPARSE)
+    assert [entry.entry_id for entry in entries] == [0, 3, 6]
+    assert (end.status, end.last_entry_id) == (Status.OK, 8)
+
+
+def test_pipelined_adds_are_all_answered(client, ledger_id):
+    client.send(*(add_frame(ledger_id, i, request_id=i) for i in range(2000)))
+    answers = [client.receive().header for _ in range(2000)]
+    assert {answer.status for answer in answers} == {Status.OK}
+    assert [answer.request_id for answer in answers] == list(range(2000))
+    assert len(client.read(ledger_id, 0, 1999)[0]) == 2000
+
+
+def test_large_and_small_frames_mix(client, ledger_id):
+    sizes = [1, 300_000, 5, 3_000_000, 7, 65_000]
+    for entry_id, size in enumerate(sizes):
+        client.send(add_frame(ledger_id, entry_id, payload=b"x" * size))
+    assert [client.receive().header.status for _ in sizes] == [Status.OK] * len(sizes)
+    assert [len(payload) - 9 for payload in payloads(client.read(ledger_id, 0, 3)[0])] == sizes[:4]
+    assert [len(payload) - 9 for payload in payloads(client.read(ledger_id, 4, 5)[0])] == sizes[4:]
+
+
+# -- fencing, passwords
+
+
+def test_a_fencing_lac_read_fences_what_was_never_seen(client, ledger_id):
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, flags=FENCE, master_key=KEY)).header
+    assert (answer.status, answer.last_add_confirmed, answer.value) == (Status.OK, -1, -1)
+    assert client.add(ledger_id, 0).status == Status.FENCED
+    assert client.add(ledger_id, 0, flags=RECOVERY).status == Status.OK
+
+
+def test_a_recovery_read_fences(client, ledger_id):
+    client.add(ledger_id, 0)
+    entries, end = client.read(ledger_id, 0, 1, flags=FENCE, master_key=KEY)
+    assert ([entry.entry_id for entry in entries], end.status) == ([0], Status.NO_SUCH_ENTRY)
+    assert client.add(ledger_id, 1).status == Status.FENCED
+
+
+def test_a_fence_sees_every_add_admitted_before_it(client, ledger_id):
+    fence = control_frame(Header(Kind.READ_LAC, 9, ledger_id, flags=FENCE, master_key=KEY))
+    client.send(*(add_frame(ledger_id, i) for i in range(50)), fence, add_frame(ledger_id, 50))
+    answers = [client.receive().header for _ in range(52)]
+    [fenced] = [answer for answer in answers if answer.kind == Kind.READ_LAC]
+    assert fenced.value == 49
+    assert sum(answer.status == Status.FENCED for answer in answers) == 1
+    assert len(client.read(ledger_id, 0, 49)[0]) == 50
+
+
+def test_a_wrong_password_is_refused_and_does_nothing(client, ledger_id):
+    client.add(ledger_id, 0)
+    for header in (
+        Header(Kind.READ_LAC, 0, ledger_id, flags=FENCE, master_key=OTHER_KEY),
+        Header(Kind.READ_LAC, 0, ledger_id, master_key=OTHER_KEY),
+        Header(Kind.WRITE_LAC, 0, ledger_id, last_add_confirmed=5, master_key=OTHER_KEY),
+        Header(Kind.READ, 0, ledger_id, 0, 0, flags=FENCE, master_key=OTHER_KEY),
+        Header(Kind.READ, 0, ledger_id, 0, 0, master_key=OTHER_KEY),
+    ):
+        assert client.call(header).header.status == Status.UNAUTHORIZED
+    assert client.add(ledger_id, 1, master_key=OTHER_KEY).status == Status.UNAUTHORIZED
+    answer = client.add(ledger_id, 1)
+    assert (answer.status, answer.last_add_confirmed) == (Status.OK, -1)
+
+
+# -- LAC
+
+
+def test_read_lac(client, ledger_id):
+    assert client.call(Header(Kind.READ_LAC, 0, ledger_id)).header.status == Status.NO_SUCH_LEDGER
+    client.add(ledger_id, 0, 5, last_add_confirmed=2)
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id)).header
+    assert (answer.status, answer.last_add_confirmed, answer.value) == (Status.OK, 2, 5)
+
+
+def test_a_long_poll_ends_when_the_lac_is_there(bookie, client, ledger_id):
+    client.add(ledger_id, 0)
+    client.send(control_frame(Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=1, limit=60_000)))
+    writer = Client(bookie[1])
+    writer.add(ledger_id, 1, last_add_confirmed=0)
+    assert writer.call(Header(Kind.WRITE_LAC, 0, ledger_id, last_add_confirmed=1, master_key=KEY)).header.status == 0
+    answer = client.receive().header
+    assert (answer.request_id, answer.status, answer.last_add_confirmed) == (8, Status.OK, 1)
+    writer.close()
+
+
+def test_a_long_poll_ends_when_the_time_is_up(client, ledger_id):
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=1, limit=20)).header
+    assert answer.status == Status.NO_SUCH_LEDGER
+    client.add(ledger_id, 0)
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=1, limit=20)).header
+    assert (answer.status, answer.last_add_confirmed) == (Status.OK, -1)
+
+
+@pytest.mark.parametrize(("size", "comes"), [(100, True), (100_000, False)])
+def test_the_entry_that_a_long_poll_waited_for_comes_along_if_it_is_short(bookie, client, ledger_id, size, comes):
+    writer = Client(bookie[1])
+    client.add(ledger_id, 0, 2, payload=bytes(size))
+    poll = Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=1, limit=60_000, flags=Flag.ENTRY)
+    client.send(control_frame(poll))
+    writer.call(Header(Kind.WRITE_LAC, 0, ledger_id, last_add_confirmed=1, master_key=KEY))
+    frames = [client.receive() for _ in range(1 + comes)]
+    assert [frame.header.request_id for frame in frames] == [8] * len(frames)
+    assert (frames[-1].batch, frames[-1].header.last_add_confirmed) == (None, 1)
+    for frame in frames[:-1]:
+        batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
+        assert [entry.entry_id for entry in batch.entries()] == [1]
+    writer.close()
+
+
+def test_an_entry_that_is_not_confirmed_does_not_come_along(client, ledger_id):
+    client.add(ledger_id, 0, 2, last_add_confirmed=0)
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=2, limit=20, flags=Flag.ENTRY)).header
+    assert (answer.flags, answer.last_add_confirmed) == (Flag.RESPONSE, 0)
+
+
+def test_a_connection_that_ends_takes_its_long_polls_along(bookie, ledger_id):
+    client = Client(bookie[1])
+    client.send(control_frame(Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=0, limit=60_000)))
+    client.call(Header(Kind.STATUS, 0))
+    client.close()
+    other = Client(bookie[1])
+    assert other.add(ledger_id, 0, 3, last_add_confirmed=2).status == Status.OK
+    other.close()
+
+
+# -- lists
+
+
+def test_ranges_and_status(client, ledger_id):
+    client.add(ledger_id, 0, 4)
+    client.add(ledger_id, 5)
+    answer = client.call(Header(Kind.RANGES, 0, ledger_id, value=1))
+    ranges = Ranges.decode(answer.body)
+    assert (list(ranges.first_entry_ids), list(ranges.last_entry_ids)) == ([0, 5], [4, 5])
+    assert list(ranges.sizes) == [len(add_frame(ledger_id, 0, 4)), len(add_frame(ledger_id, 5))]
+    assert answer.header.value == -1
+    partial = client.call(Header(Kind.RANGES, 0, ledger_id, limit=1, value=1)).header
+    assert (partial.value, partial.first_entry_id) == (ledger_id, 5)
+    status = msgspec.json.decode(client.call(Header(Kind.STATUS, 0)).body, type=BookieStatus)
+    assert status.bookie_id == "bookie-test" and status.ledgers > 0 and not status.read_only
+
+
+def test_what_a_power_cut_may_take_back_is_not_listed_as_held(tmp_path):
+    """Repairs and checks compare what is listed with what there should be: a row that was not synced yet counted as a copy."""
+    files = FaultyFileSystem(RealFileSystem(), "sync */logs/*.arrows 1.. hold")
+    with serving(config(tmp_path), files) as (_, address):
+        writer, asking = Client(address), Client(address)
+        writer.send(add_frame(5, 0, 4))
+        files.wait_held()
+        asking.send(control_frame(Header(Kind.RANGES, 8, 5, value=1)))
+        assert asking.call(Header(Kind.RANGES, 0, 6, value=1)).header.ledger_id == 6, "it is answered before"
+        files.release()
+        answer = asking.receive()
+        ranges = Ranges.decode(answer.body)
+        assert answer.header.request_id == 8 and answer.header.status == Status.OK
+        assert (list(ranges.first_entry_ids), list(ranges.last_entry_ids)) == ([0], [4])
+        for client in (writer, asking):
+            client.close()
+
+
+# -- bad peers
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        control_frame(Header(99, 5)),
+        control_frame(Header(Kind.ADD, 5, 1, 0, 0)),
+        control_frame(Header(Kind.READ, 5, 1, 3, 2)),
+        control_frame(Header(Kind.READ, 5, 1, -1, 2)),
+        control_frame(Header(Kind.WRITE_LAC, 5, -1)),
+        add_frame(1, 0, request_id=5, flags=int(Flag.VOLATILE)),
+        add_frame(1, 0, request_id=5)[:-8] + bytes(8),
+    ],
+)
+def test_what_makes_no_sense_is_a_bad_request_and_the_connection_goes_on(client, frame):
+    client.send(frame)
+    answer = client.receive()
+    assert (answer.header.status, answer.header.request_id) == (Status.BAD_REQUEST, 5)
+    assert bytes(answer.body), "it says why"
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+
+
+def test_long_polls_keep_no_add_of_their_connection_waiting_and_are_not_more_than_may_wait(tmp_path):
+    """A client that followed as many ledgers as requests may wait could write nothing."""
+    with serving(config(tmp_path, requests_in_flight_max=5)) as (_, address):
+        client = Client(address)
+        polls = [control_frame(Header(Kind.READ_LAC, 10 + i, 1, first_entry_id=0, limit=60_000)) for i in range(5)]
+        client.send(*polls)
+        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+        assert client.add(1, 0).status == Status.OK
+        poll = Header(Kind.READ_LAC, 0, 1, first_entry_id=0, limit=60_000)
+        assert client.call(poll).header.status == Status.TOO_MANY_REQUESTS
+        other = Client(address)
+        assert other.add(1, 1, 3, last_add_confirmed=2).status == Status.OK, "it is a matter of one connection"
+        assert sorted(client.receive().header.request_id for _ in polls) == list(range(10, 15))
+        assert client.call(poll).header.status == Status.OK
+        client.close()
+        other.close()
+
+
+def test_with_a_secret_only_a_proof_that_answers_this_challenge_is_a_greeting(tmp_path):
+    (tmp_path / "secret").write_text("the secret\n")
+    with serving(config(tmp_path / "bookie", shared_secret_file=str(tmp_path / "secret"))) as (_, address):
+        client = Client(address, greet=False)
+        hello = Header(Kind.HELLO, 0, value=PROTOCOL_VERSION)
+
+        def greet(shown=b""):
+            answer = client.call(hello, Hello("test", shown).encode())
+            return answer.header.status, bytes(answer.body)
+
+        unasked = proof(b"the secret", b"", "bookie-test")
+        assert greet(unasked)[0] == Status.UNAUTHORIZED, "there was no challenge yet"
+        status, challenge = greet()
+        assert (status, len(challenge)) == (Status.UNAUTHORIZED, 32)
+        good = proof(b"the secret", challenge, "bookie-test")
+        assert greet(proof(b"a guess", challenge, "bookie-test"))[0] == Status.UNAUTHORIZED
+        assert greet(good)[0] == Status.UNAUTHORIZED, "a challenge is good for one try"
+        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
+        assert client.add(1, 0).status == Status.BAD_REQUEST
+        challenge = greet()[1]
+        assert greet(proof(b"the secret", challenge, "bookie-test")) == (Status.OK, b"bookie-test")
+        assert client.add(1, 0).status == Status.OK
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("rubbish", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "bytes that start with b'GET / HT' are no frame"),
+        (
+            b"BSPK" + struct.pack("<I", 1 << 31) + bytes(200),
+            "a frame of 2147483768 bytes; at most 16777216 are allowed",
+        ),
+        (b"BSPK" + bytes(200), "header checksum does not match"),
+        (add_frame(1, 0)[:110] + b"\xee" + add_frame(1, 0)[111:], "header checksum does not match"),
+        (
+            b"BSPK" + struct.pack("<I", 17 << 20) + bytes(17 << 20),
+            "a frame of 17825912 bytes; at most 16777216 are allowed",
+        ),
+    ],
+    ids=["HTTP", "oversized", "zeros", "damaged", "oversized and sent"],
+)
+def test_what_is_no_frame_is_refused_in_words_and_ends_the_connection_and_nothing_else(bookie, client, rubbish, why):
+    bad = Client(bookie[1])
+    try:
+        bad.send(rubbish)
+        refusal = bad.receive()
+        assert (refusal.header.kind, refusal.header.status) == (Kind.REFUSAL, Status.BAD_REQUEST)
+        assert bytes(refusal.body).decode().startswith(why)
+        with pytest.raises(EOFError):
+            bad.receive()
+    finally:
+        bad.close()
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+
+
+@given(st.lists(st.integers(1, 4000), min_size=1, max_size=8))
+@settings(max_examples=60)
+def test_frames_come_whole_however_the_bytes_fall(sizes):
+    frames = [add_frame(1, 0, 3), control_frame(Header(Kind.STATUS, 1), b"body"), add_frame(1, 4, payload=b"x" * 5000)]
+    stream = b"".join(frames * 2)
+    receiver, received, at = FrameReceiver(), [], 0
+    for size in cycle(sizes):
+        buffer = receiver.buffer()
+        piece = stream[at : at + min(size, len(buffer))]
+        buffer[: len(piece)] = piece
+        at += len(piece)
+        received += [bytes(f.batch) if f.batch is not None else bytes(f.body) for f in receiver.received(len(piece))]
+        if at == len(stream):
+            break
+    assert received == [frames[0], b"body", frames[2]] * 2
+
+
+@given(st.integers(0, 2000), st.integers(1, 255))
+@settings(max_examples=150)
+def test_a_damaged_frame_is_refused_and_raises_nothing_else(at, flip):
+    stream = bytearray(add_frame(1, 0, 3) + control_frame(Header(Kind.STATUS, 1), b"body"))
+    stream[at % len(stream)] ^= flip
+    receiver = FrameReceiver()
+    receiver.buffer()[: len(stream)] = stream
+    try:
+        for frame in receiver.received(len(stream)):
+            assert frame.header.kind in (Kind.ADD, Kind.STATUS)
+    except WireError:
+        pass
+
+
+# -- life, pressure
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(BookieError, match=f"port {port} on 127.0.0.1 is in use"),
+            serving(config(tmp_path, port=port)),
+        ):
+            pass
+
+
+def test_backpressure_admits_everything_in_the_end(tmp_path):
+    with serving(config(tmp_path, request_bytes_in_flight_max=20_000)) as (_, address):
+        client = Client(address)
+        client.send(*(add_frame(1, i, payload=b"x" * 2000) for i in range(500)))
+        assert {client.receive().header.status for _ in range(500)} == {Status.OK}
+        client.close()
+
+
+def test_a_peer_that_does_not_read_is_not_read_from(tmp_path):
+    with serving(config(tmp_path)) as (server, address):
+        client = Client(address)
+        client.add(1, 0, payload=b"x" * 3_000_000)
+        requests = 200
+        for _ in range(requests):
+            client.send(control_frame(Header(Kind.READ, 7, 1, 0, 0)))
+        other = Client(address)
+        assert other.add(2, 0).status == Status.OK
+        # Requests that came earlier are held; if all others still lie in the kernel, none are.
+        [behind] = await_that(lambda: [c for c in server.connections if c._reading_paused])
+        assert behind._transport.get_write_buffer_size() < 20_000_000
+        ends = 0
+        while ends < requests:
+            ends += client.receive().batch is None
+        assert not behind._held
+        client.close()
+        other.close()
+
+
+def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
+    files = FaultyFileSystem(RealFileSystem())
+    with serving(config(tmp_path), files) as (_, address):
+        client = Client(address)
+        assert client.add(1, 0).status == Status.OK
+        files.add("sync *.arrows 1.. io-error")
+        assert client.add(1, 1).status == Status.IO_ERROR
+        assert client.add(1, 1).status == Status.READ_ONLY
+        entries, end = client.read(1, 0, 1)
+        assert (entries, end.status) == ([], Status.IO_ERROR), "it holds nothing any more, and denies nothing"
+        assert client.read(1, 2, 2)[1].status == Status.NO_SUCH_ENTRY, "nobody added it"
+        (why,) = client.status().failed_directories.values()
+        assert "Input/output error" in why
+        client.close()
+
+
+def test_cold_reads_leave_the_loop_to_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_system._RealFile, "read_cached", lambda *_: False)
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        client.add(1, 0, 9)
+        client.add(1, 10)
+        for _ in range(20):
+            client.send(control_frame(Header(Kind.READ, 7, 1, 0, 10)))
+        # Both batches are short, so they come as one.
+        answers = [client.receive() for _ in range(40)]
+        assert sum(answer.batch is None for answer in answers) == 20
+        client.close()
+
+
+def test_short_batches_that_follow_one_another_come_as_one(tmp_path):
+    """A batch for each add cost a reader about 50 microseconds each."""
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        for first in (0, 10, 11, 12):
+            client.add(1, first, 9 if first == 0 else None)
+        client.add(1, 13, payload=bytes(SHORT_BYTES_MAX))
+        client.add(1, 14)
+        # Entry 15 is not there.
+        client.add(1, 16)
+        entries, ended = client.read(1, 0, 14)
+        assert ([entry.entry_id for entry in entries], ended.value) == (list(range(15)), 15)
+        client.send(control_frame(Header(Kind.READ, 7, 1, 3, 16, flags=Flag.SPARSE)))
+        spans = []
+        while (answer := client.receive()).batch is not None:
+            spans.append((answer.header.first_entry_id, answer.header.last_entry_id))
+        assert spans[:4] == [(3, 9), (10, 12), (13, 13), (14, 14)]
+        client.close()
+
+
+def add_long_entries(client):
+    """Five of 300 KB, which are not read at once."""
+    for i in range(5):
+        assert client.add(1, i, payload=bytes(300_000)).status == Status.OK
+
+
+def test_a_long_answer_is_sent_while_the_rest_of_it_is_read(tmp_path, monkeypatch):
+    came, reads = threading.Event(), count()
+
+    def read_cached(file, into, position, read=file_system._RealFile.read_cached):
+        assert next(reads) == 0 or came.wait(SECONDS_MAX)
+        return read(file, into, position)
+
+    monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        add_long_entries(client)
+        client.send(control_frame(Header(Kind.READ, 7, 1, 0, 4)))
+        assert client.receive().batch is not None
+        came.set()
+        answers = [client.receive() for _ in range(5)]
+        assert [answer.batch is None for answer in answers] == [False] * 4 + [True]
+        assert (answers[-1].header.last_entry_id, answers[-1].header.value) == (4, 5)
+        client.close()
+
+
+def test_what_a_slow_reader_has_not_taken_stays_as_it_was_read(tmp_path):
+    with serving(config(tmp_path)) as (_, address):
+        slow, client = Client(address), Client(address)
+        add_long_entries(slow)
+        for request_id in range(10):
+            slow.send(control_frame(Header(Kind.READ, request_id, 1, 0, 4)))
+        for _ in range(10):
+            assert client.read(1, 4, 4)[1].status == Status.OK
+        came: dict[int, list[int]] = {request_id: [] for request_id in range(10)}
+        for _ in range(10 * 6):
+            frame = slow.receive()
+            found = came[frame.header.request_id]
+            if frame.batch is None:
+                assert frame.header.value == 5
+                found.append(-1)
+            else:
+                found.append(EntryBatch.checked(frame.batch, frame.header, frame.body_crc).first_entry_id)
+        assert all(found == [0, 1, 2, 3, 4, -1] for found in came.values())
+        for reader in (slow, client):
+            reader.close()
+
+
+@pytest.mark.parametrize(
+    ("rule", "last", "status"),
+    [
+        ("cold", 4, Status.OK),
+        ("io-error", 1, Status.LOST),
+        ("io-error once", 4, Status.OK),
+    ],
+)
+def test_a_long_answer_of_which_the_rest_is_not_at_hand(tmp_path, monkeypatch, rule, last, status):
+    reads = count(1)
+
+    def read_cached(file, into, position, read=file_system._RealFile.read_cached):
+        if next(reads) < 3:
+            return read(file, into, position)
+        if rule == "cold":
+            return False
+        if rule == "io-error":
+            monkeypatch.setattr(file_system._RealFile, "read", fail)
+        raise OSError(errno.EIO, "the disk is broken")
+
+    def fail(*_):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        add_long_entries(client)
+        assert client.read(1, 0, 0)[1].status == Status.OK, "the log is open from now on"
+        monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)
+        found, end = client.read(1, 0, 4)
+        assert [entry.entry_id for entry in found] == list(range(last + 1))
+        assert (end.last_entry_id, end.value, end.status) == (last, last + 1, status)
+        client.close()
+
+
+def test_what_was_acked_is_there_after_a_restart(tmp_path):
+    for start in range(3):
+        with serving(config(tmp_path)) as (_, address):
+            client = Client(address)
+            assert len(client.read(1, 0, 100)[0]) == start
+            assert client.add(1, start).status == Status.OK
+            client.close()
+
+
+def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
+    written = threading.Event()
+    monkeypatch.setattr(
+        "bookspark.store.bookie.holdings.checkpointing.write_checkpoint",
+        lambda files, path, parts, taken: written.set() or [],
+    )
+    with serving(config(tmp_path, checkpoint_interval_seconds=0.01)) as (_, address):
+        client = Client(address)
+        client.add(1, 0)
+        assert written.wait(SECONDS_MAX)
+        client.close()
+
+
+def test_what_a_connection_received_into_comes_free_when_it_ends(tmp_path):
+    with serving(config(tmp_path)) as (server, address):
+        client = Client(address)
+        freed = threading.Event()
+        [connection] = server.connections
+        watch = weakref.ref(connection, lambda _: freed.set())
+        del connection
+        gc.disable()
+        try:
+            client.close()
+            assert freed.wait(SECONDS_MAX), watch()
+        finally:
+            gc.enable()
+
+
+def test_what_was_lost_is_marked_for_repair_at_once_and_told(tmp_path):
+    metadata = MemoryStore()
+    with serving(config(tmp_path), metadata=metadata) as (_, address):
+        client = Client(address)
+        client.add(1, 0, 4)
+        client.add(1, 5, 9)
+        [log] = (tmp_path / "logs").glob("*.arrows")
+        content = bytearray(log.read_bytes())
+        content[-1] ^= 1
+        log.write_bytes(content)
+        assert client.read(1, 0, 9)[1].status == Status.LOST, "for an I/O error a repair would try again for ever"
+        task = await_that(lambda: metadata.underreplication.task(1))
+        assert set(task.of(Reason.LACKS)) == {"bookie-test"}
+        status = client.status()
+        assert (status.lost_copies, status.lacking_ledgers) == (1, 1)
+        assert client.add(1, 5, 9).status == Status.OK
+        assert len(client.read(1, 0, 9)[0]) == 10 and client.read(1, 10, 10)[1].status == Status.NO_SUCH_ENTRY
+        client.close()

@@ -1,0 +1,330 @@
+"""Connections before HELLO: what they cost, how long they last, who goes when there are too many, and which ids are refused."""
+
+from __future__ import annotations
+
+import logging
+import random
+import resource
+import socket
+import ssl
+import struct
+import threading
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
+from bookspark.store.bookie.serving import admission, porch, refusals
+from bookspark.store.bookie.serving.admission import Admission, most_of_one_origin, origin_of
+from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
+from bookspark.store.wire.frames import HELLO_BYTES_MAX, FrameReceiver, control_frame
+from bookspark.store.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
+from tests.authority import Authority
+from tests.awaiting import await_that
+from tests.store.bookie.kit import SECONDS_MAX, Client, add_frame, config, serving
+
+HELLO = control_frame(Header(Kind.HELLO, 1, value=PROTOCOL_VERSION))
+BOMB = b"BSPK" + struct.pack("<I", FRAME_BYTES_MAX - 200)
+
+
+def hello_of_tls():
+    """The first bytes of a TLS client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(coming, going).do_handshake()
+    return going.read()
+
+
+def ended(connection):
+    """Wait until the bookie has ended the connection."""
+    connection.settimeout(SECONDS_MAX)
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@contextmanager
+def strangers(address, count, said=b""):
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.create_connection(address, SECONDS_MAX)) for _ in range(count)]
+        for one in made:
+            one.sendall(said)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tls_options(tmp_path_factory):
+    return {"tls_certificate": Authority(tmp_path_factory.mktemp("tls") / "authority").certificate("bookie")}
+
+
+# -- time and memory
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("said", ["nothing", "half", "whole"])
+def test_a_stranger_has_its_seconds_and_no_more(tmp_path, monkeypatch, tls_options, tls, said):
+    monkeypatch.setattr(porch, "STRANGER_SECONDS", 0.2)
+    first = hello_of_tls() if tls else control_frame(Header(Kind.HELLO, 1, value=PROTOCOL_VERSION - 1))
+    said = {"nothing": b"", "half": first[:50], "whole": first}[said]
+    with (
+        serving(config(tmp_path, **(tls_options if tls else {}))) as (server, address),
+        strangers(address, 3, said) as made,
+    ):
+        assert all(map(ended, made))
+        await_that(lambda: not server._admission.strangers)
+        assert not server.connections
+
+
+def test_a_client_that_is_greeted_in_time_may_be_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr(porch, "STRANGER_SECONDS", 4.0)
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        with strangers(address, 1) as [later]:
+            assert ended(later)
+        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+        client.close()
+
+
+@pytest.mark.parametrize("said", [b"", BOMB[:7], BOMB, HELLO[:-1], b"\xff\xff\xff\xff\x40\x02\x00\x00"])
+def test_a_stranger_costs_less_than_16_kib(tmp_path, monkeypatch, said):
+    """Each took 64 KiB, and 16 MiB when it announced them with 8 bytes."""
+    monkeypatch.setattr(porch, "STRANGER_SECONDS", SECONDS_MAX)
+    monkeypatch.setattr(admission, "_STRANGERS_MAX", 1000)
+    monkeypatch.setattr(Admission, "connections_max", lambda self: 1 << 20)
+    with serving(config(tmp_path)) as (server, address), strangers(address, 20, said):
+        before = resident_bytes()
+        with strangers(address, 200, said):
+            await_that(lambda: len(server._admission.strangers) >= 200 or said == BOMB)
+            assert resident_bytes() - before < 200 * 16 << 10
+
+
+@pytest.mark.parametrize("said", ["half", "whole"])
+def test_tls_shakes_hands_with_few_at_a_time(tmp_path, monkeypatch, tls_options, said):
+    """The state of each handshake takes some 50 KiB."""
+    monkeypatch.setattr(porch, "STRANGER_SECONDS", SECONDS_MAX)
+    monkeypatch.setattr(admission, "_STRANGERS_MAX", 1000)
+    monkeypatch.setattr(Admission, "connections_max", lambda self: 1 << 20)
+    hello = hello_of_tls()
+    said = hello[: len(hello) // 2] if said == "half" else hello
+    with serving(config(tmp_path, **tls_options)) as (server, address), strangers(address, 40, said):
+        before = resident_bytes()
+        with strangers(address, 200, said):
+            await_that(lambda: len(server._porch.handshakes) == (32 if said == hello else 0))
+            assert resident_bytes() - before < 200 * 16 << 10
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            client = Client(address, wrap=context.wrap_socket)
+            assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+            client.close()
+
+
+def test_what_a_client_announces_takes_no_memory_before_it_comes(tmp_path):
+    with serving(config(tmp_path)) as (_, address), ExitStack() as stack:
+        clients = [Client(address) for _ in range(20)]
+        before = resident_bytes()
+        for client in clients:
+            stack.callback(client.close)
+            client.send(BOMB)
+            client.send(b"x")
+        other = Client(address)
+        assert other.add(1, 0).status == Status.OK
+        other.close()
+        assert resident_bytes() - before < 8 << 20
+
+
+def test_a_receiver_that_is_told_of_a_long_frame_takes_pages_as_they_come():
+    receiver = FrameReceiver()
+    before = resident_bytes()
+    receivers = [FrameReceiver() for _ in range(10)]
+    for receiver in receivers:
+        room = receiver.buffer()
+        room[: len(BOMB)] = BOMB
+        assert not list(receiver.received(len(BOMB)))
+    assert resident_bytes() - before < 1 << 20
+
+
+# -- what is said before HELLO
+
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "noise": random.Random(1).randbytes(64),
+    "bomb": BOMB,
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
+}
+
+
+@pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_ends_at_once_with_a_word(tmp_path, said):
+    with serving(config(tmp_path)) as (server, address), strangers(address, 1, said) as [stranger]:
+        receiver = FrameReceiver()
+        count = stranger.recv_into(receiver.buffer())
+        [frame] = receiver.received(count)
+        assert frame.header.kind == Kind.REFUSAL
+        assert ended(stranger) and not server._admission.strangers
+
+
+def test_garbage_ends_a_tls_connection_at_once(tmp_path, tls_options):
+    with serving(config(tmp_path, **tls_options)) as (server, address), strangers(address, 1, HELLO) as [stranger]:
+        assert ended(stranger) and not server._admission.strangers
+
+
+def test_before_hello_frames_are_short_and_few(tmp_path):
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address, greet=False)
+        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
+        for _ in range(40):
+            client.send(control_frame(Header(Kind.STATUS, 0)))
+        kinds = [client.receive().header.kind]
+        while kinds[-1] != Kind.REFUSAL:
+            kinds.append(client.receive().header.kind)
+        assert kinds.count(Kind.STATUS) < 40
+        assert ended(client.socket)
+        client.close()
+        long = Client(address, greet=False)
+        long.send(HELLO[:4] + struct.pack("<I", HELLO_BYTES_MAX))
+        assert b"before HELLO" in long.receive().body.tobytes()
+        long.close()
+
+
+def test_a_greeting_that_comes_in_pieces_is_one(tmp_path):
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address, greet=False)
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(HELLO), 9):
+            client.send(HELLO[start : start + 9])
+        assert client.receive().header.status == Status.OK
+        client.close()
+
+
+# -- who goes
+
+
+def test_many_strangers_push_out_each_other_and_no_client(tmp_path, monkeypatch):
+    monkeypatch.setattr(Admission, "connections_max", lambda self: 40)
+    with serving(config(tmp_path)) as (server, address):
+        client = Client(address)
+        with strangers(address, 300) as made:
+            assert client.add(1, 0).status == Status.OK
+            newcomer = Client(address)
+            assert newcomer.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+            assert len(server._admission.strangers) <= 16
+            assert ended(made[0]), "the oldest goes first"
+            newcomer.close()
+        client.close()
+
+
+def test_clients_of_one_address_do_not_take_the_places_of_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(Admission, "connections_max", lambda self: 20)
+    with serving(config(tmp_path)) as (_, address):
+        clients = [Client(address) for _ in range(20)]
+        late = Client(address, greet=False)
+        assert b"as many connections as it may" in late.receive().body.tobytes()
+        assert all(client.call(Header(Kind.STATUS, 0)).header.status == Status.OK for client in clients)
+        for client in (*clients, late):
+            client.close()
+
+
+def test_an_address_with_far_more_connections_gives_its_silent_one_to_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(Admission, "connections_max", lambda self: 20)
+    with serving(config(tmp_path, host="127.0.0.1")) as (_, address):
+        clients = [Client(address) for _ in range(20)]
+        for client in clients[1:]:
+            assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+        other = socket.create_connection(address, SECONDS_MAX, source_address=("127.0.0.9", 0))
+        other.sendall(HELLO)
+        assert other.recv(1 << 16)
+        assert ended(clients[0].socket)
+        assert all(client.call(Header(Kind.STATUS, 0)).header.status == Status.OK for client in clients[1:])
+        other.close()
+        for client in clients:
+            client.close()
+
+
+def test_an_ipv6_host_is_its_network():
+    assert origin_of("2001:db8::1") == origin_of("2001:db8::ffff:1") != origin_of("2001:db8:0:1::1")
+    assert origin_of("::ffff:10.0.0.1") == origin_of("10.0.0.1") != origin_of("10.0.0.2")
+    assert origin_of("fe80::1%eth0") == "fe80::/64"
+
+
+def test_of_the_address_with_the_most_connections():
+    class One:
+        def __init__(self, origin):
+            self.origin = origin
+
+    made = [One(origin) for origin in "abcbdb"]
+    assert most_of_one_origin(made) == [made[1], made[3], made[5]]
+    assert most_of_one_origin([]) == []
+
+
+def test_a_stranger_that_ends_by_itself_is_forgotten(tmp_path):
+    with serving(config(tmp_path)) as (server, address):
+        with strangers(address, 5, HELLO[:20]):
+            await_that(lambda: len(server._admission.strangers) == 5)
+        await_that(lambda: not server._admission.strangers)
+
+
+def test_a_stop_ends_strangers(tmp_path):
+    before = set(threading.enumerate())
+    with ExitStack() as stack:
+        with serving(config(tmp_path)) as (_, address):
+            [stranger] = stack.enter_context(strangers(address, 1))
+        assert ended(stranger)
+    await_that(lambda: not set(threading.enumerate()) - before, what="the end of the bookie's threads")
+
+
+# -- ids
+
+
+@pytest.mark.parametrize("ledger_id", [-(1 << 63), -5, -2, LEDGER_ID_MAX + 1, 1 << 62, (1 << 63) - 1])
+def test_an_id_that_no_ledger_can_have_is_refused_in_every_request(tmp_path, ledger_id):
+    with serving(config(tmp_path)) as (server, address):
+        client = Client(address)
+        for kind in Kind:
+            for flags in (0, int(Flag.FENCE)):
+                header = Header(kind, 0, ledger_id, 0, 0, 0, flags=flags, master_key=b"k" * 16, value=PROTOCOL_VERSION)
+                assert client.call(header).header.status == Status.BAD_REQUEST or kind == Kind.HELLO
+        client.send(add_frame(ledger_id, 0))
+        assert client.receive().header.status == Status.BAD_REQUEST
+        assert server.storage.status().ledgers == 0 and not len(server.storage.holdings.ledgers)
+        client.close()
+
+
+@pytest.mark.parametrize("kind", [Kind.READ, Kind.READ_LAC, Kind.WRITE_LAC, Kind.SYNC, Kind.RANGES, Kind.LIMBO])
+def test_a_request_about_a_ledger_names_one(tmp_path, kind):
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        assert client.call(Header(kind, 0, -1, 0, 0, 0)).header.status == Status.BAD_REQUEST
+        client.close()
+
+
+def test_refusals_do_not_fill_the_log(tmp_path, caplog, monkeypatch):
+    """Each request that a greeted client had refused was a line."""
+    monkeypatch.setattr(refusals, "TOLD_SECONDS", 3600.0)
+    caplog.set_level(logging.WARNING, "bookspark.store.bookie.serving")
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        for _ in range(100):
+            assert client.call(Header(Kind.READ_LAC, 0, -5)).header.status == Status.BAD_REQUEST
+        client.close()
+    (line,) = (record.getMessage() for record in caplog.records if "refused" in record.getMessage())
+    assert line.startswith("1 requests or connections were refused; the last of ")
+
+
+def test_what_was_refused_and_not_told_is_counted(monkeypatch, caplog):
+    now, refused = [0.0], refusals.Refusals()
+    monkeypatch.setattr(refusals.time, "monotonic", lambda: now[0])
+    for second in range(8):
+        now[0] = float(second)
+        refused.tell("a peer", second)
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["1", "5"]

@@ -1,0 +1,50 @@
+"""What a bookie says of its copies, told apart: a copy that is lost, and one that it could not read just now."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bookspark.errors import ReadError
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.store.client.inspection import copies
+from bookspark.store.client.inspection.copies import Unreadable, copies_on
+from bookspark.store.client.network.connections import Answer
+from bookspark.store.wire.header import Header, Kind
+
+LOST, FAILED = Unknown(UnknownReason.LOST), Unknown(UnknownReason.IO_ERROR)
+CONTEXT: Any = SimpleNamespace(runtime=SimpleNamespace(connections=SimpleNamespace(next_request_id=lambda: 1)))
+
+
+def read(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, Any]) -> list[Any]:
+    """``answers``: (last entry id that is accounted for, the word for the one after it)."""
+    waiting = list(answers)
+
+    def ask(context: Any, bookie_id: str, header: Header) -> Answer:
+        end, response = waiting.pop(0)
+        return Answer(response, Header(Kind.READ, 1, 5, header.first_entry_id, end))
+
+    monkeypatch.setattr(copies, "ask", ask)
+    found = list(copies_on(CONTEXT, "bookie-1", 5, [(0, 9), (20, 29), (40, 49)]))
+    assert not waiting
+    return found
+
+
+def test_a_copy_that_the_bookie_lost_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, (-1, LOST), (24, LOST), (49, Positive())) == [Unreadable(0, 9), Unreadable(25, 29)]
+
+
+def test_a_copy_that_can_not_be_read_just_now_is_not_taken_for_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit told of divergent and damaged copies because a bookie had no file descriptor left."""
+    assert read(monkeypatch, (19, FAILED), (22, FAILED), (22, FAILED), (49, Positive())) == []
+    each_brings_one = [(end, FAILED) for end in range(19, 25)]
+    assert read(monkeypatch, *each_brings_one, (49, Positive())) == []
+    with pytest.raises(ReadError, match=r"bookie-1 could not read entry 23 of ledger 5 now.*try again"):
+        read(monkeypatch, (19, FAILED), *[(22, FAILED)] * 3)
+
+
+def test_what_lies_between_two_rows_is_passed_over_whatever_is_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, (9, FAILED), (39, Positive()), (49, Positive())) == []
+    assert read(monkeypatch, (12, FAILED), (30, LOST), (49, Positive())) == []

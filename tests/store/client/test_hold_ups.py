@@ -1,0 +1,220 @@
+"""A bookie that is slower than the others: for how long writers wait for it, and what the client keeps for it meanwhile."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.protocol.ledger.actions import AddAnswered, BookiesChosen, ChooseBookies, MetadataWritten
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.writing.writer import Append, HeldUp, LedgerWriter
+from bookspark.store.client.network.bookie_connection import BookieConnection
+from bookspark.store.client.network.patience import Patience
+from bookspark.store.client.runtime.room import ClientRoom, LedgerRoom
+from bookspark.store.client.writing import hold_ups
+from bookspark.store.client.writing.hold_ups import HoldUps
+from bookspark.store.client.writing.kept_frames import KeptFrame, KeptFrames
+from tests.awaiting import await_that
+from tests.store.client.fake_bookie import SECONDS
+from tests.store.client.test_connections import MIB
+from tests.store.client.test_ledger_driver import BOOKIES, DriverBench
+
+TICK = 0.05
+
+
+@pytest.fixture
+def bench():
+    made = DriverBench()
+    yield made
+    made.close()
+
+
+def waited(patience, bookie, since, seconds):
+    """Spend patience with ``bookie`` for that long, as drivers do; the time at the end."""
+    ticks = round(seconds / TICK)
+    for k in range(ticks + 1):
+        patience.spend([bookie], since + k * TICK)
+    return since + ticks * TICK
+
+
+class TestPatience:
+    def test_ends_after_its_time_and_not_before(self):
+        patience = Patience(2.0)
+        now = waited(patience, "b1", 100.0, 1.9)
+        assert not patience.is_spent("b1")
+        waited(patience, "b1", now, 0.15)
+        assert patience.is_spent("b1")
+        assert not patience.is_spent("b2")
+
+    def test_comes_back_at_a_twentieth_of_the_time(self):
+        patience = Patience(2.0)
+        now = waited(patience, "b1", 0.0, 2.0)
+        now += 10.0
+        patience.spend(["b1"], now)
+        assert not patience.is_spent("b1")
+        now = waited(patience, "b1", now, 0.4)
+        assert not patience.is_spent("b1")
+        waited(patience, "b1", now, 0.15)
+        assert patience.is_spent("b1")
+
+    def test_many_ledgers_that_wait_at_once_do_not_end_it_sooner(self):
+        patience = Patience(2.0)
+        for _ in range(100):
+            waited(patience, "b1", 5.0, 0.0)
+        assert not patience.is_spent("b1")
+
+
+class Ledger:
+    """A writer on b1, b2 and b3 whose hold-ups are looked at by hand."""
+
+    def __init__(self, monkeypatch, seconds=1.0, **quorums):
+        self.now, self.told, self.quarantined = 100.0, [], []
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        quorums = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2} | quorums
+        self.writer = LedgerWriter(LedgerMetadata(1, fragments=(Fragment(0, BOOKIES),), **quorums), 0)
+        self.kept = KeptFrames(LedgerRoom(ClientRoom(MIB), MIB))
+        connections = SimpleNamespace(
+            patience=Patience(seconds),
+            quietest_first=lambda bookies: tuple(sorted(bookies)),
+            quarantine=lambda bookie, why: self.quarantined.append(bookie),
+        )
+        self.hold_ups = HoldUps(self.writer, connections, self.kept, self.told.append)
+
+    def append(self):
+        first = self.writer.cursors.last_add_pushed + 1
+        self.kept.keep(first, KeptFrame(first, b"", 1))
+        self.writer.step(Append(1, 1))
+
+    def acks(self, bookie, first):
+        self.kept.heard(first)
+        self.writer.step(AddAnswered(bookie, first, first, Positive()))
+
+    def looks(self, seconds, behind=()):
+        for _ in range(round(seconds / TICK)):
+            self.now += TICK
+            self.hold_ups.look(self.now, behind)
+
+
+def test_an_entry_that_only_slow_bookies_lack_is_waited_for_no_longer_than_the_patience_lasts(monkeypatch):
+    ledger = Ledger(monkeypatch)
+    ledger.append()
+    ledger.acks("b3", 0)
+    ledger.looks(1.4)
+    assert ledger.told == []
+    ledger.looks(0.2)
+    assert ledger.told[0] == HeldUp(("b1", "b2"))
+    assert ledger.quarantined == ["b1", "b2"]
+
+
+def test_if_all_bookies_are_slow_none_is(monkeypatch):
+    """The client's own line, or the disks of all: to replace bookies would make it worse."""
+    ledger = Ledger(monkeypatch)
+    ledger.append()
+    ledger.looks(5.0, behind=BOOKIES)
+    ledger.looks(5.0, behind=BOOKIES[:2])
+    assert ledger.told == []
+    assert ledger.hold_ups.waits_for(BOOKIES[:2])
+    assert not ledger.hold_ups.waits_for(())
+
+
+def test_one_bookie_that_is_behind_is_waited_for_no_longer_than_the_patience_lasts(monkeypatch):
+    ledger = Ledger(monkeypatch)
+    assert ledger.hold_ups.waits_for(["b2"])
+    ledger.looks(0.9, behind=["b2"])
+    assert ledger.hold_ups.waits_for(["b2"])
+    ledger.looks(0.2, behind=["b2"])
+    assert not ledger.hold_ups.waits_for(["b2"])
+    assert ledger.told[-1] == HeldUp(("b2",))
+
+
+def test_a_bookie_whose_copy_nobody_waits_for_holds_nobody_up(monkeypatch):
+    ledger = Ledger(monkeypatch)
+    ledger.append()
+    ledger.acks("b2", 0)
+    ledger.acks("b3", 0)
+    ledger.kept.acknowledged(0)
+    ledger.looks(5.0)
+    assert ledger.told == []
+
+
+def test_a_bookie_that_hangs_costs_the_client_no_more_than_a_queue_and_stops_no_append(bench):
+    """BookKeeper #3497: without back-pressure, a client keeps all that a bookie which hangs has not taken in. Here one that was
+    cut off was sent everything again while it was connected to anew: 64 MiB more for each."""
+    hangs, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    # Without the explicit LAC, which is a frame of 120 bytes that waits for the next connection.
+    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=1.0, explicit_lac_interval_seconds=3600.0)
+    driver = bench.driver()
+    bench.append(driver, b"")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    hangs.taking.clear()
+    kept = 0
+    for first in range(1, 101, 10):
+        bench.append(driver, *[bytes(MIB)] * 10)
+        assert driver.shared.acknowledged.wait(lambda last=first + 9: driver.shared.acknowledged.value == last, SECONDS)
+        kept = max(kept, bench.in_loop(lambda: kept_for(bench, driver, "b1")))
+    assert driver.shared.acknowledged.error is None
+    assert kept <= 5 * MIB
+    await_that(lambda: "b1" in bench.connections._missed, what="the bookie that hangs is cut off")
+    bench.append(driver, *[bytes(MIB)] * 10)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 110, SECONDS)
+    assert bench.in_loop(lambda: kept_for(bench, driver, "b1")) == 0
+    hangs.taking.set()
+    await_that(lambda: bench.in_loop(lambda: "b1" in bench.connections._ready), what="it is connected to again")
+    bench.append(driver, b"")
+    await_that(
+        lambda: any(header.first_entry_id == 111 for header in came(hangs)), what="it is sent what is appended now"
+    )
+
+
+def test_a_bookie_that_is_behind_and_takes_in_a_little_is_replaced_long_before_its_answer_is_late(bench, monkeypatch):
+    """It was never cut off, and its writers waited for it until an answer was late."""
+    monkeypatch.setattr(BookieConnection, "_check_stall", lambda connection, taken_before: None)
+
+    def choose_b4(metadata, action):
+        return BookiesChosen(("b4",)) if isinstance(action, ChooseBookies) else MetadataWritten(1)
+
+    hangs, *_ = [bench.bookie(bookie_id) for bookie_id in (*BOOKIES, "b4")]
+    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=1.0, answer_timeout_seconds=1000)
+    driver = bench.driver(answer_from_store=choose_b4)
+    bench.append(driver, b"")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    hangs.taking.clear()
+    bench.append(driver, *[bytes(MIB)] * 40)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 40, SECONDS)
+    await_that(lambda: driver.writer.metadata.last_fragment.ensemble == ("b4", "b2", "b3"), what="b1 is replaced")
+
+
+def kept_for(bench, driver, bookie_id):
+    """Bytes that the client keeps for one bookie: on its connection, for the next one, and held back."""
+    connections = bench.connections
+    connection, attempt = connections._ready.get(bookie_id), connections._connecting.get(bookie_id)
+    held_back = driver._requests.held_back.get(bookie_id, ())
+    return (
+        (0 if connection is None else connection._transport.get_write_buffer_size())
+        + (0 if attempt is None else attempt.bytes_waiting)
+        + sum(len(driver.kept[add.first].frame) for add in held_back if add.first in driver.kept)
+    )
+
+
+def came(bookie):
+    """The headers that have come to the bookie and were not looked at."""
+    return [bookie.headers.get() for _ in range(bookie.headers.qsize())]
+
+
+def test_what_is_held_back_for_a_bookie_is_dropped_once_it_is_released(bench, monkeypatch):
+    """It was dropped only when the bookie took something in again: one that is behind for good was remembered every add."""
+    slow, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    monkeypatch.setattr(hold_ups, "_MOMENT_SECONDS", 0.0)
+    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=SECONDS)
+    driver = bench.driver()
+    bench.append(driver, b"")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    slow.taking.clear()
+    bench.connections.patience = Patience(0.0)  # it is known to be slow
+    for first in range(1, 101, 10):
+        bench.append(driver, *[bytes(MIB)] * 10)
+        assert driver.shared.acknowledged.wait(lambda last=first + 9: driver.shared.acknowledged.value == last, SECONDS)
+    assert bench.in_loop(lambda: len(driver._requests.held_back.get("b1", ()))) <= 10

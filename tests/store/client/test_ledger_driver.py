@@ -1,0 +1,380 @@
+"""A ledger's driver over connections to stub bookies: what is sent again, and what becomes of a ledger that failed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.errors import LedgerFencedError, NotEnoughBookiesError
+from bookspark.protocol.ledger.actions import BookiesChosen, ChooseBookies, MetadataWritten, NoBookies
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.writing.writer import State
+from bookspark.store.client.client_config import client_config
+from bookspark.store.client.runtime.runtime import Runtime
+from bookspark.store.client.writing.ledger_driver import LedgerDriver
+from bookspark.store.wire.frames import control_frame
+from bookspark.store.wire.header import Flag, Header, Kind, Status
+from bookspark.store.wire.messages import Acks
+from tests.awaiting import await_that
+from tests.store.client.fake_bookie import SECONDS
+from tests.store.client.test_connections import MIB, Bench
+
+BOOKIES = ("b1", "b2", "b3")
+
+
+def no_bookies(metadata, action):
+    if isinstance(action, ChooseBookies):
+        return NoBookies(NotEnoughBookiesError("there are no others"))
+    return MetadataWritten(1)
+
+
+PATIENT = dict.fromkeys(
+    ("add_timeout_seconds", "answer_timeout_seconds", "bookie_stall_seconds", "connect_timeout_seconds"), SECONDS
+)
+"""On a busy machine no bookie of these tests counts as late, unless the test is about that."""
+
+
+class DriverBench(Bench):
+    """With the drivers of a real client, of ledgers on b1, b2 and b3; there are no other bookies."""
+
+    def open(self, **options):
+        self.io.stop()
+        self.config = client_config(**PATIENT | options)
+        self.runtime = Runtime(lambda: self.store, self.config)
+        self.io, self.connections = self.runtime.io, self.runtime.connections
+
+    def driver(self, quorums=(3, 3, 2), answer_from_store=no_bookies, **choices):
+        context = SimpleNamespace(
+            config=self.config, runtime=self.runtime, answer_from_store=answer_from_store, closed=False
+        )
+        metadata = LedgerMetadata(1, *quorums, (Fragment(0, BOOKIES),), **choices)
+        made = LedgerDriver(context, metadata, 0, b"")
+        self.runtime.add_writer(made)
+        self.in_loop(made.want_bookies)
+        return made
+
+    def append(self, driver, *payloads):
+        for payload in payloads:
+            driver.shared.outgoing.put([payload])
+        self.io.submit(driver.pump)
+
+    def close(self):
+        self.runtime.close()
+        self.connections = None
+        super().close()
+
+
+@pytest.fixture
+def bench():
+    made = DriverBench()
+    yield made
+    made.close()
+
+
+def test_a_bookie_that_is_back_gets_what_it_missed_as_fast_as_it_takes_it_in(bench):
+    """More was pending than may wait for a bookie: sent at once, it cut the bookie off, again and again."""
+    for bookie_id in BOOKIES[1:]:
+        bench.bookie(bookie_id)
+    bench.open(bookie_bytes_queued_max=16 * MIB)
+    driver = bench.driver(replication=Replication.GUARANTEED)
+    bench.append(driver, *[bytes(MIB)] * 60)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 59, SECONDS)
+    assert driver.cursors.last_add_fully_replicated == -1
+    back = bench.bookie("b1", greets_only=True)
+    greeted = bench.connection("b1")
+    assert bench.queued_bytes("b1") <= 16 * MIB
+    back.taking.set()
+    assert driver.shared.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 59, SECONDS)
+    assert greeted.lost is None
+
+
+def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id).statuses[Kind.ADD] = Status.FENCED
+    bench.open()
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    assert driver.shared.ended.wait(SECONDS)
+    assert isinstance(driver.shared.acknowledged.error, LedgerFencedError)
+    assert bench.in_loop(lambda: list(bench.runtime._writers)) == []
+    assert not any(bench.connections._wanted.values())
+
+
+def test_many_appends_are_two_frames_while_nothing_is_under_way_and_one_behind_others(bench):
+    """They were one frame: who may have a thousand unacknowledged waited for it, and the bookies for who appends."""
+    (bookie, *_) = (bench.bookie(bookie_id) for bookie_id in BOOKIES)
+    bench.open()
+    driver = bench.driver()
+
+    def append_at_once(*counts):
+        for count in counts:
+            driver.shared.outgoing.put([b"x"] * count)
+            driver.pump()
+
+    for counts, frames in (((1000,), [500, 500]), ((255,), [255]), ((1001, 400), [501, 500, 400])):
+        bench.in_loop(lambda counts=counts: append_at_once(*counts))
+        for count in frames:
+            header = added(bookie)
+            assert header.last_entry_id - header.first_entry_id + 1 == count
+        await_that(lambda: not driver.kept.under_way)
+
+
+def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkeypatch):
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    bench.open()
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    for bookie in bookies:
+        bookie.asked(Kind.ADD)
+        bookie.answering = False
+    bench.append(driver, b"1")
+    answers = [bookie.asked(Kind.ADD) for bookie in bookies]
+    bench.sleep(monkeypatch, lambda: [answer() for answer in answers])
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
+    assert driver.shared.acknowledged.error is None
+
+
+def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplog):
+    """Nobody heard of the exception: the ledger waited for an answer, a guaranteed one without end."""
+
+    def broken(metadata, action):
+        raise ZeroDivisionError("a defect")
+
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id).statuses[Kind.ADD] = Status.READ_ONLY
+    bench.open()
+    driver = bench.driver(answer_from_store=broken)
+    bench.append(driver, b"0")
+    assert driver.shared.ended.wait(SECONDS)
+    assert "ran into a defect" in str(driver.shared.acknowledged.error)
+    assert driver.writer.state is State.FAILED
+    assert "ChooseBookies" in caplog.text
+
+
+def test_the_ensembles_of_many_ledgers_are_changed_together(bench):
+    """After the death of a bookie, 1,262 of 2,000 appends failed: two records were changed at a time, 90 a second."""
+    for bookie_id in (*BOOKIES[1:], "b4"):
+        bench.bookie(bookie_id)
+    bench.bookie("b1").statuses[Kind.ADD] = Status.READ_ONLY
+    together = threading.Barrier(16)
+
+    def change_together(metadata, action):
+        if isinstance(action, ChooseBookies):
+            return BookiesChosen(("b4",))
+        together.wait(SECONDS)
+        return MetadataWritten(1)
+
+    bench.open()
+    drivers = [bench.driver((3, 3, 3), change_together) for _ in range(16)]
+    for driver in drivers:
+        bench.append(driver, b"0")
+    for driver in drivers:
+        assert driver.shared.acknowledged.wait(lambda driver=driver: driver.shared.acknowledged.value == 0, SECONDS)
+        assert driver.writer.metadata.last_fragment.ensemble == ("b4", "b2", "b3")
+
+
+def test_an_answer_to_nothing_ends_the_ledger_and_says_so(bench, caplog):
+    """A machine that is told nonsense takes none of it, and could wait for ever for what it has asked."""
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id)
+    bench.open()
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    bench.in_loop(driver._step, MetadataWritten(1))
+    assert driver.shared.ended.wait(SECONDS)
+    assert "ran into a defect (IllegalEventError(" in str(driver.shared.acknowledged.error)
+    assert driver.writer.state is State.FAILED
+    assert "MetadataWritten while Asked is NOTHING" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Kind.ADD, Kind.SYNC])
+def test_an_ack_of_a_vd_ledger_that_does_not_tell_what_is_synced_is_no_answer(bench, kind):
+    """It comes from a bookie that is broken: no defect of this client, and no ack."""
+    others, broken = [bench.bookie(bookie_id) for bookie_id in BOOKIES[1:]], bench.bookie("b1")
+    for bookie in (*others, broken):
+        bookie.statuses[Kind.SYNC] = Status.OK
+    for bookie in others:
+        bookie.last_add_synced = 0
+    del broken.statuses[kind]
+    bench.open()
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL, replication=Replication.GUARANTEED)
+    bench.append(driver, b"0")
+    bench.in_loop(driver.sync, 0)
+    request_id = broken.asked(kind).args[1].request_id
+    broken._sockets[-1].sendall(control_frame(Header(Kind.ACKS, 0), Acks.encode([request_id])))
+    answer_again = broken.asked(kind)
+    assert driver.writer.state is State.OPEN
+    assert driver.cursors.last_add_fully_replicated == -1
+    broken.last_add_synced, broken.statuses[kind] = 0, Status.OK
+    answer_again()
+    await_that(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
+
+
+@pytest.mark.parametrize("kind", [Kind.ADD, Kind.SYNC])
+def test_a_bookie_of_a_vd_ledger_that_tells_of_more_synced_entries_than_it_was_sent_is_not_believed(
+    bench, kind, caplog
+):
+    """It may report about another stay, or be broken. The writer's handle ended with a defect of the client."""
+    others, broken = [bench.bookie(bookie_id) for bookie_id in BOOKIES[1:]], bench.bookie("b1")
+    for bookie in (*others, broken):
+        bookie.statuses[Kind.SYNC] = Status.OK
+    for bookie in others:
+        bookie.last_add_synced = 0
+    del broken.statuses[kind]
+    bench.open()
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL, replication=Replication.GUARANTEED)
+    bench.append(driver, b"0")
+    bench.in_loop(driver.sync, 0)
+    answer = broken.asked(kind)
+    broken.last_add_synced, broken.statuses[kind] = 7, Status.OK
+    answer()
+    await_that(lambda: "b1 is not believed" in caplog.text, SECONDS)
+    assert driver.writer.state is State.OPEN
+    assert driver.cursors.last_add_fully_replicated == -1
+    broken.last_add_synced = 0
+    await_that(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
+
+
+def told_lac(bookie):
+    """The next explicit LAC that the bookie hears."""
+    while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.WRITE_LAC:
+        pass
+    return header.last_add_confirmed
+
+
+def test_an_entry_that_could_not_be_sent_does_not_leave_its_id_to_the_next_one(bench, monkeypatch, caplog):
+    """The next one was acknowledged in its place: an append that was lost had succeeded, and the other one had its id."""
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id)
+    bench.open()
+    driver = bench.driver()
+    encode = driver.shared.outgoing.encode
+
+    def short_of_memory(header, run, length):
+        if b"1" in run.pieces:
+            raise MemoryError
+        return encode(header, run, length)
+
+    monkeypatch.setattr(driver.shared.outgoing, "encode", short_of_memory)
+    for payload in (b"0", b"1", b"2"):
+        bench.append(driver, payload)
+        driver.shared.acknowledged.wait(
+            lambda entry_id=int(payload): driver.shared.acknowledged.value == entry_id, SECONDS
+        )
+    assert driver.shared.acknowledged.value == 0
+    assert "ran into a defect (MemoryError()" in str(driver.shared.acknowledged.error)
+    assert "sending what was appended failed" in caplog.text
+
+
+def test_an_idle_writer_rests_once_all_bookies_know_its_lac(bench):
+    """A thousand open ledgers that nobody wrote to took a tenth of a core."""
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    for bookie in bookies:
+        bookie.statuses[Kind.WRITE_LAC] = Status.OK
+    bench.open(explicit_lac_interval_seconds=0.01)
+    driver = bench.driver()
+    for entry_id, payload in enumerate((b"0", b"1")):
+        bench.append(driver, payload)
+        assert [told_lac(bookie) for bookie in bookies] == [entry_id] * 3
+        await_that(lambda: driver not in bench.runtime._awake and driver not in bench.runtime._owing)
+
+
+def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_once_it_is_not(bench):
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    for bookie in bookies:
+        bookie.statuses[Kind.WRITE_LAC] = Status.OK
+    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=1000, explicit_lac_interval_seconds=0.01)
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    await_that(lambda: driver.cursors.last_add_confirmed == 0 and driver not in bench.runtime._awake)
+    bookies[0].taking.clear()
+    bench.send("b1", *[bytes(MIB)] * 14)
+    await_that(lambda: bench.in_loop(bench.connections.any_is_behind, ["b1"]))
+    bench.append(driver, b"1")
+    bench.in_loop(lambda: None)  # it was looked at, and had to wait
+    assert driver.cursors.last_add_pushed == 0
+    bookies[0].taking.set()
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
+
+
+def test_a_sync_after_a_long_pause_has_its_whole_time(bench):
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id)
+    bench.open()
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
+    bench.append(driver, b"0")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+
+    def sync():
+        driver._progress_at = -3600.0
+        driver.sync(0)
+        driver.tick(time.monotonic())
+        return driver.shared.acknowledged.error
+
+    assert bench.in_loop(sync) is None
+
+
+def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it_has_synced(bench):
+    """It never heard of what was confirmed while it was behind, and its cursor waited for that for ever."""
+    others = [bench.bookie(bookie_id) for bookie_id in BOOKIES[:2]]
+    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=SECONDS, sync_bytes=32 * MIB)
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
+    bench.append(driver, *[bytes(MIB)] * 30)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 29, SECONDS)
+    back = bench.bookie("b3", greets_only=True)
+    await_that(lambda: bench.in_loop(lambda: "b3" in driver._requests.held_back), SECONDS)
+    for bookie in others:
+        bookie.statuses[Kind.SYNC], bookie.last_add_synced = Status.OK, 29
+    bench.in_loop(driver.sync, 29)
+    assert driver.shared.confirmed.wait(lambda: driver.shared.confirmed.value == 29, SECONDS)
+    back.taking.set()
+    await_that(lambda: bench.in_loop(lambda: not driver._requests.held_back), SECONDS)
+    bench.append(driver, b"30")
+    came = {}
+    while 30 not in came:
+        header = added(back)
+        came[header.first_entry_id] = header.assignment()
+    # Which ones it was not sent depends on what waited for a connection at the moment when it came back.
+    assert set(range(30)) - came.keys()
+    assert came[30].first_entry_id == 30
+
+
+def added(bookie):
+    """The next add that comes to the bookie."""
+    while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.ADD:
+        pass
+    return header
+
+
+def test_an_answer_to_an_add_of_an_earlier_stay_tells_nothing_of_the_present_one(bench):
+    """Both had the same request id. A bookie of a striped VD ledger that left and came back at another position was taken to have
+    synced what it had never been sent, and the LAC covered it."""
+
+    def answer(bookie, header, **outcome):
+        bookie._sockets[-1].sendall(control_frame(header._replace(flags=int(Flag.RESPONSE), incarnation=1, **outcome)))
+
+    replacements = iter(("b4", "b1"))
+
+    def store(metadata, action):
+        return BookiesChosen((next(replacements),)) if isinstance(action, ChooseBookies) else MetadataWritten(1)
+
+    b1, b2, _, b4 = bookies = [bench.bookie(f"b{i}") for i in (1, 2, 3, 4)]
+    for bookie in bookies:
+        del bookie.statuses[Kind.ADD]
+    bench.open()
+    driver = bench.driver(quorums=(3, 2, 1), answer_from_store=store, ledger_type=LedgerType.VD_JOURNAL)
+    bench.append(driver, b"0", b"1", b"2")
+    first, third = added(b1), added(b1)
+    assert (first.first_entry_id, third.first_entry_id) == (0, 2)
+    answer(b1, third, status=Status.IO_ERROR)
+    assert added(b4).first_entry_id == 0
+    answer(b2, added(b2), status=Status.IO_ERROR)
+    assert [added(b1).first_entry_id for _ in range(2)] == [0, 1]
+    answer(b1, first, last_add_synced=1)  # all up to 1 that was its own by then, which is entry 0
+    bench.ask("b1")
+    assert (driver.cursors.last_add_acknowledged, driver.cursors.last_add_confirmed) == (0, -1)

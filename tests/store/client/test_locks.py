@@ -1,0 +1,140 @@
+"""What the threads of a client share is changed by one of them at a time."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.store.client.client_config import ClientConfig
+from bookspark.store.client.placement.free_space import FreeSpace
+from bookspark.store.client.reading.read_handle import ReadHandle
+from bookspark.store.client.runtime.client_context import ClientContext
+from bookspark.store.client.runtime.ledger_watches import LedgerWatches
+from bookspark.store.client.runtime.room import ClientRoom, LedgerRoom
+from bookspark.store.client.writing import futures
+from bookspark.store.client.writing.futures import AppendFuture, Watermark
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from tests.locks import waits_for
+from tests.store.metadata.kit import ledger
+
+SECONDS = 60.0
+
+
+class OneLock(ClientContext):
+    """With one lock, and not one for each process."""
+
+    _lock = threading.RLock()
+
+
+CONTEXT_CALLS = {
+    "runtime": lambda context: context.runtime.close(),
+    "calls": lambda context: context.calls,
+    "close": lambda context: context.close(),
+}
+
+
+@pytest.mark.parametrize("call", CONTEXT_CALLS.values(), ids=CONTEXT_CALLS)
+def test_one_thread_at_a_time_makes_or_ends_what_a_client_has(call):
+    context = OneLock(MemoryStore, ClientConfig())
+    assert waits_for(context, "_lock", lambda: call(context))
+    context.close()
+
+
+def test_free_space_is_asked_for_by_one_thread_at_a_time():
+    """Two placements at the same moment asked each bookie twice."""
+    space = FreeSpace(SimpleNamespace(), SimpleNamespace())
+    assert waits_for(space, "_lock", lambda: space.of([]))
+
+
+def test_a_handle_learns_one_record_after_the_other():
+    """Of two that come at once the older one might stay."""
+    store = MemoryStore()
+    store.create_ledger(ledger(1))
+    found = store.read_ledger(1)
+    reader = ReadHandle(SimpleNamespace(), *found, b"")
+    assert waits_for(reader, "_learning", lambda: reader._learn(found))
+
+
+class Listener:
+    def changed(self, found):
+        """It needs to know nothing."""
+
+
+WATCH_CALLS = {
+    "listen": lambda watches, listener: watches.listen(1, listener.changed),
+    "changed": lambda watches, listener: watches._changed(1),
+    "take all": lambda watches, listener: watches._take_all(1),
+}
+
+
+@pytest.mark.parametrize("call", WATCH_CALLS.values(), ids=WATCH_CALLS)
+def test_listeners_come_and_go_one_at_a_time(call):
+    """One that came while others were taken away might be forgotten, and hear of no change."""
+    store, listener = MemoryStore(), Listener()
+    store.create_ledger(ledger(1))
+    watches, first = LedgerWatches(store), Listener()
+    watches.listen(1, first.changed)
+    assert waits_for(watches, "_lock", lambda: call(watches, listener))
+
+
+# -- the room that writers share
+
+
+ROOM_CALLS = {
+    "press_with": lambda room: room.press_with(lambda: None),
+    "ask": lambda room: room.ask(),
+    "wait": lambda room: room.wait(SECONDS),
+    "keep_behind_gap": lambda room: room.keep_behind_gap(7),
+}
+
+
+@pytest.mark.parametrize("call", ROOM_CALLS.values(), ids=ROOM_CALLS)
+def test_room_is_granted_by_one_thread_at_a_time(call):
+    client = ClientRoom(1 << 20)
+    room = LedgerRoom(client, 1 << 20)
+    assert waits_for(client, "_lock", lambda: call(room))
+
+
+def test_who_gives_up_waiting_for_room_looks_once_more_with_the_lock_held():
+    client = ClientRoom(1 << 20)
+    held: list[bool] = []
+
+    class Look(LedgerRoom):
+        def has_room(self, behind_gap=False):
+            held.append(client._lock._is_owned())
+            return super().has_room(behind_gap)
+
+    full = Look(client, 1000)
+    full.appended = full.granted = 1001
+    assert not full.wait(0.0)
+    assert len(held) >= 2 and all(held)
+
+
+def test_what_the_io_thread_told_meanwhile_is_done_with_the_lock_held():
+    client = ClientRoom(1 << 20)
+    held: list[bool] = []
+    with client.held_alone():
+        telling = threading.Thread(target=client.tell, args=(lambda: held.append(client._lock._is_owned()),))
+        telling.start()
+        telling.join(SECONDS)
+        assert held == [], "it did not wait"
+    assert held == [True]
+
+
+# -- futures
+
+
+def test_two_who_watch_one_append_look_at_the_same_fields():
+    """The one who came first waited at a condition that nobody notified."""
+    future = AppendFuture(Watermark(), 0)
+    assert waits_for(futures, "_watching", lambda: future._condition)
+
+
+def test_a_watcher_is_told_while_nobody_else_looks_at_its_future():
+    watermark = Watermark()
+    future = AppendFuture(watermark, 0)
+    watched = future._watched()
+    watermark.advance(0)
+    assert waits_for(watched, "condition", lambda: future._tell_watchers(watched))

@@ -1,0 +1,232 @@
+"""What a process records of its decisions, and what it never does because of that."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+
+from bookspark.errors import ConfigurationError, LedgerClosedError
+from bookspark.lab.replay.replaying import records_in, replayed
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, answer_absent
+from bookspark.protocol.ledger.actions import AddAnswered, Confirm, ReadAnswered
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.reading.lac_read import LacRead
+from bookspark.protocol.reading.range_read import RangeRead
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_events import Append, Close
+from bookspark.store.decisions import recorder as recorders
+from bookspark.store.decisions.record_file import Segment
+from bookspark.store.decisions.recorder import Recorder, end_recording, record_into, recording, this, version
+from bookspark.store.decisions.seam import decided, made, watched
+
+METADATA = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3")),), master_key=b"the master key's bytes")
+
+
+def append(writer, entry_id):
+    """One entry, which two of three bookies acknowledge."""
+    writer.step(Append(1, 10))
+    assert writer.step(AddAnswered("b1", entry_id, entry_id, Positive())) == []
+    return writer.step(AddAnswered("b2", entry_id, entry_id, Positive()))
+
+
+def raw_records(folder):
+    """All bytes of the records, unpacked."""
+    for paths in records_in(folder).values():
+        for path in paths:
+            yield from (chunk.records for chunk in Segment(path, version()).chunks())
+
+
+def counts_of(folder):
+    """What the one process of the folder has."""
+    (counts,) = replayed(folder)
+    return counts
+
+
+def test_switched_off_a_machine_is_the_plain_one():
+    assert not recording()
+    ledger = BookieLedger(7)
+    assert type(made(LacRead, METADATA)) is LacRead
+    assert watched(ledger) is ledger
+    assert type(ledger) is BookieLedger
+
+
+def test_a_recorded_machine_answers_and_raises_as_a_plain_one(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    assert isinstance(writer, LedgerWriter)
+    assert append(writer, 0) == [Confirm(0)]
+    writer.step(Close())
+    with pytest.raises(LedgerClosedError):
+        writer.step(Append(1, 10))
+    ledger, plain = watched(BookieLedger(7)), BookieLedger(7)
+    for one in (ledger, plain):
+        assert one.added(one.admit_add(b"key", recovery=False), 4, -1)
+        assert one.fence(b"key").response == Positive()
+        assert not isinstance(one.admit_add(b"key", False).response, Positive)
+    assert ledger == plain
+    end_recording()
+    counts = counts_of(record)
+    assert (counts.machines, counts.lost, counts.differences, counts.clean) == (2, 0, [], True)
+    assert counts.by_kind == {"LedgerWriter": 5, "BookieLedger": 4}
+
+
+def test_a_record_has_no_payload_no_key_and_no_password(record):
+    read = made(RangeRead, METADATA, 0, 0)
+    (asked,) = read.start()
+    read.step(ReadAnswered(asked.bookie, 0, 0, Positive(), [b"the payload of entry 0"], 10))
+    ledger = watched(BookieLedger(7))
+    ledger.fence(b"the key of the ledger")
+    ledger.admit_add(b"another key, a wrong one", recovery=True)
+    end_recording()
+    content = b"".join(raw_records(record))
+    assert b"RangeRead" in content and b"BookieLedger" in content
+    for secret in (b"the payload", b"the key of", b"another key", b"the master key"):
+        assert secret not in content
+    assert counts_of(record).differences == []
+
+
+def test_pure_functions_are_recorded_too(record):
+    ledger = watched(BookieLedger(7))
+    decided(answer_absent, ledger, 5, storage_damaged=False)
+    decided(answer_absent, None, 5, storage_damaged=True)
+    end_recording()
+    counts = counts_of(record)
+    assert counts.by_kind == {"answer_absent": 2}
+    assert counts.differences == []
+
+
+def test_a_torn_end_is_told_wherever_it_is_torn(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    for entry_id in range(20):
+        append(writer, entry_id)
+    end_recording()
+    (path,) = record.iterdir()
+    content = path.read_bytes()
+    for kept in range(len(content) - 1, len(content) - 200, -7):
+        path.write_bytes(content[:kept])
+        counts = counts_of(record)
+        assert not counts.clean
+        assert counts.differences == []
+        assert counts.decisions in (0, 60)
+
+
+def test_a_changed_byte_ends_what_is_read(record):
+    append(made(LedgerWriter, METADATA, 0), 0)
+    end_recording()
+    (path,) = record.iterdir()
+    content = bytearray(path.read_bytes())
+    content[-40] ^= 1
+    path.write_bytes(content)
+    counts = counts_of(record)
+    assert (counts.decisions, counts.clean, counts.torn > 0) == (0, False, True)
+
+
+def test_a_process_keeps_a_bounded_number_of_segments(tmp_path, monkeypatch):
+    # It would begin segments in between.
+    monkeypatch.setattr(recorders, "_DRAIN_SECONDS", 3600)
+    recorder = this.recorder = Recorder(str(tmp_path), "test", segment_bytes=1, segments_max=3)
+    try:
+        old = made(LedgerWriter, METADATA, 0)
+        for entry_id in range(10):
+            append(old, entry_id)
+            recorder._drain()
+        young = made(LedgerWriter, METADATA, 0)
+        for entry_id in range(2):
+            append(young, entry_id)
+    finally:
+        end_recording()
+    assert len(list(tmp_path.iterdir())) == 3
+    counts = counts_of(tmp_path)
+    # What was made before what is kept can't be replayed, and is not taken for equal.
+    assert counts.lost > 0
+    assert counts.by_kind == {"LedgerWriter": 6}
+    assert counts.differences == []
+
+
+def test_a_disk_that_takes_nothing_ends_the_record_and_not_the_process(record, monkeypatch, caplog):
+    writer, recorder = made(LedgerWriter, METADATA, 0), this.recorder
+    recorder._drain()
+
+    class Full:
+        def write(self, chunk):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(recorder, "_file", Full())
+    assert append(writer, 0) == [Confirm(0)]
+    recorder._drain()
+    assert append(writer, 1) == [Confirm(1)]
+    recorder._drain()
+    assert not recorder._pending
+    assert "No space left on device" in caplog.text
+
+
+def test_a_step_that_finds_the_queue_full_writes_itself(record, monkeypatch):
+    monkeypatch.setattr(recorders, "_PENDING_MAX", 10)
+    writer = made(LedgerWriter, METADATA, 0)
+    for entry_id in range(50):
+        append(writer, entry_id)
+        assert len(this.recorder._pending) <= 11
+
+
+def test_a_forked_process_writes_nothing_into_its_parents_record(record):
+    writer = made(LedgerWriter, METADATA, 0)
+    append(writer, 0)
+    child = os.fork()
+    if child == 0:
+        append(writer, 1)
+        writer._recorder._drain()
+        os._exit(0 if not recording() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    append(writer, 1)
+    end_recording()
+    counts = counts_of(record)
+    assert (counts.decisions, counts.differences, counts.clean) == (6, [], True)
+
+
+def test_a_process_has_one_record(record, tmp_path):
+    assert record_into(str(record), "client") is this.recorder
+    assert record_into("", "client") is this.recorder
+    with pytest.raises(ConfigurationError, match="records its decisions into"):
+        record_into(str(tmp_path / "other"), "client")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="record_decisions"):
+        record_into(str(tmp_path / "file"), "client")
+    assert not recording()
+
+
+def test_a_record_of_another_version_is_refused(record, monkeypatch):
+    append(made(LedgerWriter, METADATA, 0), 0)
+    end_recording()
+    (path,) = record.iterdir()
+    with pytest.raises(ConfigurationError, match="replay it with the version that made it"):
+        Segment(path, "0.0.1")
+
+
+def test_a_record_can_name_no_function_outside_the_protocol(record):
+    this.recorder.put([-1, "os:getpid", [], {}, None, None, []])
+    end_recording()
+    with pytest.raises(ConfigurationError, match="no function of the protocol"):
+        counts_of(record)
+
+
+def test_a_record_can_name_no_class_outside_the_protocol(record):
+    this.recorder.put([0, 1, "subprocess:Popen", ["true"], {}])
+    end_recording()
+    with pytest.raises(ConfigurationError, match="no class of this version's protocol"):
+        counts_of(record)
+
+
+def test_each_chunk_is_a_list_of_records(record):
+    append(made(LedgerWriter, METADATA, 0), 0)
+    end_recording()
+    (chunk,) = raw_records(record)
+    records = msgspec.msgpack.decode(chunk)
+    assert [one[0] for one in records if one[0] > 0] == [1, 1, 1, 1]

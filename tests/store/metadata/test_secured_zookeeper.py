@@ -1,0 +1,191 @@
+"""ZooKeeper over TLS and with SASL, as the options of the connection string say: client, bookies and their clients take them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+import threading
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, WriterNotClosedException
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.states import KeeperState
+
+from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.local import LocalCluster
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.metadata.zookeeper.layout import Access, parse_address
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.support.threads import Latch
+from tests.authority import Authority
+from tests.awaiting import await_that
+from tests.store.metadata.kit import EVENT_SECONDS, begun
+from tests.store.metadata.secured_zookeeper import secured_zookeeper
+
+# Kazoo leaves a socket to the garbage collector when TLS fails on it.
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SASL = importlib.util.find_spec("puresasl") is not None
+needs_sasl = pytest.mark.skipif(not SASL, reason="pure-sasl is not installed")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return tmp_path_factory.mktemp("secured")
+
+
+@pytest.fixture(scope="module")
+def authority(files):
+    return Authority(files / "authority")
+
+
+@pytest.fixture(scope="module")
+def server(files, authority):
+    certificate = authority.certificate("zookeeper")
+    with secured_zookeeper(files / "zookeeper", certificate, str(authority.file), "us", "our password") as where:
+        yield where
+
+
+@pytest.fixture(scope="module")
+def options(files, authority):
+    tls = f"?tls_ca={authority.file}&tls_certificate={authority.certificate('us')}"
+    return tls + (f"&sasl_file={secret(files, 'us', 'us:our password')}" if SASL else "")
+
+
+def secret(files, name, content):
+    path = files / name
+    path.write_text(content + "\n")
+    return str(path)
+
+
+def test_a_cluster_runs_over_tls_and_sasl_and_nobody_else_gets_in(files, authority, options, server):
+    connect = f"{server}/secured{options}"
+    begun(connect, start_timeout_seconds=60.0).close()
+    with LocalCluster(bookies=1, zookeeper=connect) as cluster, cluster.bookkeeper() as client:
+        ledger = client.create_ledger(1, 1, 1)
+        ledger.append(b"entry")
+        ledger.close()
+        assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read()] == [b"entry"]
+    refused = {"": "could not be reached", f"?tls_ca={authority.file}": "and the files of its options"}
+    if SASL:
+        other = f"?tls_ca={authority.file}&tls_certificate={authority.certificate('other')}"
+        refused[other] = "NoAuthError.*sasl_file"
+        refused[f"{other}&sasl_file={secret(files, 'guessed', 'us:guessed')}"] = "AuthFailedError"
+
+    def ask(others, seconds):
+        with contextlib.closing(ZooKeeperStore(f"{server}/secured{others}", start_timeout_seconds=seconds)) as stranger:
+            stranger.new_ledger_id()
+
+    for others, told in refused.items():
+        with pytest.raises(MetadataStoreError, match=told):
+            # Whom the server answers has time to hear it; whom it never answers waits in vain.
+            ask(others, 60.0 if "Error" in told else 1.0)
+
+
+@pytest.fixture
+def turned_away(monkeypatch):
+    """Each session that is made while it holds something takes one, and is taken for turned away within SASL's exchange."""
+    left = []
+    authenticate = ConnectionHandler._authenticate_with_sasl
+
+    def turns_away(self, host, timeout):
+        if left:
+            left.pop()
+            raise AuthFailedError("Connection dropped in SASL")
+        authenticate(self, host, timeout)
+
+    monkeypatch.setattr(ConnectionHandler, "_authenticate_with_sasl", turns_away)
+    return left
+
+
+@needs_sasl
+def test_who_is_turned_away_before_anyone_looked_is_told(options, server, turned_away, monkeypatch):
+    """The session and its end came before the start looked, which then waited in vain and told of no refusal."""
+    turned_away += [None] * 100
+    seen = threading.Event()
+    told, wait = KazooClient._session_callback, Latch.wait
+
+    def tells(self, state):
+        told(self, state)
+        if state == KeeperState.AUTH_FAILED:
+            seen.set()
+
+    def waits_late(self, timeout_seconds=None):
+        seen.wait(EVENT_SECONDS)
+        return wait(self, timeout_seconds)
+
+    monkeypatch.setattr(KazooClient, "_session_callback", tells)
+    monkeypatch.setattr(Latch, "wait", waits_late)
+    with pytest.raises(MetadataStoreError, match=r"AuthFailedError.*sasl_file"):
+        ZooKeeperStore(f"{server}/secured{options}", start_timeout_seconds=EVENT_SECONDS)
+
+
+@needs_sasl
+def test_a_server_that_ends_within_sasls_exchange_is_asked_again(options, server, turned_away):
+    """Kazoo takes that for a refusal and tries no more: a bookie stayed without its registration for good."""
+    bookie = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
+    with contextlib.closing(begun(f"{server}/exchange{options}", start_timeout_seconds=EVENT_SECONDS)) as store:
+        store.register_bookie(bookie)
+        turned_away.append(None)
+        store.client._connection._socket.shutdown(socket.SHUT_RDWR)
+        await_that(lambda: not turned_away, what="a session that is turned away")
+        await_that(
+            lambda: store.bookies() == {"bookie-1": bookie},
+            what="the bookie's registration",
+            despite=MetadataStoreError,
+        )
+
+
+@needs_sasl
+def test_a_session_that_could_not_be_begun_again_is_tried_again(options, server, turned_away, monkeypatch):
+    failed = threading.Event()
+    start = KazooClient.start_async
+
+    def fails_once(self):
+        if not failed.is_set():
+            failed.set()
+            raise WriterNotClosedException("the last thread has not ended")
+        return start(self)
+
+    with contextlib.closing(begun(f"{server}/again{options}", start_timeout_seconds=EVENT_SECONDS)) as store:
+        monkeypatch.setattr(KazooClient, "start_async", fails_once)
+        turned_away.append(None)
+        store.client._connection._socket.shutdown(socket.SHUT_RDWR)
+        assert failed.wait(EVENT_SECONDS)
+        await_that(lambda: store.new_ledger_id() >= 0, what="a new session", despite=MetadataStoreError)
+
+
+def test_a_server_that_a_stranger_vouches_for_is_not_trusted(files, server):
+    stranger = Authority(files / "stranger")
+    options = f"?tls_ca={stranger.file}&tls_certificate={stranger.certificate('us')}"
+    with pytest.raises(MetadataStoreError, match="could not be reached"):
+        ZooKeeperStore(f"{server}/secured{options}", start_timeout_seconds=1.0)
+
+
+def test_options_are_files_that_are_there(tmp_path):
+    for option in Access._fields:
+        more = "" if option in ("auth_file", "sasl_file", "tls_ca") else f"&tls_ca={__file__}"
+        more += f"&tls_certificate={__file__}" if option == "tls_key" else ""
+        with pytest.raises(ConfigurationError, match=f"{option} /nowhere can't be read"):
+            ZooKeeperStore(f"h?{option}=/nowhere{more}")
+    with pytest.raises(ConfigurationError, match=r"sasl_file .* does not hold user:password"):
+        ZooKeeperStore(f"h?sasl_file={secret(tmp_path, 'empty', '')}")
+
+
+@pytest.mark.skipif(SASL, reason="pure-sasl is installed")
+def test_sasl_without_its_package_names_the_extra(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"sasl_file needs puresasl.*bookspark\[sasl\]"):
+        ZooKeeperStore(f"h?sasl_file={secret(tmp_path, 'us', 'us:our password')}")
+
+
+@pytest.mark.parametrize(
+    "query", ["tls_key=/k", "tls_ca=/a&tls_key=/k", "tls_ca=/a&tls_ca=/b", "tls_ca=", "user=me", "&"]
+)
+def test_options_that_make_no_sense_are_refused(query):
+    with pytest.raises(ConfigurationError, match="does not name a ZooKeeper"):
+        parse_address(f"h?{query}")

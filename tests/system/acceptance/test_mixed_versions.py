@@ -1,0 +1,23 @@
+"""A cluster in the midst of an upgrade. ``scripts/soak mixed-versions`` tells a thousand such histories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.system.compatibility.mixed_versions import NOW, OLDER, MixedCluster, has_older, trees
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not has_older(), reason="this checkout's history lacks the older version")
+def test_what_one_version_acknowledges_the_other_reads_recovers_and_does_not_contradict(
+    tmp_path: Path, new_chroot: Callable[[], str]
+) -> None:
+    with trees(tmp_path) as code, MixedCluster(code, tmp_path, new_chroot(), Random(18)) as cluster:
+        for _ in range(12):
+            cluster.tell()
+    both_ways = {f"written {OLDER}, ended {NOW}", f"written {NOW}, ended {OLDER}", f"restarts {OLDER} to {NOW}"}
+    assert both_ways <= set(cluster.counts)

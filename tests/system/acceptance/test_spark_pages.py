@@ -1,0 +1,75 @@
+"""Pages of the manual that need Spark, run as they are written (``tests.pages``): their Python is one session, as the guide to
+Spark jobs says of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pages import local_cluster, run, session_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+TAKEN_FOR_GIVEN = {
+    "guides/spark.md": "",
+    # Some ledgers of the log that the guide to Spark jobs has left may be open; in an hour they would be closed.
+    "guides/offload.md": """
+from bookspark.store.client import BookKeeper
+from bookspark.protocol.logs.log_record import LOG_LABEL
+
+print("PAGE offload")
+with BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
+    for ledger_id in bookkeeper.list_ledgers():
+        metadata = bookkeeper.get_ledger_metadata(ledger_id)
+        if metadata.custom_metadata.get(LOG_LABEL) == b"loud" and not metadata.closed:
+            bookkeeper.open_ledger(ledger_id).close()
+""",
+    "durability.md": """
+print("PAGE durability")
+bookkeeper, payloads = BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]), [b"a", b"b"]
+df = spark.readStream.format("rate").load()
+""",
+    "decisions/no-filter-push-down.md": """
+print(ledger.metadata.ledger_type, ledger.metadata.replication, ledger.metadata.last_entry_id)
+bookkeeper.close()
+print("PAGE filters")
+""",
+}
+"""By page: what it does not say again. The last one changes the session."""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What each page printed."""
+    folder = tmp_path_factory.mktemp("pages")
+    with local_cluster(folder) as environment:
+        shell = environment | {"HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1", "LOG": "loud"}
+        text = run(session_of(TAKEN_FOR_GIVEN), folder, shell)
+        first, *others = re.split(r"^PAGE (.*)\n", text, flags=re.MULTILINE)
+        yield {"spark": first, **dict(zip(others[::2], others[1::2], strict=True))}
+
+
+def test_a_query_into_a_log_and_back(printed: dict[str, str]) -> None:
+    text = printed["spark"]
+    assert "100 rows after a restart" in text
+    assert "refused:" in text and "follows" in text.partition("refused:")[2]
+    assert "101 loud rows" in text and "143 orders of customer 3" in text
+    assert "|lines|  101|" in text and "| loud|  101|" in text
+    assert "│ shout " in text and "lines@1: 1 rows, batch" in text
+
+
+def test_old_rows_in_a_delta_table(printed: dict[str, str]) -> None:
+    """Those of the log that the guide to Spark jobs has left."""
+    text = printed["offload"]
+    assert "101 rows of log loud were offloaded" in text
+    assert "101 rows in the log" in text and "101 rows in the table" in text
+
+
+def test_choices_of_durability(printed: dict[str, str]) -> None:
+    assert "VD_JOURNAL" in printed["durability"] and "GUARANTEED" in printed["durability"]
+
+
+def test_filters_that_spark_mixes_up(printed: dict[str, str]) -> None:
+    """The day on which this fails with ``5 100 55`` is the day to look at the decision again."""
+    assert "5 5 10" in printed["filters"]

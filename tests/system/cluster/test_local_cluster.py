@@ -1,0 +1,178 @@
+"""LocalCluster: each of its bookie verbs, and that nothing outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bookspark.errors import BookieError, ConfigurationError
+from bookspark.local import LocalBookie, LocalCluster
+from bookspark.servers.daemon.processes import Process, wait_for_end
+
+PAYLOADS = [b"entry %d" % i for i in range(20)]
+
+
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    """Its own: some verbs here leave a bookie another one than it was."""
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as running:
+        yield running
+
+
+@pytest.fixture
+def bookie(cluster: LocalCluster) -> Iterator[LocalBookie]:
+    bookie = cluster.bookies[0]
+    yield bookie
+    bookie.start()
+
+
+def write_ledger(cluster: LocalCluster) -> int:
+    with cluster.bookkeeper().create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
+        ledger.append_batch(PAYLOADS)
+        return int(ledger.ledger_id)
+
+
+def held_by(cluster: LocalCluster, bookie: LocalBookie, ledger_id: int) -> int:
+    """How many entries of the ledger ``bookie`` itself says that it holds."""
+    ranges = cluster.bookkeeper().list_ranges(bookie.bookie_id).to_pylist()
+    return sum(row["last_entry_id"] - row["first_entry_id"] + 1 for row in ranges if row["ledger_id"] == ledger_id)
+
+
+def test_kill_and_start_bring_the_same_bookie_back_with_all_that_it_acked(
+    cluster: LocalCluster, bookie: LocalBookie
+) -> None:
+    ledger_id = write_ledger(cluster)
+    before = bookie.bookie_id, bookie.pid
+    bookie.kill()
+    assert bookie.pid is None
+    bookie.start()
+    assert bookie.bookie_id == before[0] and bookie.pid not in (None, before[1])
+    assert held_by(cluster, bookie, ledger_id) == len(PAYLOADS)
+
+
+def test_lose_unsynced_loses_nothing_that_was_acked_after_its_sync(cluster: LocalCluster, bookie: LocalBookie) -> None:
+    ledger_id = write_ledger(cluster)
+    bookie.kill()
+    bookie.lose_unsynced()
+    bookie.start()
+    assert held_by(cluster, bookie, ledger_id) == len(PAYLOADS)
+
+
+def test_stop_is_clean_and_takes_the_registration_away(cluster: LocalCluster, bookie: LocalBookie) -> None:
+    identity = bookie.bookie_id
+    bookie.stop()
+    assert bookie.pid is None
+    assert identity not in cluster.bookkeeper().metadata.bookies()
+    bookie.start()
+    assert bookie.bookie_id == identity
+    assert cluster.bookkeeper().metadata.bookies()[identity].address == bookie.address
+
+
+def test_start_of_a_running_bookie_and_stop_of_a_stopped_one_do_nothing(bookie: LocalBookie) -> None:
+    pid = bookie.pid
+    bookie.start()
+    assert bookie.pid == pid
+    bookie.stop()
+    bookie.stop()
+
+
+def test_a_suspended_bookie_goes_on_where_it_was(cluster: LocalCluster, bookie: LocalBookie) -> None:
+    pid = bookie.pid
+    bookie.suspend()
+    assert pid is not None
+    process = Process.of(pid)
+    assert process is not None and process.suspended
+    bookie.resume()
+    ledger_id = write_ledger(cluster)
+    assert bookie.pid == pid
+    assert held_by(cluster, bookie, ledger_id) == len(PAYLOADS)
+
+
+def test_a_suspended_bookie_can_be_stopped(bookie: LocalBookie) -> None:
+    bookie.suspend()
+    bookie.stop()
+    assert bookie.pid is None
+
+
+def test_a_wiped_bookie_is_another_one(cluster: LocalCluster) -> None:
+    bookie = cluster.add_bookie()
+    identity = bookie.bookie_id
+    with pytest.raises(BookieError, match=r"kill\(\) or stop\(\) it"):
+        bookie.wipe()
+    bookie.stop()
+    bookie.wipe()
+    assert os.listdir(bookie.directories[0]) == []
+    bookie.start()
+    assert bookie.bookie_id != identity
+
+
+def test_verbs_on_a_bookie_that_does_not_run_say_what_to_do(bookie: LocalBookie) -> None:
+    bookie.kill()
+    with pytest.raises(BookieError, match=r"start\(\) it first"):
+        bookie.suspend()
+
+
+def test_an_idle_bookie_is_small(bookie: LocalBookie) -> None:
+    rows = Path(f"/proc/{bookie.pid}/status").read_text().splitlines()
+    kilobytes = next(int(row.split()[1]) for row in rows if row.startswith("VmRSS"))
+    assert kilobytes < 60_000
+
+
+def test_unknown_options_are_named_with_the_nearest() -> None:
+    with pytest.raises(
+        ConfigurationError, match="unknown LocalCluster option 'lease_second'; did you mean 'lease_seconds'"
+    ):
+        LocalCluster(lease_second=1)
+    with pytest.raises(ConfigurationError, match="lease_seconds"):
+        LocalCluster(lease_seconds="long")
+
+
+@pytest.mark.acceptance
+def test_a_cluster_made_again_in_its_directory_is_the_same_cluster(tmp_path: Path) -> None:
+    with LocalCluster(bookies=1, directory=tmp_path) as cluster:
+        bookie = cluster.bookies[0]
+        identity, pid = bookie.bookie_id, bookie.pid
+        ledger = cluster.bookkeeper().create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        ledger.append_batch(PAYLOADS)
+        ledger.close()
+    assert pid is not None and Process.of(pid) is None
+    with LocalCluster(bookies=1, directory=tmp_path) as cluster:
+        assert cluster.bookies[0].bookie_id == identity
+        reader = cluster.bookkeeper().open_ledger(ledger.ledger_id)
+        assert [entry.payload for entry in reader.read(0, len(PAYLOADS) - 1)] == PAYLOADS
+
+
+def test_a_cluster_on_a_zookeeper_of_others_leaves_it_running(chroot: str) -> None:
+    with LocalCluster(bookies=1, zookeeper=chroot) as cluster:
+        assert cluster.zookeeper == chroot
+    with LocalCluster(bookies=1, zookeeper=chroot):
+        pass
+
+
+def test_a_start_that_fails_leaves_nothing_running(chroot: str) -> None:
+    cluster = LocalCluster(bookies=2, zookeeper=chroot, host="192.0.2.77")
+    with pytest.raises(BookieError, match=r"can't listen on 192\.0\.2\.77"):
+        cluster.start()
+    assert [bookie.pid for bookie in cluster.bookies] == [None, None]
+
+
+@pytest.mark.acceptance
+def test_the_bookies_of_a_killed_process_end_when_their_lease_lapses(tmp_path: Path) -> None:
+    program = (
+        "import sys; from bookspark.local import LocalCluster\n"
+        f"with LocalCluster(bookies=1, directory={str(tmp_path)!r}, lease_seconds=1) as cluster:\n"
+        "    print(cluster.bookies[0].pid, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        bookie = Process.of(int(starter.stdout.readline()))
+        assert bookie is not None
+        starter.send_signal(signal.SIGKILL)
+    assert wait_for_end(bookie, 60)
+    assert "stopping: nobody has held its lease for 1 s" in (tmp_path / "bookie-0" / "bookie.log").read_text()

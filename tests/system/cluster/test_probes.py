@@ -1,0 +1,141 @@
+"""What a bookie answers to probes, and how it answers at all."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from bookspark.errors import BookieError, MetadataStoreError
+from bookspark.servers.daemon import probes as module
+from bookspark.servers.daemon.lease_server import SERVING, STOPPING
+from bookspark.servers.daemon.probes import Probes
+from bookspark.support.metrics.web import Page, WebServer
+from tests.awaiting import SECONDS_MAX
+from tests.ports import free_port
+
+
+def at_once(function, *arguments):
+    function(*arguments)
+
+
+class Asked:
+    """Probes of a bookie whose condition a test sets."""
+
+    def __init__(self):
+        self.phase = "opening storage"
+        self.dead: list[str] = []
+        self.registered = ""
+        self.probes = Probes(lambda: self.phase)
+
+    def serve(self, post=at_once):
+        self.probes.serves(post, lambda: self.dead, lambda: self.registered)
+        self.phase = SERVING
+
+
+def test_a_boot_is_healthy_and_not_ready():
+    asked = Asked()
+    assert asked.probes.health() == Page(200, b"healthy: opening storage\n")
+    assert asked.probes.ready() == Page(503, b"not serving: opening storage\n")
+
+
+def test_a_bookie_that_serves_is_ready_while_it_is_registered():
+    asked = Asked()
+    asked.serve()
+    assert (asked.probes.health().status, asked.probes.ready()) == (200, Page(200, b"ready\n"))
+    asked.registered = "bookie-1 is not registered"
+    assert asked.probes.ready() == Page(503, b"bookie-1 is not registered\n")
+    assert asked.probes.health().status == 200, "a start would not help"
+
+
+def test_a_metadata_store_that_does_not_answer_makes_it_not_ready_and_not_unhealthy():
+    asked = Asked()
+
+    def silent():
+        raise MetadataStoreError("no answer")
+
+    asked.probes.serves(at_once, list, silent)
+    asked.phase = SERVING
+    assert asked.probes.ready().status == 503 and b"no answer" in asked.probes.ready().content
+    assert asked.probes.health().status == 200
+
+
+def test_a_commit_thread_that_has_ended_is_unhealthy():
+    asked = Asked()
+    asked.serve()
+    asked.dead = ["/data/a"]
+    assert asked.probes.health() == Page(503, b"the commit thread of /data/a has ended\n")
+    # In a stop it is meant to end.
+    asked.phase = STOPPING
+    assert asked.probes.health().status == 200
+    assert asked.probes.ready() == Page(503, b"not serving: stopping\n")
+
+
+def test_a_loop_that_does_not_answer_is_unhealthy(monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", 0.01)
+    asked = Asked()
+    asked.serve(post=lambda *_: None)
+    assert asked.probes.health() == Page(503, b"the loop of requests gives no answer within 0.01 s\n")
+
+    def closed(*_):
+        raise RuntimeError("Event loop is closed")
+
+    asked.serve(post=closed)
+    assert b"the loop of requests has ended" in asked.probes.health().content
+
+
+@pytest.fixture
+def served():
+    """A server, and its port."""
+    going_on = threading.Event()
+
+    def slow():
+        going_on.wait(60)
+        return Page(200, b"late")
+
+    def broken():
+        raise ValueError("no figures")
+
+    port = free_port()
+    server = WebServer("127.0.0.1", port, {"/good": lambda: Page(200, b"good"), "/slow": slow, "/broken": broken})
+    yield port
+    going_on.set()
+    server.close()
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=SECONDS_MAX) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_neither_a_slow_page_nor_a_silent_peer_keeps_others_waiting(served):
+    with socket.create_connection(("127.0.0.1", served)), socket.create_connection(("127.0.0.1", served)) as asking:
+        asking.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+        assert get(served, "/good?a=b") == (200, b"good")
+
+
+def test_pages_that_are_not_there_or_can_not_be_made_say_so(served):
+    assert get(served, "/bad") == (404, b"there is /good, /slow, /broken\n")
+    assert get(served, "/broken") == (503, b"ValueError: no figures\n")
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_the_option(served):
+    with pytest.raises(BookieError, match="metrics_port"):
+        WebServer("127.0.0.1", served, {})
+
+
+def test_the_next_free_port_is_taken_if_several_may_be_tried(served, caplog):
+    server = WebServer("127.0.0.1", served, {"/good": lambda: Page(200, b"next")}, tries=64)
+    try:
+        assert served < server.port < served + 64
+        assert get(server.port, "/good") == (200, b"next")
+        assert f"port {served} is in use" in caplog.text
+    finally:
+        server.close()

@@ -1,0 +1,91 @@
+"""A bookie's registration follows its storage between writable and read-only."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from bookspark.errors import MetadataStoreError
+from bookspark.servers.daemon.registrar import Registrar
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from tests.awaiting import SECONDS_MAX
+
+
+class Disks:
+    """What a registrar knows of a storage."""
+
+    def __init__(self) -> None:
+        self.read_only = False
+        self.read_only_changed = lambda read_only: None
+
+    @property
+    def disks(self) -> Disks:
+        return self
+
+    def turn(self, read_only: bool) -> None:
+        self.read_only = read_only
+        self.read_only_changed(read_only)
+
+
+class Store(MemoryStore):
+    """``refusals``: how many registrations fail first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals = 0
+        self.registered = threading.Semaphore(0)
+
+    def register_bookie(self, registration: BookieRegistration) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise MetadataStoreError("ZooKeeper does not answer")
+        super().register_bookie(registration)
+        self.registered.release()
+
+    def wait_registered(self) -> bool:
+        assert self.registered.acquire(timeout=SECONDS_MAX)
+        return self.bookies()["b"].read_only
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def disks():
+    return Disks()
+
+
+@pytest.fixture
+def registrar(store, disks):
+    made = Registrar(store, BookieRegistration("b", "127.0.0.1:1", 1), disks)
+    yield made
+    made.unregister()
+    assert store.bookies() == {}
+
+
+def test_it_follows_to_read_only_and_back(registrar, store, disks):
+    registrar.register()
+    assert store.wait_registered() is False
+    disks.turn(True)
+    assert store.wait_registered() is True
+    disks.turn(False)
+    assert store.wait_registered() is False
+
+
+def test_a_bookie_that_starts_full_is_registered_so(registrar, store, disks):
+    disks.read_only = True
+    registrar.register()
+    assert store.wait_registered() is True
+
+
+def test_a_change_that_the_store_did_not_hear_of_is_told_again(registrar, store, disks, monkeypatch):
+    monkeypatch.setattr("bookspark.servers.daemon.registrar._RETRY_SECONDS", 0.01)
+    registrar.register()
+    store.wait_registered()
+    store.refusals = 2
+    disks.turn(True)
+    assert store.wait_registered() is True

@@ -1,0 +1,213 @@
+"""The table of docs/security.md, tried cell by cell: what a stranger who reaches bookies and ZooKeeper may do, by what is set.
+
+The stranger knows the protocol, an id, and nothing else. A setting is the only one that is set; a ledger has the default
+password, b"", but where the password is the setting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from bookspark import errors
+from bookspark.local import LocalCluster
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.store.wire.digests import master_key
+from bookspark.store.wire.frames import control_frame
+from bookspark.store.wire.header import Flag, Header, Kind, Status
+from tests.authority import Authority
+from tests.awaiting import await_that
+from tests.store.bookie.kit import Client
+
+PAGE = Path(__file__).parents[3] / "docs" / "security.md"
+SETTINGS = ("nothing", "ledger password", "shared secret", "TLS", "client certificates", "ZooKeeper ACL")
+GUESSED = master_key(b"")
+NEVER_GIVEN_OUT = 1_000_000
+
+
+class Stranger(Client):
+    """A connection to a bookie, over TLS if the bookie speaks it."""
+
+    def __init__(self, cluster, tls):
+        host, _, port = cluster.bookies[0].address.rpartition(":")
+        self.tls = tls
+        super().__init__((host, int(port)), wrap=tls.wrap_socket if tls else lambda plain: plain)
+
+
+class Case:
+    """A cluster with one setting, and what a stranger tries there."""
+
+    def __init__(self, cluster, client, options, password, zookeeper, tls):
+        self.cluster, self.client, self.options = cluster, client, options
+        self.password, self.zookeeper, self.tls = password, zookeeper, tls
+
+    def ledger(self, entries=1):
+        ledger = self.client.create_ledger(1, 1, 1, password=self.password)
+        for _ in range(entries):
+            ledger.append(b"entry")
+        return ledger
+
+    def may(self, header, key=GUESSED):
+        with contextlib.closing(Stranger(self.cluster, self.tls)) as stranger:
+            stranger.send(control_frame(header._replace(request_id=9, master_key=key)))
+            while (answer := stranger.receive()).batch is not None:
+                pass
+            return answer.header.status == Status.OK and answer.header.request_id == 9
+
+    def adds(self, ledger_id, entry_id):
+        with contextlib.closing(Stranger(self.cluster, self.tls)) as stranger:
+            return stranger.add(ledger_id, entry_id, master_key=GUESSED).status == Status.OK
+
+
+def see_status_ids_and_ranges(case):
+    return all([case.may(Header(Kind.STATUS, 0)), case.may(Header(Kind.RANGES, 0, 0))])
+
+
+def read_entries(case):
+    return case.may(Header(Kind.READ, 0, case.ledger().ledger_id, 0, 0), key=bytes(16))
+
+
+def append_to_a_ledger(case):
+    return case.adds(case.ledger().ledger_id, 1)
+
+
+def fence_a_ledger_that_the_bookie_knows(case):
+    return case.may(Header(Kind.READ_LAC, 0, case.ledger().ledger_id, flags=Flag.FENCE))
+
+
+def fence_a_ledger_that_the_bookie_has_not_seen(case):
+    return case.may(Header(Kind.READ_LAC, 0, case.ledger(entries=0).ledger_id, flags=Flag.FENCE))
+
+
+def fence_an_id_that_is_not_given_out(case):
+    ledger_id = case.ledger().ledger_id + 1
+    kinds = (
+        Header(Kind.READ_LAC, 0, ledger_id, flags=Flag.FENCE),
+        Header(Kind.READ, 0, ledger_id, 0, 0, flags=Flag.FENCE),
+        Header(Kind.WRITE_LAC, 0, ledger_id, last_add_confirmed=3),
+    )
+    granted = [case.may(header, key) for header in kinds for key in (GUESSED, b"k" * 16)]
+    assert case.ledger().ledger_id == ledger_id
+    return any(granted)
+
+
+def take_an_id_that_is_not_given_out(case):
+    return case.adds(NEVER_GIVEN_OUT, 0)
+
+
+def switch_a_bookie_read_only(case):
+    def registered(read_only):
+        found = [one.read_only for one in case.client.metadata.bookies().values()]
+        return found == [read_only]
+
+    done = case.may(Header(Kind.SWITCH_READ_ONLY, 0, value=1))
+    if done:
+        # ZooKeeper hears of each switch later: of the first one before the second is made.
+        await_that(lambda: registered(True))
+        case.may(Header(Kind.SWITCH_READ_ONLY, 0, value=0))
+        await_that(lambda: registered(False))
+    return done
+
+
+def take_all_connections(case):
+    """300 that are silent, while the bookie may open 100 files; then a client comes."""
+    [bookie] = case.cluster.bookies
+    limits = resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE, (100, limits[1]))
+    host, _, port = bookie.address.rpartition(":")
+    with contextlib.ExitStack() as taken:
+        for _ in range(300):
+            taken.enter_context(socket.create_connection((host, int(port)), 60))
+        try:
+            with case.cluster.bookkeeper(**case.options) as newcomer:
+                newcomer.bookie_status(bookie.bookie_id)
+            return False
+        except errors.ReadError:
+            return True
+        finally:
+            resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def read_master_keys(case):
+    ledger_id = case.ledger().ledger_id
+    try:
+        with contextlib.closing(ZooKeeperStore(case.zookeeper)) as store:
+            return store.read_ledger(ledger_id).value.master_key == master_key(case.password)
+    except errors.MetadataStoreError:
+        return False
+
+
+def delete_a_ledger(case):
+    ledger_id = case.ledger().ledger_id
+    try:
+        with contextlib.closing(ZooKeeperStore(case.zookeeper)) as store:
+            store.delete_ledger(ledger_id)
+    except errors.MetadataStoreError:
+        return False
+    return True
+
+
+ACTIONS = {
+    "See a bookie's status, its ledgers' ids and their ranges": see_status_ids_and_ranges,
+    "Read entries": read_entries,
+    "Append to a ledger": append_to_a_ledger,
+    "Fence a ledger that the bookie knows": fence_a_ledger_that_the_bookie_knows,
+    "Fence a ledger that names the bookie, which has seen nothing of it": fence_a_ledger_that_the_bookie_has_not_seen,
+    "Fence an id that is not given out": fence_an_id_that_is_not_given_out,
+    "Take an id that is not given out, by an entry": take_an_id_that_is_not_given_out,
+    "Switch a bookie to read-only, start a collection": switch_a_bookie_read_only,
+    "Take all connections, or a bookie's memory, by silence": take_all_connections,
+    "Read master keys in ZooKeeper": read_master_keys,
+    "Delete ledgers in ZooKeeper": delete_a_ledger,
+}
+
+
+def told():
+    """The cells of the page's table, by action and setting."""
+    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    head = rows.index(["a stranger can …", *SETTINGS])
+    return {
+        row[0]: dict(zip(SETTINGS, row[1:], strict=True)) for row in rows[head + 1 :] if len(row) == len(SETTINGS) + 1
+    }
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def case(request, tmp_path_factory, new_chroot):
+    setting, files = request.param, tmp_path_factory.mktemp("table")
+    bookie, client, tls = {}, {}, None
+    zookeeper = trusted = new_chroot()
+    if setting == "shared secret":
+        (files / "secret").write_text("the secret\n")
+        bookie = client = {"shared_secret_file": str(files / "secret")}
+    elif setting in ("TLS", "client certificates"):
+        authority = Authority(files / "authority")
+        bookie = {"tls_certificate": authority.certificate("bookie")}
+        client = {"tls_ca": str(authority.file)}
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        if setting == "client certificates":
+            bookie["tls_client_ca"] = str(authority.file)
+            client["tls_certificate"] = authority.certificate("client")
+    elif setting == "ZooKeeper ACL":
+        (files / "auth").write_text("us:password\n")
+        trusted = f"{zookeeper}?auth_file={files / 'auth'}"
+    password = b"password" if setting == "ledger password" else b""
+    with LocalCluster(bookies=1, zookeeper=trusted, **bookie) as cluster, cluster.bookkeeper(**client) as known:
+        yield setting, Case(cluster, known, client, password, zookeeper, tls)
+
+
+def test_each_cell_is_as_the_page_says(case):
+    setting, tried = case
+    found = {}
+    for action, attempt in ACTIONS.items():
+        try:
+            found[action] = "yes" if attempt(tried) else "no"
+        except (EOFError, ConnectionError, ssl.SSLError):
+            found[action] = "no"
+        assert tried.ledger(), "a client goes on"
+    assert found == {action: cells[setting] for action, cells in told().items()}

@@ -1,0 +1,350 @@
+"""What conf/kubernetes says fits the program: fields, commands, options, settings, ports and paths. No cluster is needed.
+
+A real API server judges them in ``scripts/clusters kubernetes``. A mistake of each kind is planted here, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from bookspark.operations.cli.main import command_line
+from bookspark.operations.cli.terminal import settings
+from bookspark.servers.daemon.bookie_process import STOP_SECONDS_MAX
+from bookspark.servers.daemon.probes import ANSWER_SECONDS_MAX
+from bookspark.spark.bookies.bookies_job import parse_arguments
+from bookspark.store.bookie.bookie_config import bookie_config
+from bookspark.store.client.client_config import client_config
+from bookspark.store.metadata.zookeeper.layout import parse_address
+from bookspark.store.settings import TABLES, read_settings
+from tests.system.clusters.kubernetes.fields import kinds_of, known_fields, mistakes
+from tests.system.clusters.kubernetes.manifests import (
+    FOLDER,
+    Container,
+    Document,
+    MistakeError,
+    all_documents,
+    containers,
+    environment,
+    expanded,
+    mounted_files,
+    parse,
+    texts,
+)
+
+FIELDS = {"metadata.name": "bookies-0", "metadata.namespace": "bookspark", "spec.nodeName": "node-1"}
+USAGE_ERROR: Any = typer.BadParameter.__base__
+PAGES = {"/health", "/ready", "/metrics"}
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[Document]:
+    return all_documents()
+
+
+class ParsedError(Exception):
+    """The command would have begun, with these arguments."""
+
+
+@pytest.fixture(scope="module")
+def command() -> Iterator[Any]:
+    """Our command line, with nothing behind it."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        app = command_line()
+        _spare(app, monkeypatch)
+        yield typer.main.get_command(app)
+
+
+def _spare(one: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in one.registered_commands:
+        monkeypatch.setattr(command, "callback", _stub(command.callback))
+    for group in one.registered_groups:
+        if group.typer_instance is not None:
+            _spare(group.typer_instance, monkeypatch)
+
+
+def _stub(function: Any) -> Any:
+    @functools.wraps(inspect.unwrap(function))
+    def reached(**arguments: Any) -> None:
+        raise ParsedError(arguments)
+
+    return reached
+
+
+@pytest.fixture
+def parsed(command: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str], dict[str, str]], dict[str, Any]]:
+    """What our command line makes of a command, which is not carried out."""
+
+    def parse_line(line: list[str], variables: dict[str, str]) -> dict[str, Any]:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        try:
+            command.main(line, prog_name="bookspark", standalone_mode=False)
+        except ParsedError as reached:
+            arguments: dict[str, Any] = reached.args[0]
+            return arguments
+        except (USAGE_ERROR, Exception) as error:
+            raise MistakeError(f"bookspark {' '.join(line)}: {error!r}") from error
+        raise MistakeError(f"bookspark {' '.join(line)}: it only prints")
+
+    yield parse_line
+    settings.choose(None)
+
+
+def our_lines(one: Container, variables: dict[str, str]) -> list[list[str]]:
+    """The command lines of ``bookspark`` in a container: its command, its probes, its hooks."""
+    command = [*one.container.get("command", ()), *one.container.get("args", ())]
+    lines = [[expanded(part, variables, one.name) for part in command]]
+    handlers = [one.container.get(f"{name}Probe", {}) for name in ("startup", "readiness", "liveness")]
+    handlers += one.container.get("lifecycle", {}).values()
+    # In probes and hooks a kubelet expands nothing.
+    lines += [handler["exec"]["command"] for handler in handlers if "exec" in handler]
+    return [line[1:] for line in lines if line[:1] == ["bookspark"]]
+
+
+def check_command(
+    one: Container, documents: list[Document], tmp_path: Path, parsed: Callable[..., dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Parse each of our command lines as it would be in the container. Raises MistakeError."""
+    variables = environment(one, FIELDS)
+    for name in variables:
+        if name.startswith("BOOKSPARK_") and f'envvar="{name}"' not in _SOURCES:
+            raise MistakeError(f"{one.name}: nothing reads the variable {name}")
+    files = mounted_files(one, documents)
+    if "BOOKSPARK_CONFIG" in variables:
+        path = variables["BOOKSPARK_CONFIG"]
+        if path not in files:
+            raise MistakeError(f"{one.name}: {path} is not mounted")
+        variables["BOOKSPARK_CONFIG"] = str(tmp_path / "bookspark.toml")
+        Path(variables["BOOKSPARK_CONFIG"]).write_text(files[path])
+    return [parsed(line, variables) for line in our_lines(one, variables)]
+
+
+_SOURCES = "\n".join(path.read_text() for path in (FOLDER.parents[1] / "bookspark/operations/cli").rglob("*.py"))
+
+
+def ours(documents: list[Document]) -> list[Container]:
+    return [one for one in containers(documents) if one.container["image"].startswith("bookspark-")]
+
+
+def named(documents: list[Document], kind: str, name: str) -> Document:
+    (found,) = (one for one in documents if one["kind"] == kind and one["metadata"]["name"] == name)
+    return found
+
+
+def check_ports(one: Container, documents: list[Document]) -> None:
+    """Ports that probes and Services name are ports of the container, under the numbers that its command has."""
+    ports = {port["name"]: port["containerPort"] for port in one.container.get("ports", ())}
+    for name in ("startup", "readiness", "liveness"):
+        probe = one.container.get(f"{name}Probe", {}).get("httpGet")
+        if probe is not None and probe["port"] not in ports:
+            raise MistakeError(f"{one.name}: the {name} probe asks at port {probe['port']}, which is none of {ports}")
+    labels = one.owner["spec"]["template"]["metadata"]["labels"]
+    for service in (each for each in documents if each["kind"] == "Service"):
+        if service["spec"]["selector"].items() <= labels.items():
+            for port in service["spec"]["ports"]:
+                if ports.get(port["name"]) != port["port"]:
+                    raise MistakeError(f"Service {service['metadata']['name']}: {one.name} has no port {port}")
+
+
+def check_probes(one: Container) -> None:
+    """The pages that probes of our containers ask for are there, and have the time that they may take."""
+    for name in ("startup", "readiness", "liveness"):
+        probe = one.container.get(f"{name}Probe")
+        if probe is None:
+            continue
+        if probe["httpGet"]["path"] not in PAGES:
+            raise MistakeError(f"{one.name}: there is no page {probe['httpGet']['path']}; there is {PAGES}")
+        if probe["timeoutSeconds"] <= ANSWER_SECONDS_MAX:
+            raise MistakeError(f"{one.name}: a {name} probe may take {ANSWER_SECONDS_MAX:g} s")
+
+
+def test_every_document_has_known_fields_only(documents: list[Document]) -> None:
+    fields = known_fields()
+    assert kinds_of(documents) <= fields.keys()
+    assert [mistake for one in documents for mistake in mistakes(one, fields)] == []
+
+
+def test_every_command_is_one(documents: list[Document], tmp_path: Path, parsed: Callable[..., Any]) -> None:
+    counted = [len(check_command(one, documents, tmp_path, parsed)) for one in ours(documents)]
+    assert sum(counted) == 3, "bookie run, safe-to-stop, autorecovery run"
+
+
+def test_ports_and_probes_fit(documents: list[Document]) -> None:
+    for one in containers(documents):
+        check_ports(one, documents)
+    for one in ours(documents):
+        check_probes(one)
+
+
+def test_the_bookies_serve_what_their_service_names(
+    documents: list[Document], tmp_path: Path, parsed: Callable[..., Any]
+) -> None:
+    (bookie,) = (one for one in ours(documents) if one.container["name"] == "bookie")
+    run, stop = check_command(bookie, documents, tmp_path, parsed)
+    ports = {port["name"]: port["containerPort"] for port in bookie.container["ports"]}
+    assert (run["port"], run["metrics_port"]) == (ports["bookie"], ports["metrics"])
+    service, space = bookie.owner["spec"]["serviceName"], bookie.owner["metadata"]["namespace"]
+    assert run["advertised_address"] == f"bookies-0.{service}.{space}.svc.cluster.local:{run['port']}"
+    assert named(documents, "Service", service)["spec"]["publishNotReadyAddresses"] is True
+    assert run["bookie_id"] == "bookies-0" and stop["bookies"] == ["bookies-0"], "the pod asks about itself"
+    annotations = bookie.owner["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(run["metrics_port"])
+    assert annotations["prometheus.io/path"] in PAGES
+    (directory,) = run["directory"]
+    mounts = {mount["mountPath"] for mount in bookie.container["volumeMounts"] if mount["name"] == "data"}
+    assert {str(parent) for parent in directory.parents} & mounts and str(directory) not in mounts
+    # The hook has ended, and the bookie has stopped, before it is killed.
+    grace = bookie.pod["terminationGracePeriodSeconds"]
+    assert stop["wait"] + STOP_SECONDS_MAX < grace
+    assert bookie_config(
+        directories=["/data/bookie"],
+        zookeeper=run["zookeeper"],
+        host=run["host"],
+        advertised_address=run["advertised_address"],
+    )
+
+
+def test_settings_are_those_of_the_program(documents: list[Document], tmp_path: Path) -> None:
+    seen = 0
+    for one in documents:
+        for name, text in one["data"].items() if one["kind"] == "ConfigMap" else ():
+            if not name.endswith(".toml"):
+                continue
+            # What is commented out is to be uncommented by somebody.
+            every = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+            path = tmp_path / name
+            for version in (text, every):
+                path.write_text(version)
+                tables = read_settings(path)
+                assert tables.keys() <= TABLES.keys()
+                bookie_config(directories=["/d"], zookeeper="z", **tables.get("bookie", {}))
+                client_config(**tables.get("client", {}))
+            seen += 1
+            secrets = {
+                value for table in tomllib.loads(every).values() for value in table.values() if "/" in str(value)
+            }
+            mounts = {mount["mountPath"] for each in ours(documents) for mount in each.container["volumeMounts"]}
+            assert {secret.rpartition("/")[0] for secret in secrets} <= mounts
+    assert seen == 2
+
+
+def test_the_job_of_sparks_driver_takes_its_arguments(documents: list[Document]) -> None:
+    (driver,) = (one for one in ours(documents) if one.container["name"] == "driver")
+    variables = environment(driver, FIELDS)
+    command = [expanded(part, variables, driver.name) for part in driver.container["command"]]
+    assert command[0].endswith("/spark-submit")
+    job = next(number for number, part in enumerate(command) if part.endswith(".py"))
+    assert command[job].endswith("/jobs/bookies.py")
+    options = parse_arguments(command[job + 1 :])
+    files = mounted_files(driver, documents)
+    (properties,) = (part.partition("=")[2] for part in command if part.startswith("--properties-file="))
+    told = dict(
+        line.split(None, 1) for line in files[properties].splitlines() if line.strip() and not line.startswith("#")
+    )
+    told = {name: value.strip() for name, value in told.items()}
+    assert all(name.startswith("spark.") for name in told)
+    # An executor for each bookie, and a claim for each executor: Spark takes those of its application's id, class and size.
+    claims = [one for one in documents if one["kind"] == "PersistentVolumeClaim"]
+    volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.bookies"
+    assert int(told["spark.executor.instances"]) == options.bookies == len(claims)
+    for claim in claims:
+        assert claim["metadata"]["labels"] == {"spark-app-selector": told["spark.app.id"]}
+        assert claim["spec"]["storageClassName"] == told[f"{volume}.options.storageClass"]
+        assert claim["spec"]["resources"]["requests"]["storage"] == told[f"{volume}.options.sizeLimit"]
+        assert "ownerReferences" not in claim["metadata"]
+    assert told[f"{volume}.options.claimName"] == "OnDemand"
+    assert options.directory[0].startswith(told[f"{volume}.mount.path"] + "/")
+    # Spark would look for claims that are older than 10 minutes, and end after 6 attempts to make one.
+    assert told["spark.kubernetes.allocation.executor.timeout"] == "30s"
+    assert told["spark.executor.maxNumFailures"] == str(2**31 - 1)
+    for name in ("own", "reuse", "waitToReuse"):
+        assert told[f"spark.kubernetes.driver.{name}PersistentVolumeClaim"] == "true"
+    assert told["spark.executorEnv.BOOKSPARK_CONFIG"] in files
+    assert told["spark.kubernetes.executor.podTemplateFile"] in files
+
+
+def test_spark_may_neither_make_nor_remove_claims(documents: list[Document]) -> None:
+    """A driver that ends cleanly removes all claims of its application, if it may, and with them all entries."""
+    role = named(documents, "Role", "bookspark-driver")
+    for rule in role["rules"]:
+        if {"persistentvolumeclaims", "*"} & set(rule["resources"]):
+            assert set(rule["verbs"]) == {"get", "list", "watch"}
+
+
+def test_everybody_names_the_same_zookeepers(documents: list[Document]) -> None:
+    servers = re.findall(
+        r"^server\.\d=([\w.-]+):2888:3888$", named(documents, "ConfigMap", "zookeeper")["data"]["zoo.cfg"], re.M
+    )
+    ensemble = named(documents, "StatefulSet", "zookeeper")
+    name, service = ensemble["metadata"]["name"], ensemble["spec"]["serviceName"]
+    assert [one.split(".")[:2] for one in servers] == [
+        [f"{name}-{k}", service] for k in range(ensemble["spec"]["replicas"])
+    ]
+    told = set(re.findall(r"zk://[\w.:,/-]+", "\n".join(texts().values())))
+    assert len(told) == 1
+    assert parse_address(told.pop()).servers == ",".join(f"{name}-{k}.{service}:2181" for k in range(len(servers)))
+
+
+def test_one_bookie_at_a_time_and_none_beside_another(documents: list[Document]) -> None:
+    for name in ("bookies", "zookeeper"):
+        labels = named(documents, "StatefulSet", name)["spec"]["template"]["metadata"]["labels"]
+        budget = named(documents, "PodDisruptionBudget", name)["spec"]
+        assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+        pod = named(documents, "StatefulSet", name)["spec"]["template"]["spec"]
+        (term,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term == {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+
+
+PLANTED = {
+    "a field that is none": ("bookies", "readinessProbe:", "readynessProbe:"),
+    "a field in the wrong place": (
+        "bookies",
+        "      automountServiceAccountToken",
+        "      replicas: 3\n      automountServiceAccountToken",
+    ),
+    "a number as text": ("bookies", "replicas: 3", 'replicas: "3"'),
+    "a field that is missing": ("bookies", "  serviceName: bookies\n  replicas: 3", "  replicas: 3\n  selectors: {}"),
+    "a key that comes twice": ("bookies", "  replicas: 3", "  replicas: 3\n  replicas: 5"),
+    "an option that is none": ("bookies", "--metrics-port=8000", "--metric-port=8000"),
+    "a value that is none": ("bookies", "--port=3181", "--port=70000"),
+    "a command that is none": ("bookies", "safe-to-stop, ", "safe-to-halt, "),
+    "a setting that is none": ("bookies", "lost_bookie_delay_seconds", "lost_bookies_delay_seconds"),
+    "a variable that nobody reads": ("bookies", "name: BOOKSPARK_BOOKIE_ID", "name: BOOKSPARK_BOOKIE"),
+    "a variable that is not set": ("bookies", "$(POD_NAME).bookies", "$(PODNAME).bookies"),
+    "a settings file that is not mounted": (
+        "bookies",
+        "value: /etc/bookspark/bookspark.toml",
+        "value: /etc/bookspark/b.toml",
+    ),
+    "a page that is none": ("bookies", "path: /health", "path: /healthz"),
+    "a port that is none": ("bookies", "port: metrics", "port: metric"),
+    "a service's port that the pod does not have": ("bookies", "port: 3181\n", "port: 3182\n"),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_mistake_is_found(planted: str, tmp_path: Path, parsed: Callable[..., Any]) -> None:
+    file, right, wrong = PLANTED[planted]
+    text = texts()[file]
+    assert right in text
+
+    def check() -> None:
+        documents = parse(text.replace(right, wrong, 1))
+        for mistake in (mistake for one in documents for mistake in mistakes(one, known_fields())):
+            raise MistakeError(mistake)
+        for one in ours(documents):
+            check_command(one, documents, tmp_path, parsed)
+            check_ports(one, documents)
+            check_probes(one)
+
+    with pytest.raises(MistakeError):
+        check()

@@ -1,0 +1,26 @@
+"""``scripts/peers distributedlog-tests [CLASS…]``: DistributedLog's tests of its core that need a cluster, on our bookies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.system.peers.java_tests.command import run_tests
+from tests.system.peers.java_tests.running import PeerTests
+
+TESTS = PeerTests(
+    folder=Path(__file__).parent,
+    jar="distributedlog-core",
+    package="org.apache.distributedlog.",
+    packages=(),
+    cluster_class="org.apache.distributedlog.TestDistributedLogBase",
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit status: 0 if every class was run, whatever its tests say."""
+    return run_tests(TESTS, __doc__, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""The tables of classes of tests in docs/compatibility.md, one for each set.
+
+Law: the lines between the two marks are written by the command alone, from runs. The row of a class is replaced when it was run;
+the other rows stay. The sums are those of the rows.
+
+Why a test failed is in ``reasons.toml``, where somebody looked; what JUnit said stands there otherwise.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+from tests.system.peers.java_tests.running import ROOT, ClassRun, JavaTest, PeerTests
+
+PAGE = ROOT / "docs/compatibility.md"
+_HEAD = "| class | tests | passed | failed | skipped | those that did not pass |\n|---|---|---|---|---|---|"
+_KINDS = {
+    "insides": ("reaches into a Java bookie's insides", "reach into a Java bookie's insides"),
+    "not offered": ("tests what we don't have", "test what we don't have"),
+}
+
+
+def marks(tests: PeerTests) -> tuple[str, str]:
+    """The lines around the table of these tests."""
+    return f"<!-- {tests.name}: begin -->", f"<!-- {tests.name}: end -->"
+
+
+def row(tests: PeerTests, run: ClassRun) -> str:
+    """The row of one class."""
+    passed, skipped = run.count("passed"), run.count("skipped")
+    failed = len(run.tests) - passed - skipped
+    return f"| `{run.name}` | {len(run.tests)} | {passed} | {failed} | {skipped} | {_reasons(tests, run)} |"
+
+
+def write_rows(tests: PeerTests, runs: list[ClassRun], page: Path = PAGE) -> str:
+    """Put the rows of ``runs`` into the page; returns the sums. Commands that run at the same time wait for each other."""
+    with page.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _write_rows(tests, runs, page)
+
+
+def _write_rows(tests: PeerTests, runs: list[ClassRun], page: Path) -> str:
+    begin_mark, end_mark = marks(tests)
+    text = page.read_text()
+    before, begin, rest = text.partition(begin_mark)
+    old, end, after = rest.partition(end_mark)
+    assert begin and end, f"{page} has no marks for the table of {tests.name}"
+    rows = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
+    rows |= {run.name: row(tests, run) for run in runs}
+    counts = [[int(cell) for cell in line.split("|")[2:6]] for line in rows.values()]
+    sums = [sum(column) for column in zip(*counts, strict=True)]
+    classes = "1 class" if len(rows) == 1 else f"{len(rows)} classes"
+    skipped = "1 was skipped" if sums[3] == 1 else f"{sums[3]} were skipped"
+    total = f"{classes} with {sums[0]} tests: {sums[1]} passed, {sums[2]} failed, {skipped}."
+    table = "\n".join([_HEAD, *(rows[name] for name in sorted(rows))])
+    page.write_text(f"{before}{begin}\n{total}\n\n{table}\n{end}{after}")
+    return total
+
+
+def _reasons(tests: PeerTests, run: ClassRun) -> str:
+    """Each reason once, with how many tests of the class it stopped."""
+    known: dict[str, str] = tomllib.loads((tests.folder / "reasons.toml").read_text())
+    reasons = Counter(_reason(known, run.name, test) for test in run.tests if test.outcome != "passed")
+    return "; ".join(f"{count} {one if count == 1 else many}" for (one, many), count in reasons.items())
+
+
+def _reason(reasons: dict[str, str], name: str, test: JavaTest) -> tuple[str, str]:
+    """Said of one test, and of several."""
+    said = _cell(test.why)
+    if test.outcome in _KINDS:
+        what = said.partition(": ")[2]
+        return tuple(f"{words} ({what})" for words in _KINDS[test.outcome])  # type: ignore[return-value]
+    if test.outcome == "skipped":
+        return (f"skipped by itself{f' ({said})' if said else ''}",) * 2
+    method = test.name.partition("[")[0]
+    known = reasons.get(f"{name}.{method}", reasons.get(name))
+    return (f"`{method}`: {known or said}",) * 2
+
+
+def _cell(words: str) -> str:
+    return re.sub(r"[|`]", " ", words)[:120]

@@ -1,0 +1,87 @@
+"""What the command makes of what a JVM says, and the table that it keeps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.system.peers.java_tests.running import ClassRun, JavaTest, PeerTests, told_tests
+from tests.system.peers.java_tests.table import marks, row, write_rows
+
+
+def set_of(folder: Path, reasons: str = "") -> PeerTests:
+    """A set of tests with nothing but reasons."""
+    folder.mkdir()
+    (folder / "reasons.toml").write_text(reasons)
+    return PeerTests(folder, "server", "org.", (), "org.Cluster")
+
+
+def says(words: str, *, stays: bool = False) -> list[JavaTest]:
+    """The tests that a process tells of that says ``words``, and then ends or stays."""
+    command = f"import sys, time; print({words!r}, flush=True); time.sleep({600 if stays else 0})"
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as process:
+        try:
+            return told_tests(process, time.monotonic() + (2 if stays else 60), 2)
+        finally:
+            process.kill()
+
+
+def test_each_test_has_ended_as_the_jvm_says() -> None:
+    told = says(
+        "tests\t3\nstart\ta\ntest\ta\tpassed\t\nstart\tb\ntest\tb\tinsides\tinsides: folders\ntest\tc\tskipped\t\nend"
+    )
+    assert told == [JavaTest("a", "passed"), JavaTest("b", "insides", "insides: folders"), JavaTest("c", "skipped")]
+
+
+def test_what_was_cut_off_has_failed_and_so_has_what_was_not_begun() -> None:
+    for stays in (False, True):
+        told = says("tests\t4\nstart\ta\ntest\ta\tpassed\t\nstart\tb", stays=stays)
+        assert [(test.name, test.outcome) for test in told] == [
+            ("a", "passed"), ("b", "failed"), ("not begun", "failed"), ("not begun", "failed")
+        ]  # fmt: skip
+
+
+def test_a_class_without_tests_has_none() -> None:
+    assert (
+        says("tests\t1\nstart\tinitializationError\ntest\tinitializationError\tfailed\tNo runnable methods\nend") == []
+    )
+
+
+def test_a_row_replaces_that_of_its_class_alone_and_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
+    page, tests = tmp_path / "page.md", set_of(tmp_path / "some_tests")
+    begin, end = marks(tests)
+    page.write_text(f"before\n{begin}\n{end}\nafter\n")
+    first = ClassRun(
+        "client.B", [JavaTest("a", "passed"), JavaTest("b", "failed", "no | such `x`"), JavaTest("c", "skipped")], 1
+    )
+    second = ClassRun(
+        "client.A", [JavaTest("a", "insides", "insides: folders"), JavaTest("b", "insides", "insides: folders")], 1
+    )
+    assert write_rows(tests, [first], page) == "1 class with 3 tests: 1 passed, 1 failed, 1 was skipped."
+    assert write_rows(tests, [second], page) == "2 classes with 5 tests: 1 passed, 3 failed, 1 was skipped."
+    assert write_rows(tests, [first._replace(tests=[JavaTest("a", "passed")])], page).startswith(
+        "2 classes with 3 tests: 1 passed, 2 failed"
+    )
+    lines = page.read_text().splitlines()
+    assert (lines[0], lines[1], lines[-2], lines[-1]) == ("before", begin, end, "after")
+    assert lines[-4:-2] == [
+        "| `client.A` | 2 | 0 | 2 | 0 | 2 reach into a Java bookie's insides (folders) |",
+        "| `client.B` | 1 | 1 | 0 | 0 |  |",
+    ]
+    assert "1 `b`: no   such  x" in row(tests, first)
+
+
+def test_each_set_has_a_table_and_reasons_of_its_own(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    sets = [set_of(tmp_path / f"{name}_tests", f'"client.A.a" = "{name} looked"') for name in ("first", "second")]
+    page.write_text("".join("{}\n{}\n".format(*marks(tests)) for tests in sets))
+    for tests in sets:
+        write_rows(
+            tests, [ClassRun("client.A", [JavaTest("a", "failed", "no"), JavaTest("b", "failed", "never")], 1)], page
+        )
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `client.A` | 2 | 0 | 2 | 0 | 1 `a`: {name} looked; 1 `b`: never |" for name in ("first", "second")
+    ]

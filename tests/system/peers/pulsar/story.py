@@ -1,0 +1,152 @@
+"""What is tried with a Pulsar broker on Bookspark's bookies, and what has to hold.
+
+Law: nothing is looked at through Pulsar alone that can be looked at in the bookies too. Messages are produced and followed while
+
+==========  =======================================================================
+at 15 %     the broker is killed (SIGKILL) and started again
+at 35 %     a bookie is killed, with the ledger open that it has a copy of
+at 55 %     the broker is stopped cleanly and started again, while the bookie is dead
+at 75 %     the bookie is started again
+==========  =======================================================================
+
+Then each message is read once and in order: by a reader of Pulsar's, whose broker asks the bookies, and by Bookspark's client
+from the ledgers of the topic. Before that the broker is killed once more, so that it has recovered and closed the last ledger.
+At last the topic is deleted: its ledgers are gone from the metadata, and the bookies' disks get their bytes back, while another
+topic of batched messages stays whole.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bookspark import BookKeeper
+from bookspark.local import LocalCluster
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.layout import LedgerManager
+from bookspark.store.metadata.zookeeper.zookeeper_store import begin_cluster
+from tests.awaiting import await_that
+from tests.system.peers.pulsar.broker import Broker, class_path
+
+BOOKIES, COPIES = 4, 3
+_GIVEN_BACK_SECONDS = 240.0
+_LOG_BYTES = 2 << 20
+"""The length of a bookie's logs. The one that is written to may keep what was deleted."""
+
+
+class Told(NamedTuple):
+    """One line of what was seen."""
+
+    what: str
+    seen: str
+    seconds: float
+
+
+@contextmanager
+def a_broker(home: Path) -> Iterator[tuple[LocalCluster, Broker]]:
+    """Four bookies and a broker, with one ZooKeeper for both. Logs are short, and collected each second."""
+    path = class_path()
+    with EmbeddedZooKeeper(home / "zookeeper", 0) as zookeeper:
+        place = f"{zookeeper.connection_string}/bookspark"
+        begin_cluster(place, LedgerManager.BOOKKEEPER)
+        options = {
+            "entry_log_bytes_max": _LOG_BYTES,
+            "gc_wait_time_seconds": 1.0,
+            "minor_compaction_interval_seconds": 5.0,
+            "major_compaction_interval_seconds": 10.0,
+        }
+        with (
+            LocalCluster(BOOKIES, home / "bookies", place, bookkeeper_port=-1, **options) as cluster,
+            Broker(path, home / "pulsar", place.removeprefix("zk://")) as broker,
+        ):
+            yield cluster, broker
+
+
+def tried(cluster: LocalCluster, broker: Broker, count: int, size: int, tell: Callable[[Told], None]) -> None:
+    """Produce ``count`` messages of ``size`` bytes with all the troubles, and check. Raises AssertionError at the first thing
+    that does not hold."""
+    begun = time.monotonic()
+
+    def step(what: str, seen: str = "") -> None:
+        nonlocal begun
+        begun, before = time.monotonic(), begun
+        tell(Told(what, seen, begun - before))
+
+    beside = broker.judge("produce", "beside", count // 10, size, True)
+    step("another topic, batched messages", beside.verdict())
+
+    producer = broker.judge("produce", "numbers", count, size, False)
+    follower = broker.judge("follow", "numbers", count, size)
+
+    def reached(part: float) -> None:
+        producer.wait_for(f"^produced {int(count * part) // 1000 * 1000}$")
+        step(f"{part:.0%} produced")
+
+    reached(0.15)
+    broker.stop(signal.SIGKILL)
+    broker.start()
+    step("broker killed and started again")
+    reached(0.35)
+    cluster.bookies[0].kill()
+    step("bookie killed", cluster.bookies[0].bookie_id)
+    reached(0.55)
+    broker.stop(signal.SIGTERM)
+    broker.start()
+    step("broker stopped and started again")
+    reached(0.75)
+    cluster.bookies[0].start()
+    step("bookie started again")
+    step("producer", producer.verdict())
+    step("subscriber", follower.verdict())
+    broker.stop(signal.SIGKILL)
+    broker.start()
+    step("broker killed and started again")
+    step("reader", broker.judge("read", "numbers", count, size).verdict())
+
+    ledgers = broker.ledgers("numbers")
+    with BookKeeper(cluster.zookeeper) as client:
+        step("read by Bookspark's client", read_by_bookspark(client, ledgers, count, size))
+        before = bytes_of(cluster)
+        broker.delete("numbers")
+        await_that(lambda: not set(ledgers) & set(client.list_ledgers()), 120, "the end of the topic's ledgers")
+        step("topic deleted", f"{len(ledgers)} ledgers are gone")
+        least = COPIES * count * size - BOOKIES * _LOG_BYTES
+        await_that(
+            lambda: before - bytes_of(cluster) > least,
+            _GIVEN_BACK_SECONDS,
+            lambda: f"{least:,} bytes back: before {before:,}, now {bytes_of(cluster):,}",
+        )
+        step("space given back", f"{before / 1e6:.0f} MB on the bookies before, {bytes_of(cluster) / 1e6:.0f} MB after")
+    step("the other topic", broker.judge("read", "beside", count // 10, size).verdict())
+
+
+def read_by_bookspark(client: BookKeeper, ledgers: list[int], count: int, size: int) -> str:
+    """Read the topic's ledgers, and find each message's number in its entry. Raises AssertionError."""
+    expected, again = 0, 0
+    for ledger_id in ledgers:
+        with client.open_ledger_no_recovery(ledger_id) as reader:
+            last = reader.last_add_confirmed
+            for entry in reader.read(0, last) if last >= 0 else ():
+                # Pulsar's headers come first, and the message is the rest.
+                number = int.from_bytes(entry.payload[-size:][:8], "big")
+                assert number <= expected, f"ledger {ledger_id}, entry {entry.entry_id}: {number} instead of {expected}"
+                again += number < expected
+                expected += number == expected
+    # The broker has recovered and closed the last ledger.
+    assert expected == count, f"{expected} messages in ledgers {ledgers}"
+    return f"{expected} messages in {len(ledgers)} ledgers, in order, {again} of them twice"
+
+
+def bytes_of(cluster: LocalCluster) -> int:
+    """How many bytes the bookies' files take."""
+    return sum(
+        path.stat().st_blocks * 512
+        for bookie in cluster.bookies
+        for directory in bookie.directories
+        for path in Path(directory).rglob("*")
+        if path.is_file()
+    )
