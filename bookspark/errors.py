@@ -96,7 +96,7 @@ class LedgerRecoveryError(BookKeeperError):
 class EntriesNotCopiedError(LedgerRecoveryError):
     """Some entries of a ledger could not be copied: the message says which, and what each bookie answered. All others were.
 
-    ``entries`` has a ``protocol.repair.not_copied.NotCopied`` for each range of ids."""
+    ``entries`` has a ``protocol.repair.entry_copying.NotCopied`` for each range of ids."""
 
     def __init__(self, message: str, entries: Sequence[Any] = ()) -> None:
         super().__init__(message)

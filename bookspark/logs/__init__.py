@@ -3,11 +3,9 @@
 ====================  ================================================================================
 ``log``               a log, for services and scripts
 ``producer``          writes rows of a service
-``row_arguments``     the arguments of appends
 ``appended``          what became of an append
 ``producer_ledgers``  the ledgers that take them
 ``lane_ending``       ends lanes that nobody writes any more
-``turns``             whose turn it is at a producer
 ``row_reader``        reads rows, once or as the log grows
 ``chain``             the chain of a lane's commits: who writes it, and how it is kept, found and cleaned
 ``rows``              what entries of data ledgers hold, and who writes them

@@ -9,7 +9,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_password
 from bookspark.logs.producer import Producer
-from bookspark.logs.readers.lag_figures import lag_figures
+from bookspark.logs.readers.lag import lag_figures
 from bookspark.logs.row_reader import RowReader
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.lanes import MARK

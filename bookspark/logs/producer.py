@@ -32,33 +32,146 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from bookspark.errors import (
-    AddTimeoutError,
-    BookKeeperError,
-    ConfigurationError,
-    LedgerClosedError,
-)
+from msgspec import Meta
+
+from bookspark.errors import AddTimeoutError, BookKeeperError, ConfigurationError, LedgerClosedError
 from bookspark.logs.appended import VALUE_BYTES_MAX, RowFuture, RowPosition, UnexpectedPositionError, too_large
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.registry import LogRegistry, check_password
 from bookspark.logs.chain.stamps import Headers, plain_stamp, plain_stamps, stamped
 from bookspark.logs.producer_ledgers import ProducerLedgers, told
-from bookspark.logs.row_arguments import SequenceNumber, judged_row, judged_rows
-from bookspark.logs.turns import Turns
 from bookspark.protocol.logs.lanes import lane_name, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError
 from bookspark.store.client.runtime.calls import AwaitableFuture, done_with
 from bookspark.support.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods
-from bookspark.support.forks import here
+from bookspark.support.arguments.taken import judged, taken_by
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
+
+
+# -- The arguments of a producer's appends, judged where they are not what nearly all are.
+#
+# Law: as for every public call (``bookspark.support.arguments``): what can't be used is refused before anything is written.
+
+
+SequenceNumber = Annotated[int, Meta(ge=0, le=1 << 62)]
+"""Half of the numbers that a stamp can say: behind the largest of them come rows that nobody numbers."""
+
+_APPEND, _BATCH = "append:", "append_batch:"
+_VALUE, _SEQUENCE, _NUMBER, _KEY, _HEADERS, _VALUES = map(
+    taken_by, (Payload, SequenceNumber | None, EntryId | None, Payload | None, Headers, Sequence[Payload])
+)
+
+
+def judged_row(
+    value: bytes, sequence: int | None, expect: int | None, key: bytes | None, headers: Headers
+) -> tuple[bytes, int | None, int | None, bytes | None, Headers]:
+    """The arguments of an append, as what they are to be. Raises InvalidArgumentError and EntryTooLargeError."""
+    value, key = judged(_APPEND, "value", _VALUE, value), judged(_APPEND, "key", _KEY, key)
+    headers = judged(_APPEND, "headers", _HEADERS, headers)
+    size = len(value) + len(key or b"") + sum(len(name) + len(one) for name, one in headers)
+    if size > VALUE_BYTES_MAX:
+        raise too_large(size)
+    sequence = judged(_APPEND, "sequence", _SEQUENCE, sequence)
+    return value, sequence, judged(_APPEND, "expect", _NUMBER, expect), key, headers
+
+
+def judged_rows(values: object) -> Any:
+    """The values of a batch, as a list of bytes. Raises InvalidArgumentError."""
+    return judged(_BATCH, "values", _VALUES, values)
+
+
+# -- Whose turn it is at a producer: one thread at a time, and an interrupt leaves the turn to nobody.
+#
+# Law: CPython lets signals in behind calls, at starts of functions and at jumps back. So each call that takes the lock is in a
+# ``try`` that lets go of it, and no such point lies between that ``try`` and the next one, which ends with the call that lets
+# go. Whoever has the turn may be interrupted by a signal handler that wants it too: it is told so, or served within the turn.
+#
+# ``with lock`` would be as safe, but waits without a deadline.
+
+
+Found = TypeVar("Found")
+
+
+class Turns:
+    """The turns of one producer, ``name``; a wait takes ``seconds_max`` at most."""
+
+    def __init__(self, name: str, seconds_max: float) -> None:
+        self._name, self._seconds_max, self._pid = name, seconds_max, os.getpid()
+        self.lock = cast(Any, threading.RLock())
+        """Whoever has it has the turn. Taken and let go of directly where rows are appended, to save calls."""
+        self.is_mine: Callable[[], bool] = self.lock._is_owned
+        """Has this thread the turn?"""
+
+    def wait(self) -> None:
+        """Take the turn. Raises AddTimeoutError, and LedgerClosedError in a forked process."""
+        self.check_process()
+        if not self.lock.acquire(timeout=self._seconds_max):
+            raise AddTimeoutError(
+                f"producer {self._name!r}: another append has waited for {self._seconds_max:g} s; look at the bookies "
+                "(bookspark why)"
+            )
+
+    def let_go(self) -> None:
+        """Let go of the turn if this thread has it: an error, or an interrupt, came before it was used."""
+        if self.is_mine():
+            self.lock.release()
+
+    def within(self, call: Callable[[], Found]) -> Found:
+        """Call it within a turn; within this thread's own, if it is a signal handler's. Raises what ``wait`` does."""
+        if self.is_mine():
+            return call()
+        try:
+            self.wait()
+        except BaseException:
+            self.let_go()
+            raise
+        try:
+            return call()
+        finally:
+            self.lock.release()
+
+    def interrupted(self) -> BookKeeperError:
+        """The error of an append that finds another one under way in its own thread."""
+        return BookKeeperError(
+            f"producer {self._name!r}: this append interrupted another one, in a signal handler for example; append in "
+            "another thread"
+        )
+
+    def check_process(self) -> None:
+        """Raise LedgerClosedError in a forked process."""
+        if os.getpid() != self._pid:
+            raise LedgerClosedError(
+                f"producer {self._name!r} is of process {self._pid}: make another one in this process"
+            )
+
+
+# -- Which process this is, told without a system call: for what looks at each append whether it was forked.
+#
+# Law: ``here.process`` is another object in a forked process than in its parent, and the same one as long as the process lives.
+
+
+class _Here:
+    """This process."""
+
+    __slots__ = ("process",)
+
+    def __init__(self) -> None:
+        self.process = object()
+
+
+here = _Here()
+os.register_at_fork(after_in_child=here.__init__)  # type: ignore[misc]
+
+
+# --
 
 
 @checks_methods

@@ -12,6 +12,5 @@
 ``snapshot_commits``   versions of Delta tables that make one snapshot
 ``cache_folder``       place of files that can be made again
 ``private_files``      files and directories that only their owner may read
-``forks``              whether this process was forked, without a system call
 =====================  =====================================================================
 """

@@ -8,7 +8,6 @@
 ``recorded``        ledger handles that write down what they do and see in a ``History``
 ``chaos``           all of that at random: faults and clients, drawn from a seed
 ``memory_files``    a file system in memory that tells what a power cut leaves of it
-``memory_nodes``    its files and directories: what is in the page cache, and what is on the disk
 ``power_cuts``      what a power cut does to each change that was not synced
 ``faulty_files``    a file system of which chosen operations fail
 ``plugin``          fixtures for pytest: ``local_cluster`` and ``faulty_cluster``

@@ -23,7 +23,7 @@ from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.store.client.network.bookie_connection import BookieConnection
 from bookspark.store.client.network.ledger_requests import LedgerRequests
-from bookspark.store.client.reading.range_reading import read_range
+from bookspark.store.client.reading.read_handle import read_range
 from bookspark.store.client.writing.ledger_driver import LedgerDriver
 from bookspark.store.wire.header import NO_KEY, Kind, Status
 from tests.awaiting import await_that

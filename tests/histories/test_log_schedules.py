@@ -15,7 +15,7 @@ import pytest
 
 from bookspark.errors import ReadError
 from bookspark.logs import lane_ending, producer_ledgers
-from bookspark.logs.chain import committer, compaction, lane_choice, maintenance, retention
+from bookspark.logs.chain import committer, lane_choice, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
 from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import KIND, LogRegistry
@@ -205,7 +205,7 @@ PLANTED = {
         33,
         planted(LogRecord, "with_commit_ledger", behind_any(LogRecord.with_commit_ledger)),
     ),
-    "compaction leaves out a ledger": (2, planted(compaction, "_copied", all_but_one(compaction._copied))),
+    "compaction leaves out a ledger": (2, planted(committer, "_copied", all_but_one(committer._copied))),
     "a collection does not know of the newest ledger's first commit": (
         81,
         planted(maintenance, "open_commit_ledger", header_alone),

@@ -10,15 +10,11 @@ import pytest
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.sync_cursor import Assignment, SyncCursor
-from bookspark.protocol.reading import fencing, range_read, recovery, run_read
-from bookspark.protocol.reading.asked import Asked
+from bookspark.protocol.reading import range_read, recovery
 from bookspark.protocol.reading.lac_read import LacRead
 from bookspark.protocol.reading.lac_wait import LacWait
-from bookspark.protocol.reading.later_entries import LaterEntries
-from bookspark.protocol.reading.loss_notes import LossNotes
 from bookspark.protocol.reading.range_read import RangeRead
-from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.reading.write_back import WriteBack
+from bookspark.protocol.reading.recovery import Asked, LaterEntries, LedgerRecovery, LossNotes, WriteBack
 from tests.histories.read_schedules.run import Kind, run
 from tests.histories.repair_schedules.truth import Broken
 
@@ -76,8 +72,8 @@ def one_more_is_held(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLANTED = {
-    "fencing needs one bookie less": (Kind.RECOVER, fencing, "fencing_verdict", one_less_covers),
-    "one denial ends a ledger": (Kind.RECOVER, run_read, "recovery_read_verdict", one_denial_is_enough),
+    "fencing needs one bookie less": (Kind.RECOVER, recovery, "fencing_verdict", one_less_covers),
+    "one denial ends a ledger": (Kind.RECOVER, recovery, "recovery_read_verdict", one_denial_is_enough),
     "a run needs one copy less": (Kind.RECOVER, WriteBack, "__init__", one_copy_less),
     "whoever may have an entry counts as having lost it": (Kind.RECOVER, LossNotes, "may_know", says([])),
     "nobody is asked for later entries": (Kind.RECOVER, LaterEntries, "start", less),

@@ -13,7 +13,7 @@ from bookspark.protocol.ledger.accepted_loss import Loss
 from bookspark.protocol.ledger.actions import ReadAnswered
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair import audit_plan, bookie_healing, entry_copying, ledger_replication, replication_plan
-from bookspark.protocol.repair.not_copied import NotCopied
+from bookspark.protocol.repair.entry_copying import NotCopied
 from bookspark.protocol.repair.replication_plan import Copy
 from tests.histories.repair_schedules import audits
 from tests.histories.repair_schedules.run import Kind, run

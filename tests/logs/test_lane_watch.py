@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from bookspark.logs.feeds import lane_watch
-from bookspark.logs.feeds.lane_watch import LaneWatch
+from bookspark.logs.feeds import log_feed
+from bookspark.logs.feeds.log_feed import LaneWatch
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(lane_watch.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(log_feed.time, "monotonic", lambda: self.now)
 
 
 class Lane:

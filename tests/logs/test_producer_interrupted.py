@@ -15,7 +15,7 @@ import pytest
 
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, Producer, RowPosition, create_log, producer_ledgers, turns
+from bookspark.logs import Log, Producer, RowPosition, create_log, producer_ledgers
 from bookspark.logs import appended as appended_module
 from bookspark.logs import producer as producer_module
 from bookspark.store.client.writing import sole_appender
@@ -217,7 +217,7 @@ def test_an_interrupt_at_any_point_leaves_the_turn_to_nobody(
     interrupts = 0
     with log.producer("service") as producer, ThreadPoolExecutor(1) as threads:
         producer.append(b"row")
-        for module in (producer_module, turns):
+        for module in (producer_module, producer):
             for point in itertools.count(1):
                 held, later = threading.Event(), threading.Event()
 

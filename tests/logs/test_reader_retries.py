@@ -8,7 +8,7 @@ import pytest
 
 from bookspark.errors import ReadError
 from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun
-from bookspark.logs.chain import committer, compaction
+from bookspark.logs.chain import committer
 from bookspark.logs.chain.reader import LogReader
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.protocol.logs.commits import Commit, EntryRange
@@ -74,9 +74,9 @@ def test_a_reader_whose_chain_was_compacted_looks_for_its_place_again(
     bookkeeper, writer = run
     reader = LogReader(bookkeeper, LOG, b"")
     assert next(reader.commits()).commit.batch == 0
-    monkeypatch.setattr(compaction, "CHAIN_MAX", 1)
-    monkeypatch.setattr(compaction, "COMMITS_PER_LEDGER_MAX", 2)
-    assert compaction.compact_chain(bookkeeper, writer)
+    monkeypatch.setattr(committer, "CHAIN_MAX", 1)
+    monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 2)
+    assert committer.compact_chain(bookkeeper, writer)
     for fails in range(4):
         another = LogReader(bookkeeper, LOG, b"")
         vars(another).update({name: value for name, value in vars(reader).items() if name != "recent"})

@@ -19,11 +19,10 @@ import pytest
 
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogAddress, LogRegistry, create_log
+from bookspark.logs import Log, LogAddress, LogRegistry, create_log, row_reader
 from bookspark.logs.chain.registry import POSITIONS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.producer import Producer
-from bookspark.logs.readers import lane_share
 from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.protocol.logs.lanes import ended_before, rows_before
 from bookspark.store.metadata.records.documents import read_struct
@@ -177,7 +176,7 @@ class Story:
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader looks each time that it reads."""
-    monkeypatch.setattr(lane_share, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(row_reader, "LOOK_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("looking")

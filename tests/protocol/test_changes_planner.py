@@ -15,8 +15,7 @@ import pytest
 
 from bookspark.protocol.changes.foresight import foreseen
 from bookspark.protocol.changes.observed import Fragments, Observed, ObservedBookie, Placed, Shape, placed
-from bookspark.protocol.changes.placing import evacuation, levelling
-from bookspark.protocol.changes.planner import decide, permitted
+from bookspark.protocol.changes.planner import decide, evacuation, levelling, permitted
 from bookspark.protocol.changes.steps import (
     Decision,
     Forget,

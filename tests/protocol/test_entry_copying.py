@@ -10,9 +10,8 @@ import pytest
 from bookspark.protocol.ledger.actions import AddAnswered, Fail, Finish, ReadAnswered, SendAdd, SendRead
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
-from bookspark.protocol.repair.entry_copying import REQUESTS_MAX, RUNS_MAX, EntryCopying
+from bookspark.protocol.repair.entry_copying import REQUESTS_MAX, RUN_BYTES, RUNS_MAX, EntryCopying
 from bookspark.protocol.repair.replication_plan import Copy, pieces, stripe
-from bookspark.protocol.repair.run_lengths import RUN_BYTES
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 BROKEN = Unknown(UnknownReason.IO_ERROR)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bookspark.protocol.logs.lane_shares import moves
+from bookspark.protocol.logs.lanes import moves
 
 
 @pytest.mark.parametrize("lanes", range(8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.repair.lost_bookies import LostBookies
+from bookspark.protocol.repair.audit_plan import LostBookies
 
 ALL = {"a", "b", "c", "d"}
 

@@ -23,8 +23,7 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
-from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.reading.recovery_phases import RecoveryPhase
+from bookspark.protocol.reading.recovery import LedgerRecovery, RecoveryPhase
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 IN_RECOVERY = metadata(state=LedgerState.IN_RECOVERY)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bookspark.protocol.ledger.actions import Finish
-from bookspark.protocol.repair.entry_copying import EntryCopying, Room
+from bookspark.protocol.repair.entry_copying import RUN_BYTES, EntryCopying, Room, run_end, run_entries
 from bookspark.protocol.repair.replication_plan import Copy
-from bookspark.protocol.repair.run_lengths import RUN_BYTES, run_end, run_entries
 from tests.protocol.test_entry_copying import Bookies, closed
 
 PER_RUN = 100

@@ -11,7 +11,7 @@ from bookspark.protocol.bookie.lease import Claim, Drop, End, Lease, LeaseState,
 from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.logs.log_offload import Offload, OffloadError
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.protocol.repair.lost_bookies import LostBookies
+from bookspark.protocol.repair.audit_plan import LostBookies
 from bookspark.protocol.repair.underreplication_task import Mark, Reason, new_task
 from tests.protocol.event_samples import samples
 from tests.protocol.transitions_kit import TransitionsKit

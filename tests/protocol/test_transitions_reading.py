@@ -27,13 +27,12 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Replication
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import IllegalEventError
-from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery_phases
+from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery
 from bookspark.protocol.reading.lac_read import LacRead, LacReadPhase
 from bookspark.protocol.reading.lac_wait import LacWait, LacWaitPhase
 from bookspark.protocol.reading.range_read import RangeRead, RangeReadPhase
 from bookspark.protocol.reading.read_order import ReadOrder
-from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.reading.recovery_phases import RecoveryPhase
+from bookspark.protocol.reading.recovery import LedgerRecovery, RecoveryPhase
 from tests.protocol.event_samples import samples
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 from tests.protocol.transitions_kit import TransitionsKit
@@ -192,14 +191,14 @@ RECOVERY = TransitionsKit(
         HeldAnswered=lambda machine: HeldAnswered("b1", 2, 1, OK),
         BookiesChosen=lambda machine: BookiesChosen(("b8", "b9")),
     ),
-    lambda machine, event: recovery_phases.TRANSITIONS[machine.phase].get(type(event)),
+    lambda machine, event: recovery.TRANSITIONS[machine.phase].get(type(event)),
 )
 
 KITS = {
     "range_read": (RANGE_READ, RangeReadPhase, range_read.TRANSITIONS),
     "lac_read": (LAC_READ, LacReadPhase, lac_read.TRANSITIONS),
     "lac_wait": (LAC_WAIT, LacWaitPhase, lac_wait.TRANSITIONS),
-    "recovery": (RECOVERY, RecoveryPhase, recovery_phases.TRANSITIONS),
+    "recovery": (RECOVERY, RecoveryPhase, recovery.TRANSITIONS),
 }
 
 

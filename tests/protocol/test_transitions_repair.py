@@ -22,8 +22,8 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.ledger.transitions import Cell
-from bookspark.protocol.reading import recovery_phases
-from bookspark.protocol.reading.recovery_phases import RecoveryPhase
+from bookspark.protocol.reading import recovery
+from bookspark.protocol.reading.recovery import RecoveryPhase
 from bookspark.protocol.repair import bookie_healing, entry_copying, ledger_replication
 from bookspark.protocol.repair.bookie_healing import HealingPhase, HeldListed, LedgerHealing, LimboIsCleared
 from bookspark.protocol.repair.entry_copying import CopyingPhase, EntryCopying
@@ -154,7 +154,7 @@ def healing_copies():
 def healing_cell(machine, event):
     cell = bookie_healing.TRANSITIONS[machine.phase].get(type(event))
     if machine._recovery is not None and cell is not None:
-        return recovery_phases.TRANSITIONS[machine._recovery.phase].get(type(event))
+        return recovery.TRANSITIONS[machine._recovery.phase].get(type(event))
     if isinstance(event, ReadAnswered | AddAnswered) and cell is Cell.TAKEN and not machine._copying.awaits(event):
         return Cell.LATE  # of the recovery
     return cell
@@ -230,7 +230,7 @@ def replication_choosing():
 def replication_cell(machine, event):
     cell = ledger_replication.TRANSITIONS[machine.phase].get(type(event))
     if machine._recovery is not None and cell is not None:
-        return recovery_phases.TRANSITIONS[machine._recovery.phase].get(type(event))
+        return recovery.TRANSITIONS[machine._recovery.phase].get(type(event))
     if isinstance(event, ReadAnswered | AddAnswered) and cell is Cell.TAKEN and not machine._copying.awaits(event):
         return Cell.LATE  # of the recovery
     return cell

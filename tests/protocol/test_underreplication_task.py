@@ -6,7 +6,7 @@ import pytest
 
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Unknown, UnknownReason
 from bookspark.protocol.repair.audit_plan import mark_of_misplaced
-from bookspark.protocol.repair.not_copied import NotCopied
+from bookspark.protocol.repair.entry_copying import NotCopied
 from bookspark.protocol.repair.underreplication_task import Mark, Missed, Reason, Task, new_task
 from tests.protocol.ledgers import LOST, NO
 

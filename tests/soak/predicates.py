@@ -34,13 +34,11 @@ from bookspark.spark.connector.sink import LogBatchWriter
 from bookspark.spark.connector.source import EntryReader, schema_of
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
-from bookspark.spark.rows import arrow_rows
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
-from bookspark.spark.where.binding import bound
-from bookspark.spark.where.filtering import _truth
 from bookspark.spark.where.grammar import parsed
 from bookspark.spark.where.predicates import Predicate
+from bookspark.spark.where.wanted import _truth, bound
 from tests.soak._command import main
 from tests.spark.random_predicates import COLUMNS, random_predicate, random_rows
 from tests.spark.stand_in_spark import StandInSpark
@@ -120,7 +118,7 @@ def _in_memory(rows: pyarrow.RecordBatch, random: Random) -> Iterator[Any]:
         engine = StandInSpark(patched)
         for module in (source, feeds):
             patched.setattr(module, "client", lambda zookeeper: engine.bookkeeper)
-        patched.setattr(arrow_rows, "ENTRY_BYTES", random.choice([1 << 10, 1 << 13]))
+        patched.setattr(rows, "ENTRY_BYTES", random.choice([1 << 10, 1 << 13]))
         registry = LogRegistry(engine.bookkeeper.metadata)  # type: ignore[arg-type]
         registry.ensure("rows", {"row_format": RowFormat.ARROW}, b"", COLUMNS.json())
         given = {"log": "rows", "zookeeper": "memory"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bookspark.spark.bookies import coverage
-from bookspark.spark.bookies.coverage import Coverage
+from bookspark.spark.bookies import barrier_job
+from bookspark.spark.bookies.barrier_job import Coverage
 from bookspark.spark.bookies.placement import Missing
 
 MISSING = (Missing("bookie-c", "", "h1"),)
@@ -16,7 +16,7 @@ MISSING = (Missing("bookie-c", "", "h1"),)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr(barrier_job, "PAUSES_SECONDS", (0.0,))
 
 
 def asked(master: str, **conf: str) -> tuple[Coverage, list[tuple[Any, ...]]]:

@@ -11,7 +11,7 @@ import pytest
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.logs import newest_header, truncate_log
-from bookspark.logs.chain import compaction, lane_choice
+from bookspark.logs.chain import committer, lane_choice
 from bookspark.logs.feeds.log_feed import Limit, Offset
 from bookspark.logs.feeds.times import Times
 from bookspark.logs.lane_ending import end_lane
@@ -126,7 +126,7 @@ class EndingStory(Story):
 def test_in_any_order_lanes_end_and_each_row_is_once_in_its_writers_lanes_and_read_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(compaction, "CHAIN_MAX", 3)
+    monkeypatch.setattr(committer, "CHAIN_MAX", 3)
     monkeypatch.setattr(ended_lanes, "BLOCK", 3)
     for seed in SEEDS:
         try:

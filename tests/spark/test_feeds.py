@@ -296,7 +296,7 @@ def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_ma
 def test_a_stream_from_the_end_with_a_new_checkpoint_reads_the_log_that_was_made_anew_despite_the_old_pin(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.spark.connector.pinned_start.client", lambda zookeeper: log.bookkeeper)
+    monkeypatch.setattr("bookspark.spark.connector.source.client", lambda zookeeper: log.bookkeeper)
     options = {
         "log": "orders",
         "zookeeper": "z",

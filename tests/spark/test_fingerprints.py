@@ -12,8 +12,7 @@ import pytest
 
 from bookspark.protocol.logs.commits import FILES
 from bookspark.spark.connector.checkpoint_files import files_read, plain_place
-from bookspark.spark.connector.file_sources import SourceRenamedError, check_sources
-from bookspark.spark.connector.fingerprints import SUMS, Plan, plan_of, sum_of
+from bookspark.spark.connector.sink import SUMS, Plan, SourceRenamedError, check_sources, plan_of, sum_of
 
 ROWS = 200
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)

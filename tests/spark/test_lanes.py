@@ -22,7 +22,7 @@ from bookspark.logs import (
     newest_header,
     truncate_log,
 )
-from bookspark.logs.chain import compaction, lane_choice
+from bookspark.logs.chain import committer, lane_choice
 from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
@@ -569,7 +569,7 @@ class Story:
             record = registry(self.engine).get(lane)
             if record.owner:
                 run = LogRun.of(LogAddress("memory", lane), record)
-                compaction.compact_chain(self.engine.bookkeeper, run)
+                committer.compact_chain(self.engine.bookkeeper, run)
 
     def truncate(self) -> None:
         for lane in self.lanes()[:1] if self.random.random() < 0.5 else self.lanes()[-1:]:
@@ -636,7 +636,7 @@ class Story:
 def test_in_any_order_each_row_is_once_in_its_writers_lane_in_order_and_read_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(compaction, "CHAIN_MAX", 3)
+    monkeypatch.setattr(committer, "CHAIN_MAX", 3)
     for seed in SEEDS:
         try:
             Story(StandInSpark(monkeypatch), tmp_path / str(seed), seed).play()

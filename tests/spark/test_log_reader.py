@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from bookspark.logs import LogAddress, LogReader, LogRegistry, LogRun, commits
-from bookspark.logs.chain import committer, compaction
+from bookspark.logs.chain import committer
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.protocol.logs.commits import Commit, EntryRange
@@ -55,7 +55,7 @@ def log_of(random: Random, monkeypatch: pytest.MonkeyPatch) -> MemoryBookKeeper:
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, b"")
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([5, 40, 1000]))
-    monkeypatch.setattr(compaction, "CHAIN_MAX", random.choice([2, 64]))
+    monkeypatch.setattr(committer, "CHAIN_MAX", random.choice([2, 64]))
     left_out = random.choice([(), (), ("first_byte",), ("first_row", "first_byte")])
     among = random.choice([0.02, 0.5, 1.0])
     encode = committer.encode_commit
@@ -72,7 +72,7 @@ def log_of(random: Random, monkeypatch: pytest.MonkeyPatch) -> MemoryBookKeeper:
         ranges = (EntryRange(1000, number, number, rows, rows * random.choice([0, 9])),) if rows else ()
         writer.commit(Commit("q", number, run.run, run.epoch, ranges))
         if random.random() < 0.05:
-            compaction.compact_chain(bookkeeper, run)
+            committer.compact_chain(bookkeeper, run)
     return bookkeeper
 
 

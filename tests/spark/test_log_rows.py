@@ -22,7 +22,7 @@ from bookspark.protocol.logs.log_options import Compression, LogOptions, RowForm
 from bookspark.protocol.logs.log_record import ENCODING_LABEL, LogRecord
 from bookspark.spark.connector import sink
 from bookspark.spark.options.sink_options import SinkOptions
-from bookspark.spark.rows import arrow_rows
+from bookspark.spark.rows import rows as row_codecs
 from bookspark.spark.rows.row_format import arrow_schema, columns_of
 from bookspark.spark.rows.rows import row_decoder, row_encoder
 from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
@@ -197,7 +197,7 @@ def table(count: int, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
 def test_rows_of_every_type_come_back_in_entries_of_as_many_rows_each(
     compression: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_rows, "ENTRY_BYTES", 4000)
+    monkeypatch.setattr(row_codecs, "ENTRY_BYTES", 4000)
     record = arrow_log(COLUMNS, compression)
     schema = arrow_schema(COLUMNS)
     whole = table(1000, schema)
@@ -249,7 +249,7 @@ def test_columns_that_spark_says_are_never_null_and_times_of_another_zone_are_ta
 
 
 def test_rows_that_become_wider_or_narrower_make_entries_of_fewer_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_rows, "ENTRY_BYTES", 4000)
+    monkeypatch.setattr(row_codecs, "ENTRY_BYTES", 4000)
     record = arrow_log(StructType().add("blob", "binary"))
     widths = [1] * 400 + [1000] * 400 + [1] * 400
     encoder, held, entries = row_encoder(record), 0, []
@@ -323,7 +323,7 @@ def test_small_entries_of_rows_are_decoded_together(monkeypatch: pytest.MonkeyPa
         assert together["n"].to_pylist() == list(range(skip, skip + rows))
         assert together.column("n").num_chunks == -(-piece.entries // 3)
         with monkeypatch.context() as alone:
-            alone.setattr(arrow_rows, "SMALL_ENTRY_BYTES", 0)
+            alone.setattr(row_codecs, "SMALL_ENTRY_BYTES", 0)
             assert read(record, encoding, payloads, piece) == together
 
 

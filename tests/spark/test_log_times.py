@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from bookspark.errors import ConfigurationError, DataLossError
 from bookspark.logs import commits, truncate_log
-from bookspark.logs.chain import committer, compaction
+from bookspark.logs.chain import committer
 from bookspark.logs.chain.codec import encode_commit
 from bookspark.logs.chain.commit_ledgers import read_commits
 from bookspark.logs.chain.commit_times import KnownLedgers, row_at
@@ -81,7 +81,7 @@ def test_each_commit_says_where_its_rows_begin(log: Log, monkeypatch: pytest.Mon
 def history(log: Log, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some commits, in several ledgers, by several runs, compacted or not; perhaps the first ones by an earlier version."""
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 7, 100]))
-    monkeypatch.setattr(compaction, "CHAIN_MAX", random.choice([2, 64]))
+    monkeypatch.setattr(committer, "CHAIN_MAX", random.choice([2, 64]))
     early = random.choice([0, 0, 10])
     now = 1000
     for number in range(random.randrange(60)):
@@ -93,7 +93,7 @@ def history(log: Log, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
                 patched.setattr(committer, "encode_commit", as_an_earlier_version)
             log.commit(time_ms=now)
         if random.random() < 0.1:
-            compaction.compact_chain(cast(BookKeeper, log.bookkeeper), log.committer.run)
+            committer.compact_chain(cast(BookKeeper, log.bookkeeper), log.committer.run)
         if random.random() < 0.03:
             written_by_an_earlier_version(log)
 
@@ -181,8 +181,8 @@ def test_a_record_that_was_read_before_the_chain_changed_is_used_no_more(log: Lo
     log.commit(2, time_ms=30)
     read_before = log.registry.get("orders")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(compaction, "CHAIN_MAX", 1)
-        compaction.compact_chain(cast(BookKeeper, log.bookkeeper), log.committer.run)
+        patched.setattr(committer, "CHAIN_MAX", 1)
+        committer.compact_chain(cast(BookKeeper, log.bookkeeper), log.committer.run)
     assert head.newest(read_before) == 60
     assert head.record == log.registry.get("orders") != read_before
 
@@ -193,7 +193,7 @@ def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
 ) -> None:
     random, known, now = Random(seed), KnownLedgers(), 1000
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 7]))
-    monkeypatch.setattr(compaction, "CHAIN_MAX", random.choice([2, 64]))
+    monkeypatch.setattr(committer, "CHAIN_MAX", random.choice([2, 64]))
     bookkeeper = cast(BookKeeper, log.bookkeeper)
     head = LogReader(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", AT_THE_END)
     for number in range(60):
@@ -202,7 +202,7 @@ def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
         if random.random() < 0.1:
             log.begin(f"run {number}")
         if random.random() < 0.1:
-            compaction.compact_chain(bookkeeper, log.committer.run)
+            committer.compact_chain(bookkeeper, log.committer.run)
         if random.random() < 0.05:
             written_by_an_earlier_version(log)
         if random.random() < 0.05:

@@ -28,8 +28,7 @@ from bookspark.logs import (
     delete_log,
     header_of,
 )
-from bookspark.logs.chain.committer import Committer
-from bookspark.logs.chain.compaction import compact_chain
+from bookspark.logs.chain.committer import Committer, compact_chain
 from bookspark.logs.chain.maintenance import collect_recent_orphans
 from bookspark.logs.rows.data_ledgers import PENDING_BATCHES_MAX, DataLedger
 from bookspark.logs.rows.encodings import Payloads
@@ -262,7 +261,7 @@ def test_what_a_batch_write_and_its_query_write_is_never_collected_by_the_other(
 def test_a_chain_that_batch_writes_made_long_is_compacted_while_the_query_runs(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.logs.chain.compaction.CHAIN_MAX", 4)
+    monkeypatch.setattr("bookspark.logs.chain.committer.CHAIN_MAX", 4)
     query = claimed(bookkeeper, "a")
     for number in range(8):
         query.commit(batch(number))
@@ -468,7 +467,7 @@ def chain(bookkeeper: MemoryBookKeeper) -> list[int]:
 @pytest.fixture
 def long_chain(bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch) -> Committer:
     """The owner of a log that was written in ten runs, two batches each."""
-    monkeypatch.setattr("bookspark.logs.chain.compaction.CHAIN_MAX", 4)
+    monkeypatch.setattr("bookspark.logs.chain.committer.CHAIN_MAX", 4)
     for number in range(10):
         owner = claimed(bookkeeper, f"run {number}")
         for k in range(2):
@@ -497,12 +496,12 @@ def test_a_long_chain_is_compacted_and_has_the_same_commits(
 def test_full_commit_ledgers_are_not_copied_again(
     bookkeeper: MemoryBookKeeper, long_chain: Committer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.logs.chain.compaction.COMMITS_PER_LEDGER_MAX", 8)
+    monkeypatch.setattr("bookspark.logs.chain.committer.COMMITS_PER_LEDGER_MAX", 8)
     before = list(commits(bookkeeper, "orders", b""))
     long_chain.tend(thoroughly=True)
     compacted = chain(bookkeeper)
     assert [len(bookkeeper.entries[ledger]) - 1 for ledger in compacted] == [8, 8, 2, 2]
-    monkeypatch.setattr("bookspark.logs.chain.compaction.CHAIN_MAX", 1)
+    monkeypatch.setattr("bookspark.logs.chain.committer.CHAIN_MAX", 1)
     assert compact_chain(bookkeeper, claim(bookkeeper, "run 9")) == []
     assert list(commits(bookkeeper, "orders", b"")) == before
 

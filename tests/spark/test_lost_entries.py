@@ -16,10 +16,10 @@ from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.spark.connector import source
-from bookspark.spark.connector.added_columns import TIMESTAMP
+from bookspark.spark.connector.source import TIMESTAMP
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.options.source_options import SourceOptions
-from bookspark.spark.tables.gaps import GAPS
+from bookspark.spark.tables.logs import GAPS
 from tests.logs.test_gaps import Story
 from tests.stories import seeds
 

@@ -23,7 +23,7 @@ from bookspark.spark.frames import log_frame
 from bookspark.spark.offload import Offloaded, offload, table
 from bookspark.spark.offload import offloading as module
 from bookspark.spark.process_client import client, kept_client
-from bookspark.spark.rows import arrow_rows
+from bookspark.spark.rows import rows as row_codecs
 from bookspark.spark.tables.system_tables import system_table
 from bookspark.store.client import BookKeeper
 from tests.awaiting import await_that
@@ -172,7 +172,7 @@ def test_where_chooses_among_rows_in_a_table_as_among_those_in_ledgers(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits stay and say what their rows are, so of blocks that can't have such a row nothing is read from the table either."""
-    monkeypatch.setattr(arrow_rows, "ENTRY_BYTES", 1 << 9)
+    monkeypatch.setattr(row_codecs, "ENTRY_BYTES", 1 << 9)
     columns = ("id", "IF(id % 5 = 0, NULL, id % 7) AS part", "CAST(id AS STRING) AS name")
     for _ in range(3):
         log.write(400, columns, rowFormat="arrow")

@@ -13,8 +13,8 @@ import pytest
 
 from bookspark.errors import ConfigurationError, DataLossError, MetadataStoreError
 from bookspark.logs import LogRegistry, collect_orphans, commits, truncate_expired
+from bookspark.logs.chain import committer
 from bookspark.logs.chain import committer as committers
-from bookspark.logs.chain import compaction
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.protocol.logs.retention import Retention
@@ -305,7 +305,7 @@ class RetainingStory(EndingStory):
 
 
 def test_in_any_order_no_row_that_is_to_stay_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compaction, "CHAIN_MAX", 3)
+    monkeypatch.setattr(committer, "CHAIN_MAX", 3)
     for seed in SEEDS:
         try:
             RetainingStory(StandInSpark(monkeypatch), tmp_path / str(seed), seed).play()

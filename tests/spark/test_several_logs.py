@@ -24,9 +24,14 @@ from bookspark.protocol.logs.log_options import LogOptions, RowFormat
 from bookspark.spark.connector import feeds, several_logs, source
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.connector.query_place import QueryPlace
-from bookspark.spark.connector.several_logs import LogsReader, LogsStreamReader, schema_of_logs
+from bookspark.spark.connector.several_logs import (
+    LogsReader,
+    LogsStreamReader,
+    check_fits,
+    merged_columns,
+    schema_of_logs,
+)
 from bookspark.spark.options.source_options import SourceOptions
-from bookspark.spark.rows.merged_columns import check_fits, merged_columns
 from tests.awaiting import await_that
 from tests.spark.checkpoint_matrix import Query
 from tests.spark.stand_in_spark import StandInSpark

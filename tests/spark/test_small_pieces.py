@@ -21,7 +21,7 @@ from bookspark.protocol.logs.log_options import Compression
 from bookspark.spark.offload import small_pieces
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.spark.offload.small_pieces import SmallPieces
-from bookspark.spark.rows.arrow_rows import ArrowDecoder, ArrowEncoder
+from bookspark.spark.rows.rows import ArrowDecoder, ArrowEncoder
 from bookspark.store.client import BookKeeper
 from tests.spark.test_opened_ledgers import _BookKeeper, _expected
 from tests.stories import seeds

@@ -22,11 +22,10 @@ from bookspark.logs.rows.statistics import (
     low_text,
     parsed,
 )
-from bookspark.spark.rows.column_bounds import block_of
+from bookspark.spark.rows.rows import block_of
 from bookspark.spark.where import grammar
-from bookspark.spark.where.binding import bound
-from bookspark.spark.where.filtering import _truth, kept
 from bookspark.spark.where.predicates import Predicate
+from bookspark.spark.where.wanted import _truth, bound, kept
 from tests.spark.random_predicates import COLUMNS, random_predicate, random_rows
 
 SUPPORTED = "supported are: a column beside a literal"

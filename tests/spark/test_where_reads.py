@@ -18,13 +18,12 @@ from bookspark.protocol.logs.log_options import LogOptions, RowFormat
 from bookspark.spark.connector import feeds, several_logs, source
 from bookspark.spark.connector.query_place import QueryPlace
 from bookspark.spark.connector.several_logs import LogsReader, LogsStreamReader, schema_of_logs
-from bookspark.spark.connector.sink import LogBatchWriter
-from bookspark.spark.connector.sink_checks import check_statistics
+from bookspark.spark.connector.sink import LogBatchWriter, check_statistics
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader, schema_of
 from bookspark.spark.offload.opened_ledgers import handles_of_process
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
-from bookspark.spark.rows import arrow_rows
+from bookspark.spark.rows import rows
 from tests.spark.stand_in_spark import StandInSpark
 
 COLUMNS = StructType().add("id", "long").add("part", "long").add("name", "string")
@@ -42,7 +41,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
     monkeypatch.setattr(several_logs, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(QueryPlace, "tell", lambda self, offset: None)
     monkeypatch.setattr(QueryPlace, "stranger", None)
-    monkeypatch.setattr(arrow_rows, "ENTRY_BYTES", 1 << 10)
+    monkeypatch.setattr(rows, "ENTRY_BYTES", 1 << 10)
     return engine
 
 

@@ -12,10 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookspark.errors import ConfigurationError
-from bookspark.spark.where.binding import bound
-from bookspark.spark.where.filtering import _truth
 from bookspark.spark.where.grammar import parsed
 from bookspark.spark.where.predicates import Predicate
+from bookspark.spark.where.wanted import _truth, bound
 from tests.spark.random_predicates import COLUMNS, random_predicate, random_rows
 
 pytestmark = pytest.mark.spark

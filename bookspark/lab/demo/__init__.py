@@ -7,8 +7,6 @@
 ``bookies_application``   the bookies' Spark application, as a child process
 ``spark_side``            the second Spark application: ingest, read back, compare
 ``run_folder``            the folder of everything that a run writes
-``screen``                what a person sees of a run
-``report``                the report at the end
 ========================  =====================================================================================================
 
 Example::

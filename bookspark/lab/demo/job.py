@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
 
 import bookspark
-from bookspark.lab.demo import report as reports
 from bookspark.lab.demo.bookies_application import MASTER, BookiesApplication
 from bookspark.lab.demo.event_logs import EventLogStager
 from bookspark.lab.demo.inputs import Content, InputFiles, count_files, find_input
 from bookspark.lab.demo.run_folder import RunFolder
-from bookspark.lab.demo.screen import Screen
 from bookspark.lab.demo.spark_side import (
     LOG,
     ComparisonError,
@@ -35,8 +39,10 @@ from bookspark.lab.demo.spark_side import (
     digest_of_log,
     ingest_event_logs,
     ingest_folder,
+    rate_text,
     spark_session,
 )
+from bookspark.protocol.logs.log_record import COMMIT_ROLE, DATA_ROLE, LOG_LABEL, ROLE_LABEL
 from bookspark.spark.session import LOOPBACK
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES, plain_reason
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
@@ -49,12 +55,212 @@ from bookspark.support.plain_text import PROBLEM, size_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from bookspark.store.client import BookKeeper
+
+log = logging.getLogger(__name__)
+
+
+# -- What a person sees of a run: one line for each step, with its progress.
+#
+# Law: standard error gets progress and problems. Standard output gets the report and nothing else. All other output (the JVM's
+# log, Python's warnings, Spark's workers) inherits descriptors 1 and 2. So these two are redirected to the run's log file, and
+# the screen writes to copies of the original ones.
+
+
+_PLAIN_WIDTH = 160
+_PLAIN_INTERVAL_SECONDS = 5.0
+
+
+class Screen:
+    """Writes to the standard output and standard error of the moment when it was made."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+        self._err = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
+        self.report = _console(self._out)
+        self._progress = _console(self._err)
+
+    @contextmanager
+    def redirected(self, log: Path) -> Iterator[None]:
+        """Within the block, descriptors 1 and 2 lead to the file ``log``, for this process and all that it starts."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        saved = [os.dup(1), os.dup(2)]
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.dup2(target, 1)
+            os.dup2(target, 2)
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, copy in zip((1, 2), saved, strict=True):
+                os.dup2(copy, number)
+                os.close(copy)
+            os.close(target)
+
+    def say(self, text: str) -> None:
+        """Print a line of progress."""
+        self._progress.print(text, markup=False)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Callable[[str], None]]:
+        """A step that takes a while. Yields a function that shows the step's progress. The last text stays on the screen."""
+        began = time.monotonic()
+        step = _LiveStep(self._progress, title) if self._progress.is_terminal else _PlainStep(self._progress, title)
+        try:
+            yield step.tell
+        except BaseException:
+            step.end()
+            self._progress.print(f"[red]✗[/] {escape(title)}")
+            raise
+        step.end()
+        detail = f" [dim]{escape(step.text)}[/]" if step.text else ""
+        self._progress.print(f"[green]✓[/] {escape(title)}{detail} [dim]({time.monotonic() - began:.1f} s)[/]")
+
+
+class _LiveStep:
+    """A step on a terminal: one line that changes."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self.text = ""
+        self._title = title
+        self._status = Status(escape(title) + " …", console=console)
+        self._status.start()
+
+    def tell(self, text: str) -> None:
+        self.text = text
+        self._status.update(f"{escape(self._title)} … [dim]{escape(text)}[/]")
+
+    def end(self) -> None:
+        self._status.stop()
+
+
+class _PlainStep:
+    """A step in a file or a pipe: a line every few seconds."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self.text = ""
+        self._console = console
+        self._title = title
+        self._said_at = time.monotonic()
+        console.print(f"  {title} …", markup=False)
+
+    def tell(self, text: str) -> None:
+        now = time.monotonic()
+        if text != self.text and now - self._said_at >= _PLAIN_INTERVAL_SECONDS:
+            self._console.print(f"  {self._title} … {text}", markup=False)
+            self._said_at = now
+        self.text = text
+
+    def end(self) -> None:
+        """There is nothing to remove."""
+
+
+def _console(file: object) -> Console:
+    console = Console(file=file, highlight=False)  # type: ignore[arg-type]
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    return console
+
+
+# -- The main job's report: the input, the log, the speed, and where everything lies.
+
+
+@dataclass(frozen=True)
+class Report:
+    """Facts of a run that succeeded."""
+
+    source: str
+    """Where the input came from."""
+    content: Content
+    """Figures of the input."""
+    ingested: Ingested
+    """Figures of the query that wrote it."""
+    read_seconds: float
+    """Time of reading the log back."""
+    ledgers: str
+    """The log's ledgers."""
+    bookies: Sequence[str]
+    """A line for each bookie."""
+    run: RunFolder
+    """The run's folder."""
+    seconds: float
+    """Time of the whole run so far."""
+
+
+def describe_ledgers(bookkeeper: BookKeeper) -> str:
+    """The ledgers of the log by their roles."""
+    roles: dict[str, list[int]] = {DATA_ROLE: [], COMMIT_ROLE: []}
+    for metadata, _ in bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), {}):
+        ledger_id, labels = metadata.ledger_id, metadata.custom_metadata
+        if labels.get(LOG_LABEL) == LOG.encode():
+            roles.setdefault(labels.get(ROLE_LABEL, b"").decode(), []).append(ledger_id)
+    return ", ".join(f"{len(ids)} {role} ({', '.join(map(str, ids))})" for role, ids in roles.items() if ids)
+
+
+def describe_bookies(bookkeeper: BookKeeper, bookies: Sequence[dict[str, Any]], run: RunFolder) -> list[str]:
+    """A line for each bookie: its id, how much it holds, and its directories."""
+    lines = []
+    for bookie in sorted(bookies, key=lambda bookie: str(bookie["home"])):
+        status = bookkeeper.bookie_status(bookie["bookie_id"])
+        places = ", ".join(_inside(run, Path(directory)) for directory in status.directories)
+        held = f"{size_text(status.log_bytes)} of {status.ledgers} ledgers"
+        lines.append(f"{bookie['bookie_id']}: {held} in {places}")
+    return lines
+
+
+def show(console: Console, report: Report) -> None:
+    """Print the report."""
+    content, ingested, run = report.content, report.ingested, report.run
+    lines, size = content.lines, size_text(content.size)
+    write_rate = rate_text(lines, content.size, ingested.seconds)
+    read_rate = rate_text(lines, content.size, report.read_seconds)
+    facts = [
+        ("input", f"{lines:,} lines, {size} (longest {size_text(content.longest)}) from {report.source}"),
+        ("log", f"{LOG}: {lines:,} entries, {size} in {ingested.batches} micro-batches, read back equal"),
+        ("written", f"{write_rate} (micro-batches of {ingested.seconds:.1f} s in all)"),
+        ("read", f"{read_rate} (and hashed by Spark, in {report.read_seconds:.1f} s)"),
+        ("ledgers", report.ledgers),
+        ("bookies", "\n".join(report.bookies)),
+        ("all of it in", str(run.path)),
+        ("Delta tables", _inside(run, run.snapshots)),
+        ("ZooKeeper", _inside(run, run.zookeeper)),
+        ("event logs", _inside(run, run.event_logs)),
+        ("Spark checkpoint", _inside(run, run.checkpoint)),
+        ("details", f"{_inside(run, run.log)}, {_inside(run, run.bookies_log)}"),
+        ("took", f"{report.seconds:.0f} s"),
+    ]
+    table = Table(title="Main job", title_justify="left", title_style="bold", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in facts:
+        table.add_row(name, escape(text))
+    console.print(table)
+
+
+def _inside(run: RunFolder, path: Path) -> str:
+    return str(path.relative_to(run.path))
+
+
+def pasteable_lines(zookeeper: str) -> list[tuple[str, str]]:
+    """Pairs of a word (write, read, audit) and the line for a shell that does it."""
+    command = shlex.quote(str(Path(sys.executable).with_name("bookspark")))
+    cluster = f"--zookeeper {shlex.quote(zookeeper)}"
+    return [
+        ("write", f"ledger=$(printf 'hello\\nworld\\n' | {command} ledger append {cluster}); echo \"ledger $ledger\""),
+        ("read", f'{command} ledger read {cluster} "$ledger"'),
+        ("audit", f"{command} audit {cluster}"),
+    ]
+
+
+# --
+
+
 BOOKIES = 3
 AUDITS = ("replication_factor_histogram", "under_replicated_ranges")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCH_SECONDS = 1.0
-
-log = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -130,19 +336,19 @@ class _MainJob:
                 tell(f"{stored.lines:,} entries, {size_text(stored.size)}: equal")
             self._audit(spark, zookeeper)
             with bookspark.BookKeeper(zookeeper) as bookkeeper:
-                report = reports.Report(
+                report = Report(
                     source=f"{len(inputs.files)} files in {inputs.folder}" if inputs else "this run's Spark event logs",
                     content=content,
                     ingested=ingested,
                     read_seconds=read_seconds,
-                    ledgers=reports.describe_ledgers(bookkeeper),
-                    bookies=reports.describe_bookies(bookkeeper, bookies.bookies, folder),
+                    ledgers=describe_ledgers(bookkeeper),
+                    bookies=describe_bookies(bookkeeper, bookies.bookies, folder),
                     run=folder,
                     seconds=time.monotonic() - began,
                 )
             with screen.step("stopping the second Spark application"):
                 spark_stack.close()
-        reports.show(screen.report, report)
+        show(screen.report, report)
         if serve:
             self._serve(zookeeper, bookies)
 
@@ -210,7 +416,7 @@ class _MainJob:
     def _serve(self, zookeeper: str, bookies: BookiesApplication) -> None:
         console = self.screen.report
         console.print(f"\nThe cluster serves at {zookeeper} until Ctrl-C. Lines to paste into a shell:\n", markup=False)
-        for what, line in reports.pasteable_lines(zookeeper):
+        for what, line in pasteable_lines(zookeeper):
             console.print(f"# {what}", markup=False)
             console.print(line, markup=False, soft_wrap=True)
         while True:

@@ -5,7 +5,6 @@
 ``joining``    the histories of all processes, joined by ledger
 ``laws``       what the joined histories have to keep: the laws of the simulator's checkers and of chaos
 ``telling``    the history of one ledger, as steps in words and messages
-``page``       the same as a page with a sequence diagram
 ``staging``    the same history, made again in the simulator
 ``run``        ``Replay``: all of it, for one folder
 =============  =================================================================================================================

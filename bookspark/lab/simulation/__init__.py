@@ -22,7 +22,6 @@ moves is a replay.
 ``story_page``          a violation as a page with a sequence diagram
 ``values``              frozen forms and copies of machines, and numbers for them
 ``compiled``            modules of the simulator that were compiled to C, where somebody did
-``tokens``              what stands for immutable values in frozen forms
 ======================  ========================================================================================================
 
 Example::

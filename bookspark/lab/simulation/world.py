@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.lab.simulation.bookie import Found, SimulatedBookie
-from bookspark.lab.simulation.clients.all_clients import make_clients, names_of
 from bookspark.lab.simulation.clients.client import Begin, Client, Crashed, Heal, WriteTaken
+from bookspark.lab.simulation.clients.reader import ReaderClient
+from bookspark.lab.simulation.clients.recoverer import RecovererClient
+from bookspark.lab.simulation.clients.repair import HealingClient, ReplicatorClient
+from bookspark.lab.simulation.clients.writer import WriterClient
 from bookspark.lab.simulation.messages import Message, Reachable, event_of, unanswered
 from bookspark.lab.simulation.moves import MovesAhead, PossibleMoves
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
@@ -51,6 +54,40 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, 
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import PassedOver
+
+# -- Which clients a world has, in what order, and what a story calls them.
+#
+# Law: a client's number is its place in this order. The writer is number 0.
+
+
+def make_clients(
+    metadata: LedgerMetadata, version: int, bookies: tuple[str, ...], options: SimulationOptions
+) -> list[Client]:
+    """The writer first, then recoverers, readers, replicators, and one healing for each bookie if they heal."""
+    clients: list[Client] = [WriterClient(metadata, version, options)]
+    clients += [RecovererClient() for _ in range(options.recoverers)]
+    clients += [ReaderClient(options) for _ in range(options.readers)]
+    clients += [ReplicatorClient(bookies) for _ in range(options.replicators)]
+    if options.heals:
+        clients += [HealingClient(bookie) for bookie in bookies]
+    return clients
+
+
+def names_of(clients: list[Client]) -> tuple[str, ...]:
+    """The kind of each client, with a number if there are several of the same kind."""
+    names: list[str] = []
+    for client in clients:
+        if isinstance(client, HealingClient):
+            names.append(f"healing of {client.bookie}")
+            continue
+        same = sum(other.kind == client.kind for other in clients)
+        count = 1 + sum(name.startswith(client.kind) for name in names)
+        names.append(f"{client.kind} {count}" if same > 1 else client.kind)
+    return tuple(names)
+
+
+# --
+
 
 _TIMEOUT = Unknown(UnknownReason.TIMEOUT)
 _STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))

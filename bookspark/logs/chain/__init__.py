@@ -12,7 +12,6 @@
 ``committer``     appends commits, each batch once
 ``commit_times``  finds the first row of a time
 ``time_search``   finds where a time begins among times that go up
-``compaction``    keeps the chain of commit ledgers short
 ``maintenance``   deletes orphans, truncates and deletes logs
 ``retention``     removes rows that are too old, or too many
 ``codec``         the bytes of records and commits

@@ -3,9 +3,7 @@
 ===============  ============================================================
 ``log_feed``     the union of a log's lanes, between two offsets
 ``lane_feed``    the same of one lane
-``lane_watch``   waits for rows in any lane
 ``times``        times that choose rows, and the times of rows
-``ended_times``  times in lanes that have ended
 ``gaps``         what is known of rows that a reader passes unread
 ``lost_rows``    rows that were to be read and are gone
 ===============  ============================================================

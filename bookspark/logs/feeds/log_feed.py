@@ -10,17 +10,19 @@ Source: docs/decisions/lanes.md. The share of each lane in a limited micro-batch
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.logs.chain.commit_ledgers import made_anew
+from bookspark.logs.chain.commit_times import KnownLedgers, row_at
 from bookspark.logs.chain.registry import KIND, LogRegistry
-from bookspark.logs.feeds.ended_times import EndedTimes
 from bookspark.logs.feeds.lane_feed import Choice, LaneFeed
-from bookspark.logs.feeds.lane_watch import LaneWatch
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.feeds.times import Times, check_lanes
 from bookspark.logs.rows.splits import SizedPiece
@@ -38,6 +40,122 @@ from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
+
+
+# -- Times in lanes that have ended.
+#
+# Law: of an ended lane nothing changes but what is left of it: rows are truncated, and the log is deleted. So a search asks for
+# its record, which tells both, and no reader of the lane is made. What searches have looked at is kept for those lanes in which
+# times were looked for last (``KnownLedgers``).
+
+
+_LANES_MAX = 64
+"""Of how many lanes that is kept."""
+
+
+class EndedTimes:
+    """The searches of one feed."""
+
+    def __init__(self, bookkeeper: BookKeeper, password: bytes) -> None:
+        self._bookkeeper, self._password = bookkeeper, password
+        self._known: OrderedDict[str, KnownLedgers] = OrderedDict()
+
+    def row_at(self, record: LogRecord, time_ms: int) -> int:
+        """The first row that is still there, of the lane of ``record``, as it was read just now, and was committed at ``time_ms``
+        or later; the end, if there is none. Raises what ``commit_times.row_at`` does."""
+        rows = record.ended_rows or 0
+        if record.ended_ms < time_ms:
+            return rows
+        known = self._known.setdefault(record.name, KnownLedgers())
+        self._known.move_to_end(record.name)
+        if len(self._known) > _LANES_MAX:
+            self._known.popitem(last=False)
+        return row_at(self._bookkeeper, record.name, self._password, time_ms, rows, None, known, record)
+
+
+# -- Waiting for rows in any of a log's lanes.
+#
+# Law: the lane that had rows last is waited for: its bookies hold their answer until there are more. The others are looked at
+# in between, with a question for each; the rarer the longer they have nothing, also where rows are read one after the other.
+# While it looks, rows of the lane that is waited for are not heard of. So in a log of several lanes a row of one that had none
+# for long is heard of up to a quarter of a second late.
+
+
+_PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
+
+
+class LaneWatch:
+    """Follows the lanes of one log; ``lanes``, which each call is given, has those that live, by their numbers."""
+
+    def __init__(self, first: int) -> None:
+        """``first``: the lane that is waited for until another one has rows."""
+        self._liveliest = first
+        self._looked_at, self._pause = -math.inf, _PAUSE_SECONDS_MIN
+        """When all lanes were looked at last, in seconds, and how long after that the others are looked at again."""
+        self._found = False
+        """Did ``wait`` find rows that no lane's ``has_news`` tells of?"""
+
+    def look(self, lanes: Mapping[int, LaneFeed]) -> None:
+        """Ask each lane how many rows it has."""
+        for number in lanes:
+            self._has_more(number, lanes)
+        self._looked_at, self._found = time.monotonic(), False
+
+    @property
+    def looked_just_now(self) -> bool:
+        """Would ``wait`` look at no other lane yet than the one that is waited for?"""
+        return time.monotonic() < self._looked_at + self._pause
+
+    def news(self, lanes: Mapping[int, LaneFeed]) -> bool:
+        """Did ``wait`` hear of more rows, which the lanes tell now? Asks nobody how many there are."""
+        heard = [lane for lane in lanes.values() if lane.has_news]
+        for lane in heard:
+            lane.newest()
+        found, self._found = self._found or bool(heard), False
+        return found
+
+    def wait(self, lanes: Mapping[int, LaneFeed], seconds: float, changed: Callable[[], bool]) -> bool:
+        """Return when there may be more rows than the lanes told, or if ``changed`` tells that there may be other lanes; or after
+        ``seconds``: then False."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self._liveliest not in lanes:
+                # It has ended.
+                self._liveliest = next(iter(lanes))
+            lane = lanes[self._liveliest]
+            if len(lanes) == 1:
+                return lane.wait(left) or changed()
+            due_in = self._looked_at + self._pause - time.monotonic()
+            if due_in <= 0:
+                if self._look_at_others(lanes) or changed():
+                    return True
+                continue
+            lane.wait(min(due_in, left))
+            # Of a commit ledger a wait tells only that there may be more.
+            if lane.has_news or (not lane.tells_news and self._has_more(self._liveliest, lanes)):
+                return True
+        return False
+
+    def _look_at_others(self, lanes: Mapping[int, LaneFeed]) -> bool:
+        """Has a lane beside the one that is waited for more rows than it told?"""
+        for number in [number for number in lanes if number != self._liveliest]:
+            if self._has_more(number, lanes):
+                self._looked_at, self._pause = time.monotonic(), _PAUSE_SECONDS_MIN
+                return True
+        self._looked_at, self._pause = time.monotonic(), min(2 * self._pause, _PAUSE_SECONDS_MAX)
+        return False
+
+    def _has_more(self, number: int, lanes: Mapping[int, LaneFeed]) -> bool:
+        """Has the lane more rows than it told?"""
+        known = lanes[number].rows
+        if lanes[number].newest() <= known:
+            return False
+        self._liveliest, self._found = number, True
+        return True
+
+
+# --
+
 
 Offset = dict[str, int]
 """A place in a feed, as Spark keeps it."""

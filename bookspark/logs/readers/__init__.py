@@ -3,9 +3,7 @@
 ================  ==============================================================
 ``records``       the records of readers in the metadata store
 ``registration``  a reader tells how far it is, beside its reading
-``lane_share``    the lanes that one reader of a group has
 ``lag``           how far readers are behind the log's end
-``lag_figures``   the same as figures for Prometheus
 ================  ==============================================================
 
 ::

@@ -4,8 +4,6 @@
 ``changes_config``    options of the one who applies a change
 ``change_record``     the change that is under way, in the metadata store: what is wanted, and how far it is
 ``looking``           what is seen of the cluster
-``copies_check``      do the other bookies really have what a bookie has, by their indexes?
-``moving``            copies go from one bookie to another
 ``hands``             who restarts a process, and puts a disk in
 ``applying``          look, decide, note, do; again and again, until the change is complete
 ====================  ==========================================================================================================

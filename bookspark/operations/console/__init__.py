@@ -11,9 +11,7 @@
 ``what_if``   the page that tells what would break if bookies stopped, or a host
 ``past``      the same pages over snapshots: the cluster as it was, and what changed
 ``looks``     looks at single things, each shared by all who ask for it meanwhile
-``plots``     lines over the last hour, as SVG
 ``pages``     the frame of every page, with its style and its script
-``door``      who may ask, and what every answer says of itself
 ``server``    the console: a door, its pages, and the watch behind them
 ============  =================================================================================================================
 

@@ -3,7 +3,6 @@
 =============  ==========================================================
 ``source``      what is read of the other cluster's ZooKeeper: ``Source``
 ``reads``       entries from its bookies: ``EntryReader``
-``broken_off``  a copy whose process died: recognised, recovered, finished or deleted
 ``copying``     one ledger, from there to here: ``copy_ledger``
 =============  ==========================================================
 

@@ -7,8 +7,8 @@
 ``control_copies``      what the copies of a control log tell together, when some are damaged
 ``reach``               whether a directory is an older copy of itself
 ``cookie``              who the bookie is, and whether its directories are its own
-``read_only_switch``    whether an operator made the bookie read-only
-``lost_records``        which ledger ids the metadata has forgotten that it gave out
+``ReadOnlySwitch``    whether an operator made the bookie read-only
+``bookie_process``        which ledger ids the metadata has forgotten that it gave out
 ``garbage_collection``  which ledgers were deleted, and may be thrown away
 ``lease``               who looks after a bookie's process, and when it has to end
 ======================  ========================================================================================================

@@ -11,7 +11,7 @@ The bookie has to note the ledgers that it holds (``held``) **before** the listi
 first add. So a ledger that was held by then and is not in the listing was deleted. A younger ledger may be missing because it is
 young, and is kept. Ledger ids are not used twice.
 
-A ledger whose record is lost was not deleted (``lost_records``): it is kept until a person gives it up.
+A ledger whose record is lost was not deleted (``bookie_process``): it is kept until a person gives it up.
 
 The metadata can judge only what it gave out, or noted before a user gave it. Whoever may send adds can make a ledger known whose
 id is still to be given out: its record is missing because it is not made yet, and forgetting it could hit the ledger that is made

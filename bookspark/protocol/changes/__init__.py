@@ -5,7 +5,6 @@
 ``observed``          what is seen of a cluster: its bookies, and the fragments that each of them is named for
 ``steps``             the steps, and what is decided at one moment
 ``safety``            may a bookie go away now?
-``placing``           which copies are moved where
 ``planner``           (wanted, progress, observed) → the next safe steps, what is waited for, or why it can't be done
 ``foresight``         all steps of a change, if nothing befalls the cluster meanwhile
 ====================  ==========================================================================================================

@@ -10,7 +10,6 @@
 ``commits``        one commit, and the header that sums up those before it
 ``replays``        whether a micro-batch is committed already, or of a Spark checkpoint that was set back
 ``log_offload``    how far the rows were offloaded to a table
-``lane_shares``    which lanes each of the readers of a group has
 ``reader_record``  what one reader told of itself, and whether that still tells something
 =================  =============================================================================================================
 

@@ -26,7 +26,7 @@ A new batch is judged by what its Spark checkpoint says of the number that is th
 offsets. (Rows are compared when a batch is written. But a batch without rows is not in the log, so a copy of the checkpoint may
 have put a batch with rows there, under the same number.)
 
-A plan can't be told if the Spark checkpoint can't be read where the batch is committed (``spark.connector.fingerprints``). A
+A plan can't be told if the Spark checkpoint can't be read where the batch is committed (``spark.connector.sink``). A
 replay with random values is then refused, and its error names the option that takes it for the same.
 """
 

@@ -14,7 +14,7 @@ ledger stays IN_RECOVERY and can be recovered again. ::
 
 Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble
 of the metadata that recovery began with: the writer can't have written anywhere else. A bookie that refuses a write-back may
-be replaced (``write_back``). A lost compare-and-set makes recovery begin anew, without these replacements.
+be replaced (``WriteBack``). A lost compare-and-set makes recovery begin anew, without these replacements.
 
 A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR (last add fully replicated) on, because
 confirmed entries after it may be on an ack quorum only. Its end is never below the highest LAC that was heard: an entry up to
@@ -22,8 +22,8 @@ that LAC which seems absent stops the recovery.
 
 Recovery can never know enough of some ledgers (ack quorum 1 with a bookie in limbo, bookies that are gone for good). Then an
 operator may *accept the loss*: an entry that stays unknown after all bookies were asked counts as "not there", if each bookie
-that did not deny it says that it lost it or is named as lost for good (``loss_notes``). The ledger ends before it only if no
-bookie of the ensemble holds a later entry, which may be a confirmed one (``later_entries``). Otherwise, and if the entry is
+that did not deny it says that it lost it or is named as lost for good (``LossNotes``). The ledger ends before it only if no
+bookie of the ensemble holds a later entry, which may be a confirmed one (``LaterEntries``). Otherwise, and if the entry is
 known to be confirmed, it stays in the ledger, unreadable: nothing that there is is cut off.
 
 Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes
@@ -32,24 +32,488 @@ of answers; BookKeeper's ``LedgerRecoveryOp``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from enum import Enum, auto
 
 from bookspark.errors import BookKeeperError, LedgerRecoveryError
 from bookspark.protocol.ledger import actions as act
-from bookspark.protocol.ledger.accepted_loss import LOSSES_MAX, AcceptedLoss, LossKind
+from bookspark.protocol.ledger.accepted_loss import LOSSES_MAX, AcceptedLoss, Loss, LossKind
+from bookspark.protocol.ledger.actions import (
+    Action,
+    AddAnswered,
+    ChooseBookies,
+    HeldAnswered,
+    LacAnswered,
+    ReadAnswered,
+    SendAdd,
+    SendListHeld,
+    SendRead,
+    SendReadLac,
+)
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
-from bookspark.protocol.ledger.quorum import Verdict
-from bookspark.protocol.ledger.responses import Response
-from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of
-from bookspark.protocol.reading.answers import in_words, is_wrong_password, wrong_password
-from bookspark.protocol.reading.asked import Asked
-from bookspark.protocol.reading.fencing import Fencing
-from bookspark.protocol.reading.later_entries import LaterEntries
-from bookspark.protocol.reading.loss_notes import LossNotes
-from bookspark.protocol.reading.recovery_phases import TRANSITIONS, RecoveryPhase
-from bookspark.protocol.reading.run_read import RunRead
-from bookspark.protocol.reading.write_back import WriteBack
+from bookspark.protocol.ledger.quorum import Verdict, fencing_verdict, read_verdict, recovery_read_verdict
+from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
+from bookspark.protocol.reading.answers import count_kinds, in_words, is_wrong_password, nothing_came, wrong_password
 from bookspark.protocol.writing.replication import BestEffort, replication_of
+
+# -- What a machine has asked of bookies so far, so that it can tell an answer that comes late from one that can't be.
+#
+# Law: it only grows. An answer about entries that were never asked for, or from a bookie that was never asked, is a defect of
+# the driver. Whether an answer is still wanted is the machine's concern.
+
+
+class Asked:
+    """The bookies that were asked for a LAC, for entries, to write and what they hold, and how far the entries went."""
+
+    __slots__ = ("for_lac", "listed_from", "read_to", "to_list", "to_read", "to_write", "written_to")
+
+    def __init__(self) -> None:
+        self.for_lac: frozenset[str] = frozenset()
+        self.to_read: frozenset[str] = frozenset()
+        self.read_to = NO_ENTRY
+        """The highest first id of a read."""
+        self.to_write: frozenset[str] = frozenset()
+        self.written_to = NO_ENTRY
+        """The highest id that was sent to be written."""
+        self.to_list: frozenset[str] = frozenset()
+        self.listed_from = NO_ENTRY
+        """The highest first id of a question for what is held."""
+
+    def note(self, actions: Iterable[object]) -> None:
+        """These actions are carried out."""
+        for action in actions:
+            match action:
+                case SendReadLac():
+                    self.for_lac |= {action.bookie}
+                case SendRead():
+                    self.to_read |= {action.bookie}
+                    self.read_to = max(self.read_to, action.first)
+                case SendAdd():
+                    self.to_write |= set(action.bookies)
+                    self.written_to = max(self.written_to, action.last)
+                case SendListHeld():
+                    self.to_list |= {action.bookie}
+                    self.listed_from = max(self.listed_from, action.first)
+
+    def check(self, phase: Enum, event: object) -> None:
+        """Raise IllegalEventError if ``event`` is a bookie's answer to a question that was never asked."""
+        match event:
+            case LacAnswered():
+                known = event.bookie in self.for_lac
+            case ReadAnswered():
+                known = (
+                    event.bookie in self.to_read and 0 <= event.first <= self.read_to and event.last >= event.first - 1
+                )
+            case AddAnswered():
+                known = event.bookie in self.to_write and 0 <= event.first <= event.last <= self.written_to
+            case HeldAnswered():
+                known = (
+                    event.bookie in self.to_list
+                    and 0 <= event.first <= self.listed_from
+                    and event.last >= event.first - 1
+                )
+            case _:
+                known = True
+        if not known:
+            raise IllegalEventError(phase, event, "it was never asked for")
+
+
+# -- One round of fencing: every bookie of the last ensemble is asked for its LAC, with the fence flag.
+#
+# Law: fencing is done once the bookies that answered cover every ack quorum. From then on no entry can reach an ack quorum by
+# the old writer's adds, so no higher LAC (last add confirmed) than the highest that was heard is ever told to it.
+#
+# Source: ``FencingPhase`` of bookkeeper-tlaplus.
+
+
+class Fencing:
+    """The answers of one round. ``last_add_confirmed`` and ``last_add_fully_replicated`` are the highest that were heard."""
+
+    __slots__ = ("_metadata", "answers", "last_add_confirmed", "last_add_fully_replicated")
+
+    def __init__(self, metadata: LedgerMetadata) -> None:
+        self.answers: dict[str, Response] = {}
+        self.last_add_confirmed = NO_ENTRY
+        self.last_add_fully_replicated = NO_ENTRY
+        self._metadata = metadata
+
+    def start(self) -> list[Action]:
+        return [SendReadLac(bookie, fence=True) for bookie in self._ensemble]
+
+    def concerns(self, event: LacAnswered) -> bool:
+        """Is the bookie one of the last ensemble?"""
+        return event.bookie in self._ensemble
+
+    def heard(self, event: LacAnswered) -> None:
+        """Take an answer in that concerns this round."""
+        self.answers[event.bookie] = event.response
+        if isinstance(event.response, Positive):
+            self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
+            self.last_add_fully_replicated = max(self.last_add_fully_replicated, event.last_add_fully_replicated)
+
+    def verdict(self, lost: Collection[str] = ()) -> Verdict:
+        """PRESENT: fenced. UNKNOWN: no further answer can make it so. PENDING: more answers can decide it. ``lost``: bookies that
+        can't acknowledge anything any more, fenced or not."""
+        m = self._metadata
+        positives = [i for i, b in enumerate(self._ensemble) if b in lost or isinstance(self.answers.get(b), Positive)]
+        others = [i for i, b in enumerate(self._ensemble) if b in self.answers and i not in positives]
+        return fencing_verdict(m.ensemble_size, m.write_quorum, m.ack_quorum, positives, others)
+
+    @property
+    def all_answered(self) -> bool:
+        return len(self.answers) == self._metadata.ensemble_size
+
+    @property
+    def _ensemble(self) -> tuple[str, ...]:
+        return self._metadata.last_fragment.ensemble
+
+
+# -- One round of questions during a recovery that may accept a loss: does any bookie hold an entry behind one that is not known?
+#
+# Law: where an entry can't be known, a later one may have been confirmed all the same, and be whole on a bookie that never had
+# the earlier one. Every bookie of the last ensemble is asked, and each has answered, or counts as lost (``LossNotes``), before
+# the ledger may end there. A bookie in limbo is asked, too: it says "unknown" of what it lacks, and still holds what it holds.
+#
+# Decision: what a bookie holds, durably, is asked, and not what it answers to a read, because a read ends at the first entry
+# that a bookie in limbo does not have. One entry is enough to know that the ledger goes on, so a bookie need not tell them all.
+#
+# Source: docs/decisions/without-the-journal.md; BookKeeper has no such question, because its recovery accepts no loss.
+
+
+class LaterEntries:
+    """The entries from ``first`` on. ``last`` is the highest id that any bookie told; ``first − 1`` if none did."""
+
+    __slots__ = ("_ensemble", "answers", "first", "last")
+
+    def __init__(self, metadata: LedgerMetadata, first: int) -> None:
+        self.first = first
+        self.last = first - 1
+        self.answers: dict[str, Response] = {}
+        """What each bookie says of entries from ``first`` on: Negative if it holds none."""
+        self._ensemble = metadata.last_fragment.ensemble
+
+    def start(self) -> list[Action]:
+        return [SendListHeld(bookie, self.first) for bookie in self._ensemble]
+
+    def concerns(self, event: HeldAnswered) -> bool:
+        """Is it an answer to this question, of a bookie that was asked?"""
+        return event.first == self.first and event.bookie in self._ensemble
+
+    def heard(self, event: HeldAnswered) -> None:
+        """Take an answer in that concerns this round."""
+        answer = event.response
+        if isinstance(answer, Positive):
+            self.last = max(self.last, event.last)
+            if event.last < self.first:
+                answer = Negative(NegativeReason.NO_SUCH_ENTRY)
+        self.answers[event.bookie] = answer
+
+    @property
+    def all_answered(self) -> bool:
+        return len(self.answers) == len(self._ensemble)
+
+
+# -- What a recovery that may accept a loss could not find out, noted for the ledger's record.
+#
+# Law: only an operator accepts a loss (``accepted_loss``), and an answer counts as lost only if the bookie says itself that it
+# lost what it had, or if the operator named the bookie. A bookie that could not be reached may have everything, so recovery
+# stops, and the error tells which bookies to bring back or to name.
+
+
+_NOTES_MAX = 100
+_SAY_THAT_THEY_LOST_IT = frozenset((UnknownReason.LIMBO, UnknownReason.LOST))
+
+
+class LossNotes:
+    """``accepted``: who accepts the loss, and which bookies they name; None if nobody does."""
+
+    __slots__ = ("_accepted", "_losses", "_not_known")
+
+    def __init__(self, accepted: AcceptedLoss | None) -> None:
+        self._accepted = accepted
+        self._losses: tuple[Loss, ...] = ()
+        self._not_known: tuple[str, ...] = ()
+
+    @property
+    def may_accept(self) -> bool:
+        return self._accepted is not None
+
+    def lost(self, answers: Mapping[str, Response]) -> tuple[str, ...]:
+        """The bookies whose answer counts as lost."""
+        if self._accepted is None:
+            return ()
+        named = self._accepted.named
+        return tuple(
+            bookie
+            for bookie, answer in answers.items()
+            if isinstance(answer, Unknown) and (bookie in named or answer.reason in _SAY_THAT_THEY_LOST_IT)
+        )
+
+    def accept_fence(self, what: str, answers: Mapping[str, Response]) -> None:
+        """Note that the bookies whose answer counts as lost are not known to be fenced."""
+        bookies = tuple(sorted(self.lost(answers)))
+        self._note(Loss(LossKind.FENCE, -1, -1, bookies), what, answers)
+
+    def accept(self, kind: LossKind, entry_id: int, what: str, answers: Mapping[str, Response]) -> bool:
+        """Note that ``what``, which is about an entry, is not known. False if nobody accepts that, or a bookie may know it."""
+        if self._accepted is None or self.may_know(answers):
+            return False
+        bookies = answers if kind is LossKind.ENTRIES else self.lost(answers)
+        self._note(Loss(kind, entry_id, entry_id, tuple(sorted(bookies))), what, answers)
+        return True
+
+    def may_know(self, answers: Mapping[str, Response]) -> list[str]:
+        """The bookies that did not deny the entry, and whose answer does not count as lost."""
+        lost = self.lost(answers)
+        return [bookie for bookie, answer in answers.items() if not isinstance(answer, Negative) and bookie not in lost]
+
+    def advice(self, ledger_id: int, answers: Mapping[str, Response]) -> str:
+        """What an operator can do who wanted to accept a loss, and could not."""
+        away = [bookie for bookie in self.may_know(answers) if not isinstance(answers[bookie], Positive)]
+        if self._accepted is None or not away:
+            return "try again when more of its bookies are up"
+        named = " ".join((*self._accepted.named, *away))
+        return (
+            f"{', '.join(away)} did not say that it is lost, and may have it. If they are only stopped or cut off, bring them "
+            f"back and recover the ledger again. If they are gone for good, name them: bookspark ledger recover {ledger_id} "
+            f"--accept-loss {named}"
+        )
+
+    def forget(self) -> None:
+        """Recovery begins anew."""
+        self._losses = self._not_known = ()
+
+    @property
+    def too_many(self) -> bool:
+        """Are there more losses than a record has room for?"""
+        return len(self._losses) > LOSSES_MAX
+
+    def noted_in(self, closed: LedgerMetadata) -> LedgerMetadata:
+        """The record of the closed ledger, with the notes if there are any."""
+        if self._accepted is None or not self._losses:
+            return closed
+        losses = tuple(one for loss in self._losses for one in _by_fragment(loss, closed))
+        return replace(closed, accepted_loss=replace(self._accepted, losses=losses, not_known=self._not_known))
+
+    def _note(self, loss: Loss, what: str, answers: Mapping[str, Response]) -> None:
+        if len(self._not_known) < _NOTES_MAX:
+            self._not_known += (f"{what} ({in_words(answers)})",)
+        if not self._losses:
+            self._losses = (loss,)
+            return
+        last = self._losses[-1]
+        if last.kind is loss.kind and last.bookies == loss.bookies and loss.first <= last.last + 1:
+            self._losses = (*self._losses[:-1], last._replace(last=max(last.last, loss.last)))
+        else:
+            self._losses += (loss,)
+
+
+def _by_fragment(loss: Loss, closed: LedgerMetadata) -> Iterator[Loss]:
+    """The loss, as the closed record has it: a bookie that recovery put in place of another lacks what that one lost."""
+    if loss.kind is not LossKind.ENTRIES:
+        yield loss
+        return
+    for fragment, last in closed.fragment_ranges():
+        first, end = max(loss.first, fragment.first_entry_id), min(loss.last, -1 if last is None else last)
+        if first <= end:
+            yield Loss(loss.kind, first, end, tuple(sorted(closed.write_set_of(first))))
+
+
+# -- One round of reads during ledger recovery: a run of entries is asked of every bookie of its first entry's write set.
+#
+# Law: the round decides about its first entry only. An answer brings as many consecutive entries as fit, and the shortest run
+# that came is written back. A bookie's answer for the id after its run is not used, because the next round asks every bookie of
+# that id's write set. Striped ledgers, whose consecutive entries lie on different bookies, are read one by one.
+#
+# Source: ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of answers.
+
+
+class RunRead:
+    """The entries ``first..last``, as far as one answer carries them. ``fence``: it is a recovery read."""
+
+    __slots__ = ("_fence", "_last", "_metadata", "answers", "first", "found")
+
+    def __init__(self, metadata: LedgerMetadata, first: int, last: int, fence: bool) -> None:
+        self.first = first
+        self.answers: dict[str, Response] = {}
+        """What each bookie answered about the first entry."""
+        self.found: ReadAnswered | None = None
+        """The shortest run that came."""
+        self._metadata = metadata
+        self._last = last
+        self._fence = fence
+
+    def start(self) -> list[Action]:
+        return [SendRead(bookie, self.first, self._last, fence=self._fence) for bookie in self._write_set()]
+
+    def concerns(self, event: ReadAnswered) -> bool:
+        """Is it an answer to this read, of a bookie that was asked?"""
+        return event.first == self.first and event.last <= self._last and event.bookie in self._write_set()
+
+    def heard(self, event: ReadAnswered) -> None:
+        """Take an answer in that concerns this read."""
+        present = event.last >= event.first
+        self.answers[event.bookie] = Positive() if present else nothing_came(event.following)
+        if present and (self.found is None or event.last < self.found.last):
+            self.found = event
+
+    @property
+    def all_answered(self) -> bool:
+        return len(self.answers) == self._metadata.write_quorum
+
+    def recovery_verdict(self, ack_quorum_reads: bool) -> Verdict:
+        """Is the first entry recovered, or does the ledger end before it?"""
+        m = self._metadata
+        needed = m.ack_quorum if ack_quorum_reads else 1
+        return recovery_read_verdict(m.write_quorum, m.ack_quorum, *count_kinds(self.answers.values()), needed)
+
+    def read_verdict(self) -> Verdict:
+        """Is the first entry there, by the rules of an ordinary read?"""
+        return read_verdict(self._metadata.write_quorum, *count_kinds(self.answers.values()))
+
+    def _write_set(self) -> tuple[str, ...]:
+        return self._metadata.write_set_of(self.first)
+
+
+# -- The phases of ledger recovery, and which events each takes.
+#
+# Law: an answer of a bookie may be late: it can belong to an earlier phase, or to the round before a lost compare-and-set. The
+# metadata store and placement answer in the phase that asked them, unless the deadline passes first.
+
+
+class RecoveryPhase(Enum):
+    NEW = auto()
+    STARTING = auto()
+    """The record is being set to IN_RECOVERY."""
+    REREADING = auto()
+    """The record is being read, after a compare-and-set was lost."""
+    FENCING = auto()
+    READING = auto()
+    LOOKING = auto()
+    """Bookies are being asked for entries behind one that can't be known."""
+    WRITING = auto()
+    CHOOSING = auto()
+    """As WRITING, while replacements are being chosen for bookies that refused the run."""
+    MEASURING = auto()
+    """The last entry is being read, for the ledger's length."""
+    CLOSING = auto()
+    DONE = auto()
+
+
+_BOOKIES = (act.LacAnswered, act.ReadAnswered, act.AddAnswered, act.HeldAnswered)
+_WRITE = (act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)
+_CHOICE = (act.BookiesChosen, act.NoBookies, act.MetadataFailed)
+
+TRANSITIONS = {
+    RecoveryPhase.NEW: row(taken=(act.MetadataRead, act.MetadataFailed)),
+    RecoveryPhase.STARTING: row(taken=(*_WRITE, act.DeadlinePassed)),
+    RecoveryPhase.REREADING: row(taken=(act.MetadataRead, act.MetadataFailed, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.FENCING: row(taken=(act.LacAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.READING: row(taken=(act.ReadAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.LOOKING: row(taken=(act.HeldAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.WRITING: row(taken=(act.AddAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.CHOOSING: row(taken=(act.AddAnswered, *_CHOICE, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.MEASURING: row(taken=(act.ReadAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.CLOSING: row(taken=(*_WRITE, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.DONE: row(late=(*_BOOKIES, *_WRITE, *_CHOICE, act.MetadataRead, act.DeadlinePassed)),
+}
+
+
+# -- Writing one run of entries back during ledger recovery, and replacing the bookies that refuse it.
+#
+# Law: the run counts as written once enough bookies of its write set have it. Bookies that refuse it are replaced only if there
+# would be too few copies without them, from the first entry of the run on. The changed ensemble stays here and goes into the
+# closing compare-and-set only (BookKeeper #2615): written earlier, it would send another recoverer to bookies that do not
+# hold the entries after the run.
+
+
+class WriteBack:
+    """One run. ``copies`` is how many bookies have to have it; ``target`` is the ledger's metadata with the ensemble changes of
+    this recovery."""
+
+    __slots__ = ("_copies", "_last_add_confirmed", "_last_add_fully_replicated", "answers", "replaced", "run", "target")
+
+    def __init__(
+        self,
+        run: ReadAnswered,
+        target: LedgerMetadata,
+        copies: int,
+        last_add_confirmed: int,
+        last_add_fully_replicated: int,
+    ) -> None:
+        self.run = run
+        self.target = target
+        self.answers: dict[str, Response] = {}
+        self.replaced: tuple[str, ...] = ()
+        """The bookies for which replacements are being chosen."""
+        self._copies = copies
+        self._last_add_confirmed = last_add_confirmed
+        self._last_add_fully_replicated = last_add_fully_replicated
+
+    def start(self) -> list[Action]:
+        """Send the run to its write set."""
+        return self._send(self._write_set())
+
+    def concerns(self, event: AddAnswered) -> bool:
+        """Is it an answer about this run, of a bookie that is to have it?"""
+        return (event.first, event.last) == (self.run.first, self.run.last) and event.bookie in self._write_set()
+
+    def heard(self, event: AddAnswered) -> None:
+        """Take an answer in that concerns the run."""
+        self.answers[event.bookie] = event.response
+
+    def verdict(self) -> Verdict:
+        """PRESENT: there are enough copies. UNKNOWN: other bookies are needed. PENDING: answers can still decide it."""
+        positives = sum(isinstance(answer, Positive) for answer in self.answers.values())
+        if positives >= self._copies:
+            return Verdict.PRESENT
+        refused = len(self.answers) - positives
+        return Verdict.PENDING if refused <= self.target.write_quorum - self._copies else Verdict.UNKNOWN
+
+    # -- bookies that refuse
+
+    def choose(self) -> list[Action]:
+        """Ask for bookies in place of all that have refused the run."""
+        ensemble = self.target.last_fragment.ensemble
+        refused = self._refused()
+        self.replaced = tuple(bookie for bookie in ensemble if bookie in refused)
+        return [ChooseBookies(ensemble, self.replaced)]
+
+    def may_be_chosen(self, bookies: tuple[str, ...]) -> bool:
+        """Is that one new bookie for each that is replaced?"""
+        return replaces(bookies, self.replaced, self.target.last_fragment.ensemble)
+
+    def chosen(self, bookies: tuple[str, ...]) -> list[Action]:
+        """Send the run to ``bookies``, or choose again if others have refused it meanwhile."""
+        if not self._refused() <= set(self.replaced):
+            return self.choose()
+        swap = dict(zip(self.replaced, bookies, strict=True))
+        ensemble = tuple(swap.get(bookie, bookie) for bookie in self.target.last_fragment.ensemble)
+        self.target = self.target.with_ensemble(self.run.first, ensemble)
+        self.answers = {bookie: answer for bookie, answer in self.answers.items() if bookie not in swap}
+        self.replaced = ()
+        return self._send(bookies)
+
+    def _refused(self) -> set[str]:
+        return {bookie for bookie, answer in self.answers.items() if not isinstance(answer, Positive)}
+
+    def _write_set(self) -> tuple[str, ...]:
+        return self.target.write_set_of(self.run.first)
+
+    def _send(self, bookies: tuple[str, ...]) -> list[Action]:
+        lac, lafr = self._last_add_confirmed, self._last_add_fully_replicated
+        return [SendAdd(bookies, self.run.first, self.run.last, lac, self.run.entries, lafr)]
+
+
+def replaces(chosen: tuple[str, ...], replaced: tuple[str, ...], ensemble: tuple[str, ...]) -> bool:
+    """Are that as many bookies as are ``replaced``, all different and none of them in the ensemble?"""
+    together = {*chosen, *ensemble}
+    return len(chosen) == len(replaced) and len(together) == len(chosen) + len(ensemble)
+
+
+# --
 
 
 class LedgerRecovery:

@@ -1,16 +1,13 @@
 """What is decided when copies are missing: who is lost, what is marked, and how a ledger gets its copies back.
 
 =========================  =====================================================================================================
-``lost_bookies``           which bookies are lost, by the registrations that come and go
 ``audit_plan``             what an auditor marks of a ledger
 ``underreplication_task``  what a ledger's task says, and how marks are merged into it
 ``replication_plan``       which entries a bookie lacks, what is copied where, and when a writer may be fenced
 ``ledger_replication``     one ledger's lost bookies are replaced by others that hold the copies
 ``bookie_healing``         one ledger that a bookie has in limbo is recovered and copied back to it (phase two of a lossy boot)
 ``entry_copying``          entries are copied from a ledger's bookies to others
-``run_lengths``            how many entries are copied together
 ``stopping``               what would break if bookies were stopped
-``not_copied``             which entries could not be copied, and when an entry is lost
 =========================  =====================================================================================================
 
 Example::

@@ -1,7 +1,7 @@
 """Phase two of a lossy boot: one ledger in limbo is recovered, its missing entries are copied from peers, and limbo ends.
 
 Law: limbo ends only when the ledger is CLOSED and every entry of it that is assigned to this bookie is on it, synced, or noted
-as lost. An entry is lost if every other bookie of its write set was reached and none gives it (``not_copied``); the bookie then
+as lost. An entry is lost if every other bookie of its write set was reached and none gives it (``NotCopied``); the bookie then
 answers Unknown for it and not Negative. What can't be recovered, reached or copied now stays in limbo and is tried again. It runs
 while the bookie serves. ::
 
@@ -35,8 +35,7 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.transitions import LATE, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, Room
-from bookspark.protocol.repair.not_copied import NotCopied
+from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, NotCopied, Room
 from bookspark.protocol.repair.replication_plan import lacks
 
 

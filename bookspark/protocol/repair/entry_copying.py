@@ -4,7 +4,7 @@ Law: a copy counts once its target has it synced, so it is written as a recovere
 each under way, and the bytes that are under way are bounded (``Room``), for several ledgers together if they share one. A copying
 that has nothing under way may always begin one run, so none waits for another. An entry that several targets need is read once.
 An entry that can't be read, or that its target refuses, stops nothing else: the copying goes on behind it, and its end says which
-entries those are (``not_copied``). The replica that delivered is asked first for what follows, so a dead one costs time once. ::
+entries those are (``NotCopied``). The replica that delivered is asked first for what follows, so a dead one costs time once. ::
 
     NEW ──Start──► COPYING ──everything was tried──► DONE
                     │   ▲  entries came: write them; an ack, an entry that nobody gives: read on
@@ -23,12 +23,14 @@ fragment. Source: ``LedgerFragmentReplicator`` of BookKeeper, which gives a frag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import islice
 from typing import NamedTuple
 
-from bookspark.errors import BookKeeperError, LedgerRecoveryError
+from bookspark.errors import BookKeeperError, EntriesNotCopiedError, LedgerRecoveryError
 from bookspark.protocol.ledger.actions import (
     Action,
     AddAnswered,
@@ -42,13 +44,135 @@ from bookspark.protocol.ledger.actions import (
     Start,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
+from bookspark.protocol.reading.answers import in_words
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.read_order import ReadOrder
-from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
 from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces, runs_of
-from bookspark.protocol.repair.run_lengths import LONG_RUN_BYTES, RUN_BYTES, run_end, run_entries
+from bookspark.protocol.repair.underreplication_task import Missed
+
+# -- How many entries are copied together: a *run*, which one bookie is asked for, and which is written by one request.
+#
+# Law: a run has about ``RUN_BYTES``, and at least one entry. If it is known where stored batches end, a run may be twice as
+# long, and it ends where a batch does, if one ends in it at all. A run that ends inside of a batch costs more than its entries:
+# who has the batch makes two of it, with their checksums, and they stay two where they are copied to
+# (docs/decisions/profile.md).
+
+
+RUN_BYTES = 1 << 20
+"""About how many bytes one read asks for, if the size of the entries is known."""
+LONG_RUN_BYTES = 2 * RUN_BYTES
+"""The same, if it is known where stored batches end."""
+
+
+def run_entries(metadata: LedgerMetadata, entries_max: int) -> int:
+    """How many entries make ``RUN_BYTES``; ``entries_max`` if their size is not known, and at most."""
+    entries = metadata.last_entry_id + 1
+    if not metadata.closed or entries < 1 or metadata.length < 1:
+        return entries_max
+    return max(1, min(entries_max, RUN_BYTES * entries // metadata.length))
+
+
+def run_end(first: int, entries: int, batch_ends: Sequence[int]) -> int:
+    """The last entry of the run that begins with ``first``. ``entries`` make ``RUN_BYTES``. ``batch_ends``: the last entry ids of
+    stored batches, ascending; empty if they are not known."""
+    if batch_ends:
+        before = bisect_right(batch_ends, first + entries * LONG_RUN_BYTES // RUN_BYTES - 1)
+        if before and batch_ends[before - 1] >= first:
+            return batch_ends[before - 1]
+    return first + entries - 1
+
+
+# -- Entries that a copying could not copy: which ids, to whom, and what each bookie answered.
+#
+# Law: an entry is *lost* only if every bookie of its write set was reached, and each said that it has no such entry or lost its
+# copy, or gave bytes with a wrong digest. The bookies that the copies were for don't count, because they are known to lack
+# them. An entry is *not reached* if any other bookie could not be asked, is in limbo, or can't read now (an I/O error, as when
+# it has no file descriptor left): the next attempt may read it, so nothing final may be written about it.
+#
+# Ids are told as ranges. Neighbours with the same answers make one range.
+
+
+_TOLD_MAX = 1000
+"""A message names at most this many ranges."""
+_NOT_GIVEN = frozenset((UnknownReason.DIGEST_MISMATCH, UnknownReason.LOST))
+"""What a bookie answers, or is found to answer, whose copy can't be read any more."""
+
+
+class NotCopied(NamedTuple):
+    """The entries ``first..last``, which ``targets`` did not get."""
+
+    first: int
+    last: int
+    targets: tuple[str, ...]
+    answers: Mapping[str, Response]
+    """What each bookie answered: to the reads, or to the write if the entries were ``refused``."""
+    refused: bool = False
+    """The entries were read, or would have been, and the targets did not take them."""
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """The bookies that may have the entries, and could not be asked or can't read them now."""
+        if self.refused:
+            return ()
+        return tuple(b for b, answer in self.answers.items() if b not in self.targets and not is_not_given(answer))
+
+    @property
+    def lost(self) -> bool:
+        """Was every bookie reached, and can none give them?"""
+        return not self.refused and not self.unreached
+
+    def missed(self) -> Missed:
+        """The same, for the ledger's task."""
+        words = {bookie: in_words({bookie: answer}).partition(": ")[2] for bookie, answer in self.answers.items()}
+        return Missed(self.first, self.last, self.lost, self.unreached, words)
+
+    def __str__(self) -> str:
+        what = f"entry {self.first}" if self.first == self.last else f"entries {self.first}..{self.last}"
+        verb = f"could not be copied to {', '.join(self.targets)}" if self.refused else "could not be read"
+        return f"{what} {verb} ({in_words(self.answers)})"
+
+
+def is_not_given(answer: Response) -> bool:
+    """Was the bookie reached, and will it never give the entry: is the entry absent there, or the copy lost or damaged?"""
+    return isinstance(answer, Negative) or (isinstance(answer, Unknown) and answer.reason in _NOT_GIVEN)
+
+
+def joined(found: Iterable[NotCopied]) -> list[NotCopied]:
+    """The same, ascending by id, with neighbours of the same answers as one range."""
+    result: list[NotCopied] = []
+    for one in sorted(found, key=lambda each: (each.targets, each.refused, each.first)):
+        before = result[-1] if result else None
+        if before is not None and before.last + 1 == one.first and _alike(before, one):
+            result[-1] = before._replace(last=one.last)
+        else:
+            result.append(one)
+    return sorted(result, key=lambda each: (each.first, each.last))
+
+
+def _alike(one: NotCopied, other: NotCopied) -> bool:
+    if (one.targets, one.refused) != (other.targets, other.refused) or one.answers.keys() != other.answers.keys():
+        return False
+    return all(_kind(answer) == _kind(other.answers[bookie]) for bookie, answer in one.answers.items())
+
+
+def _kind(answer: Response) -> object:
+    """The answer without its words, which may name an entry."""
+    return answer.reason if isinstance(answer, Negative | Unknown) else type(answer)
+
+
+def not_copied_error(ledger_id: int, found: Iterable[NotCopied]) -> EntriesNotCopiedError:
+    """The error that names all of ``found``. Its ``entries`` are ``found``, joined."""
+    entries = joined(found)
+    told = "; ".join(str(one) for one in islice(entries, _TOLD_MAX))
+    more = f"; and {len(entries) - _TOLD_MAX} more ranges" if len(entries) > _TOLD_MAX else ""
+    hint = "no bookie gives them" if all(one.lost for one in entries) else "they are tried again"
+    return EntriesNotCopiedError(f"ledger {ledger_id}: {told}{more}; {hint}", entries)
+
+
+# --
+
 
 RUNS_MAX = 8
 """At most so many runs of that size are read or written at the same time, if the copying shares its room with no other."""
@@ -139,7 +263,7 @@ class EntryCopying:
         batch_ends: Sequence[int] = (),
     ) -> None:
         """``doubtful``: bookies that are asked after the others, as they are believed to be lost, or to lack the entries.
-        ``batch_ends``: the last entry ids of stored batches, ascending, if they are known (``run_lengths``)."""
+        ``batch_ends``: the last entry ids of stored batches, ascending, if they are known (``entry_copying``)."""
         self.phase = CopyingPhase.NEW
         self._metadata = metadata
         self._left = list(reversed(pieces(copies)))

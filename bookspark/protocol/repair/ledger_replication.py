@@ -46,10 +46,8 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
-from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.reading.write_back import replaces
-from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, Room
-from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
+from bookspark.protocol.reading.recovery import LedgerRecovery, replaces
+from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, NotCopied, Room, not_copied_error
 from bookspark.protocol.repair.replication_plan import (
     Copy,
     Piece,

@@ -4,7 +4,6 @@
 ``writer``           ``LedgerWriter``, the machine: its tables of states and answers, ensemble changes, the close
 ``writer_events``    what the world tells a writer
 ``writer_state``     the states of a writer, what it has asked, and its pending adds
-``writer_adds``      how entries are sent, sent again and synced
 ``writer_cursors``   how far a writer is: released, confirmed, acknowledged, pushed; acks of replaced bookies are taken back
 ``given_ids``        the order of appends whose ids their caller gives
 ``writer_errors``    what a writer ends with when it ends without a close

@@ -5,13 +5,8 @@
 ``messages``           the messages of version 3, as tables of field numbers
 ``entries``            how an entry is a body there and a row here
 ``digest_types``       the digest types of ledgers, which the metadata knows
-``availability``       the list of a ledger's entries
-``entry_reads``        reads entries from the bookie's logs
 ``kept_batches``       stored batches that single entries were read from lately
 ``shared_by_clients``  what the connections share
-``gathered_adds``      adds that come together are one entry batch
-``dispatch``           which of the bookie's calls each request is
-``connection``         one client's connection
 ``door``               the port: ``BookKeeperDoor``
 =====================  ===========================================================
 

@@ -12,22 +12,855 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import shutil
 import socket
+import ssl
+import struct
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import partial
+from itertools import islice
+from time import monotonic
+from typing import NamedTuple
 
 from bookspark.errors import BookieError
-from bookspark.servers.bookkeeper.connection import BookKeeperConnection
+from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
+from bookspark.protocol.ledger.bookkeeper_keys import kept_key
+from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX, NO_ENTRY, DigestType
+from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.servers.bookkeeper.digest_types import DigestTypes, ReadDigestType
+from bookspark.servers.bookkeeper.entries import BODY_BYTES_MIN, LAC_BODY_BYTES, body_of, entry_of
 from bookspark.servers.bookkeeper.kept_batches import KeptBatches
-from bookspark.servers.bookkeeper.messages import SCHEMA
-from bookspark.servers.bookkeeper.requests import first_message_size
+from bookspark.servers.bookkeeper.messages import SCHEMA, BookieInfo, Operation
+from bookspark.servers.bookkeeper.requests import (
+    BATCH_HEAD_BYTES,
+    MASTER_KEY_BYTES,
+    Asked,
+    RequestReceiver,
+    answer,
+    answer_adds,
+    answer_auth,
+    first_message_size,
+)
 from bookspark.servers.bookkeeper.shared_by_clients import SharedByClients
 from bookspark.store.bookie.bookie_config import BookieConfig
-from bookspark.store.bookie.serving.admission import Stranger
+from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
+from bookspark.store.bookie.ledgers.statuses import status_of
+from bookspark.store.bookie.serving.admission import STRANGER_SECONDS, Admission, Stranger
+from bookspark.store.bookie.serving.connection import Connection
+from bookspark.store.bookie.serving.peer import Peer
 from bookspark.store.bookie.serving.porch import Porch, listening_sockets
+from bookspark.store.bookie.serving.served_bookie import ServedBookie
 from bookspark.store.bookie.serving.server import BookieServer
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.wire.chunks import ChunkPool
+from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Entry, EntryBatch, encode_entries, encode_one
+from bookspark.store.wire.frames import HELLO_BYTES_MAX
+from bookspark.store.wire.header import NO_KEY, Flag, Header, Kind, Status, WireError
+
+log = logging.getLogger(__name__)
+
+
+# -- Reads of entries for BookKeeper's clients: from the bookie's own logs, with its own checks.
+#
+# Law: as in ``bookie.serving.entry_reads``: what the page cache has is read on the loop, the rest by a thread of its disk; a
+# peer that does not read its answers, or for which there is no room, waits; a copy that turns out unreadable is held no more,
+# and another one is read if there is one. A read that fails is never answered with a Negative.
+
+
+Found = Callable[[int, Sequence[bytes]], None]
+"""``found(status, bodies)``: OK with the bodies of one entry or more, in their order, or why there is none."""
+
+_AHEAD = 1 << 20
+"""A read of one entry plans so many more, as far as they are in its batch."""
+_BATCHED_BYTES = 1 << 20
+"""An answer to a batched read is about so long, if there is room. A client sends the next one when it has this one, so a short
+one costs it a round trip more."""
+_FLUSHED_BYTES = 64 << 10
+_STORED_BYTES = 1 << 10
+"""An entry that is alone in its batch takes up to this much more on the disk than its body has."""
+_ATTEMPTS = 5
+"""How often a read is planned again because the entries moved meanwhile."""
+
+
+class EntryReads:
+    """Reads entries for one connection."""
+
+    def __init__(self, storage: Storage, peer: Peer, kept_batches: KeptBatches) -> None:
+        self._storage = storage
+        self._peer = peer
+        self._kept_batches = kept_batches
+        self._unflushed = 0
+        """Bytes of entries that were found on the loop since the last flush."""
+
+    def read(self, ledger_id: int, first: int, count: int, size: int, found: Found) -> None:
+        """Find ``count`` entries from ``first`` on, as far as they are held one after the other and their bodies take ``size``
+        bytes together, but at least one. ``found`` is called once, now or later."""
+        self._peer.read_begins()
+        begun, traffic = monotonic(), self._storage.traffic
+
+        def ended(status: int, bodies: Sequence[bytes]) -> None:
+            found(status, bodies)
+            traffic.reads.observe(monotonic() - begun)
+            byte_count = sum(map(len, bodies))
+            traffic.entries_out += len(bodies)
+            traffic.bytes_out += byte_count
+            self._unflushed += byte_count
+            if self._unflushed > _FLUSHED_BYTES:
+                # A peer that does not read is noticed before its next request is taken.
+                self._unflushed = 0
+                self._peer.flush()
+            self._peer.read_ends()
+
+        self._attempt(_Read(ledger_id, first, count, size, ended), _ATTEMPTS)
+
+    def _attempt(self, read: _Read, left: int) -> None:
+        with read.guarded():
+            plan = self._plan(read)
+            if not plan.pieces:
+                read.found(Status.IO_ERROR if plan.refusal is None else status_of(plan.refusal), ())
+                return
+            size = max(PART_BYTES, plan.pieces[0].size)
+            if read.count > 1 and self._peer.takes(_BATCHED_BYTES):
+                size = max(size, _BATCHED_BYTES)
+            if self._peer.takes(size):
+                if self._found_kept(read, plan):
+                    return
+                fetched = self._storage.files.fetch(plan.pieces, cached_only=True, bytes_max=size)
+                if fetched is not None:
+                    self._fetched(read, left, plan, fetched)
+                    return
+            self._peer.when_it_takes(size, partial(self._begin, read, left))
+
+    def _found_kept(self, read: _Read, plan: ReadPlan) -> bool:
+        """Was the entry of a read of one found in a batch that is kept?"""
+        entry = self._kept_batches.entry(plan.pieces[0]) if read.count == 1 else None
+        if entry is not None:
+            read.found(Status.OK, (body_of(entry),))
+        return entry is not None
+
+    def _plan(self, read: _Read) -> ReadPlan:
+        if read.count == 1:
+            # Of the one batch that the entry is in, what follows it too.
+            return self._storage.plan_read(read.ledger_id, read.first, read.first + _AHEAD, 1, sparse=False)
+        stored = max(1, read.size) + _STORED_BYTES * min(read.count, read.size // BODY_BYTES_MIN + 1)
+        limit = min(stored, READ_BYTES_MAX)
+        return self._storage.plan_read(read.ledger_id, read.first, read.first + read.count - 1, limit, sparse=False)
+
+    def _begin(self, read: _Read, left: int, size: int) -> None:
+        """There is room for ``size`` bytes."""
+
+        def ended(status: int, bodies: Sequence[bytes]) -> None:
+            read.found(status, bodies)
+            self._peer.flush()
+            self._peer.part_ends(size)
+
+        part = _Read(read.ledger_id, read.first, read.count, read.size, ended)
+        with part.guarded():
+            self._read_in_thread(part, left, size)
+
+    def _read_in_thread(self, read: _Read, left: int, size: int) -> None:
+        plan = self._plan(read)
+        if not plan.pieces:
+            read.found(Status.IO_ERROR if plan.refusal is None else status_of(plan.refusal), ())
+            return
+        if self._found_kept(read, plan):
+            # Another read of the same batch was quicker.
+            return
+        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=size)
+        try:
+            reading = asyncio.wrap_future(self._storage.disk_threads.run(plan.pieces[0].where, fetch))
+        except RuntimeError as error:
+            log.warning("no thread for a read of ledger %d: %s", read.ledger_id, error)
+            read.found(Status.TOO_MANY_REQUESTS, ())
+            return
+
+        def ended(reading: asyncio.Future[Fetched | None]) -> None:
+            with read.guarded():
+                error = None if reading.cancelled() else reading.exception()
+                if error is not None:
+                    log.error("a read of ledger %d failed", read.ledger_id, exc_info=error)
+                fetched = None if error is not None or reading.cancelled() else reading.result()
+                self._fetched(read, left, plan, fetched or Fetched([], Stop.FAILED), partial(self._again, size))
+
+        reading.add_done_callback(ended)
+
+    def _again(self, size: int, read: _Read, left: int) -> None:
+        self._read_in_thread(read, left, size)
+
+    def _fetched(
+        self,
+        read: _Read,
+        left: int,
+        plan: ReadPlan,
+        fetched: Fetched,
+        again: Callable[[_Read, int], None] | None = None,
+    ) -> None:
+        frames, stop = fetched
+        if stop is not None and stop is not Stop.LIMIT:
+            rest = plan.pieces[len(frames) :]
+            self._storage.holdings.lose_unreadable(rest, stop)
+            if not frames:
+                if stop is Stop.FAILED or not left or not self._storage.has_moved(rest[0]):
+                    read.found(Status.IO_ERROR, ())
+                else:
+                    (again or self._attempt)(read, left - 1)
+                return
+        if read.count == 1:
+            read.found(Status.OK, (body_of(self._kept_batches.keep(plan.pieces[0], frames[0])),))
+            return
+        read.found(Status.OK, list(_within(_bodies(plan, frames), read.count, read.size)))
+
+
+class _Read:
+    """One read on its way. ``found`` is called once, whatever happens."""
+
+    def __init__(self, ledger_id: int, first: int, count: int, size: int, found: Found) -> None:
+        self.ledger_id, self.first, self.count, self.size = ledger_id, first, count, size
+        self._found: Found | None = found
+
+    def found(self, status: int, bodies: Sequence[bytes]) -> None:
+        """Tell how the read ended."""
+        told, self._found = self._found, None
+        if told is not None:
+            told(status, bodies)
+
+    def guarded(self) -> _Guard:
+        """Within the block, an error ends the read."""
+        return _Guard(self)
+
+
+class _Guard:
+    def __init__(self, read: _Read) -> None:
+        self._read = read
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        log.error("a read of ledger %d failed", self._read.ledger_id, exc_info=error)
+        self._read.found(Status.IO_ERROR, ())
+        return True
+
+
+def _bodies(plan: ReadPlan, frames: Sequence[bytes | bytearray | memoryview]) -> Iterator[bytes]:
+    for piece, frame in zip(plan.pieces, frames, strict=False):
+        yield from map(body_of, EntryBatch(frame).entries(piece.first, piece.last))
+
+
+def _within(bodies: Iterator[bytes], count: int, size: int) -> Iterator[bytes]:
+    """As many bodies as take ``size`` bytes together, but one at least."""
+    total = 0
+    for body in islice(bodies, count):
+        total += len(body) + 4
+        if total > size and total > len(body) + 4:
+            return
+        yield body
+
+
+# -- The list of the entries that a bookie holds of a ledger, as BookKeeper's clients and its auditor read it.
+#
+# Law: the list names exactly the ids of the ranges it is made of. Runs of ids that are equally long and equally far apart, as a
+# striped ledger's are, take one group together; what is too long or too far apart for a group's numbers takes several::
+#
+#     64 bytes   i32 version 0 │ i32 count of groups │ zeros
+#     24 bytes   of each group: i64 first id of its first run │ i64 first id of its last run │ i32 ids in a run │ i32 distance
+#                from run to run, 0 if there is one
+#
+# Source: BookKeeper's ``AvailabilityOfEntriesOfLedger``.
+
+
+_HEADER = struct.Struct(">ii56x")
+_GROUP = struct.Struct(">qqii")
+_INT_MAX = (1 << 31) - 1
+
+
+def list_of_entries(ranges: Iterable[tuple[int, int]]) -> bytes:
+    """The list for ``ranges`` (first, last) of entry ids, which ascend and do not touch."""
+    groups: list[tuple[int, int, int, int]] = []
+    for start, count in _runs(ranges):
+        if groups:
+            first, last, length, period = groups[-1]
+            distance = start - last
+            if length == count < distance <= _INT_MAX and period in (0, distance):
+                groups[-1] = first, start, length, distance
+                continue
+        groups.append((start, start, count, 0))
+    return b"".join((_HEADER.pack(0, len(groups)), *(_GROUP.pack(*group) for group in groups)))
+
+
+def _runs(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """First id and count of ids, none longer than a group can tell."""
+    for first, last in ranges:
+        for start in range(first, last + 1, _INT_MAX):
+            yield start, min(_INT_MAX, last + 1 - start)
+
+
+# -- Adds of one connection of a client of BookKeeper: those that come together become one entry batch.
+#
+# Law: adds of one ledger with consecutive ids that come in one turn of the loop are added as one batch, and each is answered.
+# If the batch is refused as a whole because one of them is a conflict, each is added by itself.
+#
+# Source: BookKeeper's ``WriteEntryProcessorV3``.
+
+
+ALL = Assignment(0, 1, 1, 0)
+"""A client of BookKeeper does not say which entries are assigned to a bookie, and asks for no LastAddSynced."""
+_RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
+_TOGETHER_MAX = 512
+_TOGETHER_BYTES_MAX = 1 << 20
+
+
+def key_of(asked: Asked) -> bytes:
+    """What the bookie keeps of the request's master key. Raises WireError if it has none."""
+    if len(asked.master_key) != MASTER_KEY_BYTES:
+        raise WireError(f"a master key of {len(asked.master_key)} bytes; BookKeeper's have {MASTER_KEY_BYTES}")
+    return kept_key(asked.master_key)
+
+
+class _Add(NamedTuple):
+    asked: Asked
+    entry: Entry
+
+
+class GatheredAdds:
+    """The adds of one ``peer`` that came in this turn of the loop: consecutive ones of one ledger."""
+
+    def __init__(
+        self,
+        shared: SharedByClients,
+        peer: Peer,
+        answer: Callable[[Sequence[Asked], int], None],
+        refuse: Callable[[Asked, str], None],
+    ) -> None:
+        """Adds of one ledger are told to ``answer`` with their status, or one to ``refuse`` with why its bytes make no sense."""
+        self._digest_types = shared.digest_types
+        self._storage = shared.bookie.storage
+        self._peer = peer
+        self._answer = answer
+        self._refuse = refuse
+        self._loop = asyncio.get_running_loop()
+        self._adds: list[_Add] = []
+        self._digest_type = DigestType.BOOKKEEPER_CRC32C
+        """That of the ledger of ``_adds``."""
+        self._bytes = 0
+
+    def add(self, asked: Asked) -> None:
+        """Take one add. It is answered later, once its ledger's digest type is known. Raises WireError."""
+        if self._adds and self._goes_with(self._adds[-1].asked, asked):
+            # What was looked up for the one before it is true of this one.
+            self._gather(asked, self._digest_type)
+            return
+        key_of(asked)
+        if asked.entry_id < 0:
+            raise WireError(f"an add of entry {asked.entry_id}")
+        known = partial(self._add_of_type, asked)
+        is_held = self._storage.ledger(asked.ledger_id) is not None
+        self._digest_types.when_known(asked.ledger_id, is_held, len(asked.body), known)
+
+    def _add_of_type(self, asked: Asked, digest_type: DigestType | None, status: Status) -> None:
+        if digest_type is None:
+            self._answer((asked,), status)
+            return
+        if not digest_type.bookkeepers:
+            self._refuse(
+                asked, f"ledger {asked.ledger_id} has digest {digest_type.value}, which is none of BookKeeper's"
+            )
+            return
+        if self._adds and not self._goes_with(self._adds[-1].asked, asked):
+            self.add_gathered()
+        self._digest_type = digest_type
+        self._gather(asked, digest_type)
+
+    def _gather(self, asked: Asked, digest_type: DigestType) -> None:
+        recovery = asked.flags & _RECOVERY != 0
+        try:
+            entry = entry_of(asked.body, asked.ledger_id, asked.entry_id, digest_type, recovery=recovery)
+        except WireError as error:
+            self._refuse(asked, str(error))
+            return
+        if not self._adds:
+            self._loop.call_soon(self.add_gathered)
+        self._adds.append(_Add(asked, entry))
+        self._bytes += len(asked.body)
+
+    def _goes_with(self, last: Asked, asked: Asked) -> bool:
+        """May it be in one batch with the add before it?"""
+        return (
+            last.entry_id + 1 == asked.entry_id
+            and last.ledger_id == asked.ledger_id
+            and (last.version, last.flags, last.master_key) == (asked.version, asked.flags, asked.master_key)
+            and len(self._adds) < _TOGETHER_MAX
+            and self._bytes + len(asked.body) <= _TOGETHER_BYTES_MAX
+        )
+
+    def add_gathered(self) -> None:
+        """Add what was gathered, so that what the peer asks for next comes after it."""
+        adds, self._adds, self._bytes = self._adds, [], 0
+        if adds:
+            self._add_together(adds)
+
+    def _add_together(self, adds: list[_Add]) -> None:
+        first, last = adds[0].asked, adds[-1].asked
+        header = Header(
+            Kind.ADD,
+            0,
+            first.ledger_id,
+            first.entry_id,
+            last.entry_id,
+            max(add.entry.last_add_confirmed for add in adds),
+            first.flags,
+            master_key=kept_key(first.master_key),
+        )
+        if first.flags & _VOLATILE:
+            header = header.with_assignment(ALL)
+
+        def added(status: int) -> None:
+            if status == Status.CONFLICT and len(adds) > 1:
+                for add in adds:
+                    self._add_together([add])
+                return
+            self._answer([add.asked for add in adds], status)
+
+        try:
+            if len(adds) == 1:
+                [(_, entry)] = adds
+                frame: bytes | bytearray = encode_one(header, entry.length, entry.payload, entry.digest)
+            else:
+                frame = encode_entries(header, [add.entry for add in adds])
+            if len(frame) > FRAME_BYTES_MAX:
+                raise WireError(f"a batch of {len(frame)} bytes")
+            self._storage.add(header, EntryBatch(frame), added)
+        except Exception:
+            log.exception("adds %r from %s failed", first, self._peer.peer)
+            added(Status.IO_ERROR)
+
+
+# -- The requests of one connection of a client of BookKeeper, given to the bookie that also serves ours.
+#
+# Law: nothing is decided here. Each request becomes one of ``Storage``'s calls, with BookKeeper's ids and with the 16 bytes
+# that the bookie keeps of its master key; the answer is the storage's, in BookKeeper's words. Each request is answered once,
+# unless the connection ends first.
+#
+# A read of entry −1 asks for the last entry that is held, for its LAC. It has no answer while the bookie may lack entries
+# (limbo). An explicit LAC is kept in the control log, like ours. Its signed body, which BookKeeper's clients want back, is kept
+# in memory only, and made again where its digest needs no password; elsewhere their readers learn the LAC from the entries
+# after a restart.
+#
+# Source: BookKeeper's ``ReadEntryProcessorV3``, ``LongPollReadEntryProcessorV3``,
+# ``ReadLacProcessorV3``, ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``,
+# ``GetListOfEntriesOfLedgerProcessorV3``.
+
+
+_FENCE, _ENTRY = int(Flag.FENCE), int(Flag.ENTRY)
+_ALONE = "AuthDisabledPlugin"
+"""What a bookie of BookKeeper without authentication answers to an AUTH."""
+_LONG_POLL_MS_MAX = 300_000
+_COUNT_MAX = 1 << 20
+_ANSWER_BYTES = 1 << 10
+"""Of an answer, beside what it carries."""
+_LAST_ENTRY = -1
+_ADD = Operation.ADD_ENTRY
+_NO_FIELDS: Mapping[str, object] = {}
+_KINDS = {one: f"bookkeeper_{one.name.lower()}" for one in Operation}
+
+
+class Dispatch:
+    """Takes the requests of one ``peer``."""
+
+    def __init__(self, shared: SharedByClients, peer: Peer) -> None:
+        self._shared = shared
+        self._bookie = shared.bookie
+        self._storage = shared.bookie.storage
+        self._peer = peer
+        self._loop = asyncio.get_running_loop()
+        self._reads = EntryReads(self._storage, peer, shared.kept_batches)
+        self._under_way = 0
+        self._adds = GatheredAdds(shared, peer, self._answer_adds, self._refuse)
+        self._polls: dict[int, tuple[int, asyncio.TimerHandle]] = {}
+        """The long polls that wait: the ledger of each, by their numbers in ``storage.long_polls``."""
+
+    def end(self) -> None:
+        """The connection has ended: nobody waits for anything any more."""
+        for poll, (ledger_id, timer) in self._polls.items():
+            timer.cancel()
+            self._storage.long_polls.remove(ledger_id, poll)
+        self._polls.clear()
+        # What came before the end is added, as if the end had come a moment later.
+        self._adds.add_gathered()
+
+    def handle(self, asked: Asked) -> None:
+        """Take one request. It is answered now or later, on the loop; no error comes out of here."""
+        self._under_way += 1
+        try:
+            is_add = asked.operation is _ADD
+            if not is_add:
+                self._adds.add_gathered()
+            if self._under_way > self._bookie.requests_in_flight_max:
+                self._answer(asked, Status.TOO_MANY_REQUESTS)
+            elif is_add and 0 <= asked.ledger_id <= BOOKKEEPERS_LEDGER_ID_MAX:
+                self._adds.add(asked)
+            elif asked.operation is Operation.AUTH:
+                self._under_way -= 1
+                self._peer.send(answer_auth(asked, _ALONE))
+            elif asked.operation is Operation.GET_BOOKIE_INFO:
+                self._bookie_info(asked)
+            elif asked.operation is Operation.START_TLS:
+                self._refuse(asked, "this bookie speaks no TLS with clients of BookKeeper")
+            elif not 0 <= asked.ledger_id <= BOOKKEEPERS_LEDGER_ID_MAX:
+                self._refuse(asked, f"ledger ids go from 0 to {BOOKKEEPERS_LEDGER_ID_MAX}")
+            else:
+                self._of_a_ledger(asked)
+        except WireError as error:
+            self._refuse(asked, str(error))
+        except Exception:
+            log.exception("request %r from %s failed", asked, self._peer.peer)
+            self._answer(asked, Status.IO_ERROR)
+
+    def _of_a_ledger(self, asked: Asked) -> None:
+        match asked.operation:
+            case Operation.READ_ENTRY | Operation.BATCH_READ_ENTRY:
+                self._read(asked)
+            case Operation.READ_LAC:
+                self._read_lac(asked)
+            case Operation.WRITE_LAC:
+                self._write_lac(asked)
+            case Operation.FORCE_LEDGER:
+                self._force(asked)
+            case Operation.GET_LIST_OF_ENTRIES:
+                self._list_of_entries(asked)
+            case other:
+                self._refuse(asked, f"{other.name} is not served")
+
+    # -- answers
+
+    def _answer(
+        self, asked: Asked, status: int, bodies: Sequence[bytes] = (), fields: Mapping[str, object] = _NO_FIELDS
+    ) -> None:
+        self._under_way -= 1
+        self._storage.traffic.answers[_KINDS[asked.operation], status] += 1
+        self._peer.send(answer(asked, status, bodies, fields))
+
+    def _answer_adds(self, adds: Sequence[Asked], status: int) -> None:
+        self._under_way -= len(adds)
+        self._storage.traffic.answers[_KINDS[Operation.ADD_ENTRY], status] += len(adds)
+        self._peer.send(answer_adds(adds, status))
+
+    def _refuse(self, asked: Asked, why: str) -> None:
+        log.warning("request %r from %s refused: %s", asked, self._peer.peer, why)
+        # A client that hears BAD_REQUEST of an add changes the ensemble and sends it elsewhere, without end.
+        self._answer(asked, Status.UNAUTHORIZED if asked.operation is Operation.ADD_ENTRY else Status.BAD_REQUEST)
+
+    # -- reads
+
+    def _read(self, asked: Asked) -> None:
+        if asked.entry_id < _LAST_ENTRY:
+            raise WireError(f"a read of entry {asked.entry_id}")
+        if asked.flags & _FENCE:
+            key = key_of(asked)
+            self._storage.fence(asked.ledger_id, key, partial(self._read_fenced, asked))
+        elif not self._storage.may_read(asked.ledger_id, NO_KEY):
+            self._answer(asked, Status.UNAUTHORIZED)
+        elif asked.previous_lac is not None:
+            self._long_poll(asked, asked.previous_lac)
+        else:
+            self._read_entries(asked)
+
+    def _read_fenced(self, asked: Asked, status: int) -> None:
+        if status == Status.OK:
+            self._read_entries(asked)
+        else:
+            self._answer(asked, status)
+
+    def _read_entries(self, asked: Asked) -> None:
+        entry_id = asked.entry_id
+        if entry_id == _LAST_ENTRY:
+            found = self._last_entry(asked.ledger_id)
+            if found is None:
+                self._loop.call_soon(self._read_entries, asked)
+                return
+            status, entry_id = found
+            if status != Status.OK:
+                self._answer(asked, status)
+                return
+        batch = asked.operation is Operation.BATCH_READ_ENTRY
+        count = (asked.entries_max or _COUNT_MAX) if batch else 1
+        size = max(asked.size - BATCH_HEAD_BYTES, 0) if batch else FRAME_BYTES_MAX
+        self._reads.read(asked.ledger_id, entry_id, count, size, partial(self._found, asked))
+
+    def _found(self, asked: Asked, status: int, bodies: Sequence[bytes]) -> None:
+        fields = {"maxLac": self._confirmed(asked.ledger_id)} if asked.version == 3 else {}
+        self._answer(asked, status, bodies, fields)
+
+    def _confirmed(self, ledger_id: int) -> int:
+        ledger = self._storage.ledger(ledger_id)
+        return NO_ENTRY if ledger is None else ledger.last_add_confirmed
+
+    def _last_entry(self, ledger_id: int) -> tuple[Status, int] | None:
+        """The last entry that is held, for its LAC, with OK; or why there is none. None: ask again in another turn."""
+        ledger = self._storage.ledger(ledger_id)
+        if ledger is None:
+            return status_of(self._storage.absent(ledger_id)), NO_ENTRY
+        status = status_of(answer_last_add_confirmed(ledger))
+        if status != Status.OK:
+            return status, NO_ENTRY
+        last = self._storage.last_entry_id(ledger_id)
+        if last is None:
+            return None
+        if last == NO_ENTRY:
+            # The storage says whether absence proves anything.
+            refusal = self._storage.plan_read(ledger_id, 0, 0, 0, sparse=False).refusal
+            status = Status.IO_ERROR if refusal is None else status_of(refusal)
+        return status, last
+
+    def _long_poll(self, asked: Asked, previous: int) -> None:
+        """Answer when the LAC is beyond ``previous``, or when the time is up; with the entry after it if that is wanted."""
+        if asked.flags & _ENTRY and asked.entry_id != _LAST_ENTRY:
+            raise WireError(f"a long poll with an entry asks for entry −1, not {asked.entry_id}")
+        if self._confirmed(asked.ledger_id) > previous or asked.timeout_ms <= 0:
+            self._answer_poll(asked, previous)
+            return
+        if len(self._polls) >= self._bookie.requests_in_flight_max:
+            self._answer(asked, Status.TOO_MANY_REQUESTS)
+            return
+
+        def finish() -> None:
+            _, timer = self._polls.pop(poll)
+            timer.cancel()
+            self._storage.long_polls.remove(asked.ledger_id, poll)
+            self._under_way += 1
+            try:
+                self._answer_poll(asked, previous)
+            except Exception:
+                log.exception("long poll %r from %s failed", asked, self._peer.peer)
+                self._answer(asked, Status.IO_ERROR)
+
+        # One that waits costs next to nothing, so it does not count as a request under way.
+        self._under_way -= 1
+        poll = self._storage.long_polls.add(asked.ledger_id, previous + 1, finish)
+        seconds = min(asked.timeout_ms, _LONG_POLL_MS_MAX) / 1000
+        self._polls[poll] = (asked.ledger_id, self._loop.call_later(seconds, finish))
+
+    def _answer_poll(self, asked: Asked, previous: int) -> None:
+        if not asked.flags & _ENTRY:
+            self._read_entries(asked)
+            return
+        ledger = self._storage.ledger(asked.ledger_id)
+        if ledger is None:
+            self._answer(asked, status_of(self._storage.absent(asked.ledger_id)))
+            return
+        confirmed = ledger.last_add_confirmed
+        status = status_of(answer_last_add_confirmed(ledger))
+        if status != Status.OK or confirmed <= previous:
+            self._answer(asked, status, fields={"maxLac": confirmed})
+            return
+
+        def found(status: int, bodies: Sequence[bytes]) -> None:
+            if status == Status.OK:
+                self._answer(asked._replace(entry_id=previous + 1), status, bodies, {"maxLac": confirmed})
+            else:
+                # The LAC alone is an answer too; the client reads the entry elsewhere.
+                self._answer(asked, Status.OK, fields={"maxLac": confirmed})
+
+        self._reads.read(asked.ledger_id, previous + 1, 1, FRAME_BYTES_MAX, found)
+
+    # -- the LAC
+
+    def _read_lac(self, asked: Asked) -> None:
+        if not self._storage.may_read(asked.ledger_id, NO_KEY):
+            self._answer(asked, Status.UNAUTHORIZED)
+            return
+        self._shared.when_lac_body(asked.ledger_id, partial(self._read_lac_beside, asked))
+
+    def _read_lac_beside(self, asked: Asked, explicit: bytes | None) -> None:
+        fields: dict[str, object] = {} if explicit is None else {"lacBody": explicit}
+        last_entry = self._last_entry(asked.ledger_id)
+        if last_entry is None:
+            self._loop.call_soon(self._read_lac_beside, asked, explicit)
+            return
+        status, last = last_entry
+        if status != Status.OK:
+            alone = status == Status.NO_SUCH_ENTRY and explicit is not None
+            self._answer(asked, Status.OK if alone else status, fields=fields)
+            return
+
+        def found(status: int, bodies: Sequence[bytes]) -> None:
+            for body in bodies:
+                fields["lastEntryBody"] = body
+            self._answer(asked, status, fields=fields)
+
+        self._reads.read(asked.ledger_id, last, 1, FRAME_BYTES_MAX, found)
+
+    def _write_lac(self, asked: Asked) -> None:
+        if asked.entry_id < NO_ENTRY:
+            raise WireError("an explicit LAC is an entry id")
+        named = asked.ledger_id.to_bytes(8, "big") + asked.entry_id.to_bytes(8, "big", signed=True)
+        if asked.body[:LAC_BODY_BYTES] != named or len(asked.body) > LAC_BODY_BYTES + MASTER_KEY_BYTES:
+            raise WireError(f"the body of an explicit LAC is not that of {asked.entry_id} of ledger {asked.ledger_id}")
+
+        def written(status: int) -> None:
+            if status == Status.OK and asked.entry_id >= 0:
+                self._shared.keep_lac_body(asked.ledger_id, asked.body)
+            self._answer(asked, status)
+
+        self._storage.write_last_add_confirmed(asked.ledger_id, key_of(asked), asked.entry_id, written)
+
+    # -- the rest
+
+    def _force(self, asked: Asked) -> None:
+        """Sync what was added with the deferred sync flag. The request has no master key: a sync gives nobody anything."""
+        ledger = self._storage.ledger(asked.ledger_id)
+        key = NO_KEY if ledger is None or ledger.master_key is None else ledger.master_key
+        self._storage.sync(asked.ledger_id, key, ALL, partial(self._answer, asked))
+
+    def _list_of_entries(self, asked: Asked) -> None:
+        """What is held, once it is durable. What is not in the list may be missing here, so absence from it proves nothing."""
+        if self._storage.ledger(asked.ledger_id) is None:
+            self._answer(asked, status_of(self._storage.absent(asked.ledger_id)))
+            return
+        if not self._storage.may_read(asked.ledger_id, NO_KEY):
+            self._answer(asked, Status.UNAUTHORIZED)
+            return
+
+        def told(ranges: list[tuple[int, int]] | None) -> None:
+            found = b"" if ranges is None else list_of_entries(ranges)
+            if ranges is None or len(found) > FRAME_BYTES_MAX - _ANSWER_BYTES:
+                self._answer(asked, Status.IO_ERROR)
+            else:
+                self._answer(asked, Status.OK, fields={"availability": found})
+
+        self._storage.held_ranges(asked.ledger_id, told)
+
+    def _bookie_info(self, asked: Asked) -> None:
+        fields = {}
+        if asked.size & BookieInfo.TOTAL_BYTES:
+            fields["totalDiskCapacity"] = self._shared.disk_bytes()
+        if asked.size & BookieInfo.FREE_BYTES:
+            fields["freeDiskSpace"] = self._storage.status().free_bytes
+        self._answer(asked, Status.OK, fields=fields)
+
+
+# -- A connection of a client of BookKeeper: the flow of ours, with BookKeeper's frames.
+#
+# Law: as in ``bookie.serving.connection``: while a peer does not read its answers, its requests wait; bytes that are no request
+# end the connection. BookKeeper's protocol has no greeting, and a first request may be a long add. So a connection is admitted
+# when its first bytes are those of a request (``requests.first_message_size``).
+#
+# A bookie with a certificate serves nobody in clear text. There a connection begins with START_TLS, is a stranger until TLS has
+# shaken hands, and counts with the handshakes of the other door. What is asked before is answered UNAUTHORIZED, and a byte
+# behind START_TLS that came before its answer ends the connection: it would be taken for one that TLS had protected.
+#
+# Source: BookKeeper's ``BookieRequestProcessor.processStartTLSRequestV3`` (there, clients without TLS are served beside).
+
+
+class _Stage(Enum):
+    IN_CLEAR_TEXT = "START_TLS has to come"
+    SHAKING_HANDS = "TLS has begun"
+    OPEN = "requests are served"
+
+
+class BookKeeperConnection(Connection):
+    """A ``peer.Peer`` on a socket, of a client of BookKeeper."""
+
+    def __init__(
+        self,
+        shared: SharedByClients,
+        admission: Admission,
+        chunks: ChunkPool,
+        stranger: Stranger,
+        address: str,
+        porch: Porch,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """``tls``: the context of this connection; None serves in clear text."""
+        self._shared = shared
+        self._caller = stranger
+        self._porch = porch
+        self._tls = tls
+        self._stage = _Stage.OPEN if tls is None else _Stage.IN_CLEAR_TEXT
+        self._early: list[Asked] = []
+        """Requests that TLS brought before this side was told that it stands."""
+        self._shaking: asyncio.Task[None] | None = None
+        super().__init__(shared.bookie, admission, chunks, stranger, address)
+        self.name_peer("BookKeeper")
+
+    def receiver(self, chunks: ChunkPool) -> RequestReceiver:
+        """What divides the bytes that come into requests."""
+        self._requests = RequestReceiver(chunks, FRAME_BYTES_MAX if self._tls is None else HELLO_BYTES_MAX)
+        return self._requests
+
+    def received(self, count: int) -> Iterator[Asked]:
+        """The requests that ``count`` more bytes complete. Raises WireError."""
+        requests = self._requests.requests(count)
+        match self._stage:
+            case _Stage.OPEN:
+                return requests
+            case _Stage.SHAKING_HANDS:
+                self._early += requests
+            case _Stage.IN_CLEAR_TEXT:
+                self._take_in_clear_text(requests)
+        return iter(())
+
+    def requests(self, bookie: ServedBookie) -> Dispatch:
+        """What takes these requests."""
+        return Dispatch(self._shared, self)
+
+    def refusal(self, why: str) -> bytes:
+        """BookKeeper's protocol has no last words."""
+        return b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._stage is _Stage.OPEN:
+            self.greeted()
+
+    # -- TLS
+
+    def _take_in_clear_text(self, requests: Iterator[Asked]) -> None:
+        for asked in requests:
+            if asked.operation is Operation.START_TLS:
+                if next(requests, None) is not None or not self._requests.is_empty:
+                    raise WireError("bytes in clear text behind START_TLS")
+                self._stage = _Stage.SHAKING_HANDS
+                self.send(answer(asked, Status.OK))
+                self.flush()
+                self._shaking = asyncio.get_running_loop().create_task(self._shake_hands())
+            elif asked.operation is Operation.AUTH:
+                raise WireError("AUTH in clear text, and this bookie serves clients with TLS alone")
+            else:
+                self.send(answer(asked, Status.UNAUTHORIZED))
+
+    async def _shake_hands(self) -> None:
+        raw, context = self._transport, self._tls
+        if raw is None or context is None:
+            return
+        self._porch.shakes_hands(self._caller)
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                raw, self, context, server_side=True, ssl_handshake_timeout=STRANGER_SECONDS
+            )
+        except OSError as error:
+            self._refusals.tell(self.peer, error)
+            raw.abort()
+            return
+        finally:
+            self._porch.handshakes.pop(self._caller, None)
+        if secured is None or self._transport is None:
+            # It was ended meanwhile.
+            raw.abort()
+            return
+        self.goes_on_over(secured)
+        self._stage = _Stage.OPEN
+        self.greeted()
+        early, self._early = self._early, []
+        self.take(early)
+
+
+# --
 
 
 class BookKeeperDoor:

@@ -4,11 +4,6 @@
 ``__main__``        ``python -m bookspark.servers.daemon OPTIONS.json``
 ``bookie_process``  the boot phases, serving, and the clean stop
 ``identity``        who the bookie is: its cookies
-``lossy_boot``      phase one of a lossy boot
-``lost_records``    what the metadata has forgotten that it gave out
-``request_loop``    the thread of the request server
-``registrar``       the registration in the metadata store
-``probes``          the pages /health and /ready
 ``metrics``         figures for Prometheus
 ``lease_server``    the lease socket: the bookie's side
 ``lease_client``    the lease socket: the side of the lease's holder

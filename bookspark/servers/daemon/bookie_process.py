@@ -14,7 +14,8 @@ Source: docs/decisions/bookies-outlive-tasks.md; BP-46, "The Full Boot-Up Sequen
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401 (getaddrinfo imports it at its first call)
+import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -25,30 +26,46 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotInTimeError
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import msgspec
+import uvloop
 from msgspec import UNSET, UnsetType
 
 import bookspark
-from bookspark.errors import BookieError, ConfigurationError, StorageError
+from bookspark.errors import (
+    BookieError,
+    ConfigurationError,
+    InvalidArgumentError,
+    MetadataStoreError,
+    NoSuchLedgerError,
+    StorageError,
+    UnreadableRecordError,
+)
+from bookspark.protocol.bookie.bookie_boot import answer_unsure, phase_one
+from bookspark.protocol.bookie.bookie_ledger import FenceNoted
+from bookspark.protocol.bookie.first_request import answer_first_request
+from bookspark.protocol.bookie.lost_records import LostRecords, lost_records, skipped_to
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.servers.daemon.directories import DirectoryLocks, has_cookie
 from bookspark.servers.daemon.identity import Identity
 from bookspark.servers.daemon.lease_server import SERVING, LeaseServer
-from bookspark.servers.daemon.lossy_boot import fence_check, fence_what_may_be_lost, first_request_check, why_lossy
-from bookspark.servers.daemon.lost_records import keep_lost_records
-from bookspark.servers.daemon.probes import Probes
-from bookspark.servers.daemon.registrar import Registrar
-from bookspark.servers.daemon.request_loop import RequestLoop
 from bookspark.store.autorecovery.fetching import Fetching
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
 from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.interpreter import suit_a_bookie
+from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck
+from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
+from bookspark.store.bookie.ledgers.unsure_adds import FenceCheck
 from bookspark.store.bookie.serving.served_bookie import Fetch
 from bookspark.store.bookie.serving.server import BookieServer
 from bookspark.store.bookie.space.rewriting_process import RewritingProcess
@@ -56,10 +73,12 @@ from bookspark.store.bookie.storage import Storage
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.decisions.recorder import record_into
-from bookspark.store.decisions.seam import is_bookie
+from bookspark.store.decisions.seam import decided, is_bookie
 from bookspark.store.metadata.bookie_homes import BookieHome, note_home
 from bookspark.store.metadata.bookie_reach import ReachNotes
+from bookspark.store.metadata.lost_records import note_lost_records
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.metadata.short_waits import waits_at_most
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -67,13 +86,350 @@ from bookspark.store.wire.messages import HealingStatus
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.web import PORTS, Page, WebServer
 
+log = logging.getLogger(__name__)
+
+
+# -- Phase one of a lossy boot: what the lost state had forbidden is forbidden again, before the bookie serves.
+#
+# Law: the boot waits for phase one, and phase one fails closed. The bookie stays down, and says why, unless the metadata of
+# every ledger was read (or is deleted), and the mark, the fences and limbo are durable. ``protocol.bookie.bookie_boot``
+# decides.
+#
+# Source: BP-46, "The Full Boot-Up Sequence"; docs/decisions/without-the-journal.md.
+
+
+_READS_AT_ONCE = 16
+_LEDGERS_A_STEP = 4096
+
+
+def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
+    """Why the boot is lossy, for people; empty if it is not. ``emptied``: directories that had data and have none now."""
+    reasons = [f"{directory} was emptied" for directory in emptied]
+    reasons += [f"{directory} can't be read" for directory in lossy_boots.unreadable]
+    reasons += [
+        f"entries that {directory} had acknowledged may be lost"
+        for directory in lossy_boots.unclean
+        if directory not in emptied and not any(directory in why for why in lossy_boots.losses)
+    ]
+    reasons += lossy_boots.losses
+    return "; ".join(reasons)
+
+
+def fence_what_may_be_lost(
+    storage: Storage, store: MetadataStore, bookie_id: str, emptied: Sequence[str], progress: Callable[[str], None]
+) -> None:
+    """Fence every ledger whose entries or fence may be lost, durably. ``emptied``: directories that had data and have none now.
+    ``progress`` gets a line for people about how far the work is. Raises BookieError if metadata can't be read, and
+    StorageError."""
+    lossy_boots = storage.lossy_boots
+    why = why_lossy(lossy_boots, emptied)
+    try:
+        highest = max(store.new_ledger_id(), store.highest_ledger_id())
+        ids = store.list_ledgers()
+        # What users gave was not noted in earlier versions; the listing has what is left of it.
+        highest = max([highest, *ids[-1:]])
+        unreadable: dict[int, str] = {}
+        ledgers = _ledgers(store, ids, progress, unreadable)
+        found = phase_one(bookie_id, ledgers, highest, lossy_boots.mark, unreadable)
+    except MetadataStoreError as error:
+        raise BookieError(
+            f"this boot is lossy ({why}), so ledgers have to be fenced before {bookie_id} may serve, but not all of their "
+            f"metadata could be read: {error}; start it again when the metadata store answers"
+        ) from error
+    lossy_boots.note_lossy_boot(found, fences_lost=bool(emptied) or lossy_boots.fences_lost)
+    fenced = sum(isinstance(record, FenceNoted) for record in found.records)
+    log.warning("lossy boot %d: %s. %d ledgers are fenced and in limbo", found.mark.boot, why, fenced)
+
+
+def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
+    """A check that asks the metadata, as it is at each call, whether a ledger had no fence to lose."""
+
+    def check(ledger_id: int) -> Positive | Unknown:
+        try:
+            return decided(answer_unsure, bookie_id, store.read_ledger(ledger_id).value)
+        except NoSuchLedgerError:
+            return decided(answer_unsure, bookie_id, None)
+
+    return check
+
+
+def first_request_check(store: MetadataStore, bookie_id: str) -> FirstRequestCheck:
+    """A check that asks the metadata, as it is at each call, whether a request may make a ledger known without an entry."""
+
+    def check(ledger_id: int, master_key: bytes) -> Positive | Unknown:
+        try:
+            return answer_first_request(bookie_id, store.read_ledger(ledger_id).value, master_key)
+        except NoSuchLedgerError:
+            return answer_first_request(bookie_id, None, master_key)
+
+    return check
+
+
+def _ledgers(
+    store: MetadataStore, ids: Sequence[int], progress: Callable[[str], None], unreadable: dict[int, str]
+) -> Iterator[LedgerMetadata]:
+    """The metadata of these ledgers. One that was deleted meanwhile is left out; one whose record can't be decoded is put into
+    ``unreadable``, with the reason."""
+
+    def read(ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return store.read_ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return None
+        except UnreadableRecordError as error:
+            log.error("ledger %d is fenced and in limbo, because it may name this bookie: %s", ledger_id, error)
+            unreadable[ledger_id] = str(error)
+            return None
+
+    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="lossy boot") as threads:
+        for start in range(0, len(ids), _LEDGERS_A_STEP):
+            progress(f"lossy boot: {start} of {len(ids)} ledgers looked at")
+            for metadata in threads.map(read, ids[start : start + _LEDGERS_A_STEP]):
+                if metadata is not None:
+                    yield metadata
+
+
+# -- Before a bookie serves: does the metadata know that the ids were given out of which the bookie holds something?
+#
+# Law: as in ``protocol.bookie.lost_records``. A boot that can't find out waits, or ends with the error of the metadata store.
+
+
+def keep_lost_records(storage: Storage, store: MetadataStore) -> LostRecords | None:
+    """Note the ids that the metadata does not know, and skip them; returns them, None if there are none. Raises
+    MetadataStoreError, and UnreadableRecordError."""
+    # No id is taken to find out: it may be one of those that are held.
+    given_out = store.highest_ledger_id()
+    if not _held_from(storage, given_out):
+        return None
+    given_out = max((given_out, *store.list_ledgers()[-1:]))
+    lost = lost_records(_held_from(storage, given_out), given_out)
+    if lost is not None:
+        last = skipped_to(lost, store.last_ledger_id())
+        kept = f"the ids up to {last} are given to no other ledger"
+        log.error(
+            "ledgers from %d on are held here, and the metadata gave out no id beyond %d: an older copy of ZooKeeper's data was "
+            "put back, so their records are lost. Their entries are kept, and %s (docs/guides/backup.md)",
+            given_out + 1, given_out, f"give no ledger an id up to {lost.last}" if last is None else kept,
+        )  # fmt: skip
+        note_lost_records(store, lost)
+        if last is not None:
+            store.skip_ledger_ids(last)
+        else:
+            # In a cluster for BookKeeper's clients there are no ledgers beyond theirs.
+            with contextlib.suppress(InvalidArgumentError):
+                store.note_given_id(lost.last)
+    return lost
+
+
+def _held_from(storage: Storage, above: int) -> list[int]:
+    """Ids above this one of which there are entries or control state, many of them twice."""
+    return storage.holdings.index.ledger_ids(above + 1) + storage.holdings.ledgers.ids.since(above + 1)
+
+
+# -- A bookie's registration: writable while its disks have room, read-only while they have none.
+#
+# Law: the registration follows the storage's last word. A thread writes each change to the metadata store, one at a time, and
+# tries again until the change is written or a newer one has come.
+#
+# Source: BookKeeper's ``BookieStateManager``.
+
+
+_RETRY_SECONDS = 1.0
+
+log_of_registrar = logging.getLogger(__name__)
+
+
+class Registrar:
+    """Keeps one bookie registered. Call ``register`` once, and ``unregister`` at the end."""
+
+    def __init__(self, store: MetadataStore, registration: BookieRegistration, storage: Storage) -> None:
+        self._store = store
+        self._registration = registration
+        self._disks = storage.disks
+        self._changed = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="registration", daemon=True)
+
+    def register(self) -> None:
+        """Register the bookie, and follow its storage from then on. Raises MetadataStoreError."""
+        self._disks.read_only_changed = lambda read_only: self._changed.set()
+        registered = self._publish()
+        if registered != self._disks.read_only:
+            self._changed.set()
+        self._thread.start()
+
+    def why_not_registered(self) -> str:
+        """Ask the metadata store: "" if the bookie is registered as this process. Raises MetadataStoreError."""
+        bookie_id = self._registration.bookie_id
+        found = self._store.bookies().get(bookie_id)
+        if found is None:
+            return f"{bookie_id} is not registered"
+        if found.incarnation != self._registration.incarnation:
+            return f"another process is registered as {bookie_id}: process {found.pid} on {found.host}"
+        return ""
+
+    def unregister(self) -> None:
+        """Remove the registration. If the metadata store does not answer, the end of the session removes it."""
+        self._ended.set()
+        self._changed.set()
+        self._thread.join()
+        try:
+            self._store.unregister_bookie(self._registration.bookie_id)
+        except MetadataStoreError as error:
+            log_of_registrar.warning("the registration could not be removed; it ends with the session: %s", error)
+
+    def _publish(self) -> bool:
+        read_only = self._disks.read_only
+        self._store.register_bookie(msgspec.structs.replace(self._registration, read_only=read_only))
+        return read_only
+
+    def _follow(self) -> None:
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            if self._ended.is_set():
+                return
+            try:
+                self._publish()
+            except MetadataStoreError as error:
+                log_of_registrar.warning("the registration could not be updated, which is tried again: %s", error)
+                self._ended.wait(_RETRY_SECONDS)
+                self._changed.set()
+
+
+# -- The thread of the request server: its loop (uvloop) runs there, started and stopped from another thread.
+
+
+_START_SECONDS = 30.0
+_STOP_SECONDS = 30.0
+
+Result = TypeVar("Result")
+
+
+class RequestLoop:
+    """Runs a bookie's request server in a thread. Call ``start`` once, and ``stop`` once."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server = server
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="requests", daemon=True)
+
+    @property
+    def post(self) -> Post:
+        """``post(function, *arguments)`` has a function called on the loop, from any thread."""
+        return self._loop.call_soon_threadsafe
+
+    def start(self) -> str:
+        """Listen and serve; returns ``host:port``. Raises BookieError if the bookie can't listen there."""
+        self._thread.start()
+        host, port = asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(_START_SECONDS)
+        return f"{host}:{port}"
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Have ``work`` done on the loop; returns its result, or raises its error. Raises BookieError if it takes more than
+        30 s."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_SECONDS)
+        except TimeoutError as error:
+            raise BookieError(f"the request server's loop did not answer within {_START_SECONDS:g} s") from error
+
+    def stop(self) -> None:
+        """Answer what was asked, close the connections, end the loop. Raises BookieError if that takes more than 30 s."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(_STOP_SECONDS)
+        except TimeoutError as error:
+            raise BookieError(f"the request server did not stop within {_STOP_SECONDS:g} s") from error
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_SECONDS)
+
+
+# -- What a bookie tells who looks after its process: is it healthy, is it ready, and if not, why not.
+#
+# Law: a bookie is *unhealthy* only if a new start may mend it: its loop of requests gives no answer, or a directory in use has
+# no commit thread. A boot is healthy, however long it takes, and so is a bookie that has lost ZooKeeper, since no start brings
+# that back. It is *ready* if clients find it and are served: it is registered under its present incarnation, and does not stop.
+# A look changes nothing, and answers within ANSWER_SECONDS_MAX.
+#
+# Each page is one line. ``/health`` and ``/ready`` answer 200, or 503 with the reason; these are the forms of Kubernetes'
+# probes.
+
+
+ANSWER_SECONDS_MAX = 4.0
+
+
+class _Serving(NamedTuple):
+    post: Post
+    without_thread: Callable[[], Sequence[str]]
+    why_not_registered: Callable[[], str]
+
+
+class Probes:
+    """Told by the bookie what it has; asked by anybody, in any thread. Each question returns the reason, or "" if all is well."""
+
+    def __init__(self, phase: Callable[[], str]) -> None:
+        """``phase``: that of the lease's status."""
+        self._phase = phase
+        self._serving: _Serving | None = None
+
+    def serves(
+        self, post: Post, without_thread: Callable[[], Sequence[str]], why_not_registered: Callable[[], str]
+    ) -> None:
+        """The bookie serves from now on. ``post`` has something called on the loop of requests. ``without_thread``: directories
+        in use whose commit thread has ended. ``why_not_registered`` asks the metadata store; "": it is."""
+        self._serving = _Serving(post, without_thread, why_not_registered)
+
+    def why_unhealthy(self) -> str:
+        """Why a new start is called for."""
+        serving = self._serving
+        if serving is None or self._phase() != SERVING:
+            return ""
+        dead = serving.without_thread()
+        answer: Future[None] = Future()
+        problem = ""
+        try:
+            serving.post(answer.set_result, None)
+            answer.result(ANSWER_SECONDS_MAX)
+        except NotInTimeError:
+            problem = f"the loop of requests gives no answer within {ANSWER_SECONDS_MAX:g} s"
+        except RuntimeError as error:
+            problem = f"the loop of requests has ended: {error}"
+        # A stop that began meanwhile ends both.
+        if self._phase() != SERVING:
+            return ""
+        return f"the commit thread of {', '.join(dead)} has ended" if dead else problem
+
+    def why_not_ready(self) -> str:
+        """Why clients are not served."""
+        phase = self._phase()
+        if self._serving is None or phase != SERVING:
+            return f"not serving: {phase}"
+        try:
+            with waits_at_most(ANSWER_SECONDS_MAX):
+                return self._serving.why_not_registered()
+        except MetadataStoreError as error:
+            return f"nobody knows whether it is registered: {error}"
+
+    def health(self) -> Page:
+        """The page ``/health``."""
+        return _page(self.why_unhealthy(), f"healthy: {self._phase()}")
+
+    def ready(self) -> Page:
+        """The page ``/ready``."""
+        return _page(self.why_not_ready(), "ready")
+
+
+def _page(problem: str, good: str) -> Page:
+    return Page(503 if problem else 200, f"{problem or good}\n".encode())
+
+
+# --
+
+
 STOP_SECONDS_MAX = 50.0
 """A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
 _SIGNALS_SEEN_SECONDS = 1.0
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-log = logging.getLogger(__name__)
 
 
 class Foreground(NamedTuple):

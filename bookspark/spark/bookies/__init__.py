@@ -6,7 +6,6 @@
 ``bookie_task``          a task of that job: adopts, starts and restarts bookies
 ``placement``            which task looks after which bookie, what is made and what is out of reach: pure
 ``homes``                the directories of bookies on a host
-``coverage``             getting executors to the hosts where bookies are missing
 ``service_records``      what the service and its tasks tell each other
 ``slots``                how many tasks an application has room for
 ``bookies_job``          the main function of the job ``bookies``

@@ -27,8 +27,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from functools import wraps
+from typing import Any, ClassVar
 
+from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -36,22 +38,50 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.spark.connector.active_session import activate_before_writes
 from bookspark.spark.connector.several_logs import LogsReader, LogsStreamReader, schema_of_logs
-from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter
-from bookspark.spark.connector.sink_checks import prepare
+from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter, prepare
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader, TableReader, schema_of
 from bookspark.spark.idle_closing import closed_if_it_fails
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import ZOOKEEPER_CONF
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+# -- Writes from other Python threads: the thread gets the DataFrame's session before Spark looks for the format.
+#
+# For a write, Spark 4.2 looks a Python data source up in the session that is active in the calling thread, and a thread that
+# Python started has none: a write failed with "bookspark.DefaultSource" (class not found). Reads and SQL activate their session
+# themselves, and so does ``createDataFrame``. The same is done here before ``save``, ``start`` and ``toTable``, whatever the
+# format is.
+
+
+_done = False
+
+
+def activate_before_writes() -> None:
+    """Make writes of this process activate their session first. Later calls do nothing."""
+    global _done
+    if not _done:
+        _done = True
+        for kind, name in ((DataFrameWriter, "save"), (DataStreamWriter, "start"), (DataStreamWriter, "toTable")):
+            setattr(kind, name, _activating(getattr(kind, name)))
+
+
+def _activating(write: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(write)
+    def activated(writer: Any, *arguments: Any, **options: Any) -> Any:
+        spark = writer._spark
+        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+        return write(writer, *arguments, **options)
+
+    return activated
+
+
+# --
 
 
 ZOOKEEPER_VARIABLE = "BOOKSPARK_ZOOKEEPER"

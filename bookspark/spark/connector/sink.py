@@ -23,6 +23,7 @@ log of row format ``arrow``, any columns, the same in each write. ``logs.row_for
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
@@ -33,12 +34,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, ConfigurationError, NotEnoughBookiesError
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.committer import Committer, current_committer
 from bookspark.logs.chain.lane_choice import (
@@ -55,27 +60,313 @@ from bookspark.logs.chain.log_run import LogRun
 from bookspark.logs.chain.maintenance import recover_ledgers
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.rows.data_ledgers import DataWriter, Written, current_data_ledger
+from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.statistics import joined
 from bookspark.logs.rows.value_rows import train_dictionary
-from bookspark.protocol.logs.commits import TXN, Commit, CommitHeader, EntryRange, Fingerprint, merged
-from bookspark.protocol.logs.log_options import Compression
+from bookspark.protocol.logs.commits import FILES, TXN, Commit, CommitHeader, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
-from bookspark.spark.connector.checkpoint_files import plain_place
-from bookspark.spark.connector.file_sources import check_sources
-from bookspark.spark.connector.fingerprints import SUMS, Summed, plan_of
+from bookspark.spark.connector.checkpoint_files import (
+    Listed,
+    files_read,
+    listed_files,
+    local_path,
+    plain_place,
+    planned_offsets,
+)
 from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
+from bookspark.spark.rows.row_format import arrow_schema, columns_of
 from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
 
     from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
+
+
+# -- Files that a query has read before under another name: its folder was renamed, and Spark would read all of them again.
+#
+# Law: a query whose source folder was renamed is refused before the first of its files is in the log again. Spark's file source
+# knows files by their paths. So it takes each file of a renamed folder for a new one, and gives it to a batch of a new number.
+# (A query that names the folder itself, and not by a pattern, is refused by Spark: "Wrong basePath". Seen on 4.2.)
+#
+# Spark lists the files that each source has read in its checkpoint, and which of them a micro-batch reads
+# (``checkpoint_files``). A file was renamed if an earlier batch has one with the same last part and time, whose path is no
+# longer there. That is looked for where the first batch of a run is committed, and only if checkpoint and files are in the
+# local file system there.
+#
+# Source: Spark's ``FileStreamSourceLog``; its option ``fileNameOnly`` makes it know files by their last parts.
+
+
+class SourceRenamedError(BookKeeperError):
+    """A micro-batch has files that the query has read before, in a folder of another name."""
+
+
+def check_sources(checkpoint: str, batch: int, log: str) -> None:
+    """Raise SourceRenamedError if files of micro-batch ``batch`` were read before it, under other paths."""
+    folder = local_path(checkpoint)
+    if folder is None:
+        return
+    for number, offsets in files_read(folder, batch).items():
+        source = folder / "sources" / str(number)
+        before: dict[tuple[str, int], str] = {}
+        now: list[Listed] = []
+        for listed in _listed(source):
+            if listed.batchId in offsets:
+                now.append(listed)
+            elif listed.batchId < offsets.start:
+                before[_name(listed), listed.timestamp] = listed.path
+        for listed in now:
+            read = before.get((_name(listed), listed.timestamp), listed.path)
+            if read != listed.path and _gone(read):
+                lists = ", ".join(f"{source}/{offset}" for offset in offsets)
+                raise SourceRenamedError(
+                    f"log {log!r}: batch {batch} is not written: its file {listed.path} was read before as {read}. The source's "
+                    "folder was renamed, and the query would write all of its files again. Give the folder its former name "
+                    f"again, and delete {folder}/offsets/{batch} and {lists}, with which the batch was planned; or "
+                    "start the query with a new checkpointLocation, a folder of new files, and the sink's option follows set to "
+                    "the query's id"
+                )
+
+
+def _listed(source: Path) -> Iterator[Listed]:
+    for path in source.glob("[0-9]*"):
+        yield from listed_files(path)
+
+
+def _name(listed: Listed) -> str:
+    return listed.path.rpartition("/")[2]
+
+
+def _gone(path: str) -> bool:
+    found = local_path(path)
+    return found is not None and not found.exists()
+
+
+# -- What tells a micro-batch from another one of its number: Spark's plan of it, and a sum over its rows.
+#
+# Law: a sum depends on the rows and their number alone, not on their order, nor on how they lie in partitions and Arrow
+# batches. It is the sum modulo 2^64 of a hash of each value of each column; which values stand in one row is not part of it.
+# Nobody forges rows here: a checkpoint that was set back brings rows that have nothing to do with the former ones.
+#
+# Spark writes the plan of a micro-batch to ``offsets/<batch>`` in its checkpoint, before it runs the batch, and replays what
+# stands there: a version, a line of JSON with the time of planning, and one line with the offset of each source. Spark gives a
+# sink no plan. So the file is read where the batch is committed, on the driver's host, if the checkpoint is in the local file
+# system (which may be a shared one). Where it can't be read (``hdfs:``, ``s3a:``), the sum over the rows has to do. The offset
+# of a source of files is a number, which does not say which files it stands for: the list of these is part of the digest of the
+# offsets.
+
+
+SUMS = 1 << 64
+"""Sums are modulo this."""
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""The constants of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
+_WORD_BITS = 64
+
+
+class Plan(NamedTuple):
+    """Digests of what Spark planned; empty if that can't be read."""
+
+    whole: str = ""
+    """Of the file."""
+    offsets: str = ""
+    """Of the sources' offsets in it."""
+
+
+def plan_of(checkpoint: str, batch: int) -> Plan:
+    """The plan of micro-batch ``batch`` in the Spark checkpoint at ``checkpoint``, a path or URI."""
+    folder = local_path(checkpoint)
+    if folder is None:
+        return Plan()
+    try:
+        text = (folder / "offsets" / str(batch)).read_bytes()
+    except OSError:
+        return Plan()
+    offsets = planned_offsets(text)
+    if not offsets:
+        return Plan(_digest(text))
+    files = _files_of(folder, batch)
+    return Plan(_digest(text), (FILES if files else "") + _digest(offsets + files))
+
+
+def _files_of(folder: Path, batch: int) -> bytes:
+    """Which files the offsets of sources of files stand for, in any order; empty if there is no such source.
+
+    A source without new files stands there with those of its last offset.
+    """
+    found = set()
+    for source, offsets in files_read(folder, batch).items():
+        for number in offsets or range(offsets.stop - 1, offsets.stop):
+            for name in (str(number), f"{number}.compact"):
+                files = listed_files(folder / "sources" / str(source) / name)
+                found |= {f"\n{source} {file.timestamp} {file.path}" for file in files if file.batchId == number}
+    return "".join(sorted(found)).encode()
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+def sum_of(rows: pyarrow.RecordBatch) -> int:
+    """The sum over the rows, below SUMS. Sums of several batches add up, modulo SUMS."""
+    return sum(_column_sum(column) * _odd(place) for place, column in enumerate(rows.columns)) % SUMS
+
+
+def _odd(place: int) -> int:
+    """A factor for each column, so that columns can't take each other's place."""
+    return (place * 2 + 1) * _GOLDEN % SUMS | 1
+
+
+def _column_sum(column: pyarrow.Array) -> int:
+    import pyarrow
+
+    there, kind = column.drop_null(), column.type
+    if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
+        there = there.cast(pyarrow.large_binary())
+    if pyarrow.types.is_large_binary(there.type) or pyarrow.types.is_binary(there.type):
+        return sum(map(crc32, there.to_pylist())) + int(column.null_count)
+    if pyarrow.types.is_primitive(kind) and kind.bit_width <= _WORD_BITS:
+        return _number_sum(there.to_numpy(zero_copy_only=False)) + int(column.null_count)
+    return sum(crc32(repr(value).encode()) for value in there.to_pylist()) + int(column.null_count)
+
+
+def _number_sum(values: numpy.ndarray[Any, Any]) -> int:
+    """The sum over numbers, times and truth values of one size, by the bits of each (splitmix64)."""
+    import numpy
+
+    words = numpy.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(numpy.uint64)
+    words = words + numpy.uint64(_GOLDEN)
+    words = (words ^ (words >> numpy.uint64(30))) * numpy.uint64(_FIRST)
+    words = (words ^ (words >> numpy.uint64(27))) * numpy.uint64(_SECOND)
+    return int((words ^ (words >> numpy.uint64(31))).sum())
+
+
+class Summed:
+    """Passes Arrow batches on, and counts and sums up their rows."""
+
+    def __init__(self, batches: Iterator[pyarrow.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = self.values = 0
+
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
+        for some in self._batches:
+            self.rows += some.num_rows
+            self.values = (self.values + sum_of(some)) % SUMS
+            yield some
+
+
+# -- What is checked before a write's first task: that the log can hold the rows, and that there are bookies for it.
+#
+# Law: what can be refused on the driver's side is refused there, before a row is written. A log that does not exist is created.
+
+
+def check_input(schema: StructType, row_format: RowFormat) -> None:
+    """Raise ConfigurationError unless a log of that format can hold rows of this schema."""
+    if row_format is RowFormat.ARROW:
+        _check_columns(schema)
+        return
+    if schema.names != ["value"]:
+        others = ", ".join(repr(name) for name in schema.names if name != "value") or "none"
+        raise ConfigurationError(
+            f"a log takes one column, 'value' (string or binary); the DataFrame has {schema.names}. Columns that are too many: "
+            f"{others}. "
+            'Select it first, for example: df.selectExpr("to_json(struct(*)) AS value"); or keep all columns, in a new log with '
+            "option rowFormat 'arrow'"
+        )
+    kind = schema["value"].dataType
+    if not isinstance(kind, StringType | BinaryType):
+        raise ConfigurationError(
+            f"column 'value' is {kind.simpleString()}; a log takes string or binary: cast it first"
+        )
+
+
+def _check_columns(schema: StructType) -> None:
+    names = [name.lower() for name in schema.names]
+    for name in names:
+        if name in ID_COLUMNS:
+            raise ConfigurationError(
+                f"column {name!r} has the name of a column that reading adds to the rows: rename it first"
+            )
+        if names.count(name) > 1:
+            raise ConfigurationError(f"there are {names.count(name)} columns {name!r}: rename all but one")
+    try:
+        arrow_schema(schema)
+    except PySparkException as error:
+        raise ConfigurationError(f"a column has a type that Arrow has not: {error}; cast it first") from error
+
+
+_counted: set[tuple[int, str, str]] = set()
+"""(pid, zookeeper, log) of logs for which the bookies were counted. Once is enough; a query plans each micro-batch anew."""
+
+
+def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
+    """The log's record; the log is created if there is none. Runs on the driver's side, before the first task.
+
+    Raises what keeps the rows from being written: ConfigurationError (the rows are not what the log holds, or an option differs
+    from the log's), UnauthorizedAccessError (wrong password), NotEnoughBookiesError, MetadataStoreError.
+    """
+    log = options.log
+    bookkeeper = client(log.zookeeper)
+    record = _log_for(LogRegistry(bookkeeper.metadata), options, schema)
+    key = os.getpid(), log.zookeeper, log.name
+    if key in _counted:
+        return record
+    bookies = {b.bookie_id for b in bookkeeper.metadata.bookies().values() if not b.read_only}
+    # A log that has ledgers can go on with an ack quorum of bookies. A new log needs a whole ensemble for its first ledger.
+    needed = record.options.ack_quorum if record.commit_ledgers else record.options.ensemble_size
+    if len(bookies) < needed:
+        raise NotEnoughBookiesError(
+            f"log {log.name!r} needs {needed} writable bookies, and {len(bookies)} are registered at {log.zookeeper}"
+            f"{': ' + ', '.join(sorted(bookies)) if bookies else ''}. Start more bookies, or choose smaller quorums "
+            "for a new log (options ensembleSize, writeQuorum, ackQuorum)"
+        )
+    _counted.add(key)
+    return record
+
+
+def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) -> LogRecord:
+    """The record of the log, which takes rows of this schema. The options of a log that exists are its own."""
+    chosen, name, password = dict(options.chosen), options.log.name, options.log.password
+    record = registry.find(name)
+    if record is None:
+        row_format = LogOptions(**chosen).row_format
+        check_input(schema, row_format)
+        columns = schema.toNullable().json() if row_format is RowFormat.ARROW else ""
+        record = registry.ensure(name, chosen, password, columns)
+    else:
+        registry.check(record, chosen, password)
+        check_input(schema, record.options.row_format)
+    fixed = columns_of(record.options)
+    if fixed is not None and _types(fixed) != _types(schema):
+        raise ConfigurationError(
+            f"log {name!r} has the columns {fixed.simpleString()} since it was created; the DataFrame has "
+            f"{schema.simpleString()}: select the same columns in the same order, cast, or write to another log"
+        )
+    check_statistics(options.statistics or (), name, record.options)
+    return record
+
+
+def check_statistics(columns: Sequence[str], log: str, options: LogOptions) -> None:
+    """Raise ConfigurationError if option ``statistics`` names a column that the log has not."""
+    there = columns_of(options)
+    for column in columns:
+        if there is None or column not in there.names:
+            what = f"the columns {', '.join(there.names)}" if there else "one column of values, which has no statistics"
+            raise ConfigurationError(f"option statistics names column {column!r}, and log {log!r} has {what}")
+
+
+def _types(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema]
+
+
+# --
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ was planned; a ledger is read up to its last add confirmed (LAC) of that moment.
 Rows of a log
     ``value binary`` (of a log of row format ``arrow``: the columns that were written); ``position bigint``: the row's place in
     its lane of the log, from 0 and without gaps; ``ledger_id``, ``entry_id``. A log that one query writes has one lane. With
-    option ``includeTimestamp`` there is ``timestamp``, when the row was committed (``times``); ``added_columns`` has the others.
+    option ``includeTimestamp`` there is ``timestamp``, when the row was committed (``times``); ``source`` has the others.
 Rows of ledgers
     ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as the writer knew it), ``length`` (bytes of the ledger up to and with
     the entry): bigint; ``payload binary``.
@@ -28,10 +28,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -41,43 +43,231 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from bookspark.errors import NoSuchLedgerError
-from bookspark.logs.chain.registry import LogRegistry, check_password
-from bookspark.logs.feeds.gaps import NOT_READ, deleted_gap
+from bookspark.errors import BookKeeperError, ConfigurationError, MetadataVersionError, NoSuchLedgerError, ReadError
+from bookspark.logs.chain.registry import STARTS, LogRegistry, check_password
+from bookspark.logs.feeds.gaps import NOT_READ, Gap, GapKind, deleted_gap, readable_and_gaps
 from bookspark.logs.feeds.lane_feed import Choice
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.lost_rows import data_loss
 from bookspark.logs.feeds.times import RowTimes
-from bookspark.logs.rows.encodings import ID_COLUMNS, RowDecoder
+from bookspark.logs.rows.encodings import APPENDED_AT, ID_COLUMNS, RowDecoder
 from bookspark.logs.rows.splits import Piece, SizedPiece, split
+from bookspark.logs.rows.stamped_rows import headers_type
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.lanes import lane_name, lane_of, later
 from bookspark.protocol.logs.log_record import LOG_LABEL
-from bookspark.spark.connector.added_columns import added_fields, in_entries, with_added, without
 from bookspark.spark.connector.feeds import Feed, chosen_place, feed
-from bookspark.spark.connector.lost_entries import go_on
-from bookspark.spark.connector.pinned_start import PinnedStart
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.offload.offloaded import rows_of
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers, handles_of_process
 from bookspark.spark.offload.small_pieces import SmallPieces
 from bookspark.spark.options.places import LATEST
-from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
+from bookspark.spark.options.source_options import HEADERS, KEY, LANE, TIMESTAMP, SourceOptions, include
 from bookspark.spark.process_client import client
-from bookspark.spark.rows.gathered import gathered
 from bookspark.spark.rows.row_format import columns_of
 from bookspark.spark.rows.rows import row_decoder
 from bookspark.spark.tables.system_tables import system_table
 from bookspark.spark.where.choosing import Chooser
 from bookspark.spark.where.wanted import Wanted
+from bookspark.store.metadata.records.documents import proven, read_struct
 
 if TYPE_CHECKING:
     import pyarrow
 
     from bookspark.store.client import BookKeeper
+
+
+# -- Columns of a log that a read adds on request: a row's commit time, its lane, and its producer's key and headers.
+#
+# Law: without the option, a column of the same name is the log's own; with it, such a log is refused. So a column never means
+# two things. (Only logs of row format ``arrow`` have columns of such names: a DataFrame's ``key`` and ``headers`` that Spark
+# wrote there are the log's own columns, and need no option.)
+#
+# ``key binary`` and ``headers array<struct<key string, value binary>>`` are as Spark's Kafka source has them: null if the
+# producer gave none, and of rows that no producer wrote. An offload keeps neither (``offload.offloaded``).
+
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_FIELDS = {
+    TIMESTAMP: StructField(TIMESTAMP, TimestampType(), True, {"comment": "When the row was committed"}),
+    LANE: StructField(LANE, IntegerType(), True, {"comment": "The lane of the log that the row is of"}),
+    KEY: StructField(KEY, BinaryType(), True, {"comment": "The key that the row's producer gave"}),
+    HEADERS: StructField(HEADERS, ArrayType(_HEADER), True, {"comment": "The headers that the row's producer gave"}),
+}
+
+
+def added_fields(options: SourceOptions, own: Collection[str]) -> list[StructField]:
+    """The columns that ``options`` ask for. ``own``: the names of the log's own columns. Raises ConfigurationError if the log has
+    one of the same name."""
+    names = {name.lower() for name in own}
+    for name in options.added:
+        if name in names:
+            raise ConfigurationError(
+                f"log {options.log!r} has a column {name!r} of its own, and option {include(name)} would add another one: leave "
+                "the option out"
+            )
+    return [_FIELDS[name] for name in options.added]
+
+
+def in_entries(added: Collection[str]) -> tuple[str, ...]:
+    """Those of these columns that a producer's entries have."""
+    return tuple(name for name in (APPENDED_AT, KEY, HEADERS) if name in added)
+
+
+def with_added(
+    rows: pyarrow.RecordBatch, names: Sequence[str], added: Collection[str], times: RowTimes | None, lane: int
+) -> pyarrow.RecordBatch:
+    """``rows`` with the columns ``added``, in the order of ``names``. ``times``: None if the time of rows is not wanted."""
+    import pyarrow
+
+    own = {name: rows.column(name) for name in rows.schema.names}
+    count = rows.num_rows
+    if times is not None:
+        column = times.take(count)
+        own.setdefault(TIMESTAMP, column)
+    if LANE in added:
+        own[LANE] = pyarrow.repeat(pyarrow.scalar(lane, pyarrow.int32()), count)
+    if KEY in added:
+        own.setdefault(KEY, pyarrow.nulls(count, pyarrow.binary()))
+    if HEADERS in added:
+        own.setdefault(HEADERS, pyarrow.nulls(count, headers_type()))
+    return pyarrow.RecordBatch.from_arrays([own[name] for name in names], names=list(names))
+
+
+def without(schema: StructType, added: Collection[str]) -> StructType:
+    """The columns that come from entries."""
+    return StructType([one for one in schema if one.name not in added])
+
+
+# -- Entries of a log that a task can't read: which rows they are, and whether the query may go on without them.
+#
+# Law: with ``failOnDataLoss`` false a task goes on without rows that are lost (``logs.feeds.gaps``), and without no others.
+# Rows that are not yet known fail the task, as they always did: they may be read later.
+
+
+def go_on(
+    bookkeeper: BookKeeper,
+    options: SourceOptions,
+    pieces: deque[Piece],
+    rest: Piece,
+    times: RowTimes | None,
+    error: BookKeeperError,
+) -> None:
+    """After ``error`` at the first row of ``rest``: put what may be read of it back in front of ``pieces``.
+
+    Raises DataLossError if rows are lost and the read is to fail, ReadError if they are not yet known, and ``error`` if it says
+    more than that.
+    """
+    if options.log is None:
+        raise error
+    try:
+        first = next(readable_and_gaps(bookkeeper, options.password, rest))
+    except NoSuchLedgerError:
+        raise error from None
+    if not isinstance(first, Gap):
+        if first.rows == rest.rows:
+            # All entries can be read, so it is not they.
+            raise error
+        pieces.extendleft((rest.part(first.rows, rest.rows), first))
+        return
+    if first.kind is not GapKind.LOST:
+        raise ReadError(f"log {options.log!r}: {first}; nothing is left out: {error}") from error
+    data_loss(f"log {options.log!r}: {first}: {error}", options.fail_on_data_loss, first.rows)
+    if times is not None:
+        times.take(first.rows)
+    if first.rows < rest.rows:
+        pieces.appendleft(rest.part(first.rows, rest.rows))
+
+
+# -- The start of a stream that begins at ``latest``, kept until Spark itself remembers how far the query is.
+#
+# Law: from the moment a query first asks for the end of the log until its first micro-batch is done, its start stays the same,
+# however often the query dies and however far the log grows. While no micro-batch is done, Spark asks for the initial offset
+# again at each start. The end of the log would be a later one by then, and the rows in between would be lost.
+#
+# The record is ``/bookspark/starts/<subscription>@<log>``, the offset as JSON.
+
+
+class PinnedStart:
+    """The start of the query that reads ``options.log`` as ``options.subscription``."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._zookeeper = options.zookeeper
+        self._name = f"{options.subscription}@{options.log}"
+
+    def pin(self, offset: Offset) -> Offset:
+        """The start that was pinned before; if there is none, ``offset``, which is pinned now.
+
+        A pin of a log that was deleted and created again since is replaced. Raises MetadataStoreError.
+        """
+        store = client(self._zookeeper).metadata
+        while True:
+            found = store.read_record(STARTS, self._name)
+            document = proven(offset, msgspec.json.encode, msgspec.json.decode, f"start {self._name!r}")
+            if found is not None:
+                pinned = read_struct(found.value, Offset, f"start {self._name!r}")
+                if pinned.get("log") == offset.get("log"):
+                    return pinned
+            # If another process was first, look at its pin.
+            with suppress(MetadataVersionError):
+                version = None if found is None else found.version
+                store.write_record(STARTS, self._name, document, version)
+                return offset
+
+    def unpin(self) -> None:
+        """Delete the pin. A micro-batch is done, so Spark's own checkpoint has the place to go on from. Raises
+        MetadataStoreError."""
+        client(self._zookeeper).metadata.delete_record(STARTS, self._name)
+
+
+# -- Small record batches made one, before Spark gets them.
+#
+# Law: the same rows in the same order. A batch that is large passes as it is; small ones wait for each other, up to about one
+# that is large. Each batch that Spark gets costs it about as much as a thousand small rows, and a log of small micro-batches
+# has a batch for each.
+
+
+LARGE_ROWS, LARGE_BYTES = 8192, 256 << 10
+"""A batch is large if it has so many rows, or so many bytes."""
+
+
+def gathered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of ``batches``, which have the same columns."""
+    small: list[pyarrow.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        more = batch.nbytes
+        if small and (rows + batch.num_rows > LARGE_ROWS or size + more > LARGE_BYTES):
+            yield _one(small)
+            small, rows, size = [], 0, 0
+        if batch.num_rows >= LARGE_ROWS or more >= LARGE_BYTES:
+            yield batch
+            continue
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + more
+    if small:
+        yield _one(small)
+
+
+def _one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
+    import pyarrow
+
+    return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
+
+
+# --
 
 
 def _schema(**columns: tuple[Any, str]) -> StructType:

@@ -12,7 +12,7 @@ Source
     ``startingTimestamp`` (a time, see ``times``: from the first row that was committed then or later), or
     ``startingOffsetsByTimestamp`` (a JSON object with a time for each lane; a lane that it does not name is read from its
     beginning). ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false): whether to add the columns
-    ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``added_columns``). ``where``: a predicate in a subset of Spark SQL over
+    ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``source``). ``where``: a predicate in a subset of Spark SQL over
     the columns of the read (``id = 7 AND name LIKE 'a%'``); only rows that it is true for come, and rows of which their commit
     tells that it is not are not read.
 Several logs

@@ -2,11 +2,7 @@
 
 ==================  ===================================================================
 ``rows``            chooses the encoder of a log and the decoder of a ledger
-``arrow_rows``      entries that are Arrow record batches
-``column_bounds``   bounds of columns, for what commits tell
 ``row_format``      the columns of a log of Arrow rows
-``gathered``        small record batches made one
-``merged_columns``  the columns of several logs that are read together
 ==================  ===================================================================
 
 ::

@@ -6,23 +6,317 @@ the encodings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from bookspark.logs.rows.encodings import ARROW, ZSTD_DICTIONARY, RowDecoder, RowEncoder, parts_of, value_encoding
+from bookspark.logs.rows.encodings import (
+    ARROW,
+    ID_COLUMNS,
+    ZSTD_DICTIONARY,
+    Payloads,
+    RowDecoder,
+    RowEncoder,
+    parts_of,
+    value_encoding,
+)
+from bookspark.logs.rows.splits import Piece
 from bookspark.logs.rows.stamped_rows import split_stamps
+from bookspark.logs.rows.statistics import Block, Bounds, Collected, high_bytes, high_text, low_bytes, low_text
 from bookspark.logs.rows.value_rows import ValueDecoder, ValueEncoder
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.log_options import Compression
 from bookspark.protocol.logs.log_record import ENCODING_LABEL, LogRecord
-from bookspark.spark.rows.arrow_rows import ArrowDecoder, ArrowEncoder
-from bookspark.spark.rows.row_format import columns_of
+from bookspark.spark.rows.row_format import arrow_schema, columns_of
+from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+# -- Bounds of the columns of Arrow batches, for what commits tell of their rows (``logs.rows.statistics``).
+#
+# Law: bounds are of the values as they were written, or wider. Columns of types that have no bounds tell their nulls alone, if
+# somebody asks for them. A block with NaN, which is greater than every number, has no upper bound; one of NaN alone has none.
+
+
+COLUMNS_MAX = 16
+"""Of how many columns commits tell if nobody says of which: the first ones that have bounds."""
+
+
+def columns_told(schema: pyarrow.Schema, wanted: Sequence[str] | None) -> list[str]:
+    """The names of the columns of which commits tell. ``wanted``: those that were asked for; None if nobody asked."""
+    if wanted is not None:
+        return list(wanted)
+    return [field.name for field in schema if _has_bounds(field.type)][:COLUMNS_MAX]
+
+
+def block_of(rows: pyarrow.Table, columns: Sequence[str]) -> Block:
+    """What is known of ``rows``."""
+    return Block(rows.num_rows, tuple(_bounds(rows.column(name)) for name in columns))
+
+
+def _has_bounds(kind: pyarrow.DataType) -> bool:
+    import pyarrow.types as types
+
+    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_floating(kind) or types.is_signed_integer(kind):
+        return True
+    return types.is_date32(kind) or types.is_timestamp(kind) or _is_text(kind) or _is_bytes(kind)
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _is_bytes(kind: pyarrow.DataType) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _bounds(values: pyarrow.ChunkedArray) -> Bounds:
+    import pyarrow
+    import pyarrow.compute
+    import pyarrow.types as types
+
+    kind, nulls = values.type, values.null_count
+    if nulls == len(values) or not _has_bounds(kind):
+        return Bounds(nulls=nulls)
+    if _is_text(kind):
+        # They may be no UTF-8, and Python would not have them then.
+        values = values.cast(pyarrow.binary() if types.is_string(kind) else pyarrow.large_binary())
+    elif types.is_date32(kind):
+        values = values.cast(pyarrow.int32())
+    elif types.is_timestamp(kind):
+        values = values.cast(pyarrow.int64())
+    ends = pyarrow.compute.min_max(values)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if _is_text(kind):
+        return Bounds(low_text(low), high_text(high), nulls)
+    if _is_bytes(kind):
+        return Bounds(low_bytes(low), high_bytes(high), nulls)
+    if types.is_decimal(kind):
+        return Bounds(_digits(low, kind.scale), _digits(high, kind.scale), nulls)
+    if types.is_floating(kind):
+        has_nan = pyarrow.compute.any(pyarrow.compute.is_nan(values)).as_py()
+        return Bounds(_finite(low), None if has_nan else _finite(high), nulls)
+    return Bounds(int(low), int(high), nulls)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _digits(value: Any, scale: int) -> int:
+    sign, digits, exponent = value.as_tuple()
+    found: int = int("".join(map(str, digits))) * 10 ** (scale + exponent)
+    return -int(found) if sign else int(found)
+
+
+# -- Entries of logs of row format ``arrow``: an entry is a record batch of rows with all their columns.
+#
+# Law: rows come back as they went in, in order. Entries have about ``ENTRY_BYTES`` each. Those of one task have the same number
+# of rows until the rows become much wider or narrower. So a few ranges name all entries of a task, and no range needs a list of
+# how many rows each of its entries has. Arrow arrays go in and out without a Python object for each row.
+
+
+ENTRY_BYTES = 256 << 10
+"""About the size of an entry before compression."""
+ROWS_EACH_MAX = 1 << 16
+"""The most rows of an entry."""
+UNEVEN = 8
+"""The number of rows of an entry is chosen anew when an entry would be larger or smaller than ENTRY_BYTES by this factor."""
+ENTRIES_OF_BLOCK = 4
+"""How many entries a block of what a commit tells has, at most."""
+SMALL_ENTRY_BYTES = 32 << 10
+"""Entries up to this size, on average, are decoded together: one by one each takes some 30 microseconds."""
+WIDENED_MAX = 16
+"""How often a task may begin to make entries of more rows. Each time adds one range to its commit."""
+
+
+class ArrowEncoder:
+    """Makes entries of many rows each."""
+
+    encoding = ARROW
+
+    def __init__(self, columns: StructType, compression: Compression, told: Sequence[str] | None = None) -> None:
+        """``told``: the columns of which the commit tells; None: some (``rows``)."""
+        import pyarrow
+
+        self._schema = arrow_schema(columns)
+        self._options = pyarrow.ipc.IpcWriteOptions(compression="zstd" if compression is Compression.ZSTD else None)
+        self._rows_each = 0
+        self._widened = 0
+        self._rest: pyarrow.RecordBatch | None = None
+        self._told = columns_told(self._schema, told)
+        self._collected = Collected(self._told)
+
+    def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
+        """Take more rows. Returns the entries that are full now."""
+        import pyarrow
+
+        columns = [column.cast(field.type) for column, field in zip(rows.columns, self._schema, strict=True)]
+        batch = pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
+        fit = min(max(ENTRY_BYTES * batch.num_rows // max(batch.nbytes, 1), 1), ROWS_EACH_MAX)
+        narrower = fit > self._rows_each * UNEVEN and self._widened < WIDENED_MAX
+        if narrower or fit * UNEVEN < self._rows_each:
+            yield from self.finish()
+            self._rows_each = 1 << (fit.bit_length() - 1)
+            self._widened += narrower
+        if self._rest is not None:
+            batch = pyarrow.concat_batches([self._rest, batch])
+        full = batch.num_rows - batch.num_rows % self._rows_each
+        self._rest = batch.slice(full) if full < batch.num_rows else None
+        yield from self._payloads([batch.slice(at, self._rows_each) for at in range(0, full, self._rows_each)])
+
+    def finish(self) -> Iterator[Payloads]:
+        """An entry of the rows that are left, if there are any."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            yield from self._payloads([rest])
+
+    def _payloads(self, batches: list[pyarrow.RecordBatch]) -> Iterator[Payloads]:
+        """An entry of each batch. A batch that is too large becomes two entries, of half its rows each."""
+        while batches:
+            alike = next((k for k, batch in enumerate(batches) if self._too_large(batch)), len(batches))
+            if alike:
+                self._collect(batches[:alike])
+                yield Payloads(self._messages(batches[:alike]), batches[0].num_rows)
+                batches = batches[alike:]
+            else:
+                half = batches[0].num_rows // 2
+                yield from self._payloads([batches[0].slice(0, half)])
+                yield from self._payloads([batches[0].slice(half)])
+                batches = batches[1:]
+
+    def statistics(self, size: int) -> str:
+        """What a commit of ``size`` bytes of payload tells of all rows; empty: nothing."""
+        return self._collected.text(size)
+
+    def _collect(self, batches: list[pyarrow.RecordBatch]) -> None:
+        """Note what is known of the next entries."""
+        import pyarrow
+
+        if self._told:
+            for at in range(0, len(batches), ENTRIES_OF_BLOCK):
+                for_block = pyarrow.Table.from_batches(batches[at : at + ENTRIES_OF_BLOCK])
+                self._collected.add(block_of(for_block, self._told))
+
+    def _too_large(self, batch: pyarrow.RecordBatch) -> bool:
+        return bool(batch.num_rows > 1 and batch.nbytes > PAYLOAD_BYTES_MAX // 2)
+
+    def _messages(self, batches: list[pyarrow.RecordBatch]) -> pyarrow.Array:
+        """Each batch as a message. In the stream that Arrow writes, the messages lie one after the other, behind the schema."""
+        import pyarrow
+
+        stream = pyarrow.BufferOutputStream()
+        ends = []
+        with pyarrow.ipc.new_stream(stream, self._schema, options=self._options) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                ends.append(stream.tell())
+        offsets = pyarrow.array([self._schema.serialize().size, *ends], pyarrow.int32())
+        buffers = [None, offsets.buffers()[1], stream.getvalue()]
+        return pyarrow.Array.from_buffers(pyarrow.binary(), len(batches), buffers)
+
+
+class ArrowDecoder:
+    """Makes rows of record batch messages."""
+
+    def __init__(self, columns: StructType) -> None:
+        import pyarrow
+
+        self._schema = arrow_schema(columns)
+        self._head = self._schema.serialize().to_pybytes()
+        """What a stream begins with whose messages are entries."""
+        ids = [pyarrow.field(name, pyarrow.int64()) for name in ID_COLUMNS]
+        self._full = pyarrow.schema([*self._schema, *ids])
+
+    def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of ``piece`` that are in ``entries``."""
+        import numpy
+        import pyarrow
+
+        if len(entries) > 1 and entries.nbytes <= len(entries) * SMALL_ENTRY_BYTES:
+            together = self._together(entries, piece)
+            if together is not None:
+                yield together
+                return
+        for payload, entry_id in zip(entries.column("payload"), entries.column("entry_id").to_pylist(), strict=True):
+            batch = pyarrow.ipc.read_record_batch(payload.as_buffer(), self._schema)
+            before = (entry_id - piece.first_entry_id) * piece.rows_each - piece.skip
+            low, high = max(0, -before), min(batch.num_rows, piece.rows - before)
+            start = piece.position + before + low
+            rows = high - low
+            ids = [
+                pyarrow.array(numpy.arange(start, start + rows, dtype=numpy.int64)),
+                pyarrow.array(numpy.full(rows, piece.ledger_id, numpy.int64)),
+                pyarrow.array(numpy.full(rows, entry_id, numpy.int64)),
+            ]
+            columns = [*batch.slice(low, rows).columns, *ids]
+            yield pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+
+    def _together(self, entries: pyarrow.RecordBatch, piece: Piece) -> pyarrow.RecordBatch | None:
+        """The rows of small entries, read as one stream. None if an entry but the last one does not hold as many rows as the
+        piece says, so that each is to be looked at."""
+        import numpy
+        import pyarrow
+
+        batches = self._batches(entries)
+        counts = [batch.num_rows for batch in batches]
+        if len(counts) != len(entries) or any(count != piece.rows_each for count in counts[:-1]):
+            return None
+        ids = entries.column("entry_id").to_numpy()
+        before = (int(ids[0]) - piece.first_entry_id) * piece.rows_each - piece.skip
+        low, high = max(0, -before), min(sum(counts), piece.rows - before)
+        start, rows = piece.position + before + low, high - low
+        own = [
+            pyarrow.array(numpy.arange(start, start + rows, dtype=numpy.int64)),
+            pyarrow.array(numpy.full(rows, piece.ledger_id, numpy.int64)),
+            pyarrow.array(numpy.repeat(ids, counts)[low:high]),
+        ]
+        columns = [*pyarrow.concat_batches(batches).slice(low, rows).columns, *own]
+        return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+
+    def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
+        """All rows of ``entries``; None if one does not hold as many as ``counts`` says."""
+        import numpy
+        import pyarrow
+
+        batches = self._batches(entries)
+        if [batch.num_rows for batch in batches] != list(counts):
+            return None
+        rows = sum(counts)
+        own = [
+            pyarrow.array(numpy.zeros(rows, numpy.int64)),
+            pyarrow.array(numpy.repeat(entries.column("ledger_id").to_numpy(), counts)),
+            pyarrow.array(numpy.repeat(entries.column("entry_id").to_numpy(), counts)),
+        ]
+        columns = [*pyarrow.concat_batches(batches).columns, *own]
+        return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+
+    def _batches(self, entries: pyarrow.RecordBatch) -> list[pyarrow.RecordBatch]:
+        """What the entries hold, read as one stream."""
+        import numpy
+        import pyarrow
+
+        payloads = entries.column("payload")
+        _, offsets, data = payloads.buffers()
+        ends = numpy.frombuffer(offsets, numpy.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
+        return list(pyarrow.ipc.open_stream(b"".join((self._head, memoryview(data)[ends[0] : ends[-1]]))))
+
+
+# --
 
 
 def row_encoder(record: LogRecord, told: Sequence[str] | None = None) -> RowEncoder:
-    """The encoder of a task that writes to the log. ``told``: the columns of which the commit tells (``arrow_rows``)."""
+    """The encoder of a task that writes to the log. ``told``: the columns of which the commit tells (``rows``)."""
     task, compression = TaskContext.get(), record.options.compression
     where = f" of partition {task.partitionId() if task is not None else '?'}"
     columns = columns_of(record.options)

@@ -18,7 +18,7 @@ The tables are read one after the other while writes go on, in the order of ``OR
 written. It comes after the commits, so that the entries that they name lie where the fragments say, and indexes come last. So a
 confirmed entry that an index lacks is really missing there, with two exceptions. The last copies of the newest entries of an open
 ledger may still be on their way. And if an executor is lost in between, its part of the records is read again: a ledger whose
-record changed has then two values of ``metadata_version``, and the audits leave it to the next snapshot. ``ledger_ids`` comes
+record changed has then two values of ``metadata_version``, and the audits leave it to the next snapshot. ``LedgerIds`` comes
 first: a ledger that the commits name was deleted if neither that list nor the records have it. ``disks`` follows
 ``entry_checksums``, because reading every copy finds damage.
 """

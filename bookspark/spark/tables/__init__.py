@@ -3,13 +3,10 @@
 =====================  ===================================================================
 ``system_tables``      all tables by name, each with one line
 ``table``              what a system table is
-``ledgers``            ``ledgers``, ``fragments``, ``accepted_losses``, ``ledger_records`` and ``ledger_ids``, from the metadata
+``ledgers``            ``ledgers``, ``fragments``, ``accepted_losses``, ``ledger_records`` and ``LedgerIds``, from the metadata
 ``bookies``            ``bookies`` and ``cookies``
 ``contents``           ``index_ranges``, ``entry_logs``, ``limbo`` and ``entry_checksums``, from each bookie
-``condition``          ``disks``, from each bookie, and ``autorecovery``
-``replication_tasks``  ``underreplication``: what autorecovery has to do
 ``logs``               ``logs`` and ``log_commits``
-``gaps``               ``gaps``: rows of logs that can't be read
 =====================  ===================================================================
 
 ::

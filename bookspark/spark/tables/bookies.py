@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from bookspark.errors import UnreadableRecordError
-from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, Rows, SystemTable, once
+from bookspark.spark.tables.table import FLAG, INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, each_bookie, once, time
 
 if TYPE_CHECKING:
     from bookspark.protocol.bookie.cookie import Cookie
@@ -20,6 +20,100 @@ if TYPE_CHECKING:
     from bookspark.store.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
+
+
+# -- System tables of the condition that bookies and autorecovery are in: disks, damage that is known, and when it was looked for.
+#
+# Law: as in ``table``. That nobody looked for damage is not the same as that there is none: ``checked_at`` is null then.
+
+
+def _disk_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows:
+    status = bookkeeper.bookie_status(bookie_id)
+    checked = time(status.scrub_finished_ms) if status.scrub_finished_ms else None
+    for path in sorted({*status.directories, *status.failed_directories}):
+        why = status.failed_directories.get(path) or status.full_directories.get(path)
+        state = "failed" if path in status.failed_directories else "full" if why else "writable"
+        yield bookie_id, path, state, why, checked, status.lacking_ledgers
+
+
+def _autorecovery_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
+    store = bookkeeper.metadata.underreplication
+    yield store.enabled(), len(store.list_tasks())
+
+
+DISKS = SystemTable(
+    "disks",
+    "One row per directory of a bookie that is up.",
+    (
+        ("bookie_id", TEXT, "The bookie"),
+        ("directory", TEXT, "The directory, on the bookie's host"),
+        ("state", TEXT, "writable; full: it does not take every add; failed: what lies in it is not held"),
+        ("reason", TEXT, "Why it is not writable; null: it is"),
+        ("checked_at", TIME, "When the bookie's last scrub ended, which read all that it holds; null: none ended yet"),
+        ("lacking_ledgers", LONG, "Ledgers of which the bookie, in any directory, lost entries that are not all back"),
+    ),
+    each_bookie,
+    _disk_rows,
+)
+
+AUTORECOVERY = SystemTable(
+    "autorecovery",
+    "One row: whether lost copies are replaced by themselves.",
+    (
+        ("enabled", FLAG, "false: somebody switched it off with bookspark autorecovery disable"),
+        ("tasks", LONG, "Ledgers that wait for a repair"),
+    ),
+    once,
+    _autorecovery_rows,
+)
+
+
+# -- The system table ``underreplication``: what autorecovery has to do, and who does it.
+#
+# Law: a task that was done since the listing is left out. A task stays in the table until it is done, also while a worker does
+# it.
+
+
+def _rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
+    store = bookkeeper.metadata.underreplication
+    ledger_ids, holders = store.list_tasks(), store.holders()
+    unreadable: dict[int, str] = {}
+    for task in store.tasks(ledger_ids, unreadable):
+        waits_until = time(task.not_before_ms) if task.not_before_ms else None
+        for bookie_id, reason in sorted(task.bookies.items()):
+            yield (
+                task.ledger_id, bookie_id, reason.value, task.detail, time(task.marked_at_ms), task.marks,
+                task.attempts, task.error or None, waits_until, holders.get(task.ledger_id),
+            )  # fmt: skip
+    for ledger_id, why in unreadable.items():
+        yield ledger_id, None, None, why, None, None, None, "this task can't be decoded", None, holders.get(ledger_id)
+
+
+UNDERREPLICATION = SystemTable(
+    "underreplication",
+    "One row per ledger that autorecovery has to repair and bookie that is the reason.",
+    (
+        ("ledger_id", LONG, "The ledger"),
+        ("bookie_id", TEXT, "The bookie"),
+        (
+            "reason",
+            TEXT,
+            "lost: the bookie is to be replaced; lacks: it gets what it lacks; misplaced: its copies are moved",
+        ),
+        ("detail", TEXT, "What was found, in words"),
+        ("marked_at", TIME, "When the ledger was first reported"),
+        ("marks", LONG, "How often the ledger was reported"),
+        ("attempts", LONG, "How many repairs failed"),
+        ("error", TEXT, "Why the last repair failed; null: none failed"),
+        ("not_before", TIME, "When the next repair may begin; null: now"),
+        ("holder", TEXT, "Worker that repairs the ledger now; null: none"),
+    ),
+    once,
+    _rows,
+)
+
+
+# --
 
 
 def _bookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:

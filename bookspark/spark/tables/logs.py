@@ -11,10 +11,11 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
+from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedAccessError
 from bookspark.logs import LogReader, LogRegistry, PlacedCommit, check_password
 from bookspark.logs.chain.codec import LogFormatError
 from bookspark.logs.chain.reader import AT_THE_END
+from bookspark.logs.feeds.gaps import gaps_of_lane
 from bookspark.protocol.logs.commits import EntryRange, Position
 from bookspark.protocol.logs.log_record import LogRecord, NoSuchLogError
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
@@ -23,6 +24,45 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 log = logging.getLogger(__name__)
+
+
+# -- The system table of gaps: rows of logs that can't be read.
+#
+# Law: a gap is what a read finds now (``logs.feeds.gaps``); nothing of it is stored, so all rows of the logs are read. Of logs
+# with another password than the given one there are no gaps here; table ``logs`` says which those are.
+
+
+def _lanes(bookkeeper: BookKeeper) -> list[str]:
+    return LogRegistry(bookkeeper.metadata).lane_names()
+
+
+def _gap_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
+    try:
+        for gap in gaps_of_lane(bookkeeper, name, password):
+            yield name, gap.lane, gap.first, gap.last, gap.rows, gap.kind.value
+    except (NoSuchLogError, UnauthorizedAccessError):
+        # It was deleted since the listing, or the password is not its.
+        return
+
+
+GAPS = SystemTable(
+    "gaps",
+    "One row per run of rows of a log that can't be read. This reads all rows of the logs.",
+    (
+        ("log", TEXT, "Name of the log, or of one of its other lanes (orders@1)"),
+        ("lane", LONG, "Number of the lane"),
+        ("first", LONG, "Position in the lane of the first row"),
+        ("last", LONG, "Position in the lane of the last row"),
+        ("rows", LONG, "Number of rows"),
+        ("kind", TEXT, "truncated, lost or not_yet_known"),
+    ),
+    _lanes,
+    _gap_rows,
+)
+
+
+# --
+
 
 _READABLE = 8
 """The place of column ``readable`` in table ``logs``."""

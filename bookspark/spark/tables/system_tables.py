@@ -10,7 +10,7 @@ slightly different times. Where that matters, ``metadata_version`` tells whether
 ``fragments``         one row per fragment of each ledger: which bookies hold which entries
 ``accepted_losses``   one row per loss that an operator accepted so that a ledger could be closed
 ``ledger_records``    one row per ledger: its rows in the three tables above, of one reading
-``ledger_ids``        one row per run of consecutive ids of ledgers
+``LedgerIds``        one row per run of consecutive ids of ledgers
 ``bookies``           one row per bookie that has a cookie or is registered
 ``cookies``           one row per cookie in the metadata store
 ``index_ranges``      one row per run of entries in a bookie's index
@@ -28,13 +28,10 @@ slightly different times. Where that matters, ``metadata_version`` tells whether
 
 from __future__ import annotations
 
-from bookspark.spark.tables.bookies import BOOKIES, COOKIES
-from bookspark.spark.tables.condition import AUTORECOVERY, DISKS
+from bookspark.spark.tables.bookies import AUTORECOVERY, BOOKIES, COOKIES, DISKS, UNDERREPLICATION
 from bookspark.spark.tables.contents import ENTRY_CHECKSUMS, ENTRY_LOGS, INDEX_RANGES, LIMBO
-from bookspark.spark.tables.gaps import GAPS
 from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGER_IDS, LEDGER_RECORDS, LEDGERS
-from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
-from bookspark.spark.tables.replication_tasks import UNDERREPLICATION
+from bookspark.spark.tables.logs import GAPS, LOG_COMMITS, LOGS
 from bookspark.spark.tables.table import SystemTable
 from bookspark.support.arguments import check_names
 

@@ -1,12 +1,8 @@
 """The option ``where`` of reads: a predicate that tasks apply to rows, and plans to what commits tell of them.
 
 ==============  ==========================================================
-``tokens``      the words, operators and literals of a text
 ``grammar``     which texts are a predicate, and what they say
 ``predicates``  what a predicate is, once the types of its columns are known
-``literals``    what a literal means beside a column of a type
-``binding``     gives a text's names and literals the types of the columns
-``filtering``   which rows a predicate is true for
 ``choosing``    which rows of a commit it may be true for
 ``wanted``      which columns and rows a read wants
 ==============  ==========================================================
@@ -15,7 +11,7 @@
 
     from pyspark.sql.types import StructType
 
-    from bookspark.spark.where.binding import bound
+    from bookspark.spark.where.wanted import bound
     from bookspark.spark.where.grammar import parsed
 
     text = "id BETWEEN 3 AND 5 OR name LIKE 'x%'"

@@ -2,10 +2,7 @@
 
 =========================  ==================================================================================
 ``auditor``                which bookies are lost; marks the ledgers that need repair
-``exact_check``            compares what every bookie holds with what the metadata assigns to it
-``open_ledgers``           which ledgers are not closed, and whose recovery does not end
 ``worker``                 takes tasks and repairs their ledgers, several at a time
-``ledger_repair``          the repair of one ledger
 ``healing``                a bookie brings back what its lossy boot lost
 ``own_bookie``             the bookie that heals itself, as its healing sees it
 ``fetching``               a bookie copies from others, because a repair asks it to

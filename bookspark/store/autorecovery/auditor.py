@@ -1,6 +1,6 @@
 """The auditor: tells the replication workers which ledgers to repair. One process of a cluster has this office.
 
-Law: ``protocol.repair.lost_bookies`` decides which bookies are lost, ``ExactCheck`` finds all other missing copies. This module
+Law: ``protocol.repair.audit_plan`` decides which bookies are lost, ``ExactCheck`` finds all other missing copies. This module
 gives them the clock, the watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. When it dies, the next one
 begins with a first look. While autorecovery is disabled, only a check that somebody triggered marks ledgers.
 
@@ -12,20 +12,208 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 
-from bookspark.errors import BookKeeperError, UnreadableRecordError
-from bookspark.protocol.repair.audit_plan import mark_of_lost
-from bookspark.protocol.repair.lost_bookies import LostBookies
+from bookspark.errors import BookKeeperError, NoSuchLedgerError, ReadError, UnreadableRecordError
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bookspark.protocol.repair.audit_plan import (
+    LostBookies,
+    absent,
+    confirmed,
+    mark_of_lacking,
+    mark_of_lost,
+    mark_of_misplaced,
+)
+from bookspark.protocol.repair.underreplication_task import Mark
 from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
-from bookspark.store.autorecovery.exact_check import ExactCheck
-from bookspark.store.autorecovery.open_ledgers import OpenLedgers
 from bookspark.store.client import BookKeeper
+from bookspark.store.client.inspection.held_ranges import Ranges, held_ranges
 from bookspark.store.decisions.seam import decided, made
-from bookspark.store.metadata.autorecovery.auditors import AuditorState
+from bookspark.store.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.store.metadata.documents.locks import Lock
+from bookspark.store.metadata.store import MetadataStore
 from bookspark.support.metrics.described import Figures
 
 log = logging.getLogger(__name__)
+
+
+# -- The exact check: compares the entries that every bookie lists with those that the metadata of all ledgers assigns to it.
+#
+# Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers ends
+# the check; a bookie that gives no whole list is skipped by name, and so is a ledger whose record can't be decoded. Metadata is
+# read before the lists, so every entry that the metadata calls confirmed had been written when the lists were read. A bookie
+# that heals itself is skipped until it has looked at each of its ledgers once: one that it can't heal does not turn the check
+# off.
+#
+# The lists are what can be read, as far as the bookies know. A copy that was found unreadable, or that lies on a disk that
+# failed, is not listed, and each bookie reads all that it lists within ``scrub_interval_hours``
+# (``bookie.holdings.scrubbing``). So the check itself reads none of it again.
+#
+# The check holds the metadata of all ledgers in memory, and the ranges of one bookie at a time.
+#
+# Source: docs/decisions/delta-snapshots.md.
+
+
+class ExactCheck:
+    """One check. ``pause(seconds)`` is called between bookies and waits; it may raise to break the check off."""
+
+    def __init__(self, bookkeeper: BookKeeper, lost: Collection[str], pause: Callable[[float], None]) -> None:
+        """``lost``: bookies that count as lost."""
+        self._bookkeeper = bookkeeper
+        self._lost = lost
+        self._pause = pause
+        self._skipped: dict[str, str] = {}
+
+    def run(self, confirm_seconds: float) -> CheckReport:
+        """Mark the ledgers that lack copies and report how many. Raises MetadataStoreError; then nothing was marked.
+
+        ``confirm_seconds``: the pause after which the check looks again for entries that seem to be missing."""
+        begun, store = time.monotonic(), self._bookkeeper.metadata
+        unreadable: dict[int, str] = {}
+        ledgers = [one.value for one in store.read_ledgers(store.list_ledgers(), unreadable)]
+        registered, stamped = store.bookies(), set(store.list_cookies())
+        by_bookie = _by_bookie(ledgers)
+        gone = {
+            bookie for bookie in by_bookie.keys() - registered.keys() if bookie in self._lost or bookie not in stamped
+        }
+        self._skipped = dict.fromkeys(sorted(by_bookie.keys() - registered.keys() - gone), "is away")
+        suspicions = [
+            (ledger_id, bookie, ranges)
+            for bookie in sorted(by_bookie.keys() & registered.keys())
+            for ledger_id, ranges in self._lacking(bookie, by_bookie[bookie])
+        ]
+        marks = [mark for metadata in ledgers if (mark := decided(mark_of_lost, metadata, gone)) is not None]
+        marks += [mark_of_misplaced(*found) for found in self._bookkeeper.misplaced(ledgers)]
+        if suspicions:
+            self._pause(confirm_seconds)
+            marks += self._confirmed(suspicions)
+        store.underreplication.mark(marks)
+        return CheckReport(
+            finished_at_ms=time.time_ns() // 1_000_000,
+            seconds=round(time.monotonic() - begun, 3),
+            ledgers=len(ledgers),
+            marked=len({mark.ledger_id for mark in marks}),
+            skipped=self._skipped,
+            unreadable=unreadable,
+        )
+
+    def _lacking(self, bookie: str, assigned: Sequence[LedgerMetadata]) -> Iterator[tuple[int, Ranges]]:
+        """Ledgers of which the bookie lacks entries, each with the ranges that are absent."""
+        self._pause(0)
+        try:
+            status = self._bookkeeper.bookie_status(bookie)
+            if status.healed_boot < status.lossy_boot and not (status.healing and status.healing.saw_all):
+                self._skipped[bookie] = "is healing itself"
+                return
+            held = held_ranges(self._bookkeeper, bookie)
+        except ReadError as error:
+            self._skipped[bookie] = str(error)
+            return
+        for metadata in assigned:
+            ranges = decided(absent, metadata, bookie, held.get(metadata.ledger_id, ()))
+            if ranges:
+                yield metadata.ledger_id, ranges
+
+    def _confirmed(self, suspicions: Sequence[tuple[int, str, Ranges]]) -> Iterator[Mark]:
+        """Marks for the suspicions that metadata and lists of this moment still show."""
+        for ledger_id, bookie, ranges in suspicions:
+            try:
+                metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
+                held = held_ranges(self._bookkeeper, bookie, ledger_id).get(ledger_id, ())
+            except (NoSuchLedgerError, UnreadableRecordError):
+                continue
+            except ReadError as error:
+                self._skipped[bookie] = str(error)
+                continue
+            still = decided(confirmed, ranges, decided(absent, metadata, bookie, held))
+            if still:
+                yield mark_of_lacking(ledger_id, bookie, still)
+
+
+def _by_bookie(ledgers: Sequence[LedgerMetadata]) -> dict[str, list[LedgerMetadata]]:
+    """The ledgers that name each bookie."""
+    found: dict[str, list[LedgerMetadata]] = defaultdict(list)
+    for metadata in ledgers:
+        for bookie in {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}:
+            found[bookie].append(metadata)
+    return found
+
+
+# -- The ledgers that are not closed, as the auditor sees them, for metrics: how many there are, and whose recovery does not end.
+#
+# Law: nothing is decided by it, and nothing marked. A look reads at most ``_READ_MAX`` records of ledgers that were not seen
+# yet, and as many of those that are not closed, in turns; it rests 50 times as long as it took. So an auditor of a million
+# ledgers knows them all some hours after its election, and costs no more than one of a thousand. A recovery stands once it was
+# seen at two looks that are ``_STANDS_SECONDS`` apart. Ledgers with ids that users give are known to the next auditor.
+#
+# A writer that pauses looks like one that died, so nobody counts those: ``bookspark why not closed LEDGER`` looks at one.
+
+
+_READ_MAX = 1000
+_NEW_MAX = 100_000
+"""Of ids that were given out since the look before, so many are looked at, the newest: somebody may have skipped very many."""
+_STANDS_SECONDS = 10.0
+_REST_SECONDS = 10.0
+_RESTS = 50
+
+
+class OpenLedgers:
+    """What one auditor saw. One thread looks; any may ask for the figures."""
+
+    def __init__(self, store: MetadataStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._clock = store, clock
+        self._due = float("-inf")
+        self._given: tuple[int, int] | None = None
+        """The ids that had been given out last at the two looks before. None: nobody has looked."""
+        self._unseen: deque[int] = deque()
+        self._again: dict[int, None] = {}
+        """Those that are not closed, the one that was looked at longest ago first."""
+        self._recovering: dict[int, float] = {}
+        """Since when they were seen in recovery."""
+        self._told = 0, 0
+
+    def look(self) -> None:
+        """Look, if it is time. Raises MetadataStoreError."""
+        began = self._clock()
+        if began < self._due:
+            return
+        newest = self._store.last_ledger_id()
+        if self._given is None:
+            self._unseen.extend(self._store.list_ledgers())
+            self._given = newest, newest
+        # Those of the look before: between its id and its record a ledger takes a moment.
+        seen, given = self._given
+        self._unseen.extendleft(range(max(seen, given - _NEW_MAX) + 1, given + 1))
+        self._given = given, newest
+        some = [self._unseen.popleft() for _ in range(min(len(self._unseen), _READ_MAX))]
+        some += islice(self._again, _READ_MAX)
+        states = {one.ledger_id: one.state for one, _ in self._store.read_ledgers(sorted(set(some)), {})}
+        for ledger_id in some:
+            state = states.get(ledger_id, LedgerState.CLOSED)
+            self._again.pop(ledger_id, None)
+            if state is not LedgerState.CLOSED:
+                self._again[ledger_id] = None
+            if state is LedgerState.IN_RECOVERY:
+                self._recovering.setdefault(ledger_id, began)
+            else:
+                self._recovering.pop(ledger_id, None)
+        stand = sum(began - since >= _STANDS_SECONDS for since in self._recovering.values())
+        self._told = len(self._again), stand
+        ended = self._clock()
+        self._due = ended + max(_REST_SECONDS, _RESTS * (ended - began))
+
+    def figures(self) -> Figures:
+        """What metrics tell of it."""
+        still_open, stand = self._told
+        return {
+            "bookspark_autorecovery_open_ledgers": still_open,
+            "bookspark_autorecovery_standing_recoveries": stand,
+        }
+
+
+# --
 
 
 class Auditor:

@@ -23,8 +23,7 @@ from bookspark.errors import LedgerRecoveryError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
-from bookspark.protocol.repair.entry_copying import Room
-from bookspark.protocol.repair.run_lengths import RUN_BYTES
+from bookspark.protocol.repair.entry_copying import RUN_BYTES, Room
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.network.ledger_requests import BookieAction

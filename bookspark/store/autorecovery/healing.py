@@ -34,14 +34,16 @@ from bookspark.protocol.repair.bookie_healing import (
     LimboIsCleared,
     ListHeld,
 )
-from bookspark.protocol.repair.entry_copying import EntryCopying, Room
-from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
+from bookspark.protocol.repair.entry_copying import EntryCopying, NotCopied, Room, not_copied_error
 from bookspark.protocol.repair.replication_plan import lacks
 from bookspark.store.autorecovery.copying import RUN_ENTRIES_MAX, Copying, RepairDriver
 from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.client import BookKeeper
 from bookspark.store.decisions.seam import made
 from bookspark.store.wire.messages import HealingStatus
+
+log = logging.getLogger(__name__)
+
 
 _RETRY_SECONDS = 2.0
 _RETRY_SECONDS_MAX = 120.0
@@ -53,8 +55,6 @@ _SLOT_SECONDS_MAX = 1.0
 _READ_AT_ONCE = 500
 """Ledgers whose metadata is read together."""
 _LOST_TOLD_MAX = 100
-
-log = logging.getLogger(__name__)
 
 
 class Healing:

@@ -13,7 +13,6 @@ The rooms, from the top to the bottom; each imports only what stands below it:
 ``checks``          what of a file is good and what is damaged, for every scrub
 ``disk``            every byte on the disk: logs, control log, index, checkpoint, notes and markers
 ``steps``           background work in steps, which the loop, a test or a simulator carries through
-``storage_status``  what a storage tells of itself
 ``interpreter``     Python's interpreter in a bookie's process
 ``traffic``         what passes through, counted for metrics
 ``bookie_config``   ``BookieConfig``: a bookie's options

@@ -74,7 +74,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     """Time between two major compactions, in seconds. There is one besides whenever a directory is full."""
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
     """How much rewriting may read and write together, in bytes a second. 0: no limit. There is none either while rewriting is
-    behind, and for a directory that is nearly full (``space.pacing``)."""
+    behind, and for a directory that is nearly full (``serving.maintenance``)."""
     scrub_interval_hours: Hours = 168.0
     """Every byte that the bookie keeps is read from the disk and checked within this time, in hours. Another bookie's copy
     replaces a batch that can't be read; what the process knows is written anew. 0: only what somebody reads is checked."""

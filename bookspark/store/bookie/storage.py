@@ -13,23 +13,29 @@ Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
+from itertools import islice
+from typing import NamedTuple
 
 from bookspark.errors import StorageError
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision, EntriesLost, acked_after_sync
 from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
+from bookspark.protocol.bookie.read_only_switch import switched
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
-from bookspark.protocol.ledger.responses import Negative, Unknown
+from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.store.bookie.bookie_config import BookieConfig
-from bookspark.store.bookie.commit.commit_items import NoteSync
+from bookspark.store.bookie.commit.commit_items import EntryWrite, NoteSync, RelaxedWrite, SyncWritten
 from bookspark.store.bookie.commit.commit_thread import Post, Soon
-from bookspark.store.bookie.commit.completions import Done, ignore
+from bookspark.store.bookie.commit.completions import AllOf, Done, ignore
+from bookspark.store.bookie.disk.control_log import encode_records
+from bookspark.store.bookie.disk.control_state import ControlState
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
-from bookspark.store.bookie.disk.index import location
+from bookspark.store.bookie.disk.index import Row, location, log_of
 from bookspark.store.bookie.holdings.boot import read_directories
 from bookspark.store.bookie.holdings.checkpointing import Checkpoints, Prepared
 from bookspark.store.bookie.holdings.commit_results import CommitResults
@@ -40,26 +46,630 @@ from bookspark.store.bookie.holdings.kept_files import KeptFiles
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.bookie.holdings.reads import Piece, ReadPlan
 from bookspark.store.bookie.holdings.scrubbing import Scrubbing
-from bookspark.store.bookie.holdings.what_is_back import note_what_is_back
-from bookspark.store.bookie.ledgers.adds import Adds
+from bookspark.store.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
-from bookspark.store.bookie.ledgers.explicit_lacs import ExplicitLacs
-from bookspark.store.bookie.ledgers.fencing import Fences
 from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck, FirstRequests
-from bookspark.store.bookie.ledgers.held_copies import HeldCopies
-from bookspark.store.bookie.ledgers.losses import Losses
+from bookspark.store.bookie.ledgers.held_copies import Compared, HeldCopies
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
-from bookspark.store.bookie.ledgers.read_only_switch import ReadOnlySwitch
-from bookspark.store.bookie.ledgers.unsure_adds import FenceCheck, no_metadata
-from bookspark.store.bookie.ledgers.volatile_syncs import VolatileSyncs
+from bookspark.store.bookie.ledgers.statuses import status_of
+from bookspark.store.bookie.ledgers.unsure_adds import FenceCheck, UnsureAdds, WaitingAdd, no_metadata
 from bookspark.store.bookie.space.garbage_collection import GarbageCollection
 from bookspark.store.bookie.space.reclaiming import Reclaiming
 from bookspark.store.bookie.steps import Steps
-from bookspark.store.bookie.storage_status import StorageStatus
 from bookspark.store.bookie.traffic import Traffic
 from bookspark.store.wire.entry_batch import EntryBatch
-from bookspark.store.wire.header import Header
+from bookspark.store.wire.header import Flag, Header, Status
 from bookspark.store.wire.messages import Ranges
+
+log = logging.getLogger(__name__)
+
+
+# -- Adds of entries that are held already: they wait while a thread reads the held copies and compares.
+#
+# Law: the loop compares what is in memory, and never waits for a disk. An add that waits is not admitted yet: it is decided
+# anew, as things are then, once its comparison is there. So a fence that comes meanwhile wins and need not wait, and an entry
+# that is replaced meanwhile is compared again. Adds of one ledger, and its SYNCs, keep their order: whoever comes later waits
+# behind.
+
+
+Decide = Callable[[WaitingAdd, Compared | None], Sequence[Row]]
+"""``decide(add, compared)``: decide an add; returns no rows, or those that have to be compared first."""
+
+
+class Comparisons:
+    """The adds of one bookie that wait. Owned by the loop."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        held: HeldCopies,
+        results: CommitResults,
+        threads: DiskThreads,
+        decide: Decide,
+    ) -> None:
+        self._holdings = holdings
+        self._held = held
+        self._results = results
+        self._threads = threads
+        self._decide = decide
+        self.waiting: dict[int, deque[WaitingAdd | Callable[[], None]]] = {}
+        """By ledger: the add that is compared, and what waits behind it."""
+        self._post: Post | None = None
+        self._over: list[Callable[[], None]] = []
+
+    def start(self, post: Post) -> None:
+        """Compare in threads from now on. Without this call there is no loop that could be held up."""
+        self._post = post
+
+    def close(self) -> None:
+        """Refuse everything that waits."""
+        self._post = None
+        for ledger_id, waiting in list(self.waiting.items()):
+            del self.waiting[ledger_id]
+            for one in waiting:
+                if isinstance(one, WaitingAdd):
+                    self._leave(one, Status.IO_ERROR)
+                else:
+                    one()
+        self._tell_over()
+
+    def here(self, held: Sequence[Row]) -> bool:
+        """May the loop compare with these rows itself?"""
+        recent = self._holdings.recent
+        return self._post is None or all(row.where in recent for row in held)
+
+    def begin(self, add: WaitingAdd, held: Sequence[Row]) -> None:
+        """Have ``add`` decided when it is compared with ``held``, not all of which is in memory."""
+        self.waiting[add.header.ledger_id] = deque([add])
+        self._results.waits(len(add.batch.frame))
+        self._compare(add, held)
+
+    def behind(self, ledger_id: int, one: WaitingAdd | Callable[[], None]) -> None:
+        """Something comes for a ledger of which an add waits."""
+        self.waiting[ledger_id].append(one)
+        if isinstance(one, WaitingAdd):
+            self._results.waits(len(one.batch.frame))
+
+    def when_over(self, over: Callable[[], None]) -> None:
+        """Call ``over`` once no add waits."""
+        self._over.append(over)
+        self._tell_over()
+
+    def _compare(self, add: WaitingAdd, held: Sequence[Row]) -> None:
+        post = self._post
+        recent = self._holdings.recent
+        pieces = [Piece(add.header.ledger_id, *row, recent.get(row.where)) for row in held]
+        slow = next((row.where for row in held if row.where not in recent), held[0].where)
+
+        def compare() -> None:
+            compared = Compared(held, Status.IO_ERROR)
+            try:
+                compared = self._held.compare(held, pieces, add.batch)
+            except Exception:
+                log.exception("entries of ledger %d could not be compared", add.header.ledger_id)
+            finally:
+                if post is not None:
+                    post(self._compared, add, compared)
+
+        try:
+            self._threads.run(slow, compare)
+        except RuntimeError:
+            assert post is not None
+            post(self._compared, add, Compared(held, Status.TOO_MANY_REQUESTS))
+
+    def _compared(self, add: WaitingAdd, compared: Compared) -> None:
+        ledger_id = add.header.ledger_id
+        waiting = self.waiting.get(ledger_id)
+        if waiting is None or waiting[0] is not add:
+            # The bookie stops, and the add is answered.
+            return
+        result: Compared | None = compared
+        while waiting:
+            one = waiting[0]
+            if isinstance(one, WaitingAdd):
+                held = self._decide(one, result)
+                result = None
+                if held:
+                    self._compare(one, held)
+                    return
+                self._results.waits(-len(one.batch.frame))
+            else:
+                one()
+            waiting.popleft()
+        del self.waiting[ledger_id]
+        self._tell_over()
+
+    def _leave(self, add: WaitingAdd, status: Status) -> None:
+        self._results.waits(-len(add.batch.frame))
+        add.done(status)
+
+    def _tell_over(self) -> None:
+        if not self.waiting:
+            over, self._over = self._over, []
+            for tell in over:
+                tell()
+
+
+# -- Explicit LACs: a writer that adds nothing tells the bookies its LAC (last add confirmed) by itself.
+#
+# Law: an explicit LAC is answered OK once it is durable in every directory that is in use, also when it is told again. The LAFR
+# (last add fully replicated) that comes with it is kept in memory only: a crash that forgets it costs a recovery some reads.
+#
+# Source: BookKeeper's ``Bookie.setExplicitLac``.
+
+
+class ExplicitLacs:
+    """The explicit LACs of one bookie. Owned by the loop."""
+
+    def __init__(self, holdings: Holdings, records: ControlRecords) -> None:
+        self._holdings = holdings
+        self._records = records
+
+    def write(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        last_add_confirmed: int,
+        done: Done,
+        last_add_fully_replicated: int = NO_ENTRY,
+    ) -> None:
+        """Note the LAC and the LAFR of a ledger. ``done``: OK once the LAC is durable, FENCED, UNAUTHORIZED, or IO_ERROR."""
+        holdings = self._holdings
+        ledger = holdings.control.known(ledger_id)
+        decision = ledger.write_last_add_confirmed(master_key, last_add_confirmed)
+        if type(decision.response) is not Positive:
+            done(status_of(decision.response))
+            return
+        holdings.control.suspects.discard(ledger_id)
+        ledger.note(NO_ENTRY, last_add_fully_replicated)
+        holdings.ledgers[ledger_id] = ledger
+        holdings.long_polls.reached(ledger_id, ledger.last_add_confirmed)
+        self._records.note(ledger, decision.records, done)
+
+
+# -- Fences: a ledger's writer is shut out, so that the ledger can be recovered.
+#
+# Law: a fence holds from the moment it is asked for, whether it is answered or not. It is answered OK only once it is durable
+# in every directory that is in use; a fence that no directory took is never answered OK. A request that comes while the fence
+# is being synced waits for the same sync; one that comes after a failed sync has the fence written again. A fenced ledger's
+# writer is told nothing of syncs any more.
+#
+# Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.fenceLedger``.
+
+
+class Fences:
+    """The fences of one bookie. Owned by the loop."""
+
+    def __init__(
+        self, state: ControlState, records: ControlRecords, volatile: VolatileLedgers, traffic: Traffic
+    ) -> None:
+        self._state = state
+        self._records = records
+        self._volatile = volatile
+        self._traffic = traffic
+
+    def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
+        """Fence a ledger, known here or not. ``done``: OK once that is durable, UNAUTHORIZED, or IO_ERROR."""
+        ledger = self._state.of(ledger_id)
+        decision = ledger.fence(master_key)
+        if type(decision.response) is not Positive:
+            done(status_of(decision.response))
+            return
+        self._state.suspects.discard(ledger_id)
+        if decision.records:
+            self._volatile.forget(ledger_id)
+            self._traffic.fences += 1
+        self._records.note(ledger, decision.records, done)
+
+
+# -- Making durable what a bookie has lost.
+#
+# Law: no checkpoint is written before the records of what was lost until then are durable. Otherwise a crash could leave an
+# index without these entries and nothing that says why, and their absence would be answered Negative. A record that no
+# directory took is written again when a checkpoint is due.
+
+
+class Losses:
+    """The records of what one bookie has lost. Owned by the loop."""
+
+    def __init__(self, holdings: Holdings, records: ControlRecords, checkpoints: Checkpoints) -> None:
+        self._holdings = holdings
+        self._records = records
+        self._checkpoints = checkpoints
+        self._not_durable: list[EntriesLost] = []
+        self._under_way = 0
+        """How many of the first records of ``_not_durable`` are being written."""
+
+    def begin(self) -> None:
+        """The boot has ended: write what it found lost, and from now on everything at once."""
+        self._holdings.lost = self._lost
+        self._holdings.ledgers_lacking.update(
+            ledger_id
+            for ledger_id in self._holdings.control.lost_copies
+            if (ledger := self._holdings.ledgers.look(ledger_id)) is not None and ledger.lost
+        )
+        if any(directory.gone for directory in self._holdings.live):
+            self._checkpoints.spoiled()
+        if found := self._holdings.lost_at_boot:
+            self._lost(found)
+
+    def write_again(self) -> None:
+        """Write what no directory took before; nothing if all is durable or under way."""
+        if not self._not_durable or self._under_way:
+            return
+        self._under_way = len(self._not_durable)
+        self._records.write(self._not_durable[: self._under_way], self._written)
+
+    def end(self) -> bool:
+        """The commit threads have ended: write what may not be durable yet. False if no directory took it."""
+        if not self._not_durable:
+            return True
+        content = encode_records(self._not_durable)
+        taken = 0
+        for directory in self._holdings.live:
+            try:
+                directory.control.append(content)
+                taken += 1
+            except OSError as error:
+                log.error("%s: that entries were lost can't be noted: %s", directory.path, error)
+        if taken:
+            self._not_durable.clear()
+            self._holdings.losses_durable.set()
+        return taken > 0
+
+    def _lost(self, records: Sequence[EntriesLost]) -> None:
+        self._holdings.losses_durable.clear()
+        self._checkpoints.outdated()
+        self._not_durable += records
+        self.write_again()
+
+    def _written(self, status: int) -> None:
+        written, self._under_way = self._under_way, 0
+        if status != Status.OK:
+            log.error("that %d copies of entries were lost can't be noted; it is tried again", len(self._not_durable))
+            return
+        del self._not_durable[:written]
+        if not self._not_durable:
+            self._holdings.losses_durable.set()
+        self.write_again()
+
+
+# -- The read-only switch of a bookie.
+#
+# Law: as in ``protocol.bookie.read_only_switch``. A new setting counts once it is durable in every directory that is in use.
+
+
+class ReadOnlySwitch:
+    """The switch of one bookie. Owned by the loop."""
+
+    def __init__(self, state: ControlState, records: ControlRecords, disks: Disks) -> None:
+        self._state = state
+        self._records = records
+        self._disks = disks
+        self._last_number = 0
+
+    def opened(self) -> None:
+        """The control logs are read: set the switch as it was before the boot."""
+        self._last_number = self._state.switch.number
+        self._disks.switched = self._state.switch.read_only
+
+    def switch(self, read_only: bool, done: Done) -> None:
+        """Set the switch. ``done``: OK once that is durable, or IO_ERROR, which changes nothing."""
+        record = switched(self._last_number, read_only)
+        self._last_number = record.number
+
+        def noted(status: int) -> None:
+            if status == Status.OK:
+                self._state.replay([record])
+                self._disks.switch(self._state.switch.read_only)
+            done(status)
+
+        self._records.write([record], noted)
+
+
+# -- SYNC requests: the writer of a ledger of volatile durability (VD) asks for its entries to be synced.
+#
+# Law: as in ``protocol.ledger.sync_cursor``. The answer comes after the sync of everything that was added before the request,
+# and ``holdings.volatile`` tells LastAddSynced then. A ledger that is fenced meanwhile, or of which something is lost, is not
+# answered OK.
+#
+# Source: BP-14, "Changes to Bookies".
+
+
+class VolatileSyncs:
+    """The SYNC requests of one bookie. Owned by the loop."""
+
+    def __init__(self, holdings: Holdings, held: HeldCopies) -> None:
+        self._holdings = holdings
+        self._held = held
+
+    def sync(self, ledger_id: int, master_key: bytes, assignment: Assignment, done: Done) -> None:
+        """Sync what was added to a VD ledger so far. ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if something of it
+        is lost."""
+
+        def synced(status: int) -> None:
+            self._holdings.when_left(ledger_id, partial(answer, status))
+
+        def answer(status: int) -> None:
+            response = decide()
+            if status == Status.OK and self._holdings.lacking(ledger_id):
+                status = Status.IO_ERROR
+            # What was refused stays refused, also if the fence has become sure meanwhile: nothing was synced for it.
+            done(status if type(response) is Positive else status_of(response))
+
+        def decide() -> Response:
+            return self._holdings.control.known(ledger_id).admit_sync(master_key).response
+
+        def begun() -> None:
+            # It may have been fenced meanwhile.
+            if type(response := decide()) is Positive:
+                self._held.submit_behind(volatile.asked(ledger_id, assignment), synced, SyncWritten)
+            else:
+                synced(status_of(response))
+
+        volatile = self._holdings.volatile
+        if type(response := decide()) is Positive:
+            volatile.when_begun(ledger_id, assignment, begun)
+        else:
+            synced(status_of(response))
+
+
+# -- What a storage tells of itself: what status, metrics and registrations are made of.
+
+
+class StorageStatus(NamedTuple):
+    """How much a storage holds, and how much room is left. Sizes in bytes."""
+
+    ledgers: int
+    log_bytes: int
+    free_bytes: int
+    read_only: bool
+    failed_directories: dict[str, str]
+    """The directories that are not in use, and why."""
+    read_errors: dict[str, int]
+    """How many batches the disk of a directory could not read since the start, for those that had any."""
+    lost_copies: int
+    """How many copies of batches were found unreadable since the start."""
+    lacking_ledgers: int
+    """Ledgers of which entries were lost here that were not all back at the last checkpoint."""
+    reasons: list[str]
+    """Why it does not take every add in every directory, and what to do about it."""
+    sync_seconds: dict[str, float]
+    """How long a sync that adds wait for takes lately, for the directories of which enough is known."""
+
+
+# -- What was lost and is held again.
+#
+# Law: an entry is back once a durable copy of it is held, in a directory that is in use. A lost copy is remembered as long as
+# its log is there. All ledgers that lost something are looked at, at the boot and with each checkpoint.
+
+
+_LEDGERS_A_STEP = 256
+_ROWS_A_STEP = 1 << 10
+
+
+def note_what_is_back(holdings: Holdings) -> Steps[None]:
+    """Entries that were lost, and of which a durable copy is held again, are lost no more."""
+    control = holdings.control
+    for count, ledger_id in enumerate(list(control.lost_copies), 1):
+        if count % _LEDGERS_A_STEP == 0:
+            yield None
+        copies = control.lost_copies.get(ledger_id)
+        if copies is None:
+            continue
+        for where in [where for where in copies if log_of(where) not in holdings.logs]:
+            del copies[where]
+        lacking = holdings.lacking(ledger_id)
+        if lacking and holdings.index.holds_any(ledger_id):
+            yield from _note_back(holdings, ledger_id, lacking)
+            lacking = holdings.lacking(ledger_id)
+        if not lacking:
+            control.all_back(ledger_id)
+
+
+def _note_back(holdings: Holdings, ledger_id: int, lacking: EntryRanges) -> Steps[None]:
+    """Of the ``lacking`` entries of a ledger, those of which a durable copy is held are back."""
+    held: list[tuple[int, int]] = []
+    for number, (first, last) in enumerate(lacking):
+        following: int | None = first
+        while following is not None and (rows := holdings.index.get(ledger_id)) is not None:
+            part = list(islice(rows.covering(following, last), _ROWS_A_STEP))
+            held += [
+                (row.first, row.last)
+                for row in part
+                if holdings.is_synced(row.where) and not holdings.is_gone(row.where)
+            ]
+            following = part[-1].last + 1 if len(part) == _ROWS_A_STEP else None
+            if len(held) >= _ROWS_A_STEP or following is not None:
+                _are_back(holdings, ledger_id, held)
+                held = []
+                yield None
+        if number % _ROWS_A_STEP == _ROWS_A_STEP - 1:
+            _are_back(holdings, ledger_id, held)
+            held = []
+            yield None
+    _are_back(holdings, ledger_id, held)
+
+
+def _are_back(holdings: Holdings, ledger_id: int, held: list[tuple[int, int]]) -> None:
+    if held and (ledger := holdings.ledgers.get(ledger_id)) is not None:
+        ledger.entries_back(held)
+
+
+# -- Adds: admitted or refused, placed in a log, and queued for its disk.
+#
+# Law: an add is answered OK once its batch, or the copy that was there before, is durable. On a ledger of volatile durability
+# (VD), and on a bookie without a journal, it is answered OK once the operating system has it;
+# ``bookie_ledger.acked_after_sync`` decides. An add is in the index from the moment it is admitted, so a fence that follows it
+# sees it, and a read never denies it. A batch is taken whole or refused whole. The copy of an entry that came first is kept,
+# and another one has to be equal to it; but where the first one can't be read any more, the other one takes its place.
+#
+# Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``.
+
+
+_RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
+_DURABILITY = _RECOVERY | _VOLATILE
+
+
+class Adds:
+    """The adds of one bookie. Owned by the loop. Each call returns at once; its ``done`` is called on the loop, at once or
+    later."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        records: ControlRecords,
+        disks: Disks,
+        results: CommitResults,
+        check_fence: FenceCheck,
+        threads: DiskThreads,
+        traffic: Traffic,
+        *,
+        journal_write_data: bool,
+    ) -> None:
+        self._holdings = holdings
+        self._ledgers = holdings.ledgers
+        self._suspects = holdings.control.suspects
+        self._index = holdings.index
+        self._records = records
+        self._disks = disks
+        self._volatile = holdings.volatile
+        self._results = results
+        self._traffic = traffic
+        self._held = HeldCopies(holdings)
+        self.unsure = UnsureAdds(check_fence, self._add_again)
+        self.comparisons = Comparisons(holdings, self._held, results, threads, self._decide_compared)
+        self._waiting = self.comparisons.waiting
+        self._acked_after_sync = _acked_after_sync(journal_write_data)
+
+    def add(self, header: Header, batch: EntryBatch, done: Done) -> None:
+        """Add the entries of a batch frame that passed its checks (``EntryBatch.checked``), all or none.
+
+        ``done``: OK, FENCED, UNAUTHORIZED, CONFLICT (an entry is there with other content), READ_ONLY (no directory is left)
+        or IO_ERROR (nothing is known).
+        """
+        if self._waiting and header.ledger_id in self._waiting:
+            self.comparisons.behind(header.ledger_id, WaitingAdd(header, batch, done))
+        elif held := self._decide(header, batch, done):
+            self.comparisons.begin(WaitingAdd(header, batch, done), held)
+
+    def _decide(self, header: Header, batch: EntryBatch, done: Done, compared: Compared | None = None) -> Sequence[Row]:
+        """Decide an add, and call its ``done`` at once or later. Or return the rows that it has to be compared with first."""
+        ledger_id, first, last = header.ledger_id, header.first_entry_id, header.last_entry_id
+        holdings = self._holdings
+        ledger = self._ledgers.used.get(ledger_id)
+        if ledger is None:
+            ledger = holdings.control.known(ledger_id)
+        flags = header.flags
+        decision = ledger.admit_add(header.master_key, bool(flags & _RECOVERY))
+        if type(decision.response) is not Positive:
+            if decision.ask_metadata:
+                self.unsure.wait(ledger_id, WaitingAdd(header, batch, done))
+            else:
+                done(status_of(decision.response))
+            return ()
+        if holdings.gone:
+            holdings.leave_gone(ledger_id, first)
+        rows = self._index.changing(ledger_id)
+        kept: Sequence[Row] = ()
+        behind_all = rows is not None and first > rows.last_entry_id
+        if rows is not None and not behind_all:
+            kept = list(rows.covering(first, last))
+            if kept:
+                if compared is None or compared.held != kept:
+                    if not self.comparisons.here(kept):
+                        return kept
+                    pieces = [Piece(ledger_id, *row, holdings.recent.get(row.where)) for row in kept]
+                    compared = self._held.compare(kept, pieces, batch)
+                for piece, stop in compared.unreadable:
+                    holdings.lose_unreadable([piece], stop)
+                if compared.refusal is not None:
+                    done(compared.refusal)
+                    return ()
+                # Of what was held something may have turned out lost.
+                rows = self._index.changing(ledger_id)
+                kept = list(rows.covering(first, last)) if rows is not None else ()
+                if kept and flags & _DURABILITY == _VOLATILE:
+                    self._volatile.added_again(ledger_id, header.assignment(), kept)
+                if sum(min(last, row.last) - max(first, row.first) + 1 for row in kept) == last - first + 1:
+                    self._note_added(ledger, decision, header)
+                    self._when_kept([row.where for row in kept], done, self._acked_after_sync[flags])
+                    return ()
+        live = self._disks.for_recovery if flags & _RECOVERY else self._disks.writable
+        if not live or not self._records.is_open:
+            done(Status.READ_ONLY)
+            return ()
+        directory = live[ledger_id % len(live)]
+        self._note_added(ledger, decision, header)
+        frame = batch.frame
+        size = len(frame)
+        entry_log, position = directory.place(size, holdings.begin_log)
+        # ``location``, without a call for each add.
+        where = entry_log.number << 32 | position
+        if rows is not None and behind_all:
+            rows.append(first, last, where, size)
+        else:
+            self._index.of(ledger_id).insert(first, last, where, size)
+        holdings.recent[where] = frame
+        self._results.bytes_in_flight += size
+        traffic = self._traffic
+        traffic.entries_in += last - first + 1
+        traffic.bytes_in += size
+        if kept:
+            both = AllOf(2, done)
+            self._when_kept([row.where for row in kept], both, self._acked_after_sync[flags])
+            done = both
+        if self._acked_after_sync[flags]:
+            directory.commit.submit(EntryWrite(entry_log, position, frame, done))
+        else:
+            volatile = flags & _DURABILITY == _VOLATILE
+            if volatile:
+                self._volatile.added(ledger_id, header.assignment(), first, last, where)
+            directory.commit.submit(RelaxedWrite(entry_log, position, frame, done, not volatile))
+        return ()
+
+    def _decide_compared(self, add: WaitingAdd, compared: Compared | None) -> Sequence[Row]:
+        return self._decide(*add, compared)
+
+    def _add_again(self, ledger_id: int, adds: Sequence[WaitingAdd]) -> None:
+        """The metadata shows that there was no fence to lose."""
+        self._holdings.control.of(ledger_id).fence_is_sure()
+        for add in adds:
+            self.add(*add)
+
+    def _note_added(self, ledger: BookieLedger, decision: Decision, header: Header) -> None:
+        if self._suspects:
+            self._suspects.discard(ledger.ledger_id)
+        if decision.records:
+            self._ledgers[ledger.ledger_id] = ledger
+            # Nobody waits for it: each directory writes the record before the batch, so where the batch is, the record is.
+            self._records.write(decision.records, ignore)
+        if ledger.added(decision, header.last_add_confirmed, header.last_add_fully_replicated):
+            self._holdings.long_polls.reached(ledger.ledger_id, ledger.last_add_confirmed)
+
+    def _when_kept(self, wheres: Sequence[int], done: Done, synced: bool) -> None:
+        """Call ``done`` once the frames at ``wheres`` are durable, or else (not ``synced``) written."""
+        if synced:
+            self._held.when_durable(wheres, done)
+        else:
+            self._held.when_written(wheres, done)
+
+
+@cache
+def _acked_after_sync(journal_write_data: bool) -> list[bool]:
+    """For each number of flags: is an add with them acknowledged after its sync?"""
+    return [
+        acked_after_sync(
+            recovery=bool(flags & _RECOVERY),
+            volatile=bool(flags & _VOLATILE),
+            journal_write_data=journal_write_data,
+        )
+        for flags in range(256)
+    ]
+
+
+# --
+
 
 _STOP_SECONDS_MAX = 60.0
 

@@ -1,42 +1,339 @@
 """``BookKeeper``, the client's front door: creates, opens, lists and deletes ledgers, and asks bookies about themselves.
 
-Law: nothing is decided here. Each method names what it needs and hands it on: ``writing.ledger_creation``,
-``reading.ledger_opening``, ``inspection.bookie_questions``. Every call ends within the times of ``ClientConfig``.
+Law: nothing is decided here. Each method names what it needs and hands it on: ``store.client.bookkeeper``,
+``store.client.bookkeeper``, ``inspection.bookie_questions``. Every call ends within the times of ``ClientConfig``.
 
 Source: BookKeeper's class of the same name.
 """
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerType, Replication
+from bookspark.errors import (
+    BookieError,
+    BookKeeperError,
+    InvalidArgumentError,
+    LedgerExistsError,
+    LedgerRecoveryError,
+    MetadataStoreError,
+    NoSuchLedgerError,
+    UnauthorizedAccessError,
+)
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
+from bookspark.protocol.ledger.ledger_choices import check_choices, check_digest, risk_of
+from bookspark.protocol.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.store.client.client_config import client_config
-from bookspark.store.client.inspection import bookie_orders, bookie_questions
-from bookspark.store.client.reading import ledger_opening
+from bookspark.store.client.inspection import bookie_questions
+from bookspark.store.client.inspection.bookie_questions import ask
+from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.reading.read_handle import ReadHandle
 from bookspark.store.client.runtime.calls import Calls, in_thread
 from bookspark.store.client.runtime.client_context import ClientContext
-from bookspark.store.client.runtime.client_figures import client_figures
-from bookspark.store.client.writing.ledger_creation import Handle, NewLedger, create_ledger
+from bookspark.store.client.runtime.machine_driver import MachineDriver
+from bookspark.store.client.runtime.runtime import Runtime
 from bookspark.store.client.writing.ledger_handle import LedgerHandle
 from bookspark.store.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.names import BookieId, CopyCount, LedgerId
+from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.store.wire.digests import master_key
+from bookspark.store.wire.header import Header, Kind
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts
-from bookspark.support.arguments import LastEntryId, Password, Seconds, checks_arguments
+from bookspark.support.arguments import LastEntryId, Password, Seconds, check_names, checks_arguments
 from bookspark.support.extras import extra_needed
+from bookspark.support.metrics.described import Figures
 from bookspark.support.metrics.tables import CLIENT, ZOOKEEPER
 
 if TYPE_CHECKING:
     import pyarrow
     from prometheus_client.registry import Collector
+
+log = logging.getLogger(__name__)
+
+
+# -- What an operator has one bookie do: collect deleted ledgers now, be read-only.
+#
+# Law: an order that returns is carried out. A bookie that does not answer in time, or that was started anew meanwhile, raises
+# BookieError, and the order may have been carried out or not; to give it again does no harm.
+
+
+_LOOK_SECONDS = 0.2
+"""Time between two looks at a collection."""
+
+
+def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> CollectionStatus:
+    """Have the bookie collect deleted ledgers and give their space back; returns what came of it. Raises BookieError if it is not
+    over after ``seconds_max``, or did not come to its end."""
+    ordered = _done(context, bookie_id, Header(Kind.COLLECT, context.runtime.connections.next_request_id()))
+    assert ordered.header is not None
+    number, incarnation = ordered.header.value, ordered.header.incarnation
+    deadline = time.monotonic() + seconds_max
+    while time.monotonic() < deadline:
+        answer = _done(context, bookie_id, Header(Kind.STATUS, context.runtime.connections.next_request_id()))
+        assert answer.header is not None
+        if answer.header.incarnation != incarnation:
+            raise BookieError(f"bookie {bookie_id} was started anew meanwhile; ask for the collection again")
+        found = msgspec.json.decode(answer.body, type=BookieStatus).collection
+        if found is not None and found.number >= number:
+            if found.problem:
+                raise BookieError(f"bookie {bookie_id} did not finish its collection: {found.problem}; see its log")
+            return found
+        time.sleep(_LOOK_SECONDS)
+    raise BookieError(
+        f"bookie {bookie_id} still collects after {seconds_max:g} s, and goes on; `bookspark bookie status {bookie_id}` will "
+        "tell what it freed"
+    )
+
+
+def switch_read_only(context: ClientContext, bookie_id: str, read_only: bool) -> None:
+    """Make the bookie read-only, also after a restart, or take that back. Raises BookieError."""
+    request_id = context.runtime.connections.next_request_id()
+    _done(context, bookie_id, Header(Kind.SWITCH_READ_ONLY, request_id, value=int(read_only)))
+
+
+def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
+    """The bookie's positive answer. Raises BookieError for any other."""
+    answer = ask(context, bookie_id, header)
+    if isinstance(answer.response, Positive) and answer.header is not None:
+        return answer
+    why = str(answer.response)
+    if isinstance(answer.response, Unknown) and answer.response.reason is UnknownReason.BAD_REQUEST:
+        why += "; a bookie of an older version knows no such request"
+    raise BookieError(f"bookie {bookie_id} did not do it: {why}")
+
+
+# -- Opening a ledger for reading: with recovery, which ends its writer, or without.
+#
+# Law: a wrong password has no side effect: it is compared with the metadata before anything is sent, and by each bookie after.
+# Opening with recovery returns a closed ledger or raises. Opening without recovery never fences.
+#
+# Sources: bookkeeper-overview, "Opening a ledger" and "Ledger recovery"; ``protocol.reading.recovery`` decides.
+
+
+def open_with_recovery(
+    context: ClientContext, ledger_id: int, password: bytes, accept_loss_as: str | None, lost_bookies: Collection[str]
+) -> ReadHandle:
+    """A handle of the closed ledger; one that was not closed is recovered first. ``BookKeeper.open_ledger`` lists the errors."""
+    if lost_bookies and accept_loss_as is None:
+        raise InvalidArgumentError(
+            f"lost_bookies {lost_bookies!r} can't be used alone; give accept_loss_as too, the name of who declares them lost",
+            "accept_loss_as",
+        )
+    found = _read_metadata(context, ledger_id, password)
+    check_names(lost_bookies, found.value.bookies(), f"bookie of ledger {ledger_id}")
+    if not found.value.closed:
+        named = tuple(sorted(set(lost_bookies)))
+        accepted = None if accept_loss_as is None else AcceptedLoss(accept_loss_as, time.time_ns() // 1_000_000, named)
+        found = _recover(context, found, password, accepted)
+    return ReadHandle(context, found.value, found.version, password)
+
+
+def open_without_recovery(
+    context: ClientContext, ledger_id: int, password: bytes, confirmed: int | None = None
+) -> ReadHandle:
+    """A handle that knows the LAC (last add confirmed) of now, or that entry ``confirmed`` is. ``open_ledger_no_recovery`` of
+    ``BookKeeper`` lists the errors."""
+    handle = ReadHandle(context, *_read_metadata(context, ledger_id, password), password)
+    if confirmed is None:
+        handle.read_last_add_confirmed()
+    else:
+        handle.confirm(confirmed)
+    return handle
+
+
+def _read_metadata(context: ClientContext, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
+    found = context.store.read_ledger(ledger_id)
+    if found.value.master_key != master_key(password, found.value.digest_type):
+        raise UnauthorizedAccessError(
+            f"wrong password for ledger {ledger_id}; use the one it was created with (nothing was fenced)"
+        )
+    return found
+
+
+def _recover(
+    context: ClientContext, found: Versioned[LedgerMetadata], password: bytes, accepted_loss: AcceptedLoss | None
+) -> Versioned[LedgerMetadata]:
+    """Run ``LedgerRecovery`` to its end, in this thread."""
+    ledger_id = found.value.ledger_id
+    machine = made(LedgerRecovery, replaces_bookies=True, accepted_loss=accepted_loss)
+    driver = MachineDriver(context, found.value, password, context.config.recovery_timeout_seconds)
+    try:
+        closed = driver.run(machine.step, machine.step(act.MetadataRead(*found)))
+    except (NoSuchLedgerError, LedgerRecoveryError, UnauthorizedAccessError):
+        raise
+    except BookKeeperError as error:
+        raise LedgerRecoveryError(f"ledger {ledger_id} was not recovered: {error}") from error
+    loss = closed.metadata.accepted_loss
+    if loss is not None:
+        log.warning(
+            "ledger %d was closed at entry %d with a loss that %s accepted; not known: %s",
+            ledger_id,
+            closed.metadata.last_entry_id,
+            loss.by,
+            "; ".join(loss.not_known),
+        )
+    return Versioned(closed.metadata, closed.version)
+
+
+# -- A client's figures for Prometheus; ``metrics.tables.CLIENT`` describes them.
+#
+# Law: who scrapes changes nothing and connects to nothing: a client that was not used yet in this process, or is closed, tells
+# nothing. The figures are gathered in the I/O thread, which owns them, in one turn.
+
+
+_ANSWER_SECONDS_MAX = 5.0
+_PREFIX = "bookspark_client_"
+
+
+def client_figures(context: ClientContext) -> tuple[Figures, Mapping[str, str]]:
+    """The figures of this moment, and the label that all of them have. Raises TimeoutError if the I/O thread hangs."""
+    label = {"client": context.config.client_name}
+    runtime = context.running
+    if runtime is None:
+        return {}, label
+    answer: Future[Figures] = Future()
+    runtime.io.submit(lambda: answer.set_result(_gathered(runtime)))
+    told = dict(answer.result(_ANSWER_SECONDS_MAX))
+    if isinstance(runtime.store, ZooKeeperStore):
+        told |= runtime.store.connection.figures.figures()
+    return told, label
+
+
+def _gathered(runtime: Runtime) -> Figures:
+    connections, room, traffic = runtime.connections, runtime.room, runtime.connections.traffic
+    told: Figures = {
+        "request_seconds": {(Kind(kind).name.lower(),): found.copy() for kind, found in traffic.seconds.items()},
+        "failed_requests_total": {(reason,): count for reason, count in traffic.failed.items()},
+        "failed_connections_total": traffic.unreachable,
+        "sent_bytes_total": traffic.sent_bytes,
+        "received_bytes_total": traffic.received_bytes,
+        "appended_entries_total": traffic.appended_entries,
+        "appended_bytes_total": traffic.appended_bytes,
+        "ensemble_changes_total": traffic.ensemble_changes,
+        "connections": connections.count,
+        "bookies_behind": connections.count_behind,
+        "queued_bytes": connections.queued_bytes,
+        "requests_in_flight": connections.requests_in_flight,
+        "quarantined_bookies": len(connections.quarantined()),
+        "writers": runtime.writers,
+        "kept_bytes": room.held,
+        "waiting_appends": len(room.waiting),
+    }
+    return {f"{_PREFIX}{name}": found for name, found in told.items()}
+
+
+# -- Creating a ledger: its choices are checked, its first ensemble is chosen, its record is written.
+#
+# Law: choices that make no sense create nothing. The ledger exists once its record does; no bookie hears of it before the first
+# entry.
+#
+# Source: BookKeeper's ``LedgerCreateOp``.
+
+
+Handle = TypeVar("Handle", bound=LedgerHandle)
+_IDS_TRIED = 1000
+"""How many new ids are tried that users gave to ledgers of theirs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewLedger:
+    """The choices of ``BookKeeper.create_ledger``, which documents each."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    digest_type: DigestType
+    password: bytes = field(repr=False)
+    custom_metadata: Mapping[str, bytes]
+    ledger_type: LedgerType
+    replication: Replication
+    ledger_id: int | None = None
+    """None: a new one."""
+
+
+def _noted(store: MetadataStore, given: int) -> int:
+    """A user's id, once the store counts it: bookies have to know up to which id there were ledgers, also deleted ones."""
+    store.note_given_id(given)
+    return given
+
+
+def _told(ledger_id: Future[int], seconds: float) -> int:
+    """The new id. The store's own deadline begins only when a thread comes to ask it."""
+    try:
+        return ledger_id.result(seconds)
+    except TimeoutError:
+        ledger_id.cancel()
+        raise MetadataStoreError(f"getting a ledger id: no answer from the metadata store in {seconds:g} s") from None
+
+
+def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) -> Handle:
+    """Create the ledger and return its one writer, a handle of this ``kind``. ``BookKeeper.create_ledger`` lists the errors."""
+    check_choices(new.ensemble_size, new.write_quorum, new.ack_quorum, new.ledger_type, new.replication)
+    check_digest(new.digest_type, new.ledger_type, new.replication)
+    store = context.store
+    given = new.ledger_id
+    # A new id is asked for on another thread, while this one looks the bookies up.
+    ledger_id = context.runtime.threads.submit(store.new_ledger_id if given is None else partial(_noted, store, given))
+    topology = context.topology()
+    ensemble = context.placement.choose_ensemble(
+        topology,
+        new.ensemble_size,
+        new.write_quorum,
+        random.Random(),
+        new.write_quorum if context.config.opportunistic_striping else new.ensemble_size,
+    )
+    without_journal = sum(not topology.bookies[bookie].journal_write_data for bookie in ensemble)
+    if risk := risk_of(new.ack_quorum, new.ledger_type, without_journal):
+        log.warning("a ledger is created with %s", risk)
+    metadata = LedgerMetadata(
+        ledger_id=_told(ledger_id, context.config.metadata_timeout_seconds),
+        ensemble_size=len(ensemble),
+        write_quorum=new.write_quorum,
+        ack_quorum=new.ack_quorum,
+        fragments=(Fragment(0, ensemble),),
+        digest_type=new.digest_type,
+        master_key=master_key(new.password, new.digest_type),
+        password=new.password if new.digest_type.bookkeepers else b"",
+        ledger_type=new.ledger_type,
+        replication=new.replication,
+        ctime_ms=time.time_ns() // 1_000_000,
+        c_token=random.getrandbits(63),
+        custom_metadata=new.custom_metadata,
+    )
+    metadata, version = _create(store, metadata, again=new.ledger_id is None)
+    return kind(context, metadata, version, new.password)
+
+
+def _create(store: MetadataStore, metadata: LedgerMetadata, *, again: bool) -> tuple[LedgerMetadata, int]:
+    """Write the record; returns it with its version. ``again``: a user may have given the id to a ledger of theirs, so another
+    one is tried. Raises LedgerExistsError."""
+    for _ in range(_IDS_TRIED if again else 1):
+        try:
+            return metadata, store.create_ledger(metadata)
+        except LedgerExistsError as error:
+            last = error
+            if again:
+                metadata = replace(metadata, ledger_id=store.new_ledger_id())
+    raise last
+
+
+# --
 
 
 @checks_arguments
@@ -193,7 +490,7 @@ class BookKeeper:
             password: the one that the ledger was created with.
             accept_loss_as: the name of an operator who accepts that entries which no bookie can tell of any more are lost. Only
                 for a ledger that can't be recovered otherwise. The name and what was lost are written into the metadata. Without
-                ``lost_bookies``, only what bookies themselves say that they lost counts.
+                ``LostBookies``, only what bookies themselves say that they lost counts.
             lost_bookies: bookies of this ledger that the operator declares lost for good. What one of them can't be asked counts
                 as lost too. A bookie that answers is believed, named or not.
 
@@ -202,9 +499,9 @@ class BookKeeper:
             UnauthorizedAccessError: the password is wrong; nothing was fenced.
             LedgerRecoveryError: too few bookies answered within ``recovery_timeout_seconds``; nothing was lost, try again.
                 With ``accept_loss_as``, the message names the bookies that may have what is missing.
-            ConfigurationError: ``lost_bookies`` names a bookie that the ledger has not, or ``accept_loss_as`` is missing.
+            ConfigurationError: ``LostBookies`` names a bookie that the ledger has not, or ``accept_loss_as`` is missing.
         """
-        return ledger_opening.open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
+        return open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
 
     def open_ledger_no_recovery(
         self, ledger_id: LedgerId, password: Password = b"", *, confirmed: LastEntryId | None = None
@@ -225,7 +522,7 @@ class BookKeeper:
             UnauthorizedAccessError: the password is wrong.
             ReadError: too few bookies told their LAC.
         """
-        return ledger_opening.open_without_recovery(self.context, ledger_id, password, confirmed)
+        return open_without_recovery(self.context, ledger_id, password, confirmed)
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Delete a ledger, open or closed. Its bookies free the space at their next garbage collection.
@@ -273,7 +570,7 @@ class BookKeeper:
         Raises:
             BookieError: the bookie did not answer, was started anew, or did not finish within ``seconds_max`` seconds.
         """
-        return bookie_orders.collect_now(self.context, bookie_id, seconds_max)
+        return collect_now(self.context, bookie_id, seconds_max)
 
     def switch_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
         """Make a bookie read-only, whatever room it has, or take that back. It stays so over restarts. It still takes what ledger
@@ -282,7 +579,7 @@ class BookKeeper:
         Raises:
             BookieError: the bookie did not answer, or could not note it.
         """
-        bookie_orders.switch_read_only(self.context, bookie_id, read_only)
+        switch_read_only(self.context, bookie_id, read_only)
 
     def list_entry_logs(self, bookie_id: BookieId) -> list[EntryLogFacts]:
         """The entry logs of a bookie, by number.

@@ -9,7 +9,7 @@
 ``records``         values, their JSON documents, and the names and refusals that all stores share
 ``bookie_homes``    where each bookie served last
 ``bookie_reach``    how far each bookie's directories went
-``lost_records``    which ledgers have lost their records
+``bookie_process``    which ledgers have lost their records
 ``notifier``        the threads on which watchers are called
 ``short_waits``     how long one caller waits, where he can do without an answer
 ==================  =========================================================================================

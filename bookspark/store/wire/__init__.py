@@ -6,7 +6,6 @@
 ``messages``        the bodies of messages without entries
 ``entry_batch``     entries of a ledger as one Arrow message
 ``logged_frames``   batch frames as they lie in a log, many checked together
-``joined_batches``  short batches that follow one another, made one
 ``batch_prefix``    what comes before the columns of a batch
 ``columns``         columns as bytes: made, compared, shifted
 ``digests``         the digest of each entry

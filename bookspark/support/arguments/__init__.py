@@ -1,9 +1,7 @@
 """Arguments: one mechanism judges what callers hand in, for functions, methods, options, commands and jobs.
 
 ============  =====================================================================================
-``kinds``     kinds of arguments that many calls take, with their bounds
 ``taken``     what an annotation takes
-``options``   options as one frozen value; options from text
 ``checking``  decorators that judge the arguments of public calls
 ============  =====================================================================================
 
@@ -38,15 +36,20 @@ a class           its instances, and stand-ins for them; never a value of a buil
 """
 
 from bookspark.support.arguments.checking import (
+    Config,
+    check_names,
     checked,
     checks_arguments,
     checks_itself,
     checks_methods,
+    from_text,
+    judged_tuple,
     judges,
+    make_config,
     parameters,
     refusal,
 )
-from bookspark.support.arguments.kinds import (
+from bookspark.support.arguments.taken import (
     AtLeastOne,
     BytesOrNone,
     EntryId,
@@ -61,9 +64,8 @@ from bookspark.support.arguments.kinds import (
     Seconds,
     SecondsOrNone,
     WaitSeconds,
+    bytes_of,
 )
-from bookspark.support.arguments.options import Config, check_names, from_text, judged_tuple, make_config
-from bookspark.support.arguments.taken import bytes_of
 
 __all__ = [
     "AtLeastOne",

@@ -4,7 +4,6 @@
 ``tables``      every metric: name, kind, help, labels
 ``described``   what a metric is
 ``histogram``   counts by size, copied without a lock
-``lately``      how long something takes lately, asked without a lock
 ``families``    figures in the form of ``prometheus_client``
 ``web``         pages over HTTP
 ==============  =======================================================================================

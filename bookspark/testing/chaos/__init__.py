@@ -2,8 +2,6 @@
 
 ==================  =========================================================================================================
 ``run``             ``Chaos``: one run, from the start of the cluster to the last read of every ledger
-``faults``          what is done to bookies and to the wire
-``clients``         writers, recoverers and readers, each on a thread with a client of its own
 ==================  =========================================================================================================
 
 ``bookspark chaos`` runs it from the command line. The seed repeats what is drawn; docs/testing.md tells how to use it.

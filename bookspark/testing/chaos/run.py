@@ -6,6 +6,7 @@ stack is reported. The reading at the end takes longer the more ledgers there ar
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -17,12 +18,367 @@ from random import Random
 from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError
+from bookspark.local import LocalBookie
 from bookspark.store.client import BookKeeper
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Seconds, checks_arguments
-from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
-from bookspark.testing.chaos.faults import BookieLocks, Faults
 from bookspark.testing.faulty_cluster import FaultyCluster
 from bookspark.testing.history import Event, EventKind, History
+from bookspark.testing.recorded import RecordedReader, RecordedWriter
+from bookspark.testing.wire_faults import Message
+
+# -- The clients of a chaos run: writers, recoverers and readers, each on a thread with a client of its own.
+#
+# Law: they do what users do. An error that users get (``BookKeeperError``) is counted, and the client goes on. Any other
+# exception, and a call that does not end within its deadline, is a defect and ends the run.
+
+
+ADD_SECONDS = 6.0
+RECOVERY_SECONDS = 12.0
+CLIENT_OPTIONS = {
+    "add_timeout_seconds": ADD_SECONDS,
+    "answer_timeout_seconds": 1.0,
+    "connect_timeout_seconds": 1.0,
+    "recovery_timeout_seconds": RECOVERY_SECONDS,
+    "quarantine_seconds": 2.0,
+}
+APPEND_SECONDS_MAX = 60.0
+"""An append that takes longer hangs. This is far above the client's own deadlines, because the machine may be busy."""
+_QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (4, 3, 2), (5, 3, 2), (5, 5, 3))
+_ENTRIES_MAX = (1, 20, 100, 400)
+_BURST_MAX = (1, 1, 5, 40)
+_PAYLOAD_BYTES_MAX = (20, 20, 200, 5000)
+_PAUSE_SECONDS_MAX = 0.1
+
+
+class Ledgers:
+    """The ledgers of the run, and which of them are being written now. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: list[int] = []
+        self._written: list[int] = []
+
+    def begin(self, ledger_id: int) -> None:
+        """The ledger was created and has a writer."""
+        with self._lock:
+            self._all.append(ledger_id)
+            self._written.append(ledger_id)
+
+    def end(self, ledger_id: int) -> None:
+        """The ledger's writer is gone."""
+        with self._lock:
+            self._written.remove(ledger_id)
+
+    def every(self) -> list[int]:
+        """The ids of all ledgers, in the order of their creation."""
+        with self._lock:
+            return list(self._all)
+
+    def pick(self, random: Random, written: bool) -> int | None:
+        """The id of a random ledger. ``written``: True takes only ledgers that are being written now; False takes any, mostly one
+        of the newest. None if there is no such ledger."""
+        with self._lock:
+            if written:
+                return random.choice(self._written) if self._written else None
+            among = self._all if random.random() < 0.2 else self._all[-20:]
+            return random.choice(among) if among else None
+
+
+class Worker:
+    """The loop of one client. ``errors`` counts the errors that it got, by type."""
+
+    def __init__(
+        self, name: str, connect: Callable[[str], BookKeeper], ledgers: Ledgers, history: History, random: Random
+    ) -> None:
+        self.name = name
+        self.errors: Counter[str] = Counter()
+        self._connect = connect
+        self._client = connect(name)
+        self._ledgers = ledgers
+        self._history = history
+        self._random = random
+        self._observers = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Take turns until ``stop`` is set, then close the client."""
+        while not stop.is_set():
+            try:
+                self._turn(stop)
+            except BookKeeperError as error:
+                self.errors[type(error).__name__] += 1
+                stop.wait(self._random.uniform(0.0, _PAUSE_SECONDS_MAX))
+        self._client.close()
+
+    def _turn(self, stop: threading.Event) -> None:
+        raise NotImplementedError
+
+    def _observer(self) -> str:
+        """A new name: in the history, each handle is an observer of its own."""
+        self._observers += 1
+        return f"{self.name}.{self._observers}"
+
+    def _pause(self, stop: threading.Event) -> None:
+        stop.wait(self._random.uniform(0.0, _PAUSE_SECONDS_MAX))
+
+
+class Writer(Worker):
+    """Creates ledgers of all shapes and writes them. Then it closes the ledger, leaves it open, or dies before the close."""
+
+    def _turn(self, stop: threading.Event) -> None:
+        random = self._random
+        ensemble_size, write_quorum, ack_quorum = random.choice(_QUORUMS)
+        handle = self._client.create_ledger(ensemble_size, write_quorum, ack_quorum)
+        self._ledgers.begin(handle.ledger_id)
+        try:
+            writer = RecordedWriter(self._history, self.name, handle)
+            left = random.randint(0, random.choice(_ENTRIES_MAX))
+            bytes_max = random.choice(_PAYLOAD_BYTES_MAX)
+            while left > 0 and not stop.is_set():
+                left -= self._burst(writer, min(left, random.choice(_BURST_MAX)), bytes_max)
+                self._pause(stop)
+            fate = random.random()
+            if fate < 0.7:
+                writer.close()
+            elif fate < 0.85:
+                # As if the process had died.
+                self._client.close()
+                self._client = self._connect(self.name)
+        finally:
+            self._ledgers.end(handle.ledger_id)
+
+    def _burst(self, writer: RecordedWriter, count: int, bytes_max: int) -> int:
+        """Append ``count`` entries, one after the other or as one batch. Not every burst is waited for. Returns ``count``."""
+        random, ledger_id = self._random, writer.handle.ledger_id
+        payloads = [
+            b"%s %d %s" % (self.name.encode(), ledger_id, random.randbytes(random.randint(0, bytes_max)))
+            for _ in range(count)
+        ]
+        if random.random() < 0.3:
+            last = writer.append_batch_async(payloads)
+        else:
+            last = [writer.append_async(payload) for payload in payloads][-1]
+        if random.random() < 0.8:
+            last.result(APPEND_SECONDS_MAX)
+        return count
+
+
+class Recoverer(Worker):
+    """Opens ledgers with recovery, some of them while they are written, and reads all of their entries."""
+
+    def _turn(self, stop: threading.Event) -> None:
+        self._pause(stop)
+        ledger_id = self._ledgers.pick(self._random, written=self._random.random() < 0.2)
+        if ledger_id is not None:
+            read_whole(self._client, ledger_id, self._history, self._observer())
+
+
+class Reader(Worker):
+    """Follows a ledger while it is written."""
+
+    def _turn(self, stop: threading.Event) -> None:
+        ledger_id = self._ledgers.pick(self._random, written=self._random.random() < 0.8)
+        if ledger_id is None:
+            self._pause(stop)
+            return
+        handle = self._client.open_ledger_no_recovery(ledger_id)
+        reader = RecordedReader(self._history, self._observer(), handle)
+        following, patience = 0, self._random.randint(1, 20)
+        while not stop.is_set() and patience > 0:
+            patience -= 1
+            if reader.wait_for(following, timeout=1.0):
+                following += reader.read(following, handle.last_add_confirmed)
+            elif handle.metadata.closed:
+                return
+            else:
+                reader.read_last_add_confirmed()
+
+
+def read_whole(client: BookKeeper, ledger_id: int, history: History, observer: str) -> None:
+    """Open a ledger, with recovery if it is not closed, and read all of its entries."""
+    reader = RecordedReader(history, observer, client.open_ledger(ledger_id))
+    if reader.handle.last_add_confirmed >= 0:
+        reader.read(0, reader.handle.last_add_confirmed)
+
+
+# -- What chaos does to a cluster: one fault after the other, drawn from a seed, each undone after a while.
+#
+# Law: the history is told of a fault before it begins and after it was undone. A bookie has one fault of its process at a time.
+# When ``run`` returns, every bookie that it touched serves again. All that is drawn comes from the seed; the moment at which a
+# fault hits does not, because processes and networks keep their own time.
+
+
+_FAULT_SECONDS_MAX = 3.0
+_FAULT_PAUSE_SECONDS_MAX = 1.0
+_DELAY_SECONDS_MAX = 0.5
+_UNLUCKY = 0.2
+"""The share of messages that a fault of the wire hits."""
+
+Fault = Callable[["Faults", LocalBookie], contextlib.AbstractContextManager[None]]
+
+
+class BookieLocks:
+    """One lock for each bookie. Whoever breaks the bookie's process holds it."""
+
+    def __init__(self, bookies: list[LocalBookie]) -> None:
+        self._locks = {id(bookie): threading.Lock() for bookie in bookies}
+
+    @contextlib.contextmanager
+    def held(self, *bookies: LocalBookie) -> Iterator[bool]:
+        """Hold the locks of ``bookies``, unless one of them is taken. Yields whether all are held; it does not wait."""
+        with contextlib.ExitStack() as stack:
+            for bookie in bookies:
+                lock = self._locks[id(bookie)]
+                if not lock.acquire(blocking=False):
+                    yield False
+                    return
+                stack.callback(lock.release)
+            yield True
+
+
+class Faults:
+    """One sequence of faults, for one thread. Several may run at once on the same ``locks``. ``counts`` has how many there were
+    of each kind."""
+
+    def __init__(
+        self, cluster: FaultyCluster, clients: list[str], history: History, locks: BookieLocks, random: Random
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._cluster = cluster
+        self._clients = clients
+        self._history = history
+        self._locks = locks
+        self._random = random
+        # For draws in the wire's thread.
+        self._coins = Random(random.random())
+
+    def run(self, stop: threading.Event) -> None:
+        """Break and mend until ``stop`` is set. Raises BookieError if a bookie does not come back."""
+        names, weights = zip(*((name, weight) for name, (weight, _) in _FAULTS.items()), strict=True)
+        while not stop.wait(self._random.uniform(0.0, _FAULT_PAUSE_SECONDS_MAX)):
+            (name,) = self._random.choices(names, weights)
+            bookie = self._random.choice(self._cluster.bookies)
+            seconds = self._random.uniform(0.0, _FAULT_SECONDS_MAX)
+            broken = self._cluster.bookies if name in _OF_ALL else [bookie]
+            with self._locks.held(*broken) as free:
+                if free:
+                    self._break(name, bookie, seconds, stop)
+
+    def _break(self, name: str, bookie: LocalBookie, seconds: float, stop: threading.Event) -> None:
+        self.counts[name] += 1
+        about = "all bookies" if name in _OF_ALL else bookie.bookie_id
+        self._tell(f"{name}: {about} for {seconds:.2f} s")
+        with _FAULTS[name][1](self, bookie):
+            stop.wait(seconds)
+        self._tell(f"{name}: {about} is over")
+
+    def _tell(self, what: str) -> None:
+        self._history.record(Event(EventKind.FAULT, "faults", note=what))
+
+    def _unlucky(self, message: Message) -> bool:
+        return self._coins.random() < _UNLUCKY
+
+    # -- faults of a process
+
+    @contextlib.contextmanager
+    def _killed(self, bookie: LocalBookie) -> Iterator[None]:
+        bookie.kill()
+        yield
+        bookie.start()
+
+    @contextlib.contextmanager
+    def _power_lost(self, bookie: LocalBookie) -> Iterator[None]:
+        bookie.kill()
+        bookie.lose_unsynced()
+        yield
+        bookie.start()
+
+    @contextlib.contextmanager
+    def _restarted(self, bookie: LocalBookie) -> Iterator[None]:
+        bookie.stop()
+        yield
+        bookie.start()
+
+    @contextlib.contextmanager
+    def _suspended(self, bookie: LocalBookie) -> Iterator[None]:
+        bookie.suspend()
+        yield
+        bookie.resume()
+
+    @contextlib.contextmanager
+    def _all_lose_power(self, _: LocalBookie) -> Iterator[None]:
+        for bookie in self._cluster.bookies:
+            bookie.kill()
+            bookie.lose_unsynced()
+        yield
+        for bookie in self._cluster.bookies:
+            bookie.start()
+
+    # -- faults of the wire
+
+    @contextlib.contextmanager
+    def _link_cut(self, bookie: LocalBookie) -> Iterator[None]:
+        with self._cluster.wire.cut(bookie.bookie_id, self._random.choice(self._clients)):
+            yield
+
+    @contextlib.contextmanager
+    def _all_links_cut(self, bookie: LocalBookie) -> Iterator[None]:
+        with self._cluster.wire.cut(bookie.bookie_id):
+            yield
+
+    @contextlib.contextmanager
+    def _silent(self, bookie: LocalBookie) -> Iterator[None]:
+        with self._cluster.wire.drop(bookie=bookie.bookie_id, response=self._random.random() < 0.5):
+            yield
+
+    @contextlib.contextmanager
+    def _messages_lost(self, bookie: LocalBookie) -> Iterator[None]:
+        response = self._random.random() < 0.5
+        with self._cluster.wire.drop(bookie=bookie.bookie_id, response=response, where=self._unlucky):
+            yield
+
+    @contextlib.contextmanager
+    def _messages_late(self, bookie: LocalBookie) -> Iterator[None]:
+        response = self._random.random() < 0.5
+        with self._cluster.wire.delay(
+            _DELAY_SECONDS_MAX, bookie=bookie.bookie_id, response=response, where=self._unlucky, random=self._coins
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _messages_twice(self, bookie: LocalBookie) -> Iterator[None]:
+        with self._cluster.wire.duplicate(
+            seconds=self._random.uniform(0.0, _DELAY_SECONDS_MAX), bookie=bookie.bookie_id, where=self._unlucky
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _messages_parked(self, bookie: LocalBookie) -> Iterator[None]:
+        """Messages are held back, and arrive when the fault is over."""
+        with self._cluster.wire.park(bookie=bookie.bookie_id, where=self._unlucky):
+            yield
+
+
+_FAULTS: dict[str, tuple[int, Fault]] = {
+    "kill": (6, Faults._killed),
+    "power cut": (4, Faults._power_lost),
+    "restart": (3, Faults._restarted),
+    "suspend": (6, Faults._suspended),
+    "power cut of all": (1, Faults._all_lose_power),
+    "link cut": (5, Faults._link_cut),
+    "all links cut": (3, Faults._all_links_cut),
+    "silence": (3, Faults._silent),
+    "messages lost": (4, Faults._messages_lost),
+    "messages late": (4, Faults._messages_late),
+    "messages twice": (4, Faults._messages_twice),
+    "messages parked": (4, Faults._messages_parked),
+}
+"""By name, each with its weight: how often it is drawn in comparison with the others."""
+_OF_ALL = {"power cut of all"}
+"""The faults that hit the processes of all bookies."""
+
+
+# --
+
 
 END_SECONDS_MAX = 180.0
 _READ_ATTEMPTS = 5

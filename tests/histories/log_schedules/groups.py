@@ -26,7 +26,6 @@ from bookspark.errors import BookKeeperError, DataLossError, ReadError
 from bookspark.logs import row_reader
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.feeds.gaps import Gap, GapKind
-from bookspark.logs.readers import lane_share
 from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from tests.histories.log_schedules.actors import ADDRESS, LOG, Stage
@@ -197,9 +196,9 @@ def stand_ins(stage: Stage) -> list[Any]:
     names, share_again = count(), stage.random.choice([5, 40])
     return [
         mock.patch.object(row_reader, "Registration", _Untold),
-        mock.patch.object(lane_share, "now_ms", partial(next, names)),
-        mock.patch.object(lane_share, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 12))),
-        mock.patch.object(lane_share, "time", SimpleNamespace(monotonic=lambda: stage.turns.steps / share_again)),
+        mock.patch.object(row_reader, "now_ms", partial(next, names)),
+        mock.patch.object(row_reader, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 12))),
+        mock.patch.object(row_reader, "time", SimpleNamespace(monotonic=lambda: stage.turns.steps / share_again)),
         # Who drops a reader does not wait for it; the end of its session gives its lanes back.
-        mock.patch.object(lane_share, "_leave_soon", return_value=None),
+        mock.patch.object(row_reader, "_leave_soon", return_value=None),
     ]

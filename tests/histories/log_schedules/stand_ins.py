@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from bookspark.logs import producer, producer_ledgers
-from bookspark.logs.chain import committer, compaction, lane_choice, reader, registry, retention
+from bookspark.logs.chain import committer, lane_choice, reader, registry, retention
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.protocol.logs import ended_lanes, log_record
 from tests.histories.log_schedules.truth import Truth
@@ -25,7 +25,7 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
     """Small ledgers and chains, and clocks that jump."""
     chosen = [
         mock.patch.object(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 5, 1000])),
-        mock.patch.object(compaction, "CHAIN_MAX", random.choice([1, 3, 64])),
+        mock.patch.object(committer, "CHAIN_MAX", random.choice([1, 3, 64])),
         mock.patch.object(reader, "COMMITS_AT_ONCE", random.choice([1, 2, 8])),
         mock.patch.object(producer_ledgers, "LEDGER_BYTES_MAX", random.choice([1, 60, 1 << 30])),
         mock.patch.object(log_record, "BATCH_WRITE_MS_MAX", random.choice([20, 200, 86_400_000, 86_400_000])),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.repair.not_copied import NotCopied
+from bookspark.protocol.repair.entry_copying import NotCopied
 from tests.histories.repair_schedules.drawing import Bookie, accepted_losses
 
 ROOM_BYTES = 40 << 20

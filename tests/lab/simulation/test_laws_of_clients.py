@@ -19,8 +19,7 @@ from bookspark.protocol.writing import writer
 from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges
 from bookspark.protocol.writing.explicit_lac import ExplicitLac
 from bookspark.protocol.writing.replication import BestEffort
-from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_adds import Adds
+from bookspark.protocol.writing.writer import Adds, LedgerWriter
 from bookspark.protocol.writing.writer_events import Idle, Sync, TellLac
 
 Step = Callable[..., Any]

@@ -11,8 +11,7 @@ import pytest
 
 from bookspark.lab.simulation.bookie import SimulatedBookie
 from bookspark.lab.simulation.search.exhaustive import Exhaustive
-from bookspark.lab.simulation.search.random_schedules import RandomSchedules
-from bookspark.lab.simulation.search.shrinking import shrink
+from bookspark.lab.simulation.search.random_schedules import RandomSchedules, shrink
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.story import tell
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication

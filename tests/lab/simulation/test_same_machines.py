@@ -19,7 +19,8 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.store.client.reading import ledger_opening, read_handle
+from bookspark.store.client import bookkeeper
+from bookspark.store.client.reading import read_handle
 from bookspark.store.client.writing import ledger_driver
 from bookspark.store.wire.header import Status
 from tests.store.bookie.kit import KEY, Pumped, config
@@ -27,7 +28,7 @@ from tests.store.bookie.kit import KEY, Pumped, config
 
 def test_the_client_imports_them():
     assert ledger_driver.LedgerWriter is writer.LedgerWriter
-    assert ledger_opening.LedgerRecovery is recoverer.LedgerRecovery
+    assert bookkeeper.LedgerRecovery is recoverer.LedgerRecovery
     assert read_handle.RangeRead is reader.RangeRead
     assert read_handle.LacRead is reader.LacRead
     assert read_handle.LacWait is reader.LacWait

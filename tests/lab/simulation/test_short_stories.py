@@ -8,11 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bookspark.errors import ConfigurationError
-from bookspark.lab.simulation.search import shortest as searched
+from bookspark.lab.simulation.search import random_schedules as searched
 from bookspark.lab.simulation.search.exhaustive import Exhaustive
-from bookspark.lab.simulation.search.random_schedules import RandomSchedules
-from bookspark.lab.simulation.search.shortest import shortest, used_options
-from bookspark.lab.simulation.search.shrinking import shrink
+from bookspark.lab.simulation.search.random_schedules import RandomSchedules, shortest, shrink, used_options
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.operations.cli.main import command_line
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata

@@ -12,7 +12,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.lab.bench import kept_results, trees
 from bookspark.lab.bench.kept_results import keep
 from bookspark.lab.bench.ledger.cases import CASES, WORKLOADS, Kind, Turn, Workload, chosen
-from bookspark.lab.bench.ledger.limits import fed_loops, limits
+from bookspark.lab.bench.peers.ledger_comparison import fed_loops, limits
 from bookspark.lab.bench.peers.ledger_targets import table
 from bookspark.lab.bench.processes import use_memory_once
 from tests.operations.cli.conftest import Run

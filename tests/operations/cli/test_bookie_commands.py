@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from bookspark.errors import BookieError
 from bookspark.local import LocalCluster
-from bookspark.operations.cli.commands import bookie_status
+from bookspark.operations.cli.commands import bookie
 from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.servers.daemon.bookie_process import why_lossy
 from bookspark.servers.daemon.directories import DirectoryLocks, read_cookie, write_cookie
-from bookspark.servers.daemon.lossy_boot import why_lossy
 from bookspark.store.bookie.disk.log_scan import SCHEMA
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.messages import BookieStatus, HealingStatus
@@ -82,13 +82,13 @@ def test_how_far_a_bookie_is_with_healing() -> None:
     status = BookieStatus(
         "b1", 1, 2, ["/disk"], 120, 0, 0, lossy_boot=3, healed_boot=2, limbo_ledgers=4, healing=healing
     )
-    *_, lossy, progress = bookie_status.lines(status)
+    *_, lossy, progress = bookie.lines(status)
     assert lossy == "  lossy boot 3 is not healed: 4 ledgers are in limbo"
     assert progress == "  healing: 80 of 120 ledgers, 12,000 entries, 1.2 MB copied in 60 s, about 30 s left"
     why = "/b is full, 96.0 % is used: it takes no adds"
-    assert f"  {why}" in list(bookie_status.lines(replace(status, full_directories={"/b": why}, reasons=[why])))
+    assert f"  {why}" in list(bookie.lines(replace(status, full_directories={"/b": why}, reasons=[why])))
     healed = replace(status, healed_boot=3, healing=replace(healing, ledgers_left=0))
-    *_, lossy, progress = bookie_status.lines(healed)
+    *_, lossy, progress = bookie.lines(healed)
     assert lossy == "  lossy boot 3 is healed"
     assert progress == "  healing: 120 of 120 ledgers, 12,000 entries, 1.2 MB copied in 60 s"
 

@@ -10,7 +10,7 @@ import pytest
 
 from bookspark.errors import NotEnoughBookiesError
 from bookspark.lab.demo.inputs import Content
-from bookspark.lab.demo.report import pasteable_lines
+from bookspark.lab.demo.job import pasteable_lines
 from bookspark.lab.demo.spark_side import ComparisonError, Digest, compare
 from bookspark.spark.short_jobs import plain_reason
 from tests.operations.cli.conftest import Run

@@ -9,7 +9,7 @@ from email.message import Message
 import pytest
 
 from bookspark.errors import ConfigurationError
-from bookspark.operations.console.door import Door
+from bookspark.operations.console.server import Door
 
 TOKEN = "0123456789abcdef"
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bookspark.operations.console.figures import Point
-from bookspark.operations.console.overview import content
+from bookspark.operations.console.overview import content, plot
 from bookspark.operations.console.pages import page
-from bookspark.operations.console.plots import plot
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.facts import Answer, Health, Severity
 from bookspark.store.metadata.bookie_homes import BookieHome

@@ -11,7 +11,8 @@ import pytest
 from deltalake.fs import fs_handler
 
 from bookspark.errors import ReadError
-from bookspark.operations.console.past import files, ledgers
+from bookspark.operations.console.past import deltas as tables
+from bookspark.operations.console.past import ledgers
 from bookspark.operations.console.past.deltas import Deltas
 from tests.operations.console import snapshots
 
@@ -88,8 +89,8 @@ def opened(monkeypatch):
 def given(monkeypatch):
     """How many files Arrow was given, for each read: of each it takes what is told apart, though it opens it not."""
     found = []
-    real = files.Files._of
-    monkeypatch.setattr(files.Files, "_of", lambda self, these: found.append(len(these)) or real(self, these))
+    real = tables.Files._of
+    monkeypatch.setattr(tables.Files, "_of", lambda self, these: found.append(len(these)) or real(self, these))
     return found
 
 
@@ -122,12 +123,12 @@ def test_files_that_share_ids_are_in_no_order(tmp_path):
 
 
 def test_the_footers_of_chosen_files_are_kept_and_only_of_some(tmp_path):
-    deltas, snapshot = _take(tmp_path, [[one] for one in range(3 * files._FOOTERS_KEPT)])
-    for ledger_id in range(3 * files._FOOTERS_KEPT):
+    deltas, snapshot = _take(tmp_path, [[one] for one in range(3 * tables._FOOTERS_KEPT)])
+    for ledger_id in range(3 * tables._FOOTERS_KEPT):
         ledgers.look_at(deltas, snapshot, ledger_id)
     for table in ("ledgers", "fragments", "index_ranges"):
-        assert 0 < len(deltas.files(snapshot, table)._chosen) <= files._FOOTERS_KEPT
-    assert len(deltas._parts) <= 3 * files._FOOTERS_KEPT
+        assert 0 < len(deltas.files(snapshot, table)._chosen) <= tables._FOOTERS_KEPT
+    assert len(deltas._parts) <= 3 * tables._FOOTERS_KEPT
 
 
 def test_only_some_ids_are_kept(tmp_path, monkeypatch):

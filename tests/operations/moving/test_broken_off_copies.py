@@ -12,7 +12,7 @@ import pytest
 
 from bookspark import DigestType, errors
 from bookspark.local import LocalCluster
-from bookspark.operations.moving import broken_off
+from bookspark.operations.moving import copying
 from bookspark.operations.moving.copying import Copied, copy_ledger
 from bookspark.operations.moving.reads import EntryReader
 from bookspark.operations.moving.source import Source
@@ -88,7 +88,7 @@ def test_a_copy_whose_process_was_killed_is_gone_on_with(
     ledger_id, bookkeeper = written(there), here.bookkeeper()
     killed_at(there, here, ledger_id, entry_id)
     left = bookkeeper.get_ledger_metadata(ledger_id)
-    assert not left.closed and broken_off.is_broken_off(left, source.identity)
+    assert not left.closed and copying.is_broken_off(left, source.identity)
     size = sum(map(len, PAYLOADS))
     assert copy_ledger(source, reader, bookkeeper, ledger_id) == Copied(ledger_id, len(PAYLOADS), size, was_there=False)
     found = bookkeeper.get_ledger_metadata(ledger_id)
@@ -104,7 +104,7 @@ def test_what_is_no_copy_of_this_cluster_stays(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
 ) -> None:
     bookkeeper = here.bookkeeper()
-    for labels in ({}, {broken_off.LABEL: b"another cluster"}):
+    for labels in ({}, {copying.LABEL: b"another cluster"}):
         ledger_id = written(there)
         ledger = bookkeeper.create_ledger_adv(ledger_id, password=PASSWORD, custom_metadata=labels)
         ledger.append_at(0, b"mine")
@@ -137,7 +137,7 @@ def test_who_looked_long_ago_deletes_no_copy_that_was_made_since(
     left = bookkeeper.get_ledger_metadata(ledger_id)
     assert copy_ledger(source, reader, bookkeeper, ledger_id).entries == len(PAYLOADS)
     with pytest.raises(errors.LedgerExistsError, match="another run"):
-        broken_off.delete(bookkeeper, left)
+        copying.delete(bookkeeper, left)
     assert copy_ledger(source, reader, bookkeeper, ledger_id).was_there
     assert bookkeeper.metadata.list_records("copies") == []
 
@@ -152,7 +152,7 @@ def test_a_bookie_that_may_hold_entries_of_it_has_to_be_up(
     try:
         with pytest.raises(errors.BookieError, match=away.bookie_id):
             copy_ledger(source, reader, bookkeeper, ledger_id)
-        assert broken_off.is_broken_off(bookkeeper.get_ledger_metadata(ledger_id), source.identity)
+        assert copying.is_broken_off(bookkeeper.get_ledger_metadata(ledger_id), source.identity)
     finally:
         away.start()
     assert copy_ledger(source, reader, bookkeeper, ledger_id).entries == len(PAYLOADS)

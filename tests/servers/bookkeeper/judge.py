@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from bookspark.lab.bench.peers.maven import fetched
+from bookspark.lab.bench.peers.services import fetched
 from bookspark.support.cache_folder import cache_folder
 
 _ROOT = Path(__file__).parents[3]

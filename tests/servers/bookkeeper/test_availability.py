@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bookspark.protocol.ledger.entry_ranges import with_ranges
-from bookspark.servers.bookkeeper.availability import list_of_entries
+from bookspark.servers.bookkeeper.door import list_of_entries
 from bookspark.servers.bookkeeper.messages import Operation
 from bookspark.store.bookie.holdings.reads import Fetched, Stop
 from tests.servers.bookkeeper.kit import KEY, body, open_door, request

@@ -11,7 +11,7 @@ from bookspark.errors import ReadError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.repair.underreplication_task import Reason
-from bookspark.store.autorecovery.exact_check import ExactCheck
+from bookspark.store.autorecovery.auditor import ExactCheck
 from bookspark.store.metadata.autorecovery.auditors import CheckReport
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration

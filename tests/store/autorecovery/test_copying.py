@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from bookspark.protocol.repair.run_lengths import RUN_BYTES
+from bookspark.protocol.repair.entry_copying import RUN_BYTES
 from bookspark.store.autorecovery.copying import UNDER_WAY_BYTES_MAX, Copying
 
 

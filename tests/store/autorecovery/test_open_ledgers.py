@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.store.autorecovery import open_ledgers
-from bookspark.store.autorecovery.open_ledgers import OpenLedgers
+from bookspark.store.autorecovery import auditor
+from bookspark.store.autorecovery.auditor import OpenLedgers
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 
 OPEN, IN_RECOVERY, CLOSED = LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED
@@ -60,7 +60,7 @@ def test_a_recovery_stands_once_it_was_seen_twice():
     stage = Stage()
     one = stage.make(IN_RECOVERY)
     assert stage.look() == (1, 0)
-    assert stage.look(open_ledgers._STANDS_SECONDS) == (1, 1)
+    assert stage.look(auditor._STANDS_SECONDS) == (1, 1)
     stage.turn(one, CLOSED)
     assert stage.look() == (0, 0)
     other = stage.make(OPEN)
@@ -88,7 +88,7 @@ def test_it_rests():
 
 
 def test_a_look_reads_a_bounded_number_of_records_and_comes_to_all(monkeypatch):
-    monkeypatch.setattr(open_ledgers, "_READ_MAX", 10)
+    monkeypatch.setattr(auditor, "_READ_MAX", 10)
     stage, choose = Stage(), random.Random(21)
     states = [choose.choice((OPEN, IN_RECOVERY, CLOSED)) for _ in range(200)]
     for state in states:
@@ -110,7 +110,7 @@ def test_a_look_reads_a_bounded_number_of_records_and_comes_to_all(monkeypatch):
 
 
 def test_of_very_many_ids_that_were_skipped_only_the_newest_are_looked_at(monkeypatch):
-    monkeypatch.setattr(open_ledgers, "_NEW_MAX", 50)
+    monkeypatch.setattr(auditor, "_NEW_MAX", 50)
     stage = Stage()
     stage.look()
     stage.store.skip_ledger_ids(1000)

@@ -22,10 +22,10 @@ from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted, LimboNoted
 from bookspark.protocol.bookie.garbage_collection import Complete, collectable
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
-from bookspark.servers.daemon.lossy_boot import fence_check, fence_what_may_be_lost
+from bookspark.servers.daemon.bookie_process import fence_check, fence_what_may_be_lost
+from bookspark.spark.tables.bookies import UNDERREPLICATION
 from bookspark.spark.tables.ledgers import FRAGMENTS, LEDGERS, UNREADABLE
 from bookspark.spark.tables.logs import LOGS
-from bookspark.spark.tables.replication_tasks import UNDERREPLICATION
 from bookspark.store.autorecovery import decommission as decommission_module
 from bookspark.store.autorecovery import healing
 from bookspark.store.autorecovery.auditor import Auditor

@@ -64,7 +64,7 @@ def stepped() -> Iterator[None]:
         without_threads(),
         overlapping_syncs(),
         patch("bookspark.store.bookie.disk.control_log._REWRITE_BYTES_MIN", 150),
-        patch("bookspark.servers.daemon.lossy_boot.ThreadPoolExecutor", AtOnce),
+        patch("bookspark.servers.daemon.bookie_process.ThreadPoolExecutor", AtOnce),
     ):
         yield
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 
 from bookspark.errors import BookieError, StorageError
 from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
-from bookspark.servers.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
-from bookspark.servers.daemon.lost_records import keep_lost_records
+from bookspark.servers.daemon.bookie_process import fence_check, fence_what_may_be_lost, keep_lost_records, why_lossy
 from bookspark.store.bookie.storage import Storage
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.power_cuts import LOSSES, drawn

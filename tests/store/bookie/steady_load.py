@@ -19,7 +19,7 @@ from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.disk.index import location
 from bookspark.store.bookie.disk.rewritten_log import temporary_path
 from bookspark.store.bookie.serving.maintenance import Maintenance
-from bookspark.store.bookie.space.living import live_bytes
+from bookspark.store.bookie.space.reclaiming import live_bytes
 from bookspark.store.bookie.space.rewriting import Job, Rewritten
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.messages import Ranges

@@ -88,7 +88,7 @@ def take(index: Index, snapshots: list[Snapshot], meanwhile: Callable[[], None])
 def test_the_parts_of_a_checkpoint_say_together_what_the_index_says(
     directories: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.store.bookie.disk.index_block._LEDGERS_MAX", 4)
+    monkeypatch.setattr("bookspark.store.bookie.disk.checkpoint._LEDGERS_MAX", 4)
     monkeypatch.setattr("bookspark.store.bookie.disk.index._PACKED_ROWS_MAX", 5)
     monkeypatch.setattr("bookspark.store.bookie.holdings.checkpointing._WEIGHT_A_STEP", 60)
     random = Random(f"{seed} of {directories}")

@@ -12,7 +12,7 @@ from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, Comp
 from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.protocol.ledger.responses import Negative, Positive, Unknown
-from bookspark.servers.daemon.lost_records import keep_lost_records
+from bookspark.servers.daemon.bookie_process import keep_lost_records
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.space.garbage_collection import list_ledgers, read_records
 from bookspark.store.metadata.lost_records import give_up_lost_records, note_lost_records

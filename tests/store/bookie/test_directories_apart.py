@@ -9,7 +9,7 @@ import pytest
 
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_boot import phase_one
-from bookspark.servers.daemon.lossy_boot import why_lossy
+from bookspark.servers.daemon.bookie_process import why_lossy
 from bookspark.store.bookie.disk.file_system import replace_file
 from bookspark.store.bookie.storage import Storage
 from bookspark.testing.faulty_files import FaultyFileSystem

@@ -11,7 +11,7 @@ import pytest
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.ledger.responses import Unknown
-from bookspark.servers.daemon.lossy_boot import fence_what_may_be_lost, why_lossy
+from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -62,7 +62,7 @@ class Bookie(Stepped):
 
 @pytest.fixture
 def bookie():
-    with without_threads(), patch("bookspark.servers.daemon.lossy_boot.ThreadPoolExecutor", AtOnce):
+    with without_threads(), patch("bookspark.servers.daemon.bookie_process.ThreadPoolExecutor", AtOnce):
         yield Bookie()
 
 

@@ -10,7 +10,7 @@ from bookspark.errors import MetadataStoreError
 from bookspark.protocol.bookie.first_request import answer_first_request
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import UNAUTHORIZED, Positive, Unknown, UnknownReason
-from bookspark.servers.daemon.lossy_boot import first_request_check
+from bookspark.servers.daemon.bookie_process import first_request_check
 from bookspark.store.bookie.ledgers import first_requests
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Status

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from bookspark.store.bookie.disk import index_block, packed_dict, sorted_ids
+from bookspark.store.bookie.disk import checkpoint, packed_dict, sorted_ids
+from bookspark.store.bookie.disk.checkpoint import Block, BlockBuilder, decode_block, gathered, overlaid
 from bookspark.store.bookie.disk.index import ChangingRows, Index, LedgerRows, Row, location, log_of
-from bookspark.store.bookie.disk.index_block import Block, BlockBuilder, decode_block, gathered, overlaid
 from bookspark.store.bookie.disk.packed_dict import PackedDict
 from bookspark.store.bookie.disk.sorted_ids import SortedIds
 
@@ -292,7 +292,7 @@ def test_newer_blocks_lie_over_older_ones(seed, ledgers_max):
             )
         else:
             expected[ledger_id] = confirmed, replicated, since, rows
-    with patch.object(index_block, "_LEDGERS_MAX", ledgers_max):
+    with patch.object(checkpoint, "_LEDGERS_MAX", ledgers_max):
         over = list(overlaid(block_of(older), block_of(newer)))
         assert ledgers_of(over) == expected
         together = list(gathered(over, complete=False))

@@ -17,7 +17,7 @@ from bookspark.protocol.bookie.bookie_ledger import FenceNoted, MasterKeyNoted
 from bookspark.protocol.bookie.garbage_collection import CollectionNoted
 from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 from bookspark.protocol.ledger.responses import Negative, Unknown
-from bookspark.servers.daemon.lossy_boot import why_lossy
+from bookspark.servers.daemon.bookie_process import why_lossy
 from bookspark.store.bookie.checks import check_control_log
 from bookspark.store.bookie.disk import control_state
 from bookspark.store.bookie.disk.control_log import encode_records

@@ -23,8 +23,8 @@ from bookspark.protocol.bookie.bookie_ledger import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import FENCED, Positive
 from bookspark.servers.daemon import bookie_process
+from bookspark.servers.daemon.bookie_process import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.servers.daemon.identity import mark_lost
-from bookspark.servers.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.memory.memory_store import MemoryStore

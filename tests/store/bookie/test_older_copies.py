@@ -8,7 +8,7 @@ import pytest
 
 from bookspark.protocol.bookie.reach import NOTHING_NOTED
 from bookspark.protocol.ledger.responses import Negative, Unknown
-from bookspark.servers.daemon.lossy_boot import fence_what_may_be_lost, why_lossy
+from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
 from bookspark.store.bookie.disk.index import log_of
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.memory.memory_store import MemoryStore

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
-from bookspark.store.bookie.space.choosing import LogUse, choose
-from bookspark.store.bookie.space.pacing import Rounds, rate
+from bookspark.store.bookie.serving.maintenance import Rounds, rate
+from bookspark.store.bookie.space.reclaiming import LogUse, choose
 from tests.store.bookie.kit import config
 from tests.store.bookie.steady_load import SteadyLoad
 from tests.store.bookie.stepped import without_threads

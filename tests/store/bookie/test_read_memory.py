@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookspark.store.bookie.holdings.read_memory import ReadMemory
+from bookspark.store.bookie.holdings.reads import ReadMemory
 
 
 def test_memory_is_lent_again_once_no_view_of_it_is_left_and_no_sooner():

@@ -11,7 +11,7 @@ import pytest
 
 from bookspark.store.bookie.disk import file_system
 from bookspark.store.bookie.disk.file_system import RealFileSystem, write_all
-from bookspark.store.bookie.offline.dry_run import DryRunFileSystem
+from bookspark.store.bookie.offline.inspection import DryRunFileSystem
 from bookspark.support.private_files import PRIVATE_DIRECTORY, PRIVATE_FILE
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem

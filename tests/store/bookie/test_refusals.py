@@ -16,9 +16,8 @@ from bookspark.store.bookie.disk.control_state import ControlState
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.ledgers import held_copies
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
-from bookspark.store.bookie.ledgers.losses import Losses
 from bookspark.store.bookie.ledgers.statuses import status_of
-from bookspark.store.bookie.ledgers.volatile_syncs import VolatileSyncs
+from bookspark.store.bookie.storage import Losses, VolatileSyncs
 from bookspark.store.wire.entry_batch import encode_entries
 from bookspark.store.wire.header import Header, Kind, Status
 from bookspark.store.wire.messages import FetchFrom

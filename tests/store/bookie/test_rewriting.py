@@ -18,8 +18,7 @@ from bookspark.servers.daemon.processes import Process, wait_for_end
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.disk.index import ChangingRows, Row, location
 from bookspark.store.bookie.disk.rewritten_log import HEAD, BadPart, RewrittenLog, footer, scan_rewritten
-from bookspark.store.bookie.space.choosing import LogUse, choose
-from bookspark.store.bookie.space.reclaiming import unlimited
+from bookspark.store.bookie.space.reclaiming import LogUse, choose, unlimited
 from bookspark.store.bookie.space.rewriting import BLOCK_ENTRIES_MAX, Job
 from bookspark.store.bookie.space.rewriting_process import RewritingProcess
 from bookspark.store.bookie.storage import Storage

@@ -27,7 +27,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
 )
 from bookspark.protocol.ledger.responses import Negative
 from bookspark.protocol.ledger.sync_cursor import Assignment
-from bookspark.servers.daemon.lossy_boot import why_lossy
+from bookspark.servers.daemon.bookie_process import why_lossy
 from bookspark.store.bookie.steps import run_steps
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.frames import control_frame

@@ -21,11 +21,11 @@ from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.store.bookie.disk import file_system
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.serving import refusals
+from bookspark.store.bookie.serving.entry_reads import SHORT_BYTES_MAX
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.frames import FrameReceiver, control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
-from bookspark.store.wire.joined_batches import SHORT_BYTES_MAX
 from bookspark.store.wire.messages import BookieStatus, Hello, Ranges
 from bookspark.store.wire.security import proof
 from bookspark.testing.faulty_files import FaultyFileSystem

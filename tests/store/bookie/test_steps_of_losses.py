@@ -14,20 +14,19 @@ import pytest
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, ENTRY_LOST, NO_SUCH_ENTRY, BookieLedger, EntriesLost
 from bookspark.protocol.ledger.responses import UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
-from bookspark.protocol.reading.loss_notes import _SAY_THAT_THEY_LOST_IT
+from bookspark.protocol.reading.recovery import _SAY_THAT_THEY_LOST_IT
 from bookspark.store.bookie.commit.commit_items import Passing
 from bookspark.store.bookie.disk.index import ChangingRows, LedgerRows, location
 from bookspark.store.bookie.holdings import checkpointing
 from bookspark.store.bookie.holdings import holdings as holdings_module
 from bookspark.store.bookie.holdings.commit_results import _TOLD_A_TURN
-from bookspark.store.bookie.holdings.holdings import _LEDGERS_A_STEP, _ROWS_A_STEP, _ROWS_LOOKED_AT
-from bookspark.store.bookie.holdings.long_polls import _TOLD_A_TURN as _POLLS_A_TURN
-from bookspark.store.bookie.holdings.long_polls import LongPolls
+from bookspark.store.bookie.holdings.holdings import _LEDGERS_A_STEP, _ROWS_A_STEP, _ROWS_LOOKED_AT, LongPolls
+from bookspark.store.bookie.holdings.holdings import _TOLD_A_TURN as _POLLS_A_TURN
 from bookspark.store.bookie.holdings.reads import Piece, Stop
-from bookspark.store.bookie.holdings.what_is_back import note_what_is_back
 from bookspark.store.bookie.serving.maintenance import Maintenance
 from bookspark.store.bookie.serving.poll_timers import _ENDED_A_TURN, PollTimers
 from bookspark.store.bookie.steps import Steps, run_steps
+from bookspark.store.bookie.storage import note_what_is_back
 from bookspark.store.wire.entry_batch import ENTRY_OVERHEAD_BYTES
 from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem

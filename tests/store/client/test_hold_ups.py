@@ -12,11 +12,11 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.writer import Append, HeldUp, LedgerWriter
 from bookspark.store.client.network.bookie_connection import BookieConnection
-from bookspark.store.client.network.patience import Patience
+from bookspark.store.client.network.connections import Patience
 from bookspark.store.client.runtime.room import ClientRoom, LedgerRoom
-from bookspark.store.client.writing import hold_ups
-from bookspark.store.client.writing.hold_ups import HoldUps
+from bookspark.store.client.writing import ledger_driver
 from bookspark.store.client.writing.kept_frames import KeptFrame, KeptFrames
+from bookspark.store.client.writing.ledger_driver import HoldUps
 from tests.awaiting import await_that
 from tests.store.client.fake_bookie import SECONDS
 from tests.store.client.test_connections import MIB
@@ -207,7 +207,7 @@ def came(bookie):
 def test_what_is_held_back_for_a_bookie_is_dropped_once_it_is_released(bench, monkeypatch):
     """It was dropped only when the bookie took something in again: one that is behind for good was remembered every add."""
     slow, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
-    monkeypatch.setattr(hold_ups, "_MOMENT_SECONDS", 0.0)
+    monkeypatch.setattr(ledger_driver, "_MOMENT_SECONDS", 0.0)
     bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=SECONDS)
     driver = bench.driver()
     bench.append(driver, b"")

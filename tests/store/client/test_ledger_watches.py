@@ -10,7 +10,7 @@ import pytest
 
 from bookspark.errors import MetadataStoreError
 from bookspark.store.client.reading.read_handle import ReadHandle
-from bookspark.store.client.runtime.ledger_watches import LedgerWatches
+from bookspark.store.client.runtime.runtime import LedgerWatches
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.awaiting import await_that
 from tests.store.metadata.kit import EVENT_SECONDS, ledger

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.store.client.client_config import ClientConfig
-from bookspark.store.client.placement.free_space import FreeSpace
+from bookspark.store.client.placement.placement import FreeSpace
 from bookspark.store.client.reading.read_handle import ReadHandle
 from bookspark.store.client.runtime.client_context import ClientContext
-from bookspark.store.client.runtime.ledger_watches import LedgerWatches
 from bookspark.store.client.runtime.room import ClientRoom, LedgerRoom
+from bookspark.store.client.runtime.runtime import LedgerWatches
 from bookspark.store.client.writing import futures
 from bookspark.store.client.writing.futures import AppendFuture, Watermark
 from bookspark.store.metadata.memory.memory_store import MemoryStore

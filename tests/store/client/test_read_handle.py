@@ -9,11 +9,11 @@ import pytest
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError, ReadError, UnauthorizedAccessError
 from bookspark.protocol.ledger.actions import LacAnswered
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.store.client.bookkeeper import open_without_recovery
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.reading import read_handle
-from bookspark.store.client.reading.ledger_opening import open_without_recovery
 from bookspark.store.client.reading.read_handle import ReadHandle
-from bookspark.store.client.runtime.ledger_watches import LedgerWatches
+from bookspark.store.client.runtime.runtime import LedgerWatches
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.short_waits import patience_seconds
 from bookspark.store.wire.digests import master_key

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bookspark.protocol.ledger.responses import FINAL_REASONS, Negative, Positive, Unknown, UnknownReason
-from bookspark.store.client.writing.retries import Retries
+from bookspark.store.client.writing.ledger_driver import Retries
 
 BUSY = Unknown(UnknownReason.TOO_MANY_REQUESTS)
 

@@ -27,7 +27,7 @@ from bookspark.errors import (
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.short_waits import waits_at_most
-from bookspark.store.metadata.zookeeper import many_reads, nodes, zookeeper_store
+from bookspark.store.metadata.zookeeper import nodes, zookeeper_store
 from bookspark.store.metadata.zookeeper.connection import Connection
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.store.metadata.zookeeper.layout import Access, Address, LedgerManager, parse_address
@@ -191,7 +191,7 @@ def test_many_ledgers_are_read_in_one_round_trip_as_new_as_one(
 
 def test_many_ledgers_are_read_with_few_requests(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not there is left out, and nothing else with it."""
-    monkeypatch.setattr(many_reads, "NODES_PER_REQUEST", 3)
+    monkeypatch.setattr(nodes, "NODES_PER_REQUEST", 3)
     for ledger_id in range(8):
         store.create_ledger(ledger(ledger_id))
     store.write_ledger(ledger(5).in_recovery(), 0)

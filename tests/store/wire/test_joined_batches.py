@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookspark.store.bookie.serving.entry_reads import JOINED_BYTES_MAX, SHORT_BYTES_MAX, joined, runs
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.store.wire.frames import parse_frame
 from bookspark.store.wire.header import Header, Kind
-from bookspark.store.wire.joined_batches import JOINED_BYTES_MAX, SHORT_BYTES_MAX, joined, runs
 
 _values = st.tuples(st.binary(max_size=40), st.binary(max_size=33))
 _groups = st.lists(st.lists(_values, min_size=1, max_size=5), min_size=1, max_size=8)

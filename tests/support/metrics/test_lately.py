@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from bookspark.support.metrics.lately import Lately
+from bookspark.store.bookie.traffic import Lately
 
 
 def took(*times: tuple[float, float]) -> Lately:

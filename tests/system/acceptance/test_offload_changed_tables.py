@@ -20,7 +20,7 @@ from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark import log_frame
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.offload import table
-from bookspark.spark.offload.proof import first_difference
+from bookspark.spark.offload.offloading import first_difference
 from bookspark.spark.process_client import client, kept_client
 from bookspark.store.client import BookKeeper
 from tests.spark.test_offload import Log, numbers

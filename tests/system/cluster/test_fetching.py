@@ -9,7 +9,7 @@ import pytest
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive
-from bookspark.protocol.repair.run_lengths import RUN_BYTES
+from bookspark.protocol.repair.entry_copying import RUN_BYTES
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.store.autorecovery import copying
 from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig

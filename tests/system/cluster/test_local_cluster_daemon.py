@@ -18,7 +18,7 @@ import pytest
 
 from bookspark import BookKeeper
 from bookspark.errors import BookieError
-from bookspark.operations.cli.commands.bookie_status import lines
+from bookspark.operations.cli.commands.bookie import lines
 from bookspark.servers.daemon import launch, processes
 from bookspark.servers.daemon.directories import DirectoryLocks, lock_holder, read_cookie, write_cookie
 from bookspark.servers.daemon.launch import Bookie, adopt_or_start

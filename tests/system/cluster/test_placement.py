@@ -6,7 +6,7 @@ import pytest
 
 from bookspark import errors
 from bookspark.local import LocalCluster
-from bookspark.store.client.placement import free_space
+from bookspark.store.client.placement import placement as policies
 from tests.awaiting import SECONDS_MAX, Changes
 from tests.store.metadata.kit import end_session
 
@@ -90,7 +90,7 @@ def test_opportunistic_striping_makes_do_with_fewer_bookies(cluster):
 def test_free_space_is_asked_of_the_bookies_and_one_that_hangs_is_left_out(cluster, monkeypatch):
     client = cluster.bookkeeper(placement_by_free_space=True)
     cluster.bookies[0].suspend()
-    monkeypatch.setattr(free_space, "_AGE_SECONDS", 0.0)  # one that is slow tells when it is asked again
+    monkeypatch.setattr(policies, "_AGE_SECONDS", 0.0)  # one that is slow tells when it is asked again
     told, others = {}, {each.bookie_id for each in cluster.bookies[1:]}
     while not told.keys() >= others:
         told = client.context.runtime.free_space.of([each.bookie_id for each in cluster.bookies])

@@ -10,9 +10,9 @@ import urllib.request
 import pytest
 
 from bookspark.errors import BookieError, MetadataStoreError
-from bookspark.servers.daemon import probes as module
+from bookspark.servers.daemon import bookie_process as module
+from bookspark.servers.daemon.bookie_process import Probes
 from bookspark.servers.daemon.lease_server import SERVING, STOPPING
-from bookspark.servers.daemon.probes import Probes
 from bookspark.support.metrics.web import Page, WebServer
 from tests.awaiting import SECONDS_MAX
 from tests.ports import free_port

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from bookspark.errors import MetadataStoreError
-from bookspark.servers.daemon.registrar import Registrar
+from bookspark.servers.daemon.bookie_process import Registrar
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from tests.awaiting import SECONDS_MAX
@@ -83,7 +83,7 @@ def test_a_bookie_that_starts_full_is_registered_so(registrar, store, disks):
 
 
 def test_a_change_that_the_store_did_not_hear_of_is_told_again(registrar, store, disks, monkeypatch):
-    monkeypatch.setattr("bookspark.servers.daemon.registrar._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("bookspark.servers.daemon.bookie_process._RETRY_SECONDS", 0.01)
     registrar.register()
     store.wait_registered()
     store.refusals = 2

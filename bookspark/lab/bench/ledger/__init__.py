@@ -2,7 +2,6 @@
 
 =============  ================================================================================================================
 ``cases``      what is measured: the workloads L1 to L12, which a peer can be given too
-``limits``     bare loops: what this machine can do at most
 ``workloads``  runs them on a ``LocalCluster``
 =============  ================================================================================================================
 

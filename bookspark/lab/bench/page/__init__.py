@@ -1,7 +1,6 @@
 """The tables of docs/performance.md, written from what the benches kept.
 
 ===========  ==================================================================================================================
-``rows``     what the page compares with what, and the aims
 ``tables``   the tables, and the page with them
 ===========  ==================================================================================================================
 

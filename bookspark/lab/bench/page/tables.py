@@ -9,12 +9,218 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bookspark.errors import ConfigurationError
 from bookspark.lab.bench.kept_results import FILE
-from bookspark.lab.bench.page.rows import TABLES, Bound, Row
+
+# -- What docs/performance.md compares with what, and the aims.
+#
+# Law: a row compares two figures of one run. Its aim is a bound of their ratio, of Bookspark's own figure, or of the
+# difference; a row without an aim only shows. Of rates more is better, of everything else less. A row that misses its aim
+# stays.
+
+
+RATES = ("adds_per_second", "reads_per_second", "rows_per_second", "megabytes_per_second")
+
+
+class Bound(StrEnum):
+    """What an aim bounds."""
+
+    RATIO = "ratio"
+    OWN = "own"
+    DIFFERENCE = "difference"
+
+
+class Row(NamedTuple):
+    """A line of a table."""
+
+    case: str
+    """What the page's words go by; several rows may share it."""
+    what: str
+    """What the row shows. It may name numbers of the case in braces."""
+    bench: str
+    """The bench that measures it, as the kept results name it."""
+    ours: str
+    """The name of Bookspark's figures: system, label or case, and call."""
+    figure: str
+    beside: tuple[str, ...] = ()
+    """Names of what it is compared with; the best one counts."""
+    beside_words: str = ""
+    aim: float | None = None
+    """At least this for rates, at most this for everything else."""
+    bound: Bound = Bound.RATIO
+    limit: str = ""
+    """The name of the limit that was measured in the same run."""
+    beside_figure: str = ""
+    """The figure of ``beside``, if it is another one."""
+
+    @property
+    def more_is_better(self) -> bool:
+        return self.figure in RATES
+
+
+def _ledger(
+    case: str, what: str, label: str, figure: str, *sides: tuple[str, float | None, Bound], api: str = ""
+) -> list[Row]:
+    """A row of the figure for each side: what stands beside it, the aim, and what the aim bounds. A side is ``limit``, nothing, a
+    label of BookKeeper's, ``best SIZE`` of its labels, or a name of Bookspark's own figures."""
+    rows: list[Row] = []
+    for side, aim, bound in sides:
+        words, beside = _side(side, label)
+        rows.append(
+            Row(
+                case,
+                "…" if rows else what,
+                "ledger",
+                f"bookspark {label}{api and ' ' + api}",
+                figure,
+                beside,
+                words,
+                aim,
+                bound,
+                f"limit {label}",
+            )
+        )
+    return rows
+
+
+def _side(side: str, label: str) -> tuple[str, tuple[str, ...]]:
+    """The words for it, and the names of its figures."""
+    kind, _, rest = side.partition(" ")
+    match kind:
+        case "":
+            return "", ()
+        case "limit":
+            return "the limit", (f"limit {label}",)
+        case "best":
+            return "BookKeeper's best", (f"bookkeeper L2-{rest}", f"bookkeeper L2-{rest}-deep")
+        case "bookspark":
+            return "as many adds to 1,000 ledgers", (side,)
+    waits = " without its group wait" if kind.endswith("no-group-wait") else ""
+    return f"BookKeeper{waits}", (f"bookkeeper {side}",)
+
+
+_RATIO, _OWN = Bound.RATIO, Bound.OWN
+LEDGERS: Sequence[Row] = (
+    *_ledger(
+        "L1", "one add in flight, 1 KiB, p50 ms", "L1", "p50_ms",
+        ("limit", 2.0, _RATIO), ("L1", 1 / 8, _RATIO), ("L1-no-group-wait", 0.5, _RATIO),
+    ),
+    *_ledger("L1", "… p99 ms", "L1", "p99_ms", ("L1", 1 / 4, _RATIO)),
+    *_ledger("L2", "single adds, 1,000 in flight, 100 B, adds/s", "L2-100", "adds_per_second", ("L2-100", 350e3, _OWN)),
+    *_ledger("L2", "… µs of the client's processor time an add", "L2-100", "client_cpu_us", ("", 5.0, _OWN)),
+    *_ledger("L2", "single adds, 1,000 in flight, 1 KiB, adds/s", "L2-1024", "adds_per_second", ("L2-1024", 200e3, _OWN)),
+    *_ledger("L2", "… µs of the client's processor time an add", "L2-1024", "client_cpu_us", ("", 5.0, _OWN)),
+    *(
+        row
+        for batch in (100, 1000)
+        for row in _ledger(
+            "L3", f"batches of {batch:,}, 1 KiB, entries/s", f"L3-1024x{batch}", "adds_per_second",
+            ("", 350e3, _OWN), ("best 1024", 8.0, _RATIO), ("limit", 0.7, _RATIO),
+        )
+    ),
+    *_ledger("L7", "{ledgers:,} ledgers, one entry each in turn, 1 KiB, adds/s", "L7", "adds_per_second", ("L7", 1.5, _RATIO)),
+    *_ledger(
+        "L7", "{ledgers:,} ledgers, one entry each in turn, 1 KiB, adds/s", "L7-10000", "adds_per_second",
+        ("L7-10000", 1.5, _RATIO), ("bookspark L7", 0.8, _RATIO),
+    ),
+    *_ledger("L13", "client memory of an idle open ledger, bytes", "L13", "idle_ledger_bytes", ("", 8000.0, _OWN)),
+    *_ledger(
+        "L4", "reads in order into Arrow, 1 KiB, warm, entries/s", "L4-1024-warm", "reads_per_second",
+        ("L4-1024-warm", 1e6, _OWN), api="read_batches",
+    ),
+    *_ledger(
+        "L4", "… cold", "L4-1024-cold", "reads_per_second", ("limit", 0.7, _RATIO), ("L4-1024-cold", None, _RATIO),
+        api="read_batches",
+    ),
+    *_ledger(
+        "L14", "one entry at a random place, 1 KiB, p50 ms", "L14", "p50_ms", ("limit", 1.5, _RATIO), ("L14", None, _RATIO)
+    ),
+)  # fmt: skip
+
+
+def _storage(size: int, batch: int, aim: float | None) -> Row:
+    label, payload = f"{size}x{batch} synced", f"{size} B" if size < 1024 else f"{size >> 10} KiB"
+    return Row(
+        "one entry a batch" if batch == 1 else "batches",
+        f"batches of {batch:,}, {payload}, MB/s" if batch > 1 else f"one entry a batch, {payload}, MB/s",
+        "storage", f"bookspark {label}", "megabytes_per_second", (f"limit {label}",), "the bare loop", aim,
+    )  # fmt: skip
+
+
+STORAGE: Sequence[Row] = (
+    *(_storage(size, batch, 0.8) for batch in (1000, 100, 10) for size in (100, 1024, 16384)),
+    *(_storage(size, 1, 0.3 if size == 1024 else None) for size in (100, 1024, 16384)),
+    *(
+        Row(
+            "replay", f"replay, {entries} of 100 B a frame, µs of processor time a frame", "storage",
+            f"bookspark replay x{entries}", "cpu_us_a_frame", (f"limit replay x{entries}",), "a read of the files",
+            2.0, _OWN,
+        )
+        for entries in (1, 10)
+    ),
+    *(
+        Row(
+            "rewriting", f"appends' p99.9 while {payload} is rewritten, ms", "storage", f"bookspark rewriting {payload}",
+            "beside_p99_9_ms", (f"bookspark rewriting {payload}",), "without", 3.0, beside_figure="alone_p99_9_ms",
+        )
+        for payload in ("random", "text")
+    ),
+)  # fmt: skip
+
+_SIZES = {100: "100 B", 1024: "1 KiB"}
+SPARK: Sequence[Row] = (
+    *(
+        Row(
+            "small commits", f"{{commits:,}} commits of ten rows, {words}, s", "micro-batches",
+            f"bookspark commits 1500 {how}", "seconds", (f"bookspark commits 1 {how}",), "one commit", 2.0,
+        )
+        for how, words in (("count", "counted"), ("hash", "hashed"), ("stream", "streamed"))
+    ),
+    Row(
+        "triggers", "a trigger of one row into a log, p50 ms", "micro-batches", "bookspark trigger sink", "p50_ms",
+        ("bookspark trigger noop",), "noop", 1.15, limit="limit trigger sink",
+    ),
+    Row(
+        "triggers", "… Bookspark's own share, ms", "micro-batches", "bookspark trigger sink", "p50_ms",
+        ("bookspark trigger noop",), "noop", 30.0, Bound.DIFFERENCE,
+    ),
+    Row(
+        "triggers", "… more than a Python sink that does nothing, ms", "micro-batches", "bookspark trigger sink", "p50_ms",
+        ("limit trigger sink",), "the limit", bound=Bound.DIFFERENCE,
+    ),
+    Row(
+        "triggers", "a trigger of one row from a log, p50 ms", "micro-batches", "bookspark trigger source", "p50_ms",
+        ("bookspark trigger noop",), "noop", limit="limit trigger source",
+    ),
+    *(
+        Row(
+            words, f"{words}, {{rows:,}} rows of {size}, rows/s" if name == "delta" else "…", "spark",
+            f"bookspark {case} {number} B", "rows_per_second", (f"{name} {case} {number} B",), peer,
+            aim if case != "copy" else None, limit=f"limit {case} {number} B",
+        )
+        for case, words in (("write", "rows in"), ("read", "rows back"), ("copy", "rows from log to log"))
+        for number, size in _SIZES.items()
+        for name, peer, aim in (("delta", "Delta", 1.2), ("kafka", "Kafka", 3.0))
+    ),
+    *(
+        Row(
+            "latency", "a row through two queries at trigger 0, p50 s" if name == "delta" else "…", "spark",
+            "bookspark latency", "p50_seconds", (f"{name} latency",), peer,
+        )
+        for name, peer in (("delta", "Delta"), ("kafka", "Kafka"))
+    ),
+)  # fmt: skip
+
+TABLES: Mapping[str, Sequence[Row]] = {"ledgers": LEDGERS, "storage": STORAGE, "spark": SPARK}
+"""By the name in the page's marks."""
+
+
+# --
+
 
 QUICK_SCALE_MAX = 0.1
 """Runs of less than this part of the usual size show that a bench works, and are no result."""

@@ -8,9 +8,7 @@
 ``spark_comparison``   the sink and the source beside Delta and Kafka, and their table
 ``spark_systems``      the three systems as Spark sees them
 ``log_comparison``     a log's producer and readers beside a bare ledger and Kafka, and their table
-``log_systems``        what these are, as the bench writes to them
 ``kafka_peer``         Kafka's brokers and the jars that Spark needs for them
-``maven``              jars from Maven Central
 ``services``           ports, settings, start and end of servers that are measured
 ``java``               the poms, the timing client for Apache BookKeeper, and a stand-in for Kafka's token provider
 =====================  ========================================================================================================

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bookspark.lab.bench.peers.maven import fetched
-from bookspark.lab.bench.peers.services import end, free_ports, wait_listening, write_settings
+from bookspark.lab.bench.peers.services import end, fetched, free_ports, wait_listening, write_settings
 
 _JAVA = Path(__file__).parent / "java"
 BOOKIES = 3

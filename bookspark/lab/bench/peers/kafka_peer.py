@@ -15,8 +15,7 @@ from typing import Self
 
 import pyspark
 
-from bookspark.lab.bench.peers.maven import fetched
-from bookspark.lab.bench.peers.services import free_ports, wait_listening, write_settings
+from bookspark.lab.bench.peers.services import fetched, free_ports, wait_listening, write_settings
 
 _JAVA = Path(__file__).parent / "java"
 PARTITIONS = 2

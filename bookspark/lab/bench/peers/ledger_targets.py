@@ -2,7 +2,7 @@
 
 A target is a ratio of medians over the rounds, Bookspark's to the peer's. L9's target is Bookspark's own figure. L12 compares
 guaranteed replication with Bookspark's own best effort. Beside each ratio stands the limit that was measured in the same run
-(``bench.ledger.limits``), and Bookspark's figure divided by it: 1 is the limit itself.
+(``bench.peers.ledger_comparison``), and Bookspark's figure divided by it: 1 is the limit itself.
 """
 
 from __future__ import annotations

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+# -- Jars from Maven Central, which ``mvn`` copies into a folder.
+
+
+def fetched(pom: Path, jars: Path) -> Path:
+    """The folder ``jars`` with every jar that ``pom`` needs at run time. It is filled again when the pom changed. Needs ``mvn``;
+    raises CalledProcessError if it fails."""
+    complete = jars.with_name(f"{jars.name}-complete")
+    wanted = pom.read_text()
+    if not complete.exists() or complete.read_text() != wanted:
+        shutil.rmtree(jars, ignore_errors=True)
+        subprocess.run(
+            ["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"],
+            check=True,
+        )  # fmt: skip
+        complete.write_text(wanted)
+    return jars
+
+
+# --
+
 
 _START_SECONDS = 180.0
 _STOP_SECONDS = 120.0

@@ -2,7 +2,6 @@
 
 =================  ============================================================================================================
 ``storage_cases``  the cases: adds, rewriting, and what a boot costs
-``storage_runs``   runs a storage, and the bare loop that it is compared with
 ``boot_probe``     a process of its own that boots a storage and measures it
 =================  ============================================================================================================
 

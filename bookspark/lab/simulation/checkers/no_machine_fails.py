@@ -6,7 +6,7 @@ or that its client can't go on, ends at once with an error: nobody waits for it 
 confirmed) to the bookies that may not know it, and so does one whose user asks for it. What it tells its user is news, never a
 step back; bookies hear the LAC and the LAFR (last add fully replicated) that the user knows at that moment. A new ensemble is
 told. One that gives up for lack of bookies has fewer than an ack quorum in some write set that never refused or were silent. From
-what can't be, such as an answer to what nobody asked, nothing follows (``clients.cannot_be``). A recovery fences nobody before
+what can't be, such as an answer to what nobody asked, nothing follows (``clients.writer``). A recovery fences nobody before
 the record says IN_RECOVERY: a bookie that lost its fences asks the record, and OPEN means that there was none.
 """
 

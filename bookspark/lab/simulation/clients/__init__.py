@@ -6,8 +6,6 @@
 ``recoverer``    somebody who opens the ledger, and so recovers it
 ``reader``       a tailing reader: LAC reads, long polls and reads of entries
 ``repair``       autorecovery of the ledger, and a bookie's healing
-``cannot_be``    events that nothing in the world leads to, and from which nothing may follow
-``all_clients``  which clients a world has, and what stories call them
 ===============  ===============================================================================================================
 
 Example::

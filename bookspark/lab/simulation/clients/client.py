@@ -78,7 +78,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class CannotBe:
-    """The machine is handed an event that nothing in the world leads to (``cannot_be``)."""
+    """The machine is handed an event that nothing in the world leads to (``writer``)."""
 
     event: Any
 

@@ -10,8 +10,6 @@
 ``rare_states``       which options reach the states in which events are that rarely come, as it was measured
 ``coverage``          which pairs of a state and an event schedules have met
 ``uncollected``       a search runs without the collector of cyclic garbage
-``shrinking``         making a schedule that ends in a violation short
-``shortest``          a shortest story of the same violation
 ====================  ==========================================================================================================
 
 Example::

@@ -9,7 +9,7 @@ confirmed once a sync is asked for; on a guaranteed ledger each entry is on all 
 its bookies the LAC: each that is left knows it.
 
 A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. Then clients
-are told what can't be, from which nothing follows (``clients.cannot_be``). In half of these moments, if no bookie has gone yet,
+are told what can't be, from which nothing follows (``clients.writer``). In half of these moments, if no bookie has gone yet,
 one goes, so that the others are needed. What does not end has nothing left that could happen, or goes on for ever.
 
 A second ledger on the same bookies is one more thing that was begun.

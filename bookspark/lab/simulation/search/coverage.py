@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from bookspark.lab.simulation.world import Met
 from bookspark.protocol.ledger.transitions import REFUSED
-from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery, recovery_phases
+from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery
 from bookspark.protocol.repair import bookie_healing, ledger_replication
 from bookspark.protocol.writing import writer
 
 _TABLES = {
     writer.LedgerWriter: (writer.TRANSITIONS, writer.ANSWERS),
-    recovery.LedgerRecovery: (recovery_phases.TRANSITIONS,),
+    recovery.LedgerRecovery: (recovery.TRANSITIONS,),
     lac_read.LacRead: (lac_read.TRANSITIONS,),
     lac_wait.LacWait: (lac_wait.TRANSITIONS,),
     range_read.RangeRead: (range_read.TRANSITIONS,),

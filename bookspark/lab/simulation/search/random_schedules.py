@@ -13,23 +13,224 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from bookspark.lab.simulation.clients.client import Begin
+from bookspark.lab.simulation.clients.reader import BeginWaiting
+from bookspark.lab.simulation.clients.recoverer import BeginAccepting
 from bookspark.lab.simulation.ledgers.second_ledger import world_of
 from bookspark.lab.simulation.moves import Group
+from bookspark.lab.simulation.search import calm
 from bookspark.lab.simulation.search.calm import calm_down
 from bookspark.lab.simulation.search.coverage import Pair, met_pairs
 from bookspark.lab.simulation.search.drawn_options import draw_options
-from bookspark.lab.simulation.search.shortest import shortest
-from bookspark.lab.simulation.search.shrinking import shrink
+from bookspark.lab.simulation.search.exhaustive import Exhaustive
 from bookspark.lab.simulation.search.uncollected import uncollected
 from bookspark.lab.simulation.simulation_options import SimulationOptions
-from bookspark.lab.simulation.state import CLIENTS, METADATA, SECOND, Move
+from bookspark.lab.simulation.state import (
+    CLIENTS,
+    CRASHES,
+    DEPARTURES,
+    DUPLICATES,
+    LOSSES,
+    METADATA,
+    SECOND,
+    Move,
+    State,
+)
 from bookspark.lab.simulation.view import Violation
 from bookspark.lab.simulation.world import Met, World
+from bookspark.protocol.ledger.actions import BookiesChosen, DeadlinePassed
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.writer_events import Abandon, Append, Close, HeldUp, Idle, TellLac
+
+# -- The shortest story of a violation that a random schedule found, where a search can still find it.
+#
+# Law: what is returned ends in a violation of the same invariant, under the options that the user gave, and is never longer
+# than what is known. It depends on the story alone, in any process: the search ends by a number of states, never by time.
+#
+# Shrinking takes moves out of one schedule, and what is left may still go the long way. So all orders are searched, breadth
+# first, in worlds that have no more than what the story used (its entries, crashes, clients, spares, …): the smallest world
+# first, then those that have one thing more. A story of such a world is a shortest one of it, and then only shorter ones count.
+
+
+STATES_MAX = 20_000
+"""A world that needs more is passed over."""
+_STATES_MAX_IN_ALL = 400_000
+"""Half a minute of processor time, if no shorter story is found."""
+_STATES_AFTER = 10_000
+"""A shorter story is mostly the first one that is found: then so many states more are looked at than it took."""
+_BUDGETS = {"crashes": CRASHES, "losses": LOSSES, "duplicates": DUPLICATES, "departures": DEPARTURES}
+_QUORUMS = ("ensemble", "write_quorum", "ack_quorum")
+_SIZES = ((2, 2, 1), (2, 2, 2), (3, 3, 2))
+_LEAST: dict[str, int] = {"entries": 1, "reads": 1}
+_COUNTED = (
+    "entries",
+    "reads",
+    "spares",
+    "recoverers",
+    "readers",
+    "replicators",
+    "hold_ups",
+    "explicit_lacs",
+    *_BUDGETS,
+)
+_CHOSEN: dict[str, Any] = {
+    "holds_back": False,
+    "long_polls": False,
+    "heals": False,
+    "closes": False,
+    "abandons": False,
+    "deletes": False,
+    "second_ledger": False,
+    "accept_loss": False,
+    "ensemble_changes": ChangeMode.OFF,
+    "ledger_type": LedgerType.PD_JOURNAL,
+    "replication": Replication.BEST_EFFORT,
+    "journal_write_data": True,
+}
+"""What each of these is in a smaller world."""
+
+
+def shortest(
+    world: World, moves: Sequence[Move], invariant: str, given: Collection[str] = ()
+) -> tuple[World, tuple[Move, ...]]:
+    """The world and the moves of a shortest story, or those given. Options in ``given`` stay as they are."""
+    best, story = world, tuple(moves)
+    if calm.is_impossible(world, moves[-1]) or (invariant == calm.INVARIANT and calm.until_stuck(world, moves) is None):
+        # A search finds no one who goes on for ever, and nobody who is told what can't be.
+        return best, story
+    states, end = 0, _STATES_MAX_IN_ALL
+    for options in _worlds(used_options(world, moves), given):
+        if states >= end:
+            break
+        if options.second_ledger:
+            continue
+        search = Exhaustive(options, invariant=invariant, moves_max=len(story) - 1)
+        found = search.run(STATES_MAX)
+        states += found.states
+        if found.violation is not None and len(found.moves) < len(story):
+            best, story = search.world, found.moves
+            end = min(end, 2 * states + _STATES_AFTER)
+    return best, story
+
+
+def _worlds(used: SimulationOptions, given: Collection[str]) -> Iterator[SimulationOptions]:
+    """Options with no more than ``used``, those with the least first."""
+    own = (used.ensemble, used.write_quorum, used.ack_quorum)
+    sizes = (own,) if {*_QUORUMS} & {*given} else (*(one for one in _SIZES if one < own), own)
+    axes: list[list[dict[str, Any]]] = [[dict(zip(_QUORUMS, one, strict=True)) for one in sizes]]
+    axes += [
+        [{name: count} for count in range(min(_LEAST.get(name, 0), getattr(used, name)), getattr(used, name) + 1)]
+        for name in _COUNTED
+    ]
+    axes += [
+        [{name: one} for one in dict.fromkeys((plain, getattr(used, name)))]
+        for name, plain in _CHOSEN.items()
+        if name not in given
+    ]
+    first = (0,) * len(axes)
+    waiting, seen = [(0, first)], {first}
+    while waiting:
+        size, at = heappop(waiting)
+        yield replace(
+            used, **{name: value for axis, i in zip(axes, at, strict=True) for name, value in axis[i].items()}
+        )
+        for place, axis in enumerate(axes):
+            more = (*at[:place], at[place] + 1, *at[place + 1 :])
+            if more[place] < len(axis) and more not in seen:
+                seen.add(more)
+                heappush(waiting, (size + 1, more))
+
+
+def used_options(world: World, moves: Sequence[Move]) -> SimulationOptions:
+    """The options of ``world``, with nothing in them that these moves did not use."""
+    state = world.initial
+    begun: Counter[str] = Counter()
+    told: Counter[type] = Counter()
+    kinds = Counter(move.kind for move in moves)
+    places = {move.place for move in moves}
+    for move in moves:
+        event = world.events[move.argument] if move.kind == "user" else None
+        told[type(event)] += 1
+        if isinstance(event, BookiesChosen):
+            places |= {world.slots_from + world.bookies.index(bookie) for bookie in event.bookies}
+        if isinstance(event, Begin):
+            begun[world.client_names[move.place - CLIENTS]] += 1
+        state = world.apply(state, move)
+    options = world.options
+    clients = Counter(name.split()[0] for name in begun)
+    used: dict[str, Any] = {
+        **{name: world.initial[at] - state[at] for name, at in _BUDGETS.items()},
+        "entries": max(1, told[Append]),
+        "closes": bool(told[Close]),
+        "abandons": bool(told[Abandon] + told[DeadlinePassed]),
+        "hold_ups": told[HeldUp],
+        "explicit_lacs": told[TellLac] + told[Idle],
+        "recoverers": clients["recoverer"],
+        "readers": clients["reader"],
+        "replicators": clients["replicator"],
+        "reads": max([1, *(count for name, count in begun.items() if name.startswith("reader"))]),
+        "long_polls": bool(told[BeginWaiting]),
+        "accept_loss": bool(told[BeginAccepting]),
+        "deletes": bool(kinds["delete"]),
+        "second_ledger": bool(kinds["second"]),
+        "heals": bool(kinds["heal"]),
+        "holds_back": bool(kinds["forget"]),
+        "spares": max(0, *(place - world.slots_from + 1 - options.ensemble for place in places)),
+    }
+    return replace(options, **used)
+
+
+# -- Making a schedule that ends in a violation short.
+#
+# Law: what is left ends in a violation of the same invariant, and no single move can be taken out of it.
+
+
+def shrink(world: World, moves: Sequence[Move], violation: Violation) -> list[Move]:
+    """Take out moves as long as the same invariant is violated: halves first, then ever smaller pieces, until none can go. What
+    goes on for ever (``calm``) stays as it is."""
+    kept = list(moves)
+    if _replay(world, kept, violation.invariant) is None:
+        return kept
+    size = max(1, len(kept) // 2)
+    while True:
+        start, shorter = 0, False
+        while start < len(kept):
+            tried = _replay(world, kept[:start] + kept[start + size :], violation.invariant)
+            if tried is not None and len(tried) < len(kept):
+                kept, shorter = tried, True
+            else:
+                start += size
+        if size > 1:
+            size //= 2
+        elif not shorter:
+            return kept
+
+
+def _replay(world: World, moves: Sequence[Move], invariant: str) -> list[Move] | None:
+    """Those of ``moves`` that are possible, up to the violation; None if there is none."""
+    state: State = world.initial
+    done: list[Move] = []
+    for move in moves:
+        if move not in world.moves(state) and not calm.is_calms_own(world, state, move):
+            continue
+        state = world.apply(state, move)
+        done.append(move)
+        found = world.violation(state)
+        if found is not None:
+            return done if found.invariant == invariant else None
+    return calm.until_stuck(world, done) if invariant == calm.INVARIANT else None
+
+
+# --
+
 
 _WAYS = (0.003, 0.1, 1.0, 1.0)
 _PLACES = (0.02, 0.3, 1.0, 1.0)

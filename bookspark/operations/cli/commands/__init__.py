@@ -8,8 +8,6 @@
 ``audit``           ``snapshot``, ``audit``, ``safe-to-stop``: system tables as Delta tables, and what SQL finds in them
 ``cookie``          ``cookie …``: the identities of bookies
 ``bookie``          ``bookie …``: the directories of a stopped bookie
-``bookie_run``      ``bookie run``, ``bookie safe-to-stop``: a bookie without Spark, and whether it may be stopped
-``bookie_status``   ``bookie status``: what a bookie that serves reports
 ``autorecovery``    ``autorecovery …``: the auditor and the replication workers
 ``cluster``         ``cluster …``: changes of a cluster that lives
 ``simulate``        ``simulate``: the protocol's machines through every order of events

@@ -1,6 +1,6 @@
 """``bookspark bookie …``: what the directories of a stopped bookie hold.
 
-``bookie_status`` has the commands for one that serves, ``bookie_run`` has the one that is a bookie.
+``bookie`` has the commands for one that serves, ``bookie`` has the one that is a bookie.
 
 Law: the readers are those of the bookie. The locks of the directories are taken, so a running bookie is an error that names its
 process. Only ``rebuild`` changes anything.
@@ -9,25 +9,34 @@ process. Only ``rebuild`` changes anything.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from bookspark.errors import InvalidCookieError
-from bookspark.operations.cli.commands import bookie_run, bookie_status
-from bookspark.operations.cli.terminal.command_options import Json
+from bookspark.operations.cli.terminal import settings
+from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
 from bookspark.operations.cli.terminal.output import console, payload_document, table
-from bookspark.support.command_line import FOUND
+from bookspark.operations.cli.terminal.signals import until_signal
+from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
+from bookspark.support.command_line import COULD_NOT, FOUND
 from bookspark.support.plain_text import size_text
 
 if TYPE_CHECKING:
+    from bookspark.protocol.repair.stopping import Danger
     from bookspark.store.bookie.offline.inspection import Inspection
     from bookspark.store.bookie.offline.scrub import Scrubbed
+    from bookspark.store.metadata.records.bookie_registration import BookieRegistration
     from bookspark.store.wire.entry_batch import Entry
+
 
 app = typer.Typer(
     help="Run a bookie, look into the directories of a stopped one, ask one that serves, or tell it what to do.",
@@ -41,8 +50,299 @@ def add_to(commands: typer.Typer) -> None:
     commands.add_typer(app, name="bookie")
 
 
-bookie_status.add_to(app)
-bookie_run.add_to(app)
+# -- ``bookspark bookie run`` and ``safe-to-stop``: a bookie in the foreground, without Spark, and whether it may be stopped.
+#
+# Law: the process is the bookie. It ends with status 0 after SIGTERM or Ctrl-C and a clean stop, and with 2 otherwise. Standard
+# output has one line, once it serves; everything else goes to standard error. Its directories say which bookie it is. One that
+# nobody named is made only if that is asked for, because the disk of an old one may only be missing.
+
+
+_NAMED_MAX = 20
+"""At most so many ledgers are printed."""
+
+
+@app.command()
+def run(
+    directory: Annotated[
+        list[Path],
+        typer.Option(help="Where the bookie keeps entries, and nothing else lies. Give it once for each disk."),
+    ],
+    zookeeper: Zookeeper = "",
+    bookie_id: Annotated[
+        str,
+        typer.Option(
+            envvar="BOOKSPARK_BOOKIE_ID",
+            help="Id of the bookie. Its first start makes a bookie of this name, and no later one does.",
+            show_default=False,
+        ),
+    ] = "",
+    create: Annotated[
+        bool, typer.Option("--create", help="Make a new bookie, with an id of its own, if the directories hold none.")
+    ] = False,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on. Default: any free one.", show_default=False)
+    ] = None,
+    advertised_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="What clients are told instead of --host and --port.", show_default=False
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=-1,
+            max=65535,
+            help="Port of /metrics, for Prometheus, and of the probes /health and /ready; if it is taken, the next free one. "
+            "-1: any free one. Default: none.",
+            show_default=False,
+        ),
+    ] = None,
+    rack: Annotated[
+        str | None, typer.Option(help="Bookies of one rack fail together. Default: none.", show_default=False)
+    ] = None,
+) -> None:
+    """Run a bookie, without Spark, until Ctrl-C or SIGTERM.
+
+    It is the bookie that its directories belong to. Directories that belong to none are refused, unless --bookie-id names a
+    bookie that the cluster does not have yet, or --create is given. Once it serves, one line of JSON on standard output tells its
+    id and address. All its other options stand in the table [bookie] of `bookspark --config FILE`; one given here goes before."""
+    from bookspark.servers.daemon.bookie_process import Foreground, prepare_process, run_bookie
+    from bookspark.store.bookie.bookie_config import bookie_config
+
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "advertised_address": advertised_address,
+        "metrics_port": metrics_port,
+        "rack": rack,
+        "bookie_id": bookie_id or None,
+    }
+    told = {name: value for name, value in options.items() if value is not None}
+    places = [str(one.absolute()) for one in directory]
+    config = bookie_config(
+        **{**settings.chosen("bookie"), **told, "directories": places, "zookeeper": given(zookeeper)}
+    )
+    if not (create or config.bookie_id):
+        _refuse_a_new_bookie(places)
+    begun = time.monotonic()
+
+    def serving(registration: BookieRegistration, metrics_port: int) -> None:
+        line = {
+            "bookie_id": registration.bookie_id,
+            "address": registration.address,
+            "directories": places,
+            "zookeeper": config.zookeeper,
+            "metrics_port": metrics_port,
+            "pid": registration.pid,
+            "incarnation": registration.incarnation,
+            "started_in_seconds": round(time.monotonic() - begun, 3),
+        }
+        typer.echo(json.dumps(line))
+        sys.stdout.flush()
+
+    # A signal ends what comes before the bookie takes its own handlers.
+    with until_signal():
+        prepare_process()
+        run_bookie(config, Foreground("`bookspark bookie run`, in the foreground", serving, COULD_NOT))
+
+
+def _refuse_a_new_bookie(places: Sequence[str]) -> None:
+    from bookspark.servers.daemon.directories import has_cookie
+
+    if not any(map(has_cookie, places)):
+        raise InvalidCookieError(
+            f"{', '.join(places)}: no bookie's cookie lies there, so this would be a new bookie. If one served from there, mount "
+            "its disk again. If the cluster is to have a new bookie, give --create, or its name with --bookie-id"
+        )
+
+
+@app.command("safe-to-stop")
+def safe_to_stop(
+    bookies: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="BOOKIE…", envvar="BOOKSPARK_BOOKIE_ID", help="Ids of the bookies that you want to stop."
+        ),
+    ],
+    zookeeper: Zookeeper = "",
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="If it is not safe, ask again for this many seconds at most.")
+    ] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Say whether bookies can be stopped, by what ZooKeeper and the other bookies tell now: every entry keeps an ack quorum of
+    copies on bookies that are up, and every open ledger can be recovered. The exit status is 1 if not, or if nobody knows.
+
+    It needs no Spark and takes seconds. Entries count as held where the records say so, unless a bookie or a task of autorecovery
+    says that some are missing there. `bookspark safe-to-stop` compares every copy."""
+    from bookspark.store.autorecovery.stopping import dangers
+
+    deadline = time.monotonic() + wait
+    with client(zookeeper) as bookkeeper:
+        while (found := dangers(bookkeeper, bookies)) and time.monotonic() < deadline:
+            time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+    if as_json:
+        typer.echo(json.dumps({"safe": not found, "dangers": [one._asdict() for one in found]}, indent=2))
+    elif found:
+        _show(found)
+    else:
+        without = ", ".join(dict.fromkeys(bookies))
+        typer.echo(f"safe: without {without} every entry keeps an ack quorum, and every open ledger can be recovered")
+    if found:
+        raise typer.Exit(FOUND)
+
+
+_LOOK_SECONDS = 2.0
+
+
+def _show(found: Sequence[Danger]) -> None:
+    rows = [(one.ledger_id, _entries(one), one.copies_left, one.ack_quorum, one.why) for one in found[:_NAMED_MAX]]
+    console().print(table("Not safe to stop", ("ledger", "entries", "copies left", "ack quorum", "why"), rows))
+    if len(found) > _NAMED_MAX:
+        typer.echo(f"and {len(found) - _NAMED_MAX:,} more")
+
+
+def _entries(one: Danger) -> str:
+    if one.first_entry_id is None:
+        return ""
+    return f"{one.first_entry_id}.." + ("" if one.last_entry_id is None else str(one.last_entry_id))
+
+
+# -- ``bookspark bookie status``, ``collect`` and ``read-only``: what a bookie that serves reports, and what it is told to do.
+
+
+BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` shows it.")]
+
+
+class Switch(StrEnum):
+    """The settings of the read-only switch."""
+
+    ON = "on"
+    OFF = "off"
+
+
+@app.command()
+def collect(
+    bookie: BookieId,
+    zookeeper: Zookeeper = "",
+    seconds: Annotated[float, typer.Option(min=0.001, help="How long to wait for its end, in seconds.")] = 3600.0,
+    as_json: Json = False,
+) -> None:
+    """Have a bookie forget deleted ledgers and give their space back now, and print what came of it."""
+    with client(zookeeper) as bookkeeper:
+        found = bookkeeper.collect_now(bookie, seconds)
+        free_bytes = bookkeeper.bookie_status(bookie).free_bytes
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins(found) | {"free_bytes": free_bytes}, indent=2))
+        return
+    typer.echo(f"{bookie}: {collected(found)}; {size_text(free_bytes)} are free now")
+
+
+@app.command("read-only")
+def read_only(
+    bookie: BookieId,
+    switch: Annotated[
+        Switch, typer.Argument(help="on: take no new entries, also after a restart. off: take them again.")
+    ],
+    zookeeper: Zookeeper = "",
+) -> None:
+    """Make a bookie read-only, whatever room it has, or take that back. What ledger recovery and repair write is still taken."""
+    with client(zookeeper) as bookkeeper:
+        bookkeeper.switch_read_only(bookie, switch is Switch.ON)
+        found = bookkeeper.bookie_status(bookie)
+    for line in lines(found):
+        typer.echo(line)
+
+
+@app.command()
+def status(
+    bookie: BookieId,
+    zookeeper: Zookeeper = "",
+    as_json: Json = False,
+) -> None:
+    """Ask a bookie that serves: its directories and their space, whether a boot lost entries, and how far these are healed."""
+    with client(zookeeper) as bookkeeper:
+        found = bookkeeper.bookie_status(bookie)
+    if as_json:
+        document = msgspec.to_builtins(found)
+        if found.healing is not None:
+            document["healing"]["seconds_left"] = found.healing.seconds_left
+        typer.echo(json.dumps(document, indent=2))
+        return
+    for line in lines(found):
+        typer.echo(line)
+
+
+def lines(found: BookieStatus) -> Iterator[str]:
+    """The status as lines for people."""
+    state = "read-only" if found.read_only else "writable"
+    yield f"{found.bookie_id}, process {found.pid}: {state}"
+    yield f"  {found.ledgers:,} ledgers, {size_text(found.log_bytes)} of logs, {size_text(found.free_bytes)} free"
+    if found.metrics_address:
+        yield f"  metrics: http://{found.metrics_address}/metrics"
+    if found.keeper:
+        yield f"  looked after by {found.keeper}"
+    elif found.stops_in_seconds is not None:
+        yield f"  nobody looks after it; it stops in {found.stops_in_seconds:.0f} s"
+    yield f"  directories: {', '.join(found.directories) or 'none in use'}"
+    for path, why in found.failed_directories.items():
+        yield f"  {path} is not in use: {why}; check the disk and start the bookie again"
+    if found.lacking_ledgers:
+        yield f"  entries of {found.lacking_ledgers:,} ledgers were lost here; autorecovery brings them back"
+    for path, count in found.read_errors.items():
+        yield f"  {path}: the disk could not read {count:,} batches; check the disk"
+    yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were unreadable since the start"
+    if found.scrub_dead_bytes:
+        yield f"  {found.scrub_dead_bytes:,} damaged bytes hold no entry any more; nothing is lost by them; check the disk"
+    if found.renewed_files:
+        yield f"  {found.renewed_files:,} damaged files beside the logs were written anew; check the disk"
+    for reason in found.reasons:
+        yield f"  {reason}"
+    if found.collection is not None:
+        yield f"  last collection: {collected(found.collection)}"
+    if not found.lossy_boot:
+        yield "  no boot of it lost anything"
+        return
+    if found.healed_boot == found.lossy_boot:
+        yield f"  lossy boot {found.lossy_boot} is healed"
+    else:
+        yield f"  lossy boot {found.lossy_boot} is not healed: {found.limbo_ledgers:,} ledgers are in limbo"
+    if found.healing is not None:
+        yield f"  healing: {_progress(found.healing)}"
+        if found.healing.entries_lost:
+            yield f"  lost: {found.healing.entries_lost:,} entries that no bookie gives: {_ranges(found.healing)}"
+
+
+def _ranges(healing: HealingStatus) -> str:
+    told = (
+        f"ledger {ledger_id}: {first}" + (f"..{last}" if last > first else "")
+        for ledger_id, first, last in healing.lost
+    )
+    return ", ".join(told) + (" …" if healing.entries_lost > sum(b - a + 1 for _, a, b in healing.lost) else "")
+
+
+def collected(found: CollectionStatus) -> str:
+    """What came of a collection, for people."""
+    text = f"{found.ledgers:,} deleted ledgers, {size_text(max(0, found.bytes_freed))} freed in {found.seconds:,.1f} s"
+    return f"{text}; it did not finish: {found.problem}" if found.problem else text
+
+
+def _progress(healing: HealingStatus) -> str:
+    done = healing.ledgers - healing.ledgers_left
+    text = (
+        f"{done:,} of {healing.ledgers:,} ledgers, {healing.entries_copied:,} entries, "
+        f"{size_text(healing.bytes_copied)} copied in {healing.seconds:,.0f} s"
+    )
+    left = healing.seconds_left
+    return f"{text}, about {left:,.0f} s left" if healing.ledgers_left and left is not None else text
+
+
+# --
+
 
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in any order.")

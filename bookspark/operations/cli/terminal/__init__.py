@@ -4,7 +4,6 @@
 ``command_options``   options of several commands, and the client that they name
 ``settings``          the file of ``bookspark --config FILE``
 ``output``            tables, problems, ledgers and payloads as text
-``log_documents``     what commands of logs print: readers, rows, retentions
 ``signals``           commands that run until Ctrl-C or SIGTERM
 ====================  =========================================================================================================
 

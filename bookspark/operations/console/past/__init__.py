@@ -2,7 +2,6 @@
 
 ============  =================================================================================================================
 ``deltas``    reads the tables of snapshots without Spark
-``files``     which files of a table have rows of some ledgers, by the Delta log
 ``moments``   the versions to choose from: the slider, and what every page of the past has
 ``overview``  the cluster at one snapshot, as far as its tables tell
 ``changes``   what changed between two snapshots

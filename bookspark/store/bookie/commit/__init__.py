@@ -3,9 +3,7 @@
 ===================  ===================================================================
 ``commit_thread``    the thread of a directory, and when the loop writes itself
 ``group_writer``     what is done to the disk for a group, and what a failure means
-``commit_group``     a group, sorted by what has to be done
 ``commit_items``     what can be queued
-``background_sync``  syncs of entries that are acknowledged before they are synced
 ``completions``      how the storage answers
 ===================  ===================================================================
 

@@ -21,18 +21,21 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from queue import SimpleQueue
 from time import monotonic
+from typing import NamedTuple
 
 from bookspark.store.bookie.bookie_config import BookieConfig
-from bookspark.store.bookie.commit.background_sync import BackgroundSync, Sync
-from bookspark.store.bookie.commit.commit_group import Group, runs
 from bookspark.store.bookie.commit.commit_items import (
+    Barrier,
     ControlRewrite,
     ControlWrite,
     EntryWrite,
     Item,
+    NoteSync,
     RelaxedWrite,
     RemovalNote,
     SealLog,
@@ -46,6 +49,159 @@ from bookspark.store.bookie.disk.unclean_marker import UncleanMarker
 from bookspark.store.bookie.traffic import GroupFigures
 from bookspark.support.metrics.histogram import Histogram
 
+log = logging.getLogger(__name__)
+
+
+# -- The background sync of a directory: for entries that are acknowledged before they are synced.
+#
+# Law: a sync covers the writes before its request, and no later ones. The synced note is written after it, as after every sync.
+# No write waits for it. A sync that fails retires the directory, as one of the commit thread's own does: each thread has a file
+# descriptor of its own, open since before the first write, so the kernel tells both of a failed write-back. Whatever else goes
+# wrong is told like a failed sync.
+#
+# Syncs that pile up are made as one. The thread is started by the first sync, so a bookie that needs none has none. If it can't
+# be started, the commit thread makes the sync.
+#
+# Source: BP-14, "Changes to Bookies"; BookKeeper's ``ForceWriteThread``.
+
+
+class Sync(NamedTuple):
+    """Sync ``log`` up to position ``end``. ``items`` wait for that, and ``byte_count`` bytes that were acknowledged before."""
+
+    log: EntryLog
+    end: int
+    byte_count: int
+    items: Sequence[Item]
+
+
+Synced = Callable[[Sequence[Item], int, Exception | None], None]
+"""``synced(items, byte_count, failure)``, in the thread of the sync."""
+
+
+class BackgroundSync:
+    """The second thread of a directory."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.syncs = Histogram()
+        """How long they took, in seconds, for metrics."""
+        self._queue: SimpleQueue[Sync | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, sync: Sync, synced: Synced, *, apart: bool) -> None:
+        """Make a sync, then call ``synced``. ``apart``: True leaves both to the second thread. False does both here, before this
+        returns."""
+        self._queue.put(sync)
+        if not (apart and self._has_thread(synced)):
+            self.sync_queued(synced)
+
+    def stop(self) -> None:
+        """Finish what is queued and end the thread."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def sync_queued(self, synced: Synced) -> None:
+        """Make the queued syncs as one, in the thread that writes the logs."""
+        self._make(self._queued(), synced)
+
+    def _has_thread(self, synced: Synced) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, args=(synced,), name=f"sync {self._directory}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                log.warning("%s: %s, so its commit thread makes the syncs; allow more threads", self._directory, error)
+                return False
+            self._thread = thread
+        return True
+
+    def _queued(self) -> list[Sync]:
+        queued = [self._queue.get() for _ in range(self._queue.qsize())]
+        return [sync for sync in queued if sync is not None]
+
+    def _run(self, synced: Synced) -> None:
+        goes_on = True
+        while goes_on:
+            queued = [self._queue.get()]
+            queued += [self._queue.get() for _ in range(self._queue.qsize())]
+            goes_on = None not in queued
+            self._make([sync for sync in queued if sync is not None], synced)
+
+    def _make(self, syncs: Sequence[Sync], synced: Synced) -> None:
+        """Make ``syncs`` as one and tell."""
+        failure: Exception | None = None
+        begun = monotonic()
+        try:
+            # The last sync of a log covers the earlier ones.
+            for sync in reversed(syncs):
+                sync.log.sync_beside(sync.end)
+        except Exception as error:
+            failure = error
+        if syncs:
+            self.syncs.observe(monotonic() - begun)
+            synced([item for sync in syncs for item in sync.items], sum(sync.byte_count for sync in syncs), failure)
+
+
+# -- A group: the items that a commit thread found queued, sorted by kind.
+#
+# Law: items of one kind stay in the order in which they were queued.
+
+
+class Group:
+    """The items of a group by kind, and what they ask for together."""
+
+    __slots__ = ("controls", "durable", "entries", "promised", "relaxed", "seals", "stop", "sync_notes", "syncs")
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.entries: list[EntryWrite | RelaxedWrite] = []
+        self.relaxed: list[RelaxedWrite] = []
+        self.controls: list[ControlWrite | ControlRewrite | RemovalNote] = []
+        self.syncs: list[SyncWritten] = []
+        self.seals: list[SealLog] = []
+        self.durable = self.promised = self.sync_notes = self.stop = False
+        for item in items:
+            kind = type(item)
+            if kind is EntryWrite:
+                self.entries.append(item)  # type: ignore[arg-type]
+            elif kind is RelaxedWrite:
+                self.relaxed.append(item)  # type: ignore[arg-type]
+                self.entries.append(item)  # type: ignore[arg-type]
+            elif kind is ControlWrite or kind is ControlRewrite or kind is RemovalNote:
+                self.controls.append(item)  # type: ignore[arg-type]
+            elif kind is SyncWritten:
+                self.syncs.append(item)  # type: ignore[arg-type]
+            elif kind is Barrier:
+                self.durable = True
+            elif kind is NoteSync:
+                self.sync_notes = True
+            elif kind is SealLog:
+                self.seals.append(item)  # type: ignore[arg-type]
+            elif kind is Stop:
+                self.stop = self.sync_notes = self.durable = True
+        if self.relaxed:
+            self.promised = any(item.promised for item in self.relaxed)
+        self.durable |= len(self.entries) > len(self.relaxed)
+
+
+def runs(
+    entries: Sequence[EntryWrite | RelaxedWrite],
+) -> Iterable[tuple[EntryLog, Sequence[EntryWrite | RelaxedWrite]]]:
+    """The entries in runs of one log each. Nearly always there is one run."""
+    start = 0
+    while start < len(entries):
+        entry_log = entries[start].log
+        end = len(entries)
+        if entries[-1].log is not entry_log:
+            end = next(i for i in range(start, end) if entries[i].log is not entry_log)
+        yield entry_log, entries[start:end] if start or end < len(entries) else entries
+        start = end
+
+
+# --
+
+
 Tell = Callable[[Sequence[Item], int, OSError | None], None]
 """``tell(items, synced_bytes, failure)``: these items are done, or failed with ``failure``. ``synced_bytes`` of ``RelaxedWrite``
 are synced now."""
@@ -55,8 +211,6 @@ _IDLE_SECONDS = 1.0
 _NOTE_SECONDS = 1.0
 """How long a synced note may wait to be durable itself."""
 _QUICK_SECONDS = 0.001
-
-log = logging.getLogger(__name__)
 
 
 class GroupWriter:

@@ -12,7 +12,6 @@
 ``sorted_ids``       ids in ascending order
 ``index``            which entries are held, and where; in memory
 ``checkpoint``       the index on the disk, in parts
-``index_block``      what the parts are made of, and how one is laid over another
 ``packed_dict``      what is known of ledgers that nobody uses, packed; in memory
 ``unclean_marker``   the marker that a crash may lose acknowledged entries
 ``file_system``      files: the seam for tests that lose or fail something

@@ -7,15 +7,12 @@
 ``reads``             reading stored batches
 ``scrubbing``         reading and checking every byte of the logs, round after round
 ``kept_files``        reading and checking the other files, and writing anew what is damaged
-``read_memory``       memory that logs are read into
 ``checkpointing``     checkpoints of the index
 ``disk_threads``      threads for what has to wait for a disk
 ``disks``             which directory takes what
 ``disk_marks``        how full a disk may be
 ``commit_results``    who is answered after a write; directories that failed or are full
 ``volatile_ledgers``  LastAddSynced of volatile ledgers
-``what_is_back``      what was lost and is held again
-``long_polls``        who waits for a LAC (last add confirmed)
 ====================  ===============================================================================
 
 An example, with the ``storage`` of ``bookie.storage``::

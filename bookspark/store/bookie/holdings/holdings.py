@@ -12,19 +12,21 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, answer_absent, may_read
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Negative, Unknown
+from bookspark.store.bookie.commit.commit_thread import Soon
 from bookspark.store.bookie.disk.control_state import ControlState
 from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.disk.file_system import File, FileSystem
 from bookspark.store.bookie.disk.index import Index, LedgerRows, Row, log_of, position_of
 from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
-from bookspark.store.bookie.holdings.long_polls import LongPolls
 from bookspark.store.bookie.holdings.reads import LogFiles, Piece, ReadPlan, Stop, plan_read
 from bookspark.store.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.store.bookie.steps import Steps, at_once
@@ -32,6 +34,68 @@ from bookspark.store.decisions.seam import decided
 from bookspark.store.wire.entry_batch import ENTRY_OVERHEAD_BYTES, Buffer
 from bookspark.store.wire.header import NO_KEY
 from bookspark.store.wire.messages import Ranges
+
+log = logging.getLogger(__name__)
+
+
+# -- Long polls: who waits for the LAC (last add confirmed) of a ledger to reach an entry.
+#
+# Law: a poll is told at most once, when the LAC rises to its entry. ``add`` tells nothing of a LAC that is there already. Some
+# hundred polls are told in one turn of the loop, the others in later ones.
+
+
+_TOLD_A_TURN = 256
+
+
+class LongPolls:
+    """The long polls of one bookie, by ledger."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, dict[int, tuple[int, Callable[[], None]]]] = {}
+        self._last = 0
+        self._soon: Soon | None = None
+
+    def start(self, soon: Soon | None) -> None:
+        """Spread what is told over several turns of the loop from now on. Without ``soon`` all are told at once."""
+        self._soon = soon
+
+    def add(self, ledger_id: int, target: int, told: Callable[[], None]) -> int:
+        """Call ``told`` once the LAC of the ledger is at least ``target``, an entry id; returns a number for ``remove``."""
+        self._last += 1
+        self._ledgers.setdefault(ledger_id, {})[self._last] = (target, told)
+        return self._last
+
+    def remove(self, ledger_id: int, poll: int) -> None:
+        """Forget a poll; no error if it is gone."""
+        polls = self._ledgers.get(ledger_id)
+        if polls is not None:
+            polls.pop(poll, None)
+            if not polls:
+                del self._ledgers[ledger_id]
+
+    def reached(self, ledger_id: int, last_add_confirmed: int) -> None:
+        """The LAC of a ledger went up: tell those who wait for it."""
+        polls = self._ledgers.get(ledger_id)
+        if polls is not None:
+            due = deque(poll for poll, (target, _) in polls.items() if target <= last_add_confirmed)
+            if due:
+                self._tell(ledger_id, due)
+
+    def _tell(self, ledger_id: int, due: deque[int]) -> None:
+        left = len(due) if self._soon is None else min(len(due), _TOLD_A_TURN)
+        for _ in range(left):
+            poll = due.popleft()
+            # It may have been told by a later rise, or be gone.
+            _, told = self._ledgers.get(ledger_id, {}).get(poll, (0, None))
+            if told is not None:
+                self.remove(ledger_id, poll)
+                told()
+        if due and self._soon is not None:
+            self._soon(partial(self._tell, ledger_id, due))
+
+
+# --
+
 
 POSITION_MAX = (1 << 32) - 1
 RANGES_ROWS_MAX = 1 << 11
@@ -43,8 +107,6 @@ _ROWS_LOOKED_AT = 1 << 13
 """More rows than any single request looks at. To find and to remove those that are gone takes four milliseconds."""
 
 StoredLog = EntryLog | RewrittenLog
-
-log = logging.getLogger(__name__)
 
 
 class Holdings:

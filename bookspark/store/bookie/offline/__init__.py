@@ -3,7 +3,6 @@
 ==============  =========================================================================
 ``inspection``  looking into them, and making the index anew
 ``scrub``       reading and checking every byte
-``dry_run``     a file system on which nothing changes
 ``power_loss``  cutting what was not synced, for tests
 ==============  =========================================================================
 

@@ -5,12 +5,9 @@
 ``porch``           accepts connections, and keeps them until their first message is there
 ``connection``      one client's connection: frames in, answers out
 ``admission``       how many connections there may be, who goes for another one, and when nothing is read
-``dispatch``        the requests of a connection: checked, counted, and given to what answers them
-``entry_reads``     READ: stored batches are sent, short ones joined
+``EntryReads``     READ: stored batches are sent, short ones joined
 ``read_room``       the memory for what is on its way to readers: one bound for all connections
-``lac_reads``       READ_LAC and long polls
 ``poll_timers``     when long polls end that nothing answered
-``listings``        ENTRY_LOGS and LIMBO
 ``answers``         the headers of answers
 ``served_bookie``   what all connections share: storage, ids, secret, threads
 ``peer``            what the requests of a connection need of it

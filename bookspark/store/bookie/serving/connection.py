@@ -8,20 +8,328 @@ Answers are gathered and written once per turn of the loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, cast
 
+import msgspec
+
+from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, NO_ENTRY
+from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
+from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.serving.admission import Admission, Stranger
-from bookspark.store.bookie.serving.answers import acks_frame, refusal_frame
-from bookspark.store.bookie.serving.dispatch import Dispatch
+from bookspark.store.bookie.serving.answers import Answers, acks_frame, refusal_frame
+from bookspark.store.bookie.serving.entry_reads import EntryReads
+from bookspark.store.bookie.serving.peer import Peer
 from bookspark.store.bookie.serving.served_bookie import ServedBookie
+from bookspark.store.bookie.storage import Storage
+from bookspark.store.decisions.seam import decided
 from bookspark.store.wire.chunks import ChunkPool
-from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer
-from bookspark.store.wire.frames import HELLO_BYTES_MAX, FrameReceiver
-from bookspark.store.wire.header import WireError
+from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer, EntryBatch
+from bookspark.store.wire.frames import HELLO_BYTES_MAX, Frame, FrameReceiver
+from bookspark.store.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
 from bookspark.store.wire.keepalive import notice_lost_peer
+from bookspark.store.wire.messages import EntryLogFacts, EntryLogs, FetchFrom, Hello, Limbo
+from bookspark.store.wire.security import is_proof, new_challenge
+
+log = logging.getLogger(__name__)
+
+
+# -- Reads of the LAC (last add confirmed) of a ledger, and long polls, which wait for it.
+#
+# Law: a read with FENCE is answered after the fence is durable, and has no Negative. A long poll is answered when the LAC
+# reaches the entry that it waits for, or when its time is up, whichever comes first; also for a ledger that the bookie does not
+# know yet.
+#
+# A long poll that waits costs the bookie next to nothing. So it does not count as a request under way, which would keep the
+# adds of the same connection waiting; as many long polls as requests may wait.
+
+
+_FENCE, _ENTRY = int(Flag.FENCE), int(Flag.ENTRY)
+_OK = int(Status.OK)
+_LONG_POLL_MS_MAX = 300_000
+
+
+class LacReads:
+    """Answers the READ_LAC requests of one connection."""
+
+    def __init__(self, bookie: ServedBookie, answers: Answers, entries: EntryReads) -> None:
+        self._storage = bookie.storage
+        self._polls_max = bookie.requests_in_flight_max
+        self._answers = answers
+        self._entries = entries
+        self._loop = asyncio.get_running_loop()
+        self._timers = bookie.poll_timers
+        self._polls: dict[int, tuple[Header, tuple[int, int]]] = {}
+        """The long polls that wait, by their numbers in ``storage.long_polls``."""
+
+    def end(self) -> None:
+        """The connection has ended: forget its long polls."""
+        for poll, (header, timer) in self._polls.items():
+            self._timers.remove(timer)
+            self._storage.long_polls.remove(header.ledger_id, poll)
+        self._polls.clear()
+
+    def read(self, header: Header) -> None:
+        """Answer a READ_LAC, now or when its long poll is over."""
+        if header.flags & _FENCE:
+            self._storage.fence(header.ledger_id, header.master_key, partial(self._answer, header))
+        elif not self._storage.may_read(header.ledger_id, header.master_key):
+            self._answers.answer(header._replace(last_entry_id=NO_ENTRY), Status.UNAUTHORIZED)
+        else:
+            ledger = self._storage.ledger(header.ledger_id)
+            confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
+            if header.limit and confirmed < header.first_entry_id:
+                self._poll(header)
+            else:
+                self._answer(header, _OK)
+
+    def _answer(self, header: Header, status: int) -> None:
+        last = self._storage.last_entry_id(header.ledger_id)
+        if last is None:
+            self._loop.call_soon(self._answer, header, status)
+            return
+        ledger = self._storage.ledger(header.ledger_id)
+        if status == Status.OK:
+            status = status_of(
+                self._storage.absent(header.ledger_id) if ledger is None else decided(answer_last_add_confirmed, ledger)
+            )
+        if status == _OK and header.flags & _ENTRY and ledger is not None:
+            wanted = header.first_entry_id
+            if 0 <= wanted <= ledger.last_add_confirmed:
+                self._entries.send_along(header, wanted)
+        self._answers.answer(header, status, value=last)
+
+    def _poll(self, header: Header) -> None:
+        def finish() -> None:
+            _, timer = self._polls.pop(poll)
+            self._timers.remove(timer)
+            self._storage.long_polls.remove(header.ledger_id, poll)
+            self._answers.under_way += 1
+            self._answer(header, _OK)
+
+        if len(self._polls) >= self._polls_max:
+            self._answers.answer(header, Status.TOO_MANY_REQUESTS)
+            return
+        self._answers.under_way -= 1
+        poll = self._storage.long_polls.add(header.ledger_id, header.first_entry_id, finish)
+        self._polls[poll] = (header, self._timers.add(min(header.limit, _LONG_POLL_MS_MAX) / 1000, finish))
+
+
+# -- Lists for those who look into a bookie while it serves: its logs, and its ledgers in limbo.
+#
+# Law: nothing is changed, and nothing is read from a disk. A log is listed from its first entry until its file is removed.
+
+
+ROWS_MAX = 1 << 11
+"""Rows of one answer, which is made on the loop: some milliseconds."""
+
+
+def entry_logs(storage: Storage, start: int) -> tuple[EntryLogs, int]:
+    """The logs from number ``start`` on, at most 2,048, and the number to go on with, −1 at the end. Logs of a directory that
+    failed are among them."""
+    logs = storage.holdings.logs
+    numbers = sorted(number for number in logs if number >= start)
+    found = []
+    for number in numbers[:ROWS_MAX]:
+        directory, stored = logs[number]
+        sealed = directory in storage.holdings.live and directory.is_sealed(stored)
+        rewritten = isinstance(stored, RewrittenLog)
+        found.append(EntryLogFacts(number, stored.path, stored.end, stored.synced, sealed, rewritten))
+    return EntryLogs(found), numbers[ROWS_MAX] if len(numbers) > ROWS_MAX else -1
+
+
+def limbo(storage: Storage, ledger_id: int, limit: int) -> tuple[Limbo, int]:
+    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` and 2,048, and the ledger to go on with, −1 at the end."""
+    limit = min(limit or ROWS_MAX, ROWS_MAX)
+    found = storage.lossy_boots.limbo(ledger_id, limit + 1)
+    return Limbo(found[:limit]), found[limit][0] if len(found) > limit else -1
+
+
+# -- The requests of one connection: each is checked, counted and given to what answers its kind.
+#
+# Law: each request is answered once, whatever happens, unless the connection ends first. A frame whose header can be read but
+# that makes no sense is answered BAD_REQUEST. A fault of the bookie's own is answered IO_ERROR, never a Negative. The first
+# request of a connection is HELLO; a bookie with a secret serves nobody whose HELLO has no proof of it, and takes but a few
+# requests until then. A ledger id that no ledger can have is refused in every kind of request.
+#
+# Reads are answered by ``EntryReads`` and ``LacReads``, the rest here.
+
+
+_VOLATILE = int(Flag.VOLATILE)
+_ADD = int(Kind.ADD)
+_BEFORE_HELLO_MAX = 16
+_OF_A_LEDGER = frozenset((Kind.READ, Kind.READ_LAC, Kind.WRITE_LAC, Kind.SYNC, Kind.RANGES, Kind.LIMBO, Kind.FETCH))
+"""Requests that name a ledger, besides ADD. The others may name none."""
+_NO_LEDGER_ID = f"ledger ids go from 0 to {LEDGER_ID_MAX}"
+
+
+class Dispatch:
+    """Takes the requests of one ``peer``."""
+
+    def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
+        self._bookie = bookie
+        self._storage = bookie.storage
+        self._peer = peer
+        self._answers = Answers(bookie, peer)
+        self._entries = EntryReads(bookie, peer, self._answers)
+        self._lacs = LacReads(bookie, self._answers, self._entries)
+        self._greeted = False
+        self._challenge = b""
+        self._before_hello = 0
+        """How many requests came before the peer was greeted."""
+
+    def end(self) -> None:
+        """The connection has ended: nobody waits for anything any more."""
+        self._lacs.end()
+
+    def handle(self, frame: Frame) -> None:
+        """Take one request. It is answered now or later, on the loop; no error comes out of here."""
+        header = frame.header
+        answers = self._answers
+        answers.under_way += 1
+        try:
+            if not self._greeted:
+                self._before_hello += 1
+                if self._before_hello > _BEFORE_HELLO_MAX:
+                    self._peer.refuse(f"{_BEFORE_HELLO_MAX} requests came, and none was a HELLO that can be granted")
+                    return
+            if answers.under_way > self._bookie.requests_in_flight_max:
+                answers.answer(header, Status.TOO_MANY_REQUESTS)
+            elif header.kind == _ADD:
+                self._add(frame)
+            elif frame.batch is not None:
+                answers.refuse(header, f"kind {header.kind} is not asked for with a batch")
+            elif header.kind == Kind.HELLO:
+                self._hello(header, frame.body)
+            elif not self._greeted:
+                answers.refuse(header, "the first request of a connection is HELLO")
+            elif not (0 if header.kind in _OF_A_LEDGER else -1) <= header.ledger_id <= LEDGER_ID_MAX:
+                answers.refuse(header, _NO_LEDGER_ID)
+            else:
+                self._answer_by_kind(header, frame.body)
+        except WireError as error:
+            answers.refuse(header, str(error))
+        except Exception:
+            log.exception("request %r from %s failed", header, self._peer.peer)
+            answers.answer(header, Status.IO_ERROR)
+
+    def _answer_by_kind(self, header: Header, body: memoryview) -> None:
+        match header.kind:
+            case Kind.READ:
+                self._entries.read(header)
+            case Kind.READ_LAC:
+                self._lacs.read(header)
+            case Kind.WRITE_LAC:
+                self._write_last_add_confirmed(header)
+            case Kind.SYNC:
+                self._sync(header)
+            case Kind.RANGES:
+                self._ranges(header)
+            case Kind.STATUS:
+                self._answers.answer(header, _OK, body=msgspec.json.encode(self._bookie.status()))
+            case Kind.ENTRY_LOGS:
+                logs, following = entry_logs(self._storage, header.value)
+                self._answers.answer(header, _OK, value=following, body=logs.encode())
+            case Kind.LIMBO:
+                found, following = limbo(self._storage, header.ledger_id, header.limit)
+                self._answers.answer(header, _OK, value=following, body=found.encode())
+            case Kind.COLLECT:
+                log.info("%s asked for a collection", self._peer.peer)
+                self._answers.answer(header, _OK, value=self._bookie.collect())
+            case Kind.SWITCH_READ_ONLY:
+                log.warning("%s switches read-only %s", self._peer.peer, "on" if header.value else "off")
+                self._storage.switch_read_only(bool(header.value), partial(self._answers.answer, header))
+            case Kind.FETCH:
+                self._fetch(header, body)
+            case unknown:
+                self._answers.refuse(header, f"unknown kind {unknown}")
+
+    def _hello(self, header: Header, body: memoryview) -> None:
+        if header.value < PROTOCOL_VERSION:
+            self._answers.refuse(header, f"protocol version {header.value}; this bookie speaks {PROTOCOL_VERSION}")
+            return
+        hello = Hello.decode(body)
+        secrets, bookie_id = self._bookie.secrets(), self._bookie.bookie_id
+        if secrets and not is_proof(hello.proof, secrets, self._challenge, bookie_id):
+            self._challenge = new_challenge()
+            self._answers.answer(header, Status.UNAUTHORIZED, body=self._challenge)
+            return
+        if hello.client:
+            self._peer.name_peer(hello.client)
+        self._greeted, self._challenge = True, b""
+        self._peer.greeted()
+        self._answers.answer(header, _OK, value=PROTOCOL_VERSION, body=bookie_id.encode())
+
+    def _add(self, frame: Frame) -> None:
+        header = frame.header
+        if not self._greeted:
+            self._answers.refuse(header, "the first request of a connection is HELLO")
+        elif frame.batch is None or header.first_entry_id < 0:
+            self._answers.refuse(header, "an add is a batch of entries of one ledger, with ids from 0")
+        elif not 0 <= header.ledger_id <= LEDGER_ID_MAX:
+            self._answers.refuse(header, _NO_LEDGER_ID)
+        else:
+            if header.flags & _VOLATILE:
+                # Raises if the assignment makes no sense.
+                header.assignment()
+            batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
+            self._storage.add(header, batch, partial(self._added, header))
+
+    def _added(self, header: Header, status: int) -> None:
+        if status != _OK or header.flags & _VOLATILE:
+            self._answers.answer(header, status)
+        else:
+            self._answers.acknowledge(header)
+
+    def _write_last_add_confirmed(self, header: Header) -> None:
+        if header.last_add_confirmed < NO_ENTRY:
+            self._answers.refuse(header, "an explicit LAC is an entry id")
+            return
+        self._storage.write_last_add_confirmed(
+            header.ledger_id,
+            header.master_key,
+            header.last_add_confirmed,
+            partial(self._answers.answer, header),
+            header.last_add_fully_replicated,
+        )
+
+    def _sync(self, header: Header) -> None:
+        assignment = header.assignment()
+        self._storage.sync(header.ledger_id, header.master_key, assignment, partial(self._answers.answer, header))
+
+    def _fetch(self, header: Header, body: memoryview) -> None:
+        fetch = self._bookie.fetch()
+        if fetch is None:
+            self._answers.refuse(header, "this bookie fetches nothing from others")
+        elif not 0 <= header.first_entry_id <= header.last_entry_id:
+            self._answers.refuse(header, f"a fetch of entries {header.first_entry_id}..{header.last_entry_id}")
+        else:
+            fetch(header, FetchFrom.decode(body), partial(self._fetched, header))
+
+    def _fetched(self, header: Header, status: int, last: int, byte_count: int, why: str) -> None:
+        self._answers.answer(header._replace(last_entry_id=last), status, value=byte_count, body=why.encode())
+
+    def _ranges(self, header: Header) -> None:
+        ranges, ledger_id, first = self._storage.ranges(
+            header.ledger_id, max(header.first_entry_id, 0), header.limit, only=header.value == 1
+        )
+        answered = header._replace(first_entry_id=first)
+        # Who compares copies takes what is listed for a copy that is there, so a power cut may not take it back.
+        self._storage.when_durable(ranges, partial(self._listed, answered, ledger_id, ranges.encode()))
+
+    def _listed(self, header: Header, following: int, ranges: bytes, status: int) -> None:
+        if status == _OK:
+            self._answers.answer(header, _OK, value=following, body=ranges)
+        else:
+            self._answers.answer(header, status)
+
+
+# --
+
 
 _JOINED_BYTES_MAX = 64 << 10
 _WRITE_BUFFER_BYTES_MAX = 64 << 10

@@ -3,9 +3,6 @@
 ======================  ==================================================================
 ``garbage_collection``  finding the ledgers that were deleted, and forgetting them
 ``reclaiming``          a pass over the sealed logs: rewriting and removing
-``living``              what lives in sealed logs, as the index tells it
-``choosing``            which logs a pass rewrites
-``pacing``              when logs are rewritten, and how fast
 ``rewriting``           writing one new log of what is live in others
 ``rewriting_process``   the process that does it beside the bookie
 ======================  ==================================================================

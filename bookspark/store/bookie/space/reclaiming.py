@@ -24,34 +24,281 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby, islice, zip_longest
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.store.bookie.commit.commit_items import RemovalNote
 from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.disk.file_system import FileSystem
-from bookspark.store.bookie.disk.index import Row, location
+from bookspark.store.bookie.disk.index import Index, Row, location, log_of, position_of
+from bookspark.store.bookie.disk.packed_dict import PackedDict
 from bookspark.store.bookie.disk.rewritten_log import RewrittenLog, rewritten_path, temporary_path
 from bookspark.store.bookie.holdings.checkpointing import Checkpoints
 from bookspark.store.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
-from bookspark.store.bookie.space.choosing import LogUse, choose
-from bookspark.store.bookie.space.choosing import live_bytes as bytes_of
-from bookspark.store.bookie.space.living import Spans, live_bytes, living, spans
-from bookspark.store.bookie.space.rewriting import Job, NoRewriterError, Rewritten, SealedLog
+from bookspark.store.bookie.space.rewriting import Job, LedgerFacts, NoRewriterError, Rewritten, SealedLog
 from bookspark.store.bookie.steps import WAIT, Steps
 from bookspark.store.wire.header import Status
 from bookspark.store.wire.messages import Ranges
+
+log = logging.getLogger(__name__)
+
+
+# -- Which sealed logs a pass removes, and which it rewrites.
+#
+# Law: every log in which nothing lives is removed. Rewritten are entry logs, once they are sealed, and logs of which less than
+# a threshold lives, by BookKeeper's rules of minor and major compaction. Passes that find little to rewrite leave small logs;
+# when there are many of them, neighbours are merged, so an entry is written anew only each time that its log grows eightfold. A
+# pass rewrites a bounded number of bytes, of each directory in turn; the rest is left to the next pass. Logs of a job that
+# failed come last and each alone, and those that failed last behind the others: so a log that can't be rewritten keeps no other
+# one waiting for ever.
+#
+# Source: BookKeeper's ``GarbageCollectorThread``.
+
+
+_SOURCES_MAX = 16
+"""How many logs one job makes into one, at most."""
+_JOBS_MAX = 32
+"""How many jobs a pass does, at most."""
+_PASS_BYTES = 2 << 30
+"""How many live bytes a pass rewrites, at most, unless its first job is larger."""
+_SMALL_PART = 1 / 8
+"""A rewritten log is small when its size is below this part of what a job makes."""
+_SMALL_LOGS_MIN = 8
+"""Small logs of a directory are merged when there are this many."""
+
+
+class LogUse(NamedTuple):
+    """How much of a sealed log is live. A batch that is live in part counts whole."""
+
+    directory: LogDirectory
+    log: StoredLog
+    live_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """The part of the log that is live, 0 to 1."""
+        return self.live_bytes / max(1, self.log.end)
+
+
+class Choice(NamedTuple):
+    """What a pass will do."""
+
+    dead: list[LogUse]
+    """Logs to be removed."""
+    jobs: list[list[LogUse]]
+    """Logs to be rewritten. Those of one job become one log."""
+    left_bytes: int
+    """How many live bytes of logs that are to be rewritten too are left to the next pass."""
+
+
+def choose(
+    uses: Iterable[LogUse],
+    threshold: float,
+    job_bytes: int,
+    *,
+    entry_logs: bool,
+    below: int | None = None,
+    failed: Mapping[int, int] = MappingProxyType({}),
+) -> Choice:
+    """Choose all dead logs for removal. Choose for rewriting the logs of which less than ``threshold`` (0 to 1) is live, the
+    emptiest first, gathered up to about ``job_bytes`` of one directory. With ``entry_logs``, all entry logs are rewritten too,
+    and small logs are merged. Logs of numbers from ``below`` on are not rewritten (None: there is no such bound). ``failed``:
+    the logs whose last job failed, by number; the higher the value, the later it was."""
+    dead: list[LogUse] = []
+    jobs: list[list[list[LogUse]]] = []
+    for _, of_directory in groupby(sorted(uses, key=_place), key=lambda use: use.directory.path):
+        wanted: list[LogUse] = []
+        alone: list[list[LogUse]] = []
+        small: list[LogUse] = []
+        for use in of_directory:
+            if use.live_bytes == 0:
+                dead.append(use)
+            elif below is not None and use.log.number >= below:
+                continue
+            elif use.ratio < threshold or (entry_logs and isinstance(use.log, EntryLog)):
+                if use.log.number in failed:
+                    alone.append([use])
+                else:
+                    wanted.append(use)
+            elif entry_logs and use.log.end < _SMALL_PART * job_bytes:
+                small.append(use)
+        of_one = list(_gathered(sorted(wanted, key=lambda use: use.ratio), job_bytes))
+        if len(small) >= _SMALL_LOGS_MIN:
+            of_one += (job for job in _gathered(small, job_bytes) if len(job) > 1)
+        jobs.append(of_one + alone)
+    in_turn = [job for job in chain.from_iterable(zip_longest(*jobs)) if job is not None]
+    in_turn.sort(key=lambda job: max(failed.get(use.log.number, 0) for use in job))
+    count = _of_one_pass(in_turn)
+    return Choice(dead, in_turn[:count], sum(map(live_bytes_of, in_turn[count:])))
+
+
+def live_bytes_of(job: Iterable[LogUse]) -> int:
+    """How many bytes of a job's logs are live."""
+    return sum(use.live_bytes for use in job)
+
+
+def _of_one_pass(jobs: Sequence[list[LogUse]]) -> int:
+    """How many of the ``jobs`` one pass does."""
+    total = 0
+    for count, job in enumerate(jobs):
+        total += live_bytes_of(job)
+        if count == _JOBS_MAX or (count and total > _PASS_BYTES):
+            return count
+    return len(jobs)
+
+
+def _place(use: LogUse) -> tuple[str, int]:
+    return use.directory.path, use.log.number
+
+
+def _gathered(uses: Iterable[LogUse], job_bytes: int) -> Iterator[list[LogUse]]:
+    job: list[LogUse] = []
+    for use in uses:
+        job.append(use)
+        if live_bytes_of(job) >= job_bytes or len(job) == _SOURCES_MAX:
+            yield job
+            job = []
+    if job:
+        yield job
+
+
+# -- What lives in sealed logs, as the index tells it: how much, where to look for it, and each row.
+#
+# Law: the index alone says what lives. No log is read to find out, so no bad byte can hide a row. Rows may be added and may go
+# between any two steps, but a sealed log never gets a row; so what is found here holds every row of a sealed log that is there
+# later. The walk goes on by entry id, not by place in the arrays, because rows that go move the places of those behind them.
+
+
+_ROWS_A_STEP = 1 << 10
+"""To look at a row takes up to 2 µs."""
+_A_LEDGER = 8
+"""To come to a ledger takes as long as to look at so many of its rows."""
+_LOW = (1 << 32) - 1
+
+_Part = tuple[int, Sequence[int], Sequence[int], Sequence[int]]
+"""Some rows of a ledger: its id, then the columns first, where and extent."""
+
+
+class Spans(NamedTuple):
+    """The ledgers that have rows in one log, and between which entry ids these rows lie. Columns of equal length."""
+
+    ledger_ids: array[int]
+    first_entry_ids: array[int]
+    last_entry_ids: array[int]
+
+    @classmethod
+    def empty(cls) -> Spans:
+        return cls(array("q"), array("q"), array("q"))
+
+    def cover(self, ledger_id: int, first: int, last: int) -> None:
+        """A ledger has a row ``first..last``. Ledgers come one after the other, their rows ascending."""
+        if self.ledger_ids and self.ledger_ids[-1] == ledger_id:
+            self.last_entry_ids[-1] = last
+            return
+        self.ledger_ids.append(ledger_id)
+        self.first_entry_ids.append(first)
+        self.last_entry_ids.append(last)
+
+
+def live_bytes(index: Index) -> Steps[Counter[int]]:
+    """How many bytes of each log, by its number, live. A batch that is live in part counts whole."""
+    live: Counter[int] = Counter()
+    for part in _walk(index):
+        if part is None:
+            yield None
+            continue
+        before = -1
+        for where, extent in zip(part[2], part[3], strict=True):
+            if where != before:
+                live[log_of(where)] += extent & _LOW
+                before = where
+    return live
+
+
+def spans(index: Index, logs: Collection[int]) -> Steps[dict[int, Spans]]:
+    """Where the rows lie that point into these ``logs`` (numbers), by log. A log that nothing points into has none."""
+    found: dict[int, Spans] = {}
+    if not logs:
+        return found
+    lowest, highest = min(logs) << 32, max(logs) << 32 | _LOW
+    wanted = frozenset(logs)
+    for part in _walk(index):
+        if part is None:
+            yield None
+            continue
+        ledger_id, firsts, wheres, extents = part
+        if max(wheres) < lowest or min(wheres) > highest:
+            continue
+        for first, where, extent in zip(firsts, wheres, extents, strict=True):
+            if (number := where >> 32) in wanted:
+                if number not in found:
+                    found[number] = Spans.empty()
+                found[number].cover(ledger_id, first, first + (extent >> 32) - 1)
+    return found
+
+
+def living(
+    index: Index, ledgers: PackedDict[BookieLedger], logs: Collection[int], found: Mapping[int, Spans]
+) -> Steps[tuple[Ranges, dict[int, LedgerFacts]]]:
+    """Every row that points into ``logs`` (numbers) now, and what is known of the ledgers; ``found`` by ``spans`` earlier."""
+    rows = Ranges.empty()
+    facts: dict[int, LedgerFacts] = {}
+    counted = 0
+    for number in logs:
+        for ledger_id, first, last in zip(*found.get(number, Spans.empty()), strict=True):
+            while (present := index.get(ledger_id)) is not None and (ledger := ledgers.look(ledger_id)) is not None:
+                part = list(islice(present.covering(first, last), _ROWS_A_STEP))
+                for row in part:
+                    if log_of(row.where) == number:
+                        rows.append((ledger_id, row.first, row.last, number, position_of(row.where), row.size))
+                facts[ledger_id] = LedgerFacts(
+                    ledger.last_add_confirmed, ledger.last_add_fully_replicated, ledger.master_key or bytes(16)
+                )
+                counted += len(part) + _A_LEDGER
+                if counted >= _ROWS_A_STEP:
+                    counted = 0
+                    yield None
+                if len(part) < _ROWS_A_STEP:
+                    break
+                first = part[-1].last + 1
+    return rows, facts
+
+
+def _walk(index: Index) -> Iterator[_Part | None]:
+    """The rows of all ledgers that are there from the first step on, in parts. None: some milliseconds were spent."""
+    counted = 0
+    for ledger_id in index.ids():
+        following = 0
+        while (rows := index.get(ledger_id)) is not None:
+            start = bisect_left(rows.first, following)
+            part = slice(start, start + _ROWS_A_STEP)
+            if not (firsts := rows.first[part]):
+                break
+            yield ledger_id, firsts, rows.where[part], rows.extent[part]
+            following = firsts[-1] + 1
+            counted += len(firsts) + _A_LEDGER
+            if counted >= _ROWS_A_STEP:
+                counted = 0
+                yield None
+            if len(firsts) < _ROWS_A_STEP:
+                break
+
+
+# --
+
 
 _IDS_A_STEP = 1 << 10
 """Between the first and the last entry that a step of ``_switch`` moves. A row of a single entry takes some 2 µs."""
 _REMOVE_BYTES = 1 << 30
 """When logs of this size wait to be removed, a checkpoint is made for them before the pass ends."""
-
-log = logging.getLogger(__name__)
 
 
 class Rewriter(Protocol):
@@ -140,12 +387,12 @@ class Reclaiming:
         self._doom(choice.dead)
         jobs = choice.jobs if rewriter is not None else []
         found = yield from spans(self._index, [use.log.number for sources in jobs for use in sources])
-        left_bytes = choice.left_bytes + sum(map(bytes_of, jobs))
+        left_bytes = choice.left_bytes + sum(map(live_bytes_of, jobs))
         for sources in jobs:
             assert rewriter is not None
             if sum(doomed.end for _, doomed in self._doomed) >= _REMOVE_BYTES:
                 given_back += yield from self._remove()
-            directory, live = sources[0].directory, bytes_of(sources)
+            directory, live = sources[0].directory, live_bytes_of(sources)
             free_bytes = partial(self._file_system.free_bytes, directory.path)
             try:
                 room: int = yield free_bytes

@@ -3,7 +3,6 @@
 =====================  =====================================================================================================
 ``bookie_questions``   a bookie's status, entry logs, limbo and index
 ``held_ranges``        the entries that a bookie says it holds, by ledger
-``bookie_orders``      have a bookie collect deleted ledgers now, or be read-only
 ``copies``             the copies that a bookie has of a ledger, exactly as they lie there
 =====================  =====================================================================================================
 

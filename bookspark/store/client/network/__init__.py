@@ -6,9 +6,7 @@
 ``connections``        one connection for each bookie, found by bookie id, made again when it is lost
 ``bookie_connection``  one TCP connection: requests out, pipelined; deadlines; a bookie that is slow or hangs
 ``hello``              the first exchange: both sides say who they are, and the client proves that it may ask
-``quarantine``         bookies that failed a moment ago
 ``traffic``            what passes, counted for metrics
-``patience``           how long writers wait for a bookie that others are quicker than
 ``io_loop``            the one I/O thread of a process
 =====================  =====================================================================================================
 

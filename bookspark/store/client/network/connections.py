@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 
@@ -27,8 +28,6 @@ from bookspark.store.client.network.bookie_connection import (
     Request,
 )
 from bookspark.store.client.network.hello import ClientSecurity, say_hello
-from bookspark.store.client.network.patience import Patience
-from bookspark.store.client.network.quarantine import Quarantine
 from bookspark.store.client.network.traffic import ClientTraffic
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.store import MetadataStore
@@ -37,9 +36,86 @@ from bookspark.store.wire.entry_batch import Buffer
 from bookspark.store.wire.keepalive import notice_lost_peer
 from bookspark.support.threads import Threads
 
+log = logging.getLogger(__name__)
+
+
+# -- How long writers wait for a bookie that others are quicker than.
+#
+# Law: a bookie may hold writers up for ``bookie_stall_seconds``, taken together. That time comes back at a twentieth of the
+# time in which it holds nobody up. So a bookie that stops for a moment misses nothing, one that hangs is found within
+# ``bookie_stall_seconds``, and one that is slow for good costs its writers at most 5 % of their time, however often it is
+# reached again. All ledgers of a client share what is known of a bookie. All of it runs in the I/O loop.
+#
+# Source: a leaky bucket, as networks police a sender's rate (ITU-T I.371).
+
+
+_REFILL = 1 / 20
+_CONTINUOUS_SECONDS = 0.25
+"""Hold-ups that were noted this far apart are one. Drivers look every 0.05 s."""
+
+
+class Patience:
+    """The patience of one client with each bookie, in seconds."""
+
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
+        self._noted: dict[str, tuple[float, float]] = {}
+        """By bookie: the seconds that are spent, and when the bookie held somebody up last."""
+
+    def spend(self, bookies: Iterable[str], now: float) -> None:
+        """Each of ``bookies`` holds a writer up at ``now``, in seconds of a clock that never goes back."""
+        for bookie in bookies:
+            spent, at = self._noted.get(bookie, (0.0, now))
+            since = now - at
+            spent += since if since <= _CONTINUOUS_SECONDS else -since * _REFILL
+            self._noted[bookie] = min(max(0.0, spent), self._seconds_max), now
+
+    def is_spent(self, bookie: str) -> bool:
+        """Did the bookie use up its time, when it held somebody up last?"""
+        return self._noted.get(bookie, (0.0, 0.0))[0] >= self._seconds_max
+
+
+# -- Bookies that failed a moment ago. They are chosen for an ensemble, and read from, only if there are no others.
+#
+# Law: a bookie leaves quarantine when its time is over, or as soon as a new connection to it is made.
+#
+# Source: BookKeeper's ``BookieWatcher.quarantineBookie``.
+
+
+class Quarantine:
+    """The quarantine of one process. Thread-safe."""
+
+    def __init__(self, seconds: float) -> None:
+        """``seconds``: how long a bookie stays in it."""
+        self._seconds = seconds
+        self._failures: dict[str, tuple[float, Unknown]] = {}
+
+    def failed(self, bookie_id: str, why: Unknown) -> None:
+        """The bookie did not answer, could not be reached, or failed at what it was asked."""
+        self._failures[bookie_id] = time.monotonic() + self._seconds, why
+
+    def is_back(self, bookie_id: str) -> None:
+        """A new connection to the bookie was made."""
+        self._failures.pop(bookie_id, None)
+
+    def now(self) -> dict[str, str]:
+        """The bookies in quarantine by id, each with the text for an error: for how long still, and why."""
+        if not self._failures:
+            # Each read asks.
+            return {}
+        now = time.monotonic()
+        return {
+            bookie_id: f"in quarantine for {until - now:.1f} s more: {why}"
+            for bookie_id, (until, why) in self._failures.copy().items()
+            if until > now
+        }
+
+
+# --
+
+
 __all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Question", "Request"]
 
-log = logging.getLogger(__name__)
 
 OnAnswer = Callable[[Answer], None]
 """Called with the answer of the one bookie that was asked."""

@@ -2,7 +2,6 @@
 
 =====================  =====================================================================================================
 ``placement``          the policies: random, rack_aware, one_per_host, one_per_<label>; pure, over a ``Topology``
-``free_space``         how much space bookies have left, asked of them and kept for a while
 =====================  =====================================================================================================
 
 ::

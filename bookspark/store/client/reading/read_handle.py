@@ -18,20 +18,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.reading.lac_read import LacRead
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.reading.range_read import RangeRead
+from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.ledger_requests import LedgerRequests
 from bookspark.store.client.network.mailbox import Mailbox
-from bookspark.store.client.reading.any_handle import AnyHandle
-from bookspark.store.client.reading.range_reading import read_range
-from bookspark.store.client.runtime.calls import in_thread
+from bookspark.store.client.runtime.calls import AwaitableFuture, Calls, in_thread
 from bookspark.store.client.runtime.client_context import ClientContext
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.versioned import Versioned
@@ -45,6 +46,136 @@ if TYPE_CHECKING:
 
     from bookspark.store.client.runtime.runtime import Runtime
 
+log = logging.getLogger(__name__)
+
+
+# -- Running a ``RangeRead``: requests out, answers in, another replica asked beside one that is late.
+#
+# Law: the machine decides; this module only has the clock. While the caller uses the entries of one answer, the next request is
+# under way, and no other. Every wait ends, because each request has its own time limit.
+
+
+_SPARE_SECONDS = 5.0
+
+
+class Delivered(NamedTuple):
+    """Consecutive entries, and a last add confirmed (LAC) that came with them."""
+
+    entries: list[EntryBatch]
+    last_add_confirmed: int
+
+
+def read_range(
+    machine: RangeRead,
+    requests: LedgerRequests,
+    read_metadata: Callable[[], act.MetadataRead | act.MetadataFailed],
+    config: ClientConfig,
+) -> Iterator[Delivered]:
+    """Yield what the machine delivers, until it has finished. Raises the error that the machine fails with.
+
+    ``read_metadata`` reads the ledger's metadata again and waits for it.
+    """
+    # A request ends by itself within its own time limit. This longer one only guards against a defect.
+    longest = config.answer_timeout_seconds + config.connect_timeout_seconds + _SPARE_SECONDS
+    delay = config.speculative_read_delay_ms / 1000 or longest
+    mailbox = Mailbox(longest)
+    actions = machine.start()
+    confirmed = NO_ENTRY
+    while True:
+        for action in actions:
+            if isinstance(action, act.SendRead):
+                requests.read(action, mailbox.put)
+        for action in actions:
+            match action:
+                case act.Deliver():
+                    yield Delivered(action.entries, confirmed)
+                case act.ReadMetadata():
+                    mailbox.put(read_metadata())
+                case act.Fail():
+                    raise action.error
+                case act.Finish():
+                    return
+        mailbox.allow(delay)
+        event = mailbox.take()
+        if isinstance(event, act.DeadlinePassed):
+            actions = machine.step(act.ReadIsLate(machine.next_entry_id)) if delay < longest else []
+            if actions:
+                continue
+            mailbox.allow(longest)
+            event = mailbox.take()
+        if not isinstance(event, act.ReadAnswered | act.MetadataRead | act.MetadataFailed):
+            raise ReadError(f"entry {machine.next_entry_id}: no replica answered within {longest:g} s; try again")
+        if isinstance(event, act.ReadAnswered) and isinstance(event.following, Positive) and event.following.value:
+            confirmed = max(confirmed, event.following.value.last_add_confirmed)
+        actions = machine.step(event)
+
+
+# -- What handles for reading and for writing have in common, besides what they do with a ledger: how they show themselves, why
+# they can't be pickled, and reads that are begun and not waited for.
+#
+# Law: nothing here asks a bookie or the metadata store, and no text has a password or a master key.
+
+
+@checks_methods
+class AnyHandle(ABC):
+    """The common part of ``ReadHandle`` and ``LedgerHandle``."""
+
+    _context: ClientContext
+
+    @property
+    @abstractmethod
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata, as the handle knows it."""
+
+    @property
+    @abstractmethod
+    def last_add_confirmed(self) -> int:
+        """The LAC (last add confirmed), as the handle knows it."""
+
+    @abstractmethod
+    def read(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+        """Confirmed entries."""
+
+    @abstractmethod
+    def read_unconfirmed(self, first: int, last: int) -> Iterator[Entry]:
+        """Entries, confirmed or not."""
+
+    @property
+    def closed(self) -> bool:
+        """True if this handle knows that the ledger is closed: it has its last entry, and nothing is ever appended to it."""
+        return self.metadata.closed
+
+    def read_async(self, first: EntryId = 0, last: LastEntryId | None = None) -> AwaitableFuture[list[Entry]]:
+        """Begin ``read`` in a thread of the client's, and return a future at once. It may be awaited. Its result is the list of
+        the entries, which are all in memory then, or an error of ``read``. Raises BookKeeperError if the client was closed."""
+        return self._calls.begin(lambda: list(self.read(first, last)))
+
+    def read_unconfirmed_async(self, first: EntryId, last: LastEntryId) -> AwaitableFuture[list[Entry]]:
+        """Begin ``read_unconfirmed`` as ``read_async`` begins ``read``. Raises BookKeeperError if the client was closed."""
+        return self._calls.begin(lambda: list(self.read_unconfirmed(first, last)))
+
+    @property
+    def _calls(self) -> Calls:
+        return self._context.calls
+
+    @property
+    def _state_told(self) -> str:
+        """The ledger's state, for people."""
+        return self.metadata.state.value
+
+    def __repr__(self) -> str:
+        ledger_id, confirmed = self.metadata.ledger_id, self.last_add_confirmed
+        return f"<{type(self).__name__}: ledger {ledger_id}, {self._state_told}, last add confirmed {confirmed}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} can't be pickled: it belongs to a client in this process. Pickle the BookKeeper client and "
+            "the ledger's id, and open the ledger there; its metadata and its entries can be pickled"
+        )
+
+
+# --
+
 
 HOLD_SECONDS_MAX = 30.0
 """A long poll asks again after this time, so that bookies that failed meanwhile are asked again."""
@@ -53,8 +184,6 @@ _STORE_SECONDS = 1.0
 UNFOLLOWED_SECONDS, _UNFOLLOWED_SECONDS_MAX = 2.5, 10.0
 """A metadata store that did not answer is asked again after this time; twice as long each time, up to the second one. Each
 attempt holds up a long poll, for a tenth of the time since the last one."""
-
-log = logging.getLogger(__name__)
 
 
 @checks_methods

@@ -3,10 +3,8 @@
 =====================  =====================================================================================================
 ``client_context``     ``ClientContext``: what handles and drivers need of a client, in whatever process they are
 ``runtime``            ``Runtime``: what a client has in one process, made on first use
-``client_figures``     what a client tells for metrics
 ``open_writer``        what the runtime asks of each ledger that is open for writing
 ``store_actions``      what a machine asks of the metadata store, and the answers
-``ledger_watches``     watches on ledgers' metadata, one for each ledger
 ``calls``              calls that wait, begun in a thread: the futures that a coroutine awaits
 ``room``               the memory that the writers of one client share
 ``rate_limit``         how fast one client may append

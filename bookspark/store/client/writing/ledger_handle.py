@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import sys
 import threading
 import time
@@ -28,7 +29,10 @@ from typing import TYPE_CHECKING
 
 from bookspark.errors import AddTimeoutError, BookKeeperError, EntryTooLargeError, LedgerClosedError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, Replication
+from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.writer_state import State
+from bookspark.store.client.network.connections import Answer
+from bookspark.store.client.network.io_loop import IoLoop
 from bookspark.store.client.reading.read_handle import HOLD_SECONDS_MAX, UNFOLLOWED_SECONDS, ReadHandle
 from bookspark.store.client.runtime.calls import AwaitableFuture, done_with, in_thread
 from bookspark.store.client.runtime.client_context import ClientContext
@@ -37,18 +41,56 @@ from bookspark.store.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.store.client.writing.ledger_driver import LedgerDriver
 from bookspark.store.client.writing.payloads import PayloadRun, payload_of, payloads_of, runs_of
 from bookspark.store.client.writing.sole_appender import SoleAppender
-from bookspark.store.client.writing.telling_lac import told_lac
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX, Entry
 from bookspark.support.arguments import EntryId, WaitSeconds, checks_itself, checks_methods
+from bookspark.support.threads import check_may_wait
 
 if TYPE_CHECKING:
     import pyarrow
 
+log = logging.getLogger(__name__)
+
+
+# -- Telling the bookies the LAC (last add confirmed) without an entry, and waiting for as many of them as count.
+
+
+def told_lac(io: IoLoop, driver: LedgerDriver, seconds: float) -> int:
+    """Have the bookies told the LAC now; returns it once an ack quorum of them took it, or at once of a closed ledger.
+
+    Raises AddTimeoutError if fewer did within ``seconds``, the error that ended the ledger, and BookKeeperError in a thread of
+    the client's own."""
+    check_may_wait()
+    confirmed, metadata = driver.cursors.last_add_confirmed, driver.writer.metadata
+    answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+
+    def answered(bookie: str, answer: Answer) -> None:
+        answers.put(isinstance(answer.response, Positive))
+
+    io.submit(driver.tell_lac, answered, lambda: answers.put(None))
+    taken, deadline = 0, time.monotonic() + seconds
+    try:
+        for _ in range(metadata.ensemble_size):
+            took = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            if took is None:
+                if driver.shared.acknowledged.error is not None:
+                    raise driver.shared.acknowledged.error.with_traceback(None)
+                return driver.cursors.last_add_confirmed
+            taken += took
+            if taken >= metadata.ack_quorum:
+                return confirmed
+    except queue.Empty:
+        pass
+    raise AddTimeoutError(
+        f"ledger {driver.ledger_id}: only {taken} bookies took the explicit LAC {confirmed}; try again"
+    )
+
+
+# --
+
+
 _END_SECONDS = 15.0
 """How long a close whose time is over may take to end: one answer of the metadata store."""
-
-log = logging.getLogger(__name__)
 
 
 @checks_methods

@@ -2,7 +2,7 @@
 
 Law: a document is changed by compare-and-set only. An ephemeral document goes with its session. A watch is called once, from
 the store's own thread: at the next change, or when the session is lost. A refusal is an answer here and no error;
-MetadataStoreError means that the store could not be reached. ``zookeeper.zookeeper_tree`` and ``memory.memory_tree`` implement
+MetadataStoreError means that the store could not be reached. ``zookeeper.zookeeper_store`` and ``memory.memory_store`` implement
 it; one behaviour suite runs over both.
 """
 

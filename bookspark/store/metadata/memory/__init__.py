@@ -2,8 +2,6 @@
 
 ================  ===========================================================================================
 ``memory_store``  the store: one client's session
-``memory_tree``   its documents for autorecovery
-``world``         what the stores of one cluster share
 ================  ===========================================================================================
 
 Example::

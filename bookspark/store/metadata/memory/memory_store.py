@@ -7,8 +7,12 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.protocol.bookie.cookie import Cookie
@@ -17,8 +21,6 @@ from bookspark.store.metadata.autorecovery.auditors import Auditors
 from bookspark.store.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
 from bookspark.store.metadata.documents.sharing import Sharing
-from bookspark.store.metadata.memory.memory_tree import MemoryTree
-from bookspark.store.metadata.memory.world import RECORD, Key, World
 from bookspark.store.metadata.notifier import Notifier, Once, Owner
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.codec import (
@@ -34,6 +36,153 @@ from bookspark.store.metadata.records.ledger_spans import LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import check_ledger_id, check_name, check_record
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
+
+# -- The world in memory: what the stores of one cluster share.
+#
+# Law: a thread that reads or changes the world holds its ``lock``.
+
+
+Key = tuple[str, str]
+"""The key of a document: its kind and its name."""
+RECORD = "record:"
+"""How the kinds begin of documents whose versions never come again when they are made anew."""
+
+
+class Session(Protocol):
+    """One store of the cluster, as the others know it."""
+
+    def post_bookies_changed(self) -> None:
+        """Have the session's watchers of bookies called."""
+
+
+class World:
+    """What the stores of one cluster share: versioned documents under (kind, name), and who watches them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.instance_id = str(uuid.uuid4())
+        self.ledger_ids = 0
+        self.highest_given = -1
+        self.numbers = 0
+        """The number of the last document that was made with one."""
+        self.documents: dict[Key, Versioned[bytes]] = {}
+        self.deletions: Counter[Key] = Counter()
+        """How many documents of a key were deleted, where versions never come again."""
+        self.watches: dict[Key, list[Once]] = {}
+        self.registrations: dict[str, tuple[Session, bytes]] = {}
+        self.ephemerals: dict[Key, Session] = {}
+        self.sessions: list[Session] = []
+
+    def put(self, key: Key, document: bytes, version: int | None) -> int | None:
+        """Create (version None) or compare-and-set; None if that fails."""
+        found = self.documents.get(key)
+        if (None if found is None else found.version) != version:
+            return None
+        new = self.deletions[key] << 31 if version is None else version + 1
+        self.documents[key] = Versioned(document, new)
+        self._tell(key)
+        return new
+
+    def remove(self, key: Key) -> None:
+        del self.documents[key]
+        if key[0].startswith(RECORD):
+            self.deletions[key] += 1
+        self.ephemerals.pop(key, None)
+        self._tell(key)
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(name for k, name in self.documents if k == kind)
+
+    def bookies_changed(self) -> None:
+        for session in self.sessions:
+            session.post_bookies_changed()
+
+    def _tell(self, key: Key) -> None:
+        for once in self.watches.pop(key, []):
+            once()
+
+
+# -- The twin in memory of ``ZooKeeperTree``: documents of the world that the memory stores of one cluster share.
+
+
+_KIND = "tree"
+
+
+class MemoryTree:
+    """A ``Tree`` of the session ``owner``; ``opened`` gives its world, locked."""
+
+    def __init__(self, opened: Callable[[], AbstractContextManager[World]], notifier: Notifier, owner: Session) -> None:
+        self._opened = opened
+        self._notifier = notifier
+        self._owner = owner
+
+    def read(self, path: str) -> Versioned[bytes] | None:
+        with self._opened() as world:
+            return world.documents.get((_KIND, path))
+
+    def read_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        found = [self.read(path) for path in paths]
+        return [None if one is None else one.value for one in found]
+
+    def create(self, path: str, value: bytes, ephemeral: bool = False) -> bool:
+        with self._opened() as world:
+            made = world.put((_KIND, path), sized(value, path), None) is not None
+            if made and ephemeral:
+                world.ephemerals[_KIND, path] = self._owner
+            return made
+
+    def create_numbered(self, path: str, value: bytes) -> str:
+        with self._opened() as world:
+            world.numbers += 1
+            made = f"{path}{world.numbers:010}"
+        assert self.create(made, value, ephemeral=True)
+        return made
+
+    def create_and_read(
+        self, path: str, value: bytes, paths: Sequence[str]
+    ) -> tuple[bool, list[Versioned[bytes] | None]]:
+        return self.create(path, value, ephemeral=True), [self.read(each) for each in paths]
+
+    def create_each(self, documents: Sequence[tuple[str, bytes]]) -> list[bool]:
+        return [self.create(path, value) for path, value in documents]
+
+    def write(self, path: str, value: bytes, version: int) -> bool:
+        with self._opened() as world:
+            return (_KIND, path) in world.documents and world.put(
+                (_KIND, path), sized(value, path), version
+            ) is not None
+
+    def touch(self, path: str) -> None:
+        with self._opened() as world:
+            found = world.documents.get((_KIND, path))
+            world.put((_KIND, path), b"", None if found is None else found.version)
+
+    def delete(self, path: str, version: int | None = None) -> bool:
+        with self._opened() as world:
+            found = world.documents.get((_KIND, path))
+            if found is not None and version is not None and found.version != version:
+                return False
+            if found is not None:
+                world.remove((_KIND, path))
+            return True
+
+    def forget_empty(self, *paths: str) -> None:
+        """There are no nodes without a document here."""
+
+    def children(self, path: str) -> list[str]:
+        with self._opened() as world:
+            below = [name.removeprefix(f"{path}/") for name in world.names(_KIND) if name.startswith(f"{path}/")]
+        return sorted({name.partition("/")[0] for name in below})
+
+    def children_of_each(self, paths: Sequence[str]) -> list[list[str]]:
+        return [self.children(path) for path in paths]
+
+    def watch(self, path: str, changed: Callable[[], None]) -> None:
+        with self._opened() as world:
+            world.watches.setdefault((_KIND, path), []).append(Once(self._notifier, changed))
+
+
+# --
 
 
 class MemoryStore:

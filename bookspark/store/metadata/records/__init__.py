@@ -4,7 +4,6 @@
 ``versioned``              a record together with its version
 ``bookie_registration``    what a bookie publishes while it serves
 ``codec``                  ledgers, cookies, tasks and registrations as JSON documents, and back
-``loss_documents``         an accepted loss, as a part of a ledger's document
 ``documents``              how every record becomes a document, and a document a record again
 ``bookkeeper_format``      the same for ledgers and bookies that BookKeeper's own clients use, in their formats
 ``bookkeeper_texts``       cookies, tasks, locks and votes as BookKeeper's auditor and workers read them

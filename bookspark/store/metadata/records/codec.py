@@ -30,6 +30,7 @@ from msgspec import Meta
 
 from bookspark.errors import ConfigurationError, UnreadableRecordError
 from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.accepted_loss import MILLISECONDS_MAX, AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
@@ -68,22 +69,53 @@ from bookspark.store.metadata.records.documents import (
     read_versioned,
     unreadable,
 )
-from bookspark.store.metadata.records.loss_documents import (
-    AcceptedLossDocument,
-    Milliseconds,
-    accepted_loss,
-    loss_document,
-)
+
+log = logging.getLogger(__name__)
+
+
+# -- An accepted loss (``protocol.ledger.accepted_loss``) as a part of a ledger's record.
+
+
+_Last = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+Milliseconds = Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)]
+"""Since 1970, up to the year 9999."""
+
+
+class _LossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    kind: LossKind
+    first_entry_id: _Last
+    last_entry_id: _Last
+    bookies: tuple[str, ...]
+
+
+class AcceptedLossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    accepted_by: str
+    at: Milliseconds
+    named_bookies: tuple[str, ...]
+    losses: tuple[_LossDocument, ...]
+    not_known: tuple[str, ...]
+
+
+def loss_document(loss: AcceptedLoss) -> AcceptedLossDocument:
+    losses = tuple(_LossDocument(*one) for one in loss.losses)
+    return AcceptedLossDocument(loss.by, loss.at_ms, loss.named, losses, loss.not_known)
+
+
+def accepted_loss(found: AcceptedLossDocument) -> AcceptedLoss:
+    losses = tuple(Loss(one.kind, one.first_entry_id, one.last_entry_id, one.bookies) for one in found.losses)
+    return AcceptedLoss(found.accepted_by, found.at, found.named_bookies, losses, found.not_known)
+
+
+# --
+
 
 TASK_FORMAT_VERSION = 2
 """Of a task that names entries; others are written as version 1."""
 LEDGER_FORMAT_VERSION = 2
 """The version of a ledger's record with an accepted loss."""
 
-log = logging.getLogger(__name__)
 
 _Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-_Last = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 _Copies = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
 
 

@@ -19,7 +19,7 @@ its options say. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper
     /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
     /ledgers/L0000000001             ledger 1 with the flat manager
     /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
-    /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``record_nodes``)
+    /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``RecordNodes``)
 
 A cluster that is begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its
 beginning. That says that cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``). Clusters that an earlier

@@ -5,7 +5,7 @@ registrations are made again, watches are set again, and watchers are called, be
 such ledger" is answered, and a record is changed, only while INSTANCEID is what it was at the start. A ZooKeeper that lost its
 data knows of no deletion, and one that holds another cluster by now has other ledgers under the same ids.
 
-A counter of ledger ids that went back is another such ZooKeeper (``ledger_ids``).
+A counter of ledger ids that went back is another such ZooKeeper (``LedgerIds``).
 
 Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; ``layout`` has the paths.
 """
@@ -15,50 +15,675 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
-from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.errors import MetadataStoreError, NoSuchClusterError, NoSuchLedgerError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.store.metadata.autorecovery.auditors import Auditors
 from bookspark.store.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.store.metadata.autorecovery.votes import ELECTION
 from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.notifier import Notifier, Once, Upkeep
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.metadata.records.bookkeeper_texts import LAYOUT, is_layout
 from bookspark.store.metadata.records.codec import (
     decode_cookie,
     decode_ledger,
     encode_cookie,
     encode_ledger,
+    encode_registration,
     readable_ledger,
     readable_registration,
 )
-from bookspark.store.metadata.records.ledger_spans import LedgerSpan
+from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import decode_name
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
-from bookspark.store.metadata.zookeeper.cluster import find_cluster, identify
-from bookspark.store.metadata.zookeeper.connection import Connection
+from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
 from bookspark.store.metadata.zookeeper.conversion import convert
 from bookspark.store.metadata.zookeeper.layout import (
+    Layout,
     LedgerManager,
+    four_digits,
+    ledger_ids,
     parse_address,
+    two_digits,
 )
-from bookspark.store.metadata.zookeeper.ledger_ids import LedgerIds
-from bookspark.store.metadata.zookeeper.ledger_listing import LedgerListing
-from bookspark.store.metadata.zookeeper.nodes import Marks, Nodes
-from bookspark.store.metadata.zookeeper.record_nodes import RecordNodes
-from bookspark.store.metadata.zookeeper.registration import Registrar
-from bookspark.store.metadata.zookeeper.zookeeper_tree import ZooKeeperTree
+from bookspark.store.metadata.zookeeper.nodes import Marks, Nodes, gone, unknown
 
 log = logging.getLogger(__name__)
 
+
+# -- Which cluster is at a place of ZooKeeper, and how a new one is begun.
+#
+# Law: a cluster is begun only by who says so: ``bookspark init``, the bookies' Spark job, a bookie's first start, a cluster for
+# tests. For anybody else a place without a cluster is an error, not an empty cluster, because it is most likely mistyped: a
+# report that finds nothing wrong with nothing is worse than none. All nodes of a new cluster are made in one transaction. None
+# is begun over records of a cluster that was there before: they name ledgers by ids that the new one gives out again.
+#
+# Source: BookKeeper's ``ZKRegistrationManager.initNewCluster`` and ``bookkeeper shell initnewcluster``.
+
+
+_LEVELS_LOOKED_AT = 3
+_PLACES_LOOKED_AT = 100
+_CLUSTERS_NAMED = 3
+_NO_CHROOTS = frozenset({"zookeeper", "ledgers", "bookspark"})
+
+
+def find_cluster(connection: Connection, nodes: Nodes, begin: LedgerManager | None) -> Layout:
+    """The layout that is at the connection's chroot. If none is, a cluster is begun there with the manager ``begin``. Raises
+    NoSuchClusterError if that is None, and MetadataStoreError, also if ``begin`` is BOOKKEEPER and the cluster that is there has
+    another manager."""
+    manager = begin or LedgerManager.HIERARCHICAL
+    wanted = Layout(connection.address.chroot, manager, manager is LedgerManager.BOOKKEEPER)
+    for _ in range(2):
+        found = nodes.read("reading LAYOUT", wanted.layout)
+        if found is not None:
+            return _formats(nodes, _as_begun(connection, wanted, wanted.follow(found.value)))
+        if begin is None:
+            raise _no_cluster(connection, nodes)
+        _refuse_records_left(nodes, wanted)
+        if wanted.root:
+            connection.call("making the chroot", lambda: connection.client.ensure_path_async(wanted.root))
+        # NodeExists: another client was faster; or our own first attempt was, and its reply was lost.
+        with contextlib.suppress(NodeExistsError):
+            connection.commit("making the layout", lambda transaction: _build(transaction, wanted))
+    raise MetadataStoreError(
+        f"{wanted.ledgers} in ZooKeeper at {connection.address.servers} has no LAYOUT: it belongs to another system; "
+        "use another chroot"
+    )
+
+
+def _as_begun(connection: Connection, wanted: Layout, found: Layout) -> Layout:
+    if wanted.manager is LedgerManager.BOOKKEEPER and found.manager is not wanted.manager:
+        raise MetadataStoreError(
+            f"{found.ledgers} in ZooKeeper at {connection.address.servers} was begun with the ledger manager "
+            f"{found.manager.value} and stays as it is; BookKeeper's clients don't accept that: begin a cluster for them at "
+            "another chroot"
+        )
+    return found
+
+
+def _refuse_records_left(nodes: Nodes, layout: Layout) -> None:
+    """A MetadataStoreError if records stand at a place without a LAYOUT. BookKeeper's shell (``nukeexistingcluster``) leaves
+    them, because it removes only what it knows."""
+    what, top = "looking for records of another cluster", layout.all_records
+    # (What counts deletions names nothing.)
+    kinds = sorted(kind for kind in nodes.children(what, top) if f"{top}/{kind}" != layout.deletions)
+    named = nodes.children_of_each(what, [f"{top}/{kind}" for kind in kinds])
+    left = [kind for kind, names in zip(kinds, named, strict=True) if names]
+    # A LAYOUT that is there by now is that of a client that was faster, and so are the records.
+    if left and nodes.read("reading LAYOUT", layout.layout) is None:
+        raise MetadataStoreError(
+            f"{top} in ZooKeeper has records ({', '.join(left)}) of a cluster that was removed from there; they name ledgers "
+            f"that are gone. Remove them (zkCli.sh: deleteall {top}), or begin the cluster at another chroot"
+        )
+
+
+def _formats(nodes: Nodes, found: Layout) -> Layout:
+    """The layout with what it says of formats."""
+    if found.manager is not LedgerManager.BOOKKEEPER:
+        return found
+    told = nodes.read("reading the formats", found.formats)
+    return replace(found, bookkeepers_formats=told is not None and is_layout(told.value))
+
+
+def identify(connection: Connection, nodes: Nodes, layout: Layout) -> str:
+    """The cluster's id. Nothing is changed through the connection from here on unless it is still that cluster. Raises
+    MetadataStoreError."""
+    what, path = "reading INSTANCEID", layout.instance_id
+    found, marks = nodes.read_and_list(what, path)
+    if found is None:
+        raise MetadataStoreError(f"{layout.ledgers} has a LAYOUT but no INSTANCEID; restore it, or use another chroot")
+    instance_id = found.value.decode()
+    mark = layout.mark(instance_id)
+    there = nodes.read(what, mark) is not None if layout.bookkeepers_formats else instance_id in marks
+    # A cluster that an earlier version of Bookspark laid out, or that BookKeeper's tools made anew, has no such node.
+    if not there:
+        with contextlib.suppress(NodeExistsError):
+            nodes.create("marking the cluster", mark, b"")
+    connection.mark = mark
+    return instance_id
+
+
+def _build(transaction: Any, layout: Layout) -> None:
+    for path in (layout.ledgers, layout.available, layout.readonly, layout.cookies, layout.idgen):
+        transaction.create(path)
+    transaction.create(layout.underreplication)
+    if layout.bookkeepers_formats:
+        transaction.create(layout.formats, LAYOUT)
+        for name in ("ledgers", "locks", ELECTION):
+            transaction.create(f"{layout.underreplication}/{name}")
+    instance_id = str(uuid.uuid4())
+    transaction.create(layout.instance_id, instance_id.encode())
+    transaction.create(layout.mark(instance_id))
+    transaction.create(layout.layout, layout.document())
+
+
+def _no_cluster(connection: Connection, nodes: Nodes) -> NoSuchClusterError:
+    """The error for a chroot without a cluster. It names clusters that are near."""
+    address = connection.address
+    near = _clusters_near(nodes, address.chroot)
+    there = ", ".join(f"zk://{address.servers}{chroot}" for chroot in near)
+    return NoSuchClusterError(
+        f"no cluster at zk://{address}{f'; there is one at {there}' if near else ''}; name the place of a cluster, or begin one "
+        f"there: `bookspark init --zookeeper zk://{address}`"
+    )
+
+
+def _clusters_near(nodes: Nodes, root: str) -> list[str]:
+    """Chroots of clusters above ``root``, and a little below these, the one most like it first. Only a few places are
+    looked at."""
+    what, parts = "looking for clusters", root.split("/")
+    # The nearest first: of a place with many names only some are looked at.
+    places, found = ["/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)], set[str]()
+    # A place that is not for our eyes ends the looking.
+    with contextlib.suppress(KazooException, MetadataStoreError):
+        for _ in range(_LEVELS_LOOKED_AT):
+            names = dict(zip(places, nodes.children_of_each(what, [place or "/" for place in places]), strict=True))
+            begun = (place for place in places if "ledgers" in names[place])
+            found |= {place for place in begun if nodes.read(what, Layout(place).layout) is not None}
+            below = (f"{place}/{name}" for place in places for name in sorted(names[place]) if name not in _NO_CHROOTS)
+            places = list(islice(dict.fromkeys(below), _PLACES_LOOKED_AT))
+    return get_close_matches(root, sorted(found), _CLUSTERS_NAMED, cutoff=0.0)
+
+
+# -- Ledger ids: the counter that gives them out, and the note of the highest one that a user gave.
+#
+# Law: the counter never goes back. A ZooKeeper that had counted further has lost what came after, mostly because somebody put
+# back an older copy of its data. Whoever sees that takes no id from it and registers nothing there, until he starts again.
+# (ZooKeeper itself keeps a client away from a server whose data are older than what the client saw, but not from an ensemble
+# that has elected a new leader since.) A process that starts afterwards knows nothing of it; what bookies hold tells them
+# (``protocol.bookie.lost_records``).
+#
+# How clients of BookKeeper count is in ``Nodes.count_below``.
+
+
 _ATTEMPTS = 20
+_AT_ONCE = 500
+
+
+class LedgerIds:
+    """The ids of one cluster's ledgers."""
+
+    def __init__(self, nodes: Nodes, layout: Layout) -> None:
+        self._nodes = nodes
+        self._layout = layout
+        self._bookkeepers = layout.manager is LedgerManager.BOOKKEEPER
+        self._seen = -1
+        """The highest id that was given out, as far as this process saw."""
+        self._why = ""
+        """That the counter was lower later, for people."""
+
+    def new(self) -> int:
+        """As ``MetadataStore.new_ledger_id``."""
+        what, path = "getting a ledger id", self._layout.idgen
+        before = self._seen
+        count = self._nodes.count_below(what, path) + 1 if self._bookkeepers else self._nodes.count(what, path)
+        if count < 1:
+            raise MetadataStoreError(
+                f"all 2^31 ledger ids of {self._layout.ledgers} are given out; begin another chroot"
+            )
+        self._went_back(count - 1, before + 1)
+        self._seen = max(self._seen, count - 1)
+        return count - 1
+
+    def last(self) -> int:
+        """As ``MetadataStore.last_ledger_id``."""
+        last = self._last()
+        self._seen = max(self._seen, last)
+        return last
+
+    def check(self) -> None:
+        """Raises MetadataStoreError if the counter went back while it was looked at."""
+        self._went_back(self._last(), self._seen)
+
+    def _went_back(self, now: int, least: int) -> None:
+        if now < least and not self._why:
+            self._why = (
+                f"{self._layout.idgen} is at ledger id {now} and was at {self._seen} before, so an older copy of ZooKeeper's "
+                "data was put back; start this process again when that was meant (docs/guides/backup.md)"
+            )
+        if self._why:
+            raise MetadataStoreError(self._why)
+
+    def note_given(self, ledger_id: int) -> None:
+        """As ``MetadataStore.note_given_id``."""
+        what, path = f"noting the given id {ledger_id}", self._layout.idgiven
+        value = b"%d" % self._layout.check_new(ledger_id)
+        for _ in range(_ATTEMPTS):
+            found = self._nodes.read(what, path)
+            if found is not None and _noted_id(found.value, path) >= ledger_id:
+                return
+            with contextlib.suppress(NodeExistsError, BadVersionError):
+                if found is None:
+                    self._nodes.create(what, path, value)
+                else:
+                    self._nodes.write(what, path, value, found.version)
+                return
+        raise MetadataStoreError(f"{what}: others note theirs faster than it can be read; try again")
+
+    def highest(self) -> int:
+        """As ``MetadataStore.highest_ledger_id``."""
+        path = self._layout.idgiven
+        given = self._nodes.read("reading the highest given id", path)
+        return max(self.last(), -1 if given is None else _noted_id(given.value, path))
+
+    def skip_to(self, highest: int) -> None:
+        """As ``MetadataStore.skip_ledger_ids``."""
+        what, path = f"skipping the ledger ids up to {highest}", self._layout.idgen
+        skip = self._nodes.skip_below if self._bookkeepers else self._nodes.skip
+        while (missing := highest - self.last()) > 0:
+            skip(what, path, min(missing, _AT_ONCE))
+
+    def _last(self) -> int:
+        counted = self._nodes.counted_below if self._bookkeepers else self._nodes.counted
+        return counted("reading the last ledger id", self._layout.idgen) - 1
+
+
+def _noted_id(value: bytes, path: str) -> int:
+    if not value.isdigit():
+        raise MetadataStoreError(
+            f"{path} holds {value!r}, not a ledger id; write the highest id that a user gave into it"
+        )
+    return int(value)
+
+
+# -- Which ledgers there are, as the nodes of ZooKeeper tell it: all at once, or in spans of ids.
+#
+# Law: a listing of a span is whole or raises, as one of all is. Counts are a moment's, and are for planning only. A span is the
+# ids of one node of the hierarchy, so who goes from span to span holds the names of one node at a time: 10⁷ ledgers are a
+# thousand spans.
+
+
+_WHAT = "listing the ledgers"
+
+
+class LedgerListing:
+    """The listings of a store. ``still_there(what)``: raises if the cluster has gone, so that nothing found means nothing."""
+
+    def __init__(self, nodes: Nodes, layout: Layout, still_there: Callable[[str], None]) -> None:
+        self._nodes, self._layout, self._still_there = nodes, layout, still_there
+
+    def all(self) -> list[int]:
+        """As ``MetadataStore.list_ledgers``."""
+        if self._layout.manager is LedgerManager.FLAT:
+            return self._flat()
+        prefixes = self._prefixes()
+        leaves = self._nodes.children_of_each(_WHAT, [self._path(prefix) for prefix in prefixes])
+        self._still_there(_WHAT)
+        return sorted(i for prefix, names in zip(prefixes, leaves, strict=True) for i in ledger_ids(names, prefix))
+
+    def spans(self) -> list[LedgerSpan]:
+        """As ``MetadataStore.ledger_spans``."""
+        if self._layout.manager is LedgerManager.FLAT:
+            return spans_of(self._flat())
+        prefixes = sorted(self._prefixes())
+        counts = self._nodes.counts_of_each(_WHAT, [self._path(prefix) for prefix in prefixes])
+        self._still_there(_WHAT)
+        return [
+            LedgerSpan(int(prefix) * IDS_PER_SPAN, count)
+            for prefix, count in zip(prefixes, counts, strict=True)
+            if count
+        ]
+
+    def between(self, first: int, last: int) -> Iterator[int]:
+        """As ``MetadataStore.list_ledgers_between``."""
+        if self._layout.manager is LedgerManager.FLAT:
+            yield from (ledger_id for ledger_id in self._flat() if first <= ledger_id <= last)
+            return
+        low, high = (f"{ledger_id // IDS_PER_SPAN:06}" for ledger_id in (first, last))
+        for prefix in sorted(prefix for prefix in self._prefixes(low[:2], high[:2]) if low <= prefix <= high):
+            (names,) = self._nodes.children_of_each(_WHAT, [self._path(prefix)])
+            if not names:
+                self._still_there(_WHAT)
+            yield from (one for one in sorted(ledger_ids(names, prefix)) if first <= one <= last)
+        self._still_there(_WHAT)
+
+    def _flat(self) -> list[int]:
+        found = sorted(ledger_ids(self._nodes.children(_WHAT, self._layout.ledgers)))
+        self._still_there(_WHAT)
+        return found
+
+    def _prefixes(self, low: str = "00", high: str = "99") -> list[str]:
+        """The first six digits of each node that has ledgers, or had some."""
+        top = self._nodes.children(_WHAT, self._layout.ledgers)
+        firsts = [name for name in top if two_digits(name) and low <= name <= high]
+        below = self._nodes.children_of_each(_WHAT, [f"{self._layout.ledgers}/{first}" for first in firsts])
+        return [
+            first + second
+            for first, seconds in zip(firsts, below, strict=True)
+            for second in seconds
+            if four_digits(second)
+        ]
+
+    def _path(self, prefix: str) -> str:
+        return f"{self._layout.ledgers}/{prefix[:2]}/{prefix[2:]}"
+
+
+# -- The nodes of small records, whose versions never come again: also not when a record is deleted and made anew under its name.
+#
+# Law: ZooKeeper counts the versions of a node from 0 again when it is made anew, so a compare-and-set of its version alone
+# could go over another record of that name. Each deletion of a record therefore changes a *guard* in the same transaction, and
+# each compare-and-set checks in its own that the guard is what it was before the record was read. The version that the store
+# tells is both: the guard's and the node's. A record that is refused may be refused because another one was deleted that has
+# the same guard; whoever is refused reads again, as after any other change.
+#
+# A kind of records has GUARDS guards, ``/bookspark/deletions/<kind>-<hex digit>``, of which the name chooses one. A guard that
+# is not there is at version 0: it is made before it is first used, and never removed. It is asked for together with the record,
+# so a read and a change are a round trip each, as without it.
+#
+# A deletion by an earlier version of Bookspark changes no guard.
+
+
+GUARDS = 16
+_RECORDS_AT_ONCE = 500
+_VERSIONS = 1 << 31
+"""So many versions a node can have."""
+
+
+class RecordNodes:
+    """The records of one cluster, as ``MetadataStore`` has them."""
+
+    def __init__(self, connection: Connection, nodes: Nodes, layout: Layout) -> None:
+        self._connection, self._client, self._nodes, self._layout = connection, connection.client, nodes, layout
+        self._there: set[str] = set()
+        """Guards that are known to be there."""
+
+    def read(self, kind: str, name: str) -> Versioned[bytes] | None:
+        """Value and version, as new as any write that was answered before; None if there is no such record."""
+        return self._read(f"reading {kind} record {name!r}", kind, [name])[0]
+
+    def read_each(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+        """The same for each of many names, many at a time."""
+        rest = iter(names)
+        while group := list(islice(rest, _RECORDS_AT_ONCE)):
+            yield from self._read(f"reading {kind} records", kind, group)
+
+    def write(self, kind: str, name: str, value: bytes, version: int | None) -> int:
+        """Create (version None) or compare-and-set; returns the new version. Raises MetadataVersionError."""
+        what = f"{kind} record {name!r}"
+        sized(value, what)
+        try:
+            if version is None:
+                return self._create(f"creating {what}", kind, name, value)
+            self._change(f"changing {what}", kind, name, value, version)
+        except (NodeExistsError, NoNodeError, BadVersionError):
+            raise version_changed(what, version) from None
+        return version + 1
+
+    def delete(self, kind: str, name: str, version: int | None = None) -> None:
+        """At any version if ``version`` is None. Raises MetadataVersionError. An absent record is no error."""
+        what = f"{kind} record {name!r}"
+        path, guard = self._layout.record(kind, name), self._made(what, self._guard(kind, name))
+        guarded, own = (-1, -1) if version is None else divmod(version, _VERSIONS)
+
+        def build(transaction: Any) -> None:
+            transaction.delete(path, own)
+            transaction.set_data(guard, b"", guarded)
+
+        try:
+            self._connection.commit(f"deleting {what}", build, gone)
+        except NoNodeError:
+            pass
+        except BadVersionError:
+            raise version_changed(what, version) from None
+
+    # -- inside
+
+    def _read(self, what: str, kind: str, names: Sequence[str]) -> list[Versioned[bytes] | None]:
+        guard_of = {name: self._guard(kind, name) for name in names}
+        guards, client = sorted(set(guard_of.values())), self._client
+        paths = [self._layout.record(kind, name) for name in names]
+        _, *outcomes = self._connection.gather(
+            what,
+            lambda: [
+                client.sync_async(paths[0]),
+                # Before the records: what is deleted after this is noticed.
+                *(client.exists_async(guard) for guard in guards),
+                *(client.get_async(path) for path in paths),
+            ],
+        )
+        versions = {guard: self._version(guard, stat) for guard, stat in zip(guards, outcomes, strict=False)}
+        return [
+            None if isinstance(one, NoNodeError) else Versioned(one[0], versions[guard_of[name]] + one[1].version)
+            for name, one in zip(names, outcomes[len(guards) :], strict=True)
+        ]
+
+    def _create(self, what: str, kind: str, name: str, value: bytes) -> int:
+        path, guard, stats = self._layout.record(kind, name), self._guard(kind, name), list[Any]()
+        # It is answered before the node is made, or known to be there.
+        self._nodes.create(what, path, value, before=lambda: stats.append(self._client.exists_async(guard)))
+        return self._version(guard, stats[-1].get(timeout=0))
+
+    def _change(self, what: str, kind: str, name: str, value: bytes, version: int) -> None:
+        path, guard = self._layout.record(kind, name), self._made(what, self._guard(kind, name))
+        guarded, own = divmod(version, _VERSIONS)
+
+        def build(transaction: Any) -> None:
+            transaction.set_data(path, value, own)
+            transaction.check(guard, guarded)
+
+        def settle(error: Exception) -> None:
+            found = self.read(kind, name)
+            if found is not None and found.version % _VERSIONS > own + 1:
+                raise unknown(what)
+            if found is None or (found.value, found.version % _VERSIONS) != (value, own + 1):
+                raise error
+
+        self._connection.commit(what, build, settle)
+
+    def _guard(self, kind: str, name: str) -> str:
+        return f"{self._layout.deletions}/{kind}-{zlib.crc32(name.encode()) % GUARDS:x}"
+
+    def _version(self, guard: str, stat: Any) -> int:
+        """That of a node whose own is 0."""
+        if stat is None:
+            return 0
+        self._there.add(guard)
+        return int(stat.version) * _VERSIONS
+
+    def _made(self, what: str, guard: str) -> str:
+        if guard not in self._there:
+            with suppress(NodeExistsError):
+                self._nodes.create(what, guard, b"")
+            self._there.add(guard)
+        return guard
+
+
+# -- A bookie's registration: an ephemeral node that follows its bookie over the loss of sessions.
+#
+# Law: from ``register`` to ``unregister`` the node exists whenever a session does, with what was registered last. It is
+# watched, and made again if somebody deletes or changes it. A bookie that changes between writable and read-only moves in one
+# transaction, so it always stands in exactly one of the two places.
+#
+# Decision: the node of another session is replaced when a bookie registers and when its session is new, because it is then its
+# own from before. In between it is left alone: two processes under one id would take it from each other for ever.
+
+
+class Registrar:
+    """The registrations of one store."""
+
+    def __init__(
+        self, connection: Connection, layout: Layout, check: Callable[[], None], changed: Callable[[object], None]
+    ) -> None:
+        """``check`` is called before a node is made, and raises MetadataStoreError if none may be. ``changed`` is called, in
+        kazoo's thread, when a node that was made here was changed or deleted. It must not block; it has ``restore`` called."""
+        self._connection = connection
+        self._check = check
+        self._changed = changed
+        self._layout = layout
+        self._wanted: dict[str, BookieRegistration] = {}
+        self._lock = threading.Lock()
+
+    def register(self, registration: BookieRegistration) -> None:
+        """Make or replace a bookie's node. Raises MetadataStoreError."""
+        with self._lock:
+            self._publish(registration)
+            self._wanted[registration.bookie_id] = registration
+
+    def unregister(self, bookie_id: str) -> None:
+        """Remove a bookie's node if this session made it. Raises MetadataStoreError."""
+        with self._lock:
+            self._wanted.pop(bookie_id, None)
+            self._replace(f"unregistering {bookie_id}", bookie_id, None)
+
+    def renew(self) -> None:
+        """Make again the nodes that a lost session took. May block. Raises MetadataStoreError."""
+        with self._lock:
+            for registration in list(self._wanted.values()):
+                self._publish(registration)
+
+    def restore(self) -> None:
+        """Make again the nodes that somebody deleted or changed. May block. Raises MetadataStoreError."""
+        with self._lock:
+            for registration in list(self._wanted.values()):
+                self._publish(registration, from_others=False)
+
+    def _publish(self, registration: BookieRegistration, *, from_others: bool = True) -> None:
+        what = f"registering {registration.bookie_id}"
+        self._check()
+        self._replace(what, registration.bookie_id, registration, from_others=from_others)
+
+    def _replace(
+        self, what: str, bookie_id: str, registration: BookieRegistration | None, *, from_others: bool = False
+    ) -> None:
+        """Bring the two possible nodes of a bookie to the wanted state: look, change both in one transaction, and look again.
+        ``from_others``: another session's node is replaced; otherwise it is left alone, and nothing is made beside it."""
+        client = self._connection.client
+        paths = [self._layout.bookie(bookie_id, read_only) for read_only in (False, True)]
+        wanted = None if registration is None else paths[registration.read_only]
+        document = b"" if registration is None else encode_registration(registration)
+        last: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            # The last look, which finds the wanted node, leaves the watch.
+            outcomes = self._connection.gather(
+                what,
+                lambda: [client.get_async(path, watch=self._changed if path == wanted else None) for path in paths],
+            )
+            session_id = self._connection.session_id
+            stale: list[tuple[str, int]] = []
+            standing = wanted is None
+            for path, outcome in zip(paths, outcomes, strict=True):
+                if isinstance(outcome, DefiniteError):
+                    continue
+                value, stat = outcome
+                ours = stat.ephemeralOwner == session_id
+                if ours and path == wanted and value == document:
+                    standing = True
+                elif ours or from_others:
+                    stale.append((path, stat.version))
+                elif registration is not None:
+                    log.warning("%s: another process is registered as it; see that the bookie runs only once", what)
+                    return
+            if standing and not stale:
+                return
+
+            def build(transaction: Any, stale: list[tuple[str, int]] = stale, missing: bool = not standing) -> None:
+                for path, version in stale:
+                    transaction.delete(path, version)
+                if missing:
+                    transaction.create(wanted, document, ephemeral=True)
+
+            try:
+                self._connection.commit(what, build)
+            except DefiniteError as error:
+                last = error
+        raise MetadataStoreError(
+            f"{what}: something keeps changing it ({type(last).__name__}); see that the bookie runs only once, and that "
+            f"{self._layout.available} is there"
+        )
+
+
+# -- The documents of ``documents.tree`` as nodes of ZooKeeper.
+
+
+class ZooKeeperTree:
+    """A ``Tree`` below ``root``, a path of ZooKeeper."""
+
+    def __init__(self, nodes: Nodes, notifier: Notifier, root: str) -> None:
+        self._nodes = nodes
+        self._notifier = notifier
+        self._root = root
+
+    def read(self, path: str) -> Versioned[bytes] | None:
+        return self._nodes.read(f"reading {path}", self._at(path))
+
+    def read_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        return self._nodes.read_each(f"reading {len(paths)} documents", [self._at(path) for path in paths])
+
+    def create(self, path: str, value: bytes, ephemeral: bool = False) -> bool:
+        try:
+            self._nodes.create(f"creating {path}", self._at(path), sized(value, path), ephemeral)
+        except NodeExistsError:
+            return False
+        return True
+
+    def create_numbered(self, path: str, value: bytes) -> str:
+        made = self._nodes.create_numbered(f"creating {path}", self._at(path), sized(value, path))
+        return made.removeprefix(f"{self._root}/")
+
+    def create_and_read(
+        self, path: str, value: bytes, paths: Sequence[str]
+    ) -> tuple[bool, list[Versioned[bytes] | None]]:
+        what, others = f"creating {path}", [self._at(each) for each in paths]
+        return self._nodes.create_and_read(what, self._at(path), sized(value, path), others)
+
+    def create_each(self, documents: Sequence[tuple[str, bytes]]) -> list[bool]:
+        what = f"creating {len(documents)} documents"
+        return self._nodes.create_each(
+            what, self._root, [(self._at(path), sized(value, path)) for path, value in documents]
+        )
+
+    def write(self, path: str, value: bytes, version: int) -> bool:
+        try:
+            self._nodes.write(f"changing {path}", self._at(path), sized(value, path), version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    def touch(self, path: str) -> None:
+        self._nodes.touch(f"changing {path}", self._at(path))
+
+    def delete(self, path: str, version: int | None = None) -> bool:
+        try:
+            self._nodes.delete(f"deleting {path}", self._at(path), -1 if version is None else version)
+        except NoNodeError:
+            pass
+        except BadVersionError:
+            return False
+        return True
+
+    def forget_empty(self, *paths: str) -> None:
+        self._nodes.forget_empty(*(self._at(path) for path in paths))
+
+    def children(self, path: str) -> list[str]:
+        return sorted(self._nodes.children(f"listing {path}", self._at(path)))
+
+    def children_of_each(self, paths: Sequence[str]) -> list[list[str]]:
+        return self._nodes.children_of_each(f"listing {len(paths)} nodes", [self._at(path) for path in paths])
+
+    def watch(self, path: str, changed: Callable[[], None]) -> None:
+        self._nodes.watch_existence(f"watching {path}", self._at(path), Once(self._notifier, changed))
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+
+# --
+
+
 _LEDGERS_AT_ONCE = 500
 
 

@@ -18,8 +18,7 @@ import typer
 
 from bookspark.operations.cli.main import command_line
 from bookspark.operations.cli.terminal import settings
-from bookspark.servers.daemon.bookie_process import STOP_SECONDS_MAX
-from bookspark.servers.daemon.probes import ANSWER_SECONDS_MAX
+from bookspark.servers.daemon.bookie_process import ANSWER_SECONDS_MAX, STOP_SECONDS_MAX
 from bookspark.spark.bookies.bookies_job import parse_arguments
 from bookspark.store.bookie.bookie_config import bookie_config
 from bookspark.store.client.client_config import client_config

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from bookspark.lab.bench.peers.maven import fetched
+from bookspark.lab.bench.peers.services import fetched
 from bookspark.support.cache_folder import cache_folder
 
 HERE = Path(__file__).parent

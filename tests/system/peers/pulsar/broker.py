@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from bookspark.lab.bench.peers.maven import fetched
-from bookspark.lab.bench.peers.services import end, free_ports, wait_listening, write_settings
+from bookspark.lab.bench.peers.services import end, fetched, free_ports, wait_listening, write_settings
 from bookspark.support.cache_folder import cache_folder
 from tests.awaiting import await_that
 from tests.processes import Output
