@@ -50,7 +50,7 @@ _give_zookeeper_time()
 
 WORKERS_MAX = 8
 FEW_MODULES = 8
-ACCEPTANCE = Path(__file__).with_name("acceptance")
+ACCEPTANCE = Path(__file__).with_name("system") / "acceptance"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

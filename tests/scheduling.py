@@ -19,7 +19,9 @@ from tests.reporting import noted_seconds
 
 SPARK_WORKERS = 2
 ROOT = Path(__file__).resolve().parent.parent
-_FOLDERS = ("acceptance", "spark", "cluster", "cli", "metadata", "bookie", "simulation", "client")
+_FOLDERS = (
+    "system/acceptance", "spark", "system/cluster", "operations/cli", "store/metadata", "store/bookie", "lab", "store/client",
+)  # fmt: skip
 """The folders of tests, those with long modules first."""
 
 

@@ -38,7 +38,8 @@ SECONDS = ROOT / ".pytest_cache/v/bookspark/seconds"
 FOLDERS = [
     f"bookspark/{name}"
     for name in (
-        "protocol", "bookie", "client", "metadata", "logs", "spark", "autorecovery", "daemon", "why", "changes",
+        "protocol", "store/bookie", "store/client", "store/metadata", "logs", "spark", "store/autorecovery", "servers/daemon",
+        "operations/why", "operations/changes",
     )
 ]  # fmt: skip
 _HEAD = "# mutant "

@@ -176,7 +176,7 @@ def test_who_never_shakes_hands_is_ended_as_a_stranger(tmp_path, certificate):
 
 def test_so_many_shake_hands_at_a_time_and_the_oldest_goes_for_another_one(tmp_path, certificate, monkeypatch):
     monkeypatch.setattr("bookspark.store.bookie.serving.porch._HANDSHAKES_MAX", 3)
-    for module in ("bookie.serving.porch", "bookkeeper.connection"):
+    for module in ("store.bookie.serving.porch", "servers.bookkeeper.door"):
         monkeypatch.setattr(f"bookspark.{module}.STRANGER_SECONDS", 600.0)
     with open_door(config(tmp_path, tls_certificate=certificate)) as (server, call, _):
         callers = [call() for _ in range(6)]

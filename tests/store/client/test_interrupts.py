@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from bookspark import client
 from bookspark.errors import LedgerClosedError
+from bookspark.store import client
 from bookspark.store.client.network.io_loop import IoLoop
 from bookspark.store.client.runtime.rate_limit import RateLimit, Turns
 from bookspark.store.client.writing.futures import AppendFuture, Watermark
