@@ -10,6 +10,17 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+_WORDS = {
+    "L1": "one add in flight",
+    "L2": "single adds",
+    "L3": "batches",
+    "L4": "reads in order",
+    "L7": "one entry each in turn",
+    "L13": "idle open ledger",
+    "L14": "one entry at a random place",
+}
+"""By the bench's case: its name on the page."""
+
 RATES = ("adds_per_second", "reads_per_second", "rows_per_second", "megabytes_per_second")
 
 
@@ -59,7 +70,7 @@ def _ledger(
         words, beside = _side(side, label)
         rows.append(
             Row(
-                case,
+                _WORDS[case],
                 "…" if rows else what,
                 "ledger",
                 f"bookspark {label}{api and ' ' + api}",
