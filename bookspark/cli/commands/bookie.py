@@ -53,7 +53,7 @@ _LOG_NUMBER_HELP = "Number of the log in hexadecimal, as in the name of its file
 
 @app.command()
 def logs(directories: Directories, as_json: Json = False) -> None:
-    """List the entry logs and the rewritten logs. Live: bytes that the index still names."""
+    """List entry logs and rewritten logs. Live: bytes in the index."""
     with _stopped(directories) as places:
         found = [log._asdict() | {"number": f"{log.number:08x}"} for log in _inspection(places).logs()]
     if as_json:
@@ -81,10 +81,10 @@ def read(
     number: Annotated[str, typer.Argument(metavar="LOG", help=_LOG_NUMBER_HELP)],
     directories: Directories,
     ledger: Annotated[int | None, typer.Option(min=0, help="Only batches of this ledger.")] = None,
-    entries: Annotated[bool, typer.Option("--entries", help="Print the entries of each batch too.")] = False,
+    entries: Annotated[bool, typer.Option("--entries", help="Also print each batch's entries.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the batches of a log in their order. With --json: one object a line."""
+    """Print the batches of a log in order. With --json: one object a line."""
     wanted = _log_number(number)
     with _stopped(directories) as places:
         for batch in _inspection(places).batches(wanted):
@@ -110,7 +110,7 @@ def index(
     ledger: Annotated[int | None, typer.Option(min=0, help="Only ranges of this ledger.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the index that the next start would have: ranges of entries, and the batch that each lies in."""
+    """Print the index of the next start: ranges of entries and their batches."""
     with _stopped(directories) as places:
         rows = list(_inspection(places).rows(ledger))
     if as_json:
@@ -123,7 +123,7 @@ def index(
 
 @app.command()
 def verify(directories: Directories, as_json: Json = False) -> None:
-    """Read and check every byte. The exit status is 1 if anything is damaged."""
+    """Read and check every byte. Exit status 1: damage."""
     from bookspark.bookie.disk.file_system import RealFileSystem
     from bookspark.bookie.offline.scrub import scrub
 
@@ -140,7 +140,7 @@ def verify(directories: Directories, as_json: Json = False) -> None:
 
 @app.command()
 def rebuild(directories: Directories) -> None:
-    """Make the index anew from the logs. A start does this by itself if an index checkpoint is missing or damaged."""
+    """Rebuild the index from the logs, as a start does if an index checkpoint is missing or damaged."""
     from bookspark.bookie.disk.file_system import RealFileSystem
     from bookspark.bookie.offline.inspection import rebuild_index
 

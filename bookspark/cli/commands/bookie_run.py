@@ -40,39 +40,38 @@ def add_to(app: typer.Typer) -> None:
 def run(
     directory: Annotated[
         list[Path],
-        typer.Option(help="Where the bookie keeps entries, and nothing else lies. Give it once for each disk."),
+        typer.Option(help="Folder for this bookie's entries only. Repeat for each disk."),
     ],
     zookeeper: Zookeeper = "",
     bookie_id: Annotated[
         str,
         typer.Option(
             envvar="BOOKSPARK_BOOKIE_ID",
-            help="Id of the bookie. Its first start makes a bookie of this name, and no later one does.",
+            help="Id of the bookie; its first start creates it.",
             show_default=False,
         ),
     ] = "",
     create: Annotated[
-        bool, typer.Option("--create", help="Make a new bookie, with an id of its own, if the directories hold none.")
+        bool, typer.Option("--create", help="Create a bookie with a new id if the directories have none.")
     ] = False,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.", show_default=False)
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port to listen on. Default: any free one.", show_default=False)
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on. Default: any free port.", show_default=False),
     ] = None,
     advertised_address: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="What clients are told instead of --host and --port.", show_default=False
-        ),
+        typer.Option(metavar="HOST:PORT", help="Address for clients instead of --host and --port.", show_default=False),
     ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
             min=-1,
             max=65535,
-            help="Port of /metrics, for Prometheus, and of the probes /health and /ready; if it is taken, the next free one. "
-            "-1: any free one. Default: none.",
+            help="Port for Prometheus (/metrics) and probes (/health, /ready); "
+            "if taken, the next free one. -1: any free port. Default: none.",
             show_default=False,
         ),
     ] = None,
@@ -82,9 +81,10 @@ def run(
 ) -> None:
     """Run a bookie, without Spark, until Ctrl-C or SIGTERM.
 
-    It is the bookie that its directories belong to. Directories that belong to none are refused, unless --bookie-id names a
-    bookie that the cluster does not have yet, or --create is given. Once it serves, one line of JSON on standard output tells its
-    id and address. All its other options stand in the table [bookie] of `bookspark --config FILE`; one given here goes before."""
+    The directories decide which. Directories without a bookie are refused, except with --create or a --bookie-id that is new
+    to the cluster. Once it serves, it prints its id and address as a line of JSON. Other options are in the table [bookie] of
+    `bookspark --config FILE`; options given here override it.
+    """
     from bookspark.bookie.bookie_config import bookie_config
     from bookspark.daemon.bookie_process import Foreground, prepare_process, run_bookie
 
@@ -138,21 +138,18 @@ def _refuse_a_new_bookie(places: Sequence[str]) -> None:
 def safe_to_stop(
     bookies: Annotated[
         list[str],
-        typer.Argument(
-            metavar="BOOKIE…", envvar="BOOKSPARK_BOOKIE_ID", help="Ids of the bookies that you want to stop."
-        ),
+        typer.Argument(metavar="BOOKIE…", envvar="BOOKSPARK_BOOKIE_ID", help="Ids of the bookies to stop."),
     ],
     zookeeper: Zookeeper = "",
-    wait: Annotated[
-        float, typer.Option(min=0.0, help="If it is not safe, ask again for this many seconds at most.")
-    ] = 0.0,
+    wait: Annotated[float, typer.Option(min=0.0, help="If unsafe, keep asking for this many seconds.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Say whether bookies can be stopped, by what ZooKeeper and the other bookies tell now: every entry keeps an ack quorum of
-    copies on bookies that are up, and every open ledger can be recovered. The exit status is 1 if not, or if nobody knows.
+    """Say whether bookies can be stopped: every entry keeps an ack quorum of copies on bookies that are up, and every open
+    ledger can be recovered. Exit status 1: no, or unknown.
 
-    It needs no Spark and takes seconds. Entries count as held where the records say so, unless a bookie or a task of autorecovery
-    says that some are missing there. `bookspark safe-to-stop` compares every copy."""
+    It takes seconds, without Spark. It trusts the records, unless a bookie or a task of autorecovery reports missing entries.
+    `bookspark safe-to-stop` compares every copy.
+    """
     from bookspark.autorecovery.stopping import dangers
 
     deadline = time.monotonic() + wait

@@ -35,10 +35,10 @@ class Switch(StrEnum):
 def collect(
     bookie: BookieId,
     zookeeper: Zookeeper = "",
-    seconds: Annotated[float, typer.Option(min=0.001, help="How long to wait for its end, in seconds.")] = 3600.0,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Longest wait, in seconds.")] = 3600.0,
     as_json: Json = False,
 ) -> None:
-    """Have a bookie forget deleted ledgers and give their space back now, and print what came of it."""
+    """Let a bookie free the space of deleted ledgers now, and print the result."""
     with client(zookeeper) as bookkeeper:
         found = bookkeeper.collect_now(bookie, seconds)
         free_bytes = bookkeeper.bookie_status(bookie).free_bytes
@@ -51,11 +51,11 @@ def collect(
 def read_only(
     bookie: BookieId,
     switch: Annotated[
-        Switch, typer.Argument(help="on: take no new entries, also after a restart. off: take them again.")
+        Switch, typer.Argument(help="on: refuse new entries, also after a restart. off: take them again.")
     ],
     zookeeper: Zookeeper = "",
 ) -> None:
-    """Make a bookie read-only, whatever room it has, or take that back. What ledger recovery and repair write is still taken."""
+    """Make a bookie read-only, or undo that. It still takes writes of ledger recovery and repair."""
     with client(zookeeper) as bookkeeper:
         bookkeeper.switch_read_only(bookie, switch is Switch.ON)
         found = bookkeeper.bookie_status(bookie)
@@ -68,7 +68,7 @@ def status(
     zookeeper: Zookeeper = "",
     as_json: Json = False,
 ) -> None:
-    """Ask a bookie that serves: its directories and their space, whether a boot lost entries, and how far these are healed."""
+    """Print a running bookie's directories, space, boots that lost entries, and healing."""
     with client(zookeeper) as bookkeeper:
         found = bookkeeper.bookie_status(bookie)
     if as_json:
