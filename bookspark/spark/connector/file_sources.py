@@ -21,7 +21,7 @@ from bookspark.spark.connector.checkpoint_files import Listed, files_read, liste
 
 
 class SourceRenamedError(BookKeeperError):
-    """A micro-batch has files that the query has read before, in a folder of another name."""
+    """A micro-batch has files that the query has already read in another folder."""
 
 
 def check_sources(checkpoint: str, batch: int, log: str) -> None:

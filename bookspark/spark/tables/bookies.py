@@ -57,16 +57,16 @@ def _cookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Row
 
 BOOKIES = SystemTable(
     "bookies",
-    "One row per bookie that has a cookie or is registered.",
+    "One row per bookie with a cookie or a registration.",
     (
         ("bookie_id", TEXT, "The bookie"),
-        ("state", TEXT, "writable, read_only, or down: it has a cookie but is not registered"),
+        ("state", TEXT, "writable, read_only, or down (a cookie without a registration)"),
         ("address", TEXT, "host:port of its request server; null while the bookie is down"),
-        ("host", TEXT, "Host that it runs on; null while the bookie is down"),
-        ("rack", TEXT, "Rack that it names, empty if it names none; null while the bookie is down"),
+        ("host", TEXT, "Its host; null while the bookie is down"),
+        ("rack", TEXT, "Its rack, empty if none; null while the bookie is down"),
         ("labels", TEXT, "Its other labels, a JSON object; null while the bookie is down"),
         ("pid", LONG, "Its process id; null while the bookie is down"),
-        ("directories", TEXTS, "Its directories, as its cookie tells them"),
+        ("directories", TEXTS, "Its directories, from its cookie"),
     ),
     once,
     _bookie_rows,
@@ -74,13 +74,13 @@ BOOKIES = SystemTable(
 
 COOKIES = SystemTable(
     "cookies",
-    "One row per cookie in the metadata store: who a bookie is, and which directories are its own.",
+    "One row per cookie in the metadata store: a bookie's identity and directories.",
     (
         ("bookie_id", TEXT, "The bookie"),
-        ("instance_id", TEXT, "The cluster that it belongs to"),
-        ("nonce", TEXT, "A random value that tells this bookie from another one of the same id"),
-        ("directories", TEXTS, "Its directories, in their configured order"),
-        ("version", INT, "Version of the cookie: how often it was changed"),
+        ("instance_id", TEXT, "Its cluster"),
+        ("nonce", TEXT, "A random value, different for another bookie with this id"),
+        ("directories", TEXTS, "Its directories, in configured order"),
+        ("version", INT, "Version of the cookie"),
     ),
     once,
     _cookie_rows,

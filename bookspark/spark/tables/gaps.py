@@ -35,10 +35,10 @@ GAPS = SystemTable(
     "gaps",
     "One row per run of rows of a log that can't be read. This reads all rows of the logs.",
     (
-        ("log", TEXT, "Name of the log, or of one of its other lanes (orders@1)"),
+        ("log", TEXT, "Name of the log or lane (orders@1)"),
         ("lane", LONG, "Number of the lane"),
-        ("first", LONG, "Position in the lane of the first row"),
-        ("last", LONG, "Position in the lane of the last row"),
+        ("first", LONG, "Position of the first row in the lane"),
+        ("last", LONG, "Position of the last row in the lane"),
         ("rows", LONG, "Number of rows"),
         ("kind", TEXT, "truncated, lost or not_yet_known"),
     ),
