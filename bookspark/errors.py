@@ -27,70 +27,70 @@ class BookKeeperError(Exception):
 
 
 class LedgerFencedError(BookKeeperError):
-    """Another client fenced the ledger. The outcome of appends that were not acknowledged is unknown."""
+    """Another client fenced the ledger. The outcome of unacknowledged appends is unknown."""
 
 
 class LedgerClosedError(BookKeeperError):
-    """The handle or the ledger is closed; nothing more can be appended."""
+    """The handle or the ledger is closed to appends."""
 
 
 class LedgerExistsError(BookKeeperError):
-    """A ledger with this id exists already."""
+    """A ledger with this id exists."""
 
 
 class NoSuchClusterError(BookKeeperError):
-    """There is no cluster at this place of the metadata store. The message names clusters that are near."""
+    """No cluster at this place of the metadata store. The message names clusters nearby."""
 
 
 class DuplicateEntryIdError(BookKeeperError):
-    """An entry with this id was appended before; the first one counts."""
+    """An entry with this id exists; the first one counts."""
 
 
 class NoSuchLedgerError(BookKeeperError):
-    """The metadata store has no ledger of this id."""
+    """No ledger with this id exists."""
 
 
 class NoSuchEntryError(BookKeeperError):
-    """Every bookie that could hold the entry answered explicitly that it does not."""
+    """Every bookie that could hold the entry denied it explicitly."""
 
 
 class DataLossError(BookKeeperError):
-    """Entries that were asked for are gone: truncated, or deleted with their ledger or log."""
+    """The entries are gone: truncated, or deleted with their ledger or log."""
 
 
 class ReadError(BookKeeperError):
-    """The range lies beyond what may be read, or no replica gave a definite answer: the entry may well exist."""
+    """The range is beyond what may be read, or no replica gave a definite answer: the entry may exist."""
 
 
 class NotEnoughBookiesError(BookKeeperError):
-    """Too few bookies can be used; the message names every candidate and why it was refused."""
+    """Too few usable bookies; the message has each candidate and its refusal."""
 
 
 class UnauthorizedAccessError(BookKeeperError):
-    """The password is not the one that the ledger was created with."""
+    """The password is not the ledger's."""
 
 
 class DigestMismatchError(BookKeeperError):
-    """An entry's bytes do not match the digest that its writer made."""
+    """An entry's bytes do not match its digest."""
 
 
 class MetadataVersionError(BookKeeperError):
-    """A compare-and-set lost: somebody else changed the record first."""
+    """A compare-and-set lost: another client changed the record first."""
 
 
 class MetadataStoreError(BookKeeperError):
-    """The metadata store could not be reached or gave no answer in time; the outcome of a write is unknown."""
+    """The metadata store did not answer in time; the outcome of a write is unknown."""
 
 
 class UnreadableRecordError(MetadataStoreError):
-    """A record of the metadata store can't be decoded: it is damaged, or a newer version of Bookspark wrote it. It concerns only
-    what the record describes. ``newer``: upgrade Bookspark to read it."""
+    """A metadata record can't be decoded: damaged, or of a newer Bookspark (``newer``: upgrade). Only what it
+    describes is affected."""
 
     newer: bool = False
 
 
 class LedgerRecoveryError(BookKeeperError):
-    """Ledger recovery stopped without a decision; nothing was truncated and it can be tried again."""
+    """Ledger recovery stopped without a decision; nothing was truncated. It can be retried."""
 
 
 class EntriesNotCopiedError(LedgerRecoveryError):
@@ -104,39 +104,38 @@ class EntriesNotCopiedError(LedgerRecoveryError):
 
 
 class AddTimeoutError(BookKeeperError):
-    """A write did not end within its deadline; the message says which. After an append the outcome is unknown: no ack quorum
-    acknowledged it. After a sync or a close the ledger is still open, and confirmed entries are kept."""
+    """A write missed its deadline; the message says which. After an append the outcome is unknown. After a sync or a close
+    the ledger is still open, and confirmed entries are kept."""
 
 
 class EntryTooLargeError(BookKeeperError):
-    """The payload is larger than a frame may be."""
+    """The payload is larger than a frame."""
 
 
 class InvalidCookieError(BookKeeperError):
-    """A bookie's directories are not the ones that its cookie names."""
+    """A bookie's directories do not match its cookie."""
 
 
 class TooManyRequestsError(BookKeeperError):
-    """A bookie has more requests in flight than it admits."""
+    """A bookie has too many requests in flight."""
 
 
 class StorageError(BookKeeperError):
-    """A bookie's disk failed, or holds bytes that were never written there."""
+    """A bookie's disk failed, or holds bytes that were never written."""
 
 
 class BookieError(BookKeeperError):
-    """A bookie process could not be started, adopted or stopped; the message has its last words."""
+    """A bookie process could not be started, adopted or stopped; the message has its last output."""
 
 
 class ConfigurationError(BookKeeperError, ValueError):
-    """An option is unknown or has a value that can't be used."""
+    """An option is unknown or has a wrong value."""
 
 
 class InvalidArgumentError(ConfigurationError, TypeError):
     """An argument or option is unknown, of another type, out of its bounds or none of the choices. Nothing was written or sent.
 
-    It is a ConfigurationError, because its cause lies with the caller and not with the cluster. It is a ValueError and a
-    TypeError as well, because Python's own functions raise these. ``argument`` is the argument's name."""
+    It is also a ValueError and a TypeError. ``argument`` is the argument's name."""
 
     def __init__(self, message: str, argument: str = "") -> None:
         super().__init__(message)

@@ -25,17 +25,15 @@ from bookspark.support.command_line import FOUND
 
 def main(
     path: Annotated[str, typer.Option(help="Folder of the snapshots' Delta tables.")],
-    version: Annotated[
-        int | None, typer.Option(help="Audit this version of the snapshots instead of the newest.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page with plots to this file too.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version of the snapshots. Default: the newest.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML page with plots to this file.")] = None,
     integrity_check: Annotated[
         str | None, typer.Option(help="Mark what bookies lack in this cluster: host:port[,host:port…][/chroot].")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     queries: Annotated[list[str] | None, typer.Argument(help="Names of audit queries. Default: all.")] = None,
 ) -> None:
-    """Run audit queries over a snapshot and print what they find. The exit status is 1 if a query finds something wrong."""
+    """Run audit queries over a snapshot and print the findings. Exit status 1: a query found something wrong."""
     spark = delta_session("bookspark audit")
     findings = audit.run(spark, path, version, queries or None)
     if report is not None:

@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.5
 def main(
     zookeeper: Annotated[str, typer.Option(help="The cluster: host:port[,host:port…][/chroot].")],
     processes: Annotated[
-        int, typer.Option(help="Number of processes, each in a task slot. 0: one for each executor.", min=0)
+        int, typer.Option(help="Processes, each in a task slot. 0: one for each executor.", min=0)
     ] = 0,
 ) -> None:
     """Run an auditor and replication workers on the executors until SIGTERM or SIGINT."""

@@ -30,11 +30,11 @@ from bookspark.support.command_line import FOUND
 
 def main(
     source: Annotated[str, typer.Option(help="BookKeeper's cluster: host:port[,host:port…]/ledgers.")],
-    zookeeper: Annotated[str, typer.Option(help="Our cluster: host:port[,host:port…][/chroot].")],
-    tasks: Annotated[int, typer.Option(help="How many tasks the ledgers are divided among.", min=1)] = 8,
-    ledgers: Annotated[list[int] | None, typer.Argument(help="Ids of ledgers. Default: all that are closed.")] = None,
+    zookeeper: Annotated[str, typer.Option(help="Bookspark's cluster: host:port[,host:port…][/chroot].")],
+    tasks: Annotated[int, typer.Option(help="Tasks to divide the ledgers among.", min=1)] = 8,
+    ledgers: Annotated[list[int] | None, typer.Argument(help="Ids of ledgers. Default: all closed ledgers.")] = None,
 ) -> None:
-    """Copy closed ledgers of a cluster of Apache BookKeeper's into one of ours, under their own ids."""
+    """Copy closed ledgers of an Apache BookKeeper cluster into a Bookspark cluster, under their ids."""
     with Source(source) as there:
         asked = ledgers or there.ledger_ids()
     spark = session("bookspark copy_ledgers", zookeeper=zookeeper)

@@ -17,19 +17,17 @@ from bookspark.spark.short_jobs import run_job
 def main(
     zookeeper: Annotated[str, typer.Option(help="The cluster: host:port[,host:port…][/chroot].")],
     log: Annotated[str, typer.Option(help="Name of the log.")],
-    table: Annotated[
-        str, typer.Option(help="Folder of the Delta table: one for each log. It is made if it is missing.")
-    ],
+    table: Annotated[str, typer.Option(help="Folder of the log's own Delta table, made if missing.")],
     password: Annotated[str, typer.Option(help="Password of the log, if it has one.")] = "",
     delete_after: Annotated[
         float | None,
         typer.Option(
-            help="Delete ledgers whose rows are in the table and at least this many hours old. Default: delete none.",
+            help="Delete ledgers with rows in the table and at least this many hours old. Default: none.",
             min=0.0,
         ),
     ] = None,
 ) -> None:
-    """Put the rows of a log's closed ledgers into a Delta table, once, and delete old ledgers."""
+    """Put the rows of a log's closed ledgers into a Delta table and delete old ledgers, once."""
     spark = delta_session("bookspark offload", zookeeper=zookeeper)
     seconds = None if delete_after is None else 3600 * delete_after
     done = offload(spark, zookeeper, log, table, password, delete_after_seconds=seconds)

@@ -24,23 +24,19 @@ _LOOK_SECONDS = 0.5
 
 def main(
     zookeeper: Annotated[str, typer.Option(help="The cluster: host:port[,host:port…][/chroot].")],
-    path: Annotated[str, typer.Option(help="Folder of the Delta tables. It is made if it is missing.")],
-    password: Annotated[str, typer.Option(help="Password of the logs and open ledgers that have one.")] = "",
+    path: Annotated[str, typer.Option(help="Folder of the Delta tables, made if missing.")],
+    password: Annotated[str, typer.Option(help="Password of logs and open ledgers.")] = "",
     every: Annotated[
         float | None,
-        typer.Option(
-            help="Keep running, and write a snapshot at this interval, in minutes. Default: write one.", min=0.0
-        ),
+        typer.Option(help="Interval of further snapshots, in minutes. Default: a single snapshot.", min=0.0),
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option(help="Keep this many newest snapshots and remove the others. Default: keep all.", min=1),
+        typer.Option(help="Keep this many newest snapshots. Default: all.", min=1),
     ] = None,
-    checksums: Annotated[
-        bool, typer.Option(help="Read every copy of every entry, to find copies that differ.")
-    ] = False,
+    checksums: Annotated[bool, typer.Option(help="Read every copy, to find copies that differ.")] = False,
 ) -> None:
-    """Write one snapshot, or with --every one after the other until SIGTERM or SIGINT."""
+    """Write a snapshot, or with --every a sequence until SIGTERM or SIGINT."""
     stopped, parent = threading.Event(), os.getppid()
 
     def ended(seconds: float) -> bool:

@@ -24,7 +24,7 @@ class RowPosition(NamedTuple):
 
 
 class UnexpectedPositionError(BookKeeperError):
-    """A row was to be appended at a position that is not the lane's next one. It is not appended."""
+    """The position is not the lane's next one. The row was not appended."""
 
 
 class RowFuture(AppendFuture):

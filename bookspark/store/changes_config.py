@@ -13,15 +13,15 @@ class ChangesConfig(Config, frozen=True, kw_only=True):
     option_kind = "changes option"
 
     stall_seconds: Seconds = 1800.0
-    """Seconds after which a change that nothing happens to is left as it is, with the reason. It may be gone on with."""
+    """Seconds without progress after which a change stops, with the reason. It can be resumed."""
     poll_seconds: Seconds = 2.0
-    """Seconds between two looks at the cluster while something is waited for."""
+    """Seconds between two looks at the cluster while waiting."""
     confirm_seconds: Seconds = 2.0
-    """Seconds after which a check looks again for entries that seem to be missing: copies under way have arrived by then."""
+    """Seconds until a check looks again for missing entries, so that copies under way have arrived."""
     copy_bytes_per_second: BytesOrNone = 0
-    """Limit of bytes a second for the copies that are moved. 0: no limit."""
+    """Bytes a second for moved copies. 0: no limit."""
     ledgers_at_once: AtLeastOne = 8
-    """Number of ledgers that are moved at the same time; each takes a thread."""
+    """Ledgers moved at once, each in a thread."""
 
 
 def changes_config(**options: Any) -> ChangesConfig:

@@ -32,7 +32,7 @@ _EXTRAS = {
 
 
 class MissingExtraError(ConfigurationError, ImportError):
-    """Something was used that needs a package which is not installed. The message says which extra to install."""
+    """A package is not installed. The message names the extra to install."""
 
 
 def advice(extra: str) -> str:

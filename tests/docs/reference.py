@@ -13,6 +13,7 @@ import pkgutil
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cache
@@ -113,8 +114,8 @@ def options() -> str:
         for title, (name, kind) in CONFIGS.items()
     ]
     introduction = """
-A value that can't be used is refused before anything begins, with the values that can. `bookspark conf bookspark.toml` prints the
-path of a settings file with every option and its default.
+A wrong value is refused at the start, with the allowed values. `bookspark conf bookspark.toml` prints the path of a settings file
+with every option and its default.
 """
     return page("Options", introduction, parts)
 
@@ -125,9 +126,8 @@ path of a settings file with every option and its default.
 def spark_options() -> str:
     """The page of options of ``format("bookspark")``."""
     introduction = """
-Options of `format("bookspark")`, for `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`. Spark takes their names
-in upper and lower case. An option that is unknown, or has a value that can't be used, is refused on the driver before anything is
-read or written.
+Options of `format("bookspark")`, for `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`, in upper or lower case.
+The driver refuses unknown options and wrong values before it reads or writes.
 """
     parts = [
         part for module in (given_options, sink_options, source_options) for part in _sections(module.__doc__ or "")
@@ -182,8 +182,7 @@ def errors_page() -> str:
         for error, kind in all_errors()
     ]
     introduction = """
-All are `BookKeeperError`s. A message says what was wrong and what to do about it; the class says where the cause lies. Catch what
-your program can do something about, and let the rest through.
+All are `BookKeeperError`s. The message says what was wrong and what to do; the class says where the cause lies.
 """
     return page("Errors", introduction, [table(("error", "a kind of", "when", "module"), rows)])
 
@@ -223,17 +222,59 @@ def _help(app: typer.Typer, name: str, *words: str) -> str:
         return shown.getvalue().decode().strip()
 
 
-def _command(words: str) -> str:
-    return f"## {words}\n\n```text\n{_help(_whole(), *words.split())}\n```"
+_OPTION = re.compile(r"^  (?:-\w, )?(--[\w-]+).*\n(?:   .*\n)*", re.MULTILINE)
+SHARED_MIN = 3
+"""An option that so many commands have in the same words stands at the top of the page."""
+
+
+def _parts(option: str) -> tuple[str, str]:
+    """An option with its values, and its meaning, as they stand in a help."""
+    values, *meaning = re.split(r"\s{2,}", option.strip(), maxsplit=1)
+    return values, " ".join(" ".join(meaning).split())
+
+
+def _command(words: str, shared: dict[str, tuple[str, str]]) -> str:
+    """A command's help, which only names the shared options, and leaves out ``--help``."""
+    names: list[str] = []
+
+    def own(option: re.Match[str]) -> str:
+        if option[1] == "--help":
+            return ""
+        if shared.get(option[1]) != _parts(option[0]):
+            return option[0]
+        names.append(option[1])
+        return ""
+
+    head, options, rest = f"{_help(_whole(), *words.split())}\n".partition("Options:\n")
+    rest = _OPTION.sub(own, rest) + f"  Also: {', '.join(names)}\n" * bool(names)
+    return f"## {words}\n\n```text\n{(head + options * bool(rest) + rest).strip()}\n```"
+
+
+def shared_options(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """By name: an option that several commands have in the same words, the most frequent ones if there are several."""
+    counts = Counter(
+        (found[1], _parts(found[0]))
+        for text in helps
+        for found in _OPTION.finditer(f"{text}\n")
+        if found[1] != "--help"
+    )
+    return dict(reversed([key for key, n in counts.most_common() if n >= SHARED_MIN]))
 
 
 def commands() -> str:
     """The page of commands."""
     introduction = """
-`--help` after any command shows the same. The exit status is 0 if all went well, 1 if something was found, is missing or failed,
-and 2 if the command can't be carried out as it was given.
+`--help` after any command shows the same. Options that several commands share stand here; each command names them after "Also".
+Exit status: 0 success; 1 something was found, is missing or failed; 2 the command can't be carried out.
 """
-    return page("Commands", introduction, map(_command, all_commands()))
+    shared = shared_options(_help(_whole(), *words.split()) for words in all_commands())
+    several = "\n".join(
+        f"  {values}\n{textwrap.indent(textwrap.fill(meaning, 72), ' ' * 6)}"
+        for _, (values, meaning) in sorted(shared.items())
+    )
+    return page(
+        "Commands", introduction, [f"```text\n{several}\n```", *(_command(words, shared) for words in all_commands())]
+    )
 
 
 # -- jobs
@@ -261,7 +302,7 @@ def jobs_page() -> str:
     introduction = """
 `spark-submit … $(bookspark job NAME) OPTIONS`. Bookies, clients and autorecovery have their other [options](options.md) in the
 settings file that `BOOKSPARK_CONFIG` names, on the driver and (`spark.executorEnv.BOOKSPARK_CONFIG`) on the executors. `--help`
-shows the same. The exit status is 0 if all went well, 1 if an audit found something, and 2 if it could not be done.
+shows the same. Exit status: 0 success, 1 an audit found something, 2 it could not be done.
 """
     return page("Jobs", introduction, (_job(name, arguments) for name, arguments in all_jobs().items()))
 
@@ -271,8 +312,11 @@ shows the same. The exit status is 0 if all went well, 1 if an audit found somet
 
 def _of_table(name: str) -> str:
     one = TABLES[name]
-    rows = [(f"`{column}`", kind.simpleString(), meaning) for column, kind, meaning in one.columns]
-    return f"## {name}\n\n{one.comment}\n\n{table(('column', 'type', 'meaning'), rows)}"
+    other = next((o for o, its in TABLES.items() if o != name and its.columns == one.columns[: len(its.columns)]), None)
+    own = one.columns[len(TABLES[other].columns) :] if other else one.columns
+    rows = [(f"`{column}`", kind.simpleString(), meaning) for column, kind, meaning in own]
+    more = f"The columns of [{other}](#{other}), and:\n\n" if other else ""
+    return f"## {name}\n\n{one.comment}\n\n{more}{table(('column', 'type', 'meaning'), rows)}"
 
 
 def all_audits() -> dict[str, tuple[str, str]]:
@@ -284,9 +328,8 @@ def all_audits() -> dict[str, tuple[str, str]]:
 def tables() -> str:
     """The page of tables and audits."""
     introduction = """
-`spark.read.format("bookspark").option("table", NAME).load()` reads a table of the living cluster. `bookspark snapshot --path
-PATH` writes them to Delta tables of the same names, where `bookspark audit --path PATH` and your own SQL read them, also as they
-were (`VERSION AS OF`).
+`spark.read.format("bookspark").option("table", NAME).load()` reads a table of the running cluster. `bookspark snapshot --path
+PATH` writes Delta tables of the same names for `bookspark audit --path PATH` and your own SQL, also with `VERSION AS OF`.
 """
     audits = table(
         ("audit", "what it finds"), ((f"`{name}`", f"{title}: {why}") for name, (title, why) in all_audits().items())

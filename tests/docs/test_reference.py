@@ -65,3 +65,11 @@ def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:
     rows = [line for page in pages.values() for line in page.splitlines() if line.startswith("| `")]
     assert not [row for row in rows if row.split(" | ")[-1].strip(" |") == "–"], "each has a meaning"
     assert all(title and why for title, why in reference.all_audits().values())
+
+
+def test_an_option_that_commands_share_is_told_once_and_named_by_each(pages: dict[str, str]) -> None:
+    top, *commands = pages["commands.md"].split("\n## ")
+    assert "\n  --json\n      Print JSON.\n" in top and "\n  --zookeeper HOST:PORT\n" in top
+    assert not [text for text in commands if "\n  --help " in text or "  Print JSON." in text]
+    (audit,) = [text for text in commands if text.startswith("bookspark audit\n")]
+    assert audit.rstrip().endswith("\n  Also: --zookeeper, --password, --json\n```")

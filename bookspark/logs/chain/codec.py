@@ -29,7 +29,7 @@ FORMATS = {"log": 3, "header": 1, "commit": 2}
 
 
 class LogFormatError(BookKeeperError):
-    """A log's record or commit entry is not what this version of Bookspark writes."""
+    """A log's record or commit entry is not in this version's format."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):

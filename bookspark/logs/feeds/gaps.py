@@ -4,7 +4,7 @@ Law: nothing of a gap is stored; a kind is what is known now. *Unknown is never 
 them, if an operator accepted their loss, or if their ledger is deleted and they are neither truncated nor offloaded. What else
 can't be read is *not yet known*, and may be read later.
 
-Source: docs/decisions/lanes.md, "What the next points need". LogDevice tells its readers gaps of such kinds.
+Source: docs/decisions/lanes.md, "Times, gaps, options, lag, groups". LogDevice tells its readers gaps of such kinds.
 """
 
 from __future__ import annotations

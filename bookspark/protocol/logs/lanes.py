@@ -76,7 +76,7 @@ MARK = "@"
 
 
 class TooManyLanesError(BookKeeperError):
-    """The log has no room for one more lane."""
+    """The log has no room for another lane."""
 
 
 def lane_name(log: str, lane: int) -> str:

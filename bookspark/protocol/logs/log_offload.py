@@ -22,7 +22,7 @@ from bookspark.errors import BookKeeperError
 
 
 class OffloadError(BookKeeperError):
-    """An offload that does not fit what the log's record says of the ones before it."""
+    """An offload does not fit earlier ones in the log's record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,27 +52,27 @@ COMMIT_ROLE, DATA_ROLE = "commit", "data"
 
 
 class LogTakenOverError(BookKeeperError):
-    """Another run owns the log now. What this run has not committed never will be."""
+    """Another run owns the log now. This run commits nothing more."""
 
 
 class AnotherQueryError(BookKeeperError):
-    """The lane is another streaming query's. This one has a Spark checkpoint that is new to the log. It has written nothing."""
+    """The lane belongs to another streaming query; this query's Spark checkpoint is new to the log. Nothing was written."""
 
 
 class NoSuchLogError(BookKeeperError):
-    """The metadata store has no log of this name."""
+    """No log of this name exists."""
 
 
 class LogExistsError(BookKeeperError):
-    """The metadata store has a log of this name already."""
+    """A log of this name exists."""
 
 
 class LogChangedError(BookKeeperError):
-    """Another process of the same run put its commit ledger into the chain first. Recover that one."""
+    """Another process of the run added its commit ledger first. Recover that one."""
 
 
 class LaneEndedError(LogChangedError):
-    """The lane has ended. Its writer gets another one."""
+    """The lane has ended. Its writer gets another lane."""
 
     def __init__(self, lane: str) -> None:
         super().__init__(f"lane {lane!r} has ended")

@@ -40,7 +40,7 @@ from bookspark.protocol.logs.commits import CommitHeader, Fingerprint
 
 
 class CheckpointRewoundError(BookKeeperError):
-    """A query writes a batch under a number that the log has with other rows: its Spark checkpoint was set back."""
+    """A query's batch number is in the log with other rows: its Spark checkpoint was set back."""
 
 
 class Batch(NamedTuple):

@@ -20,7 +20,7 @@ from bookspark.servers.daemon.lease_server import SERVING, STOPPING, Status
 
 
 class LeaseRefusedError(BookieError):
-    """Another holder looks after the bookie, or the bookie is stopping (``holder`` is empty then)."""
+    """Another process holds the bookie's lease, or the bookie is stopping (``holder`` is empty)."""
 
     def __init__(self, reason: str, holder: str) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class LeaseRefusedError(BookieError):
 
 
 class LeaseLostError(BookieError):
-    """The bookie gave no answer, or its process has ended."""
+    """The bookie does not answer, or its process has ended."""
 
 
 class LeaseConnection:

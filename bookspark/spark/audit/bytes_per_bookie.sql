@@ -1,4 +1,4 @@
--- Bytes per bookie: what the index of each bookie holds, and how even the load is.
+-- Bytes per bookie: indexed bytes of each bookie, and the balance between them.
 WITH batches AS (
   SELECT bookie_id, ledger_id, SUM(last_entry_id - first_entry_id + 1) AS entries, MAX(bytes) AS bytes
   FROM (SELECT /*+ REPARTITION(bookie_id, ledger_id) */ * FROM index_ranges)

@@ -1,6 +1,5 @@
--- Garbage per entry log: bytes that hold no entry of a ledger that exists. They belong to deleted ledgers, or rewriting the
--- log would save them (batches that lie elsewhere by now, and the little that each file has around its batches). Collection
--- and rewriting give them back. A batch of which one entry lives counts whole.
+-- Garbage per entry log: bytes without a living entry: of deleted ledgers, rewritten batches and file overhead. Collection and
+-- rewriting free them. A batch with a living entry counts whole.
 WITH newest AS (
   -- A ledger that is younger than the list of ledgers lives.
   SELECT MAX(last_ledger_id) AS ledger_id

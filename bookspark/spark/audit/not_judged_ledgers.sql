@@ -1,2 +1,2 @@
--- Not judged: ledgers of which nobody knows which entries are confirmed. The other audits leave such entries out.
+-- Not judged: ledgers with unknown confirmed entries, which the other audits leave out.
 SELECT DISTINCT ledger_id, log, state, why FROM not_judged ORDER BY ledger_id

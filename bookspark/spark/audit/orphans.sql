@@ -1,7 +1,6 @@
--- Orphans: ledgers that were created for a log in an earlier epoch and that none of its commits names, ledgers of a log that was
--- deleted, and entries of ledgers that do not exist. An orphan is recognised by its epoch, never by its age. Left out are logs
--- whose password the snapshot did not have, and logs that were deleted while it was taken: these have rows and no commits. A
--- deletion that broke off, or is under way, leaves ledgers of a deleted log: bookspark log delete LOG ends it.
+-- Orphans: ledgers of an earlier epoch of a log without a commit, ledgers of deleted logs, and entries of ledgers that do not
+-- exist. The epoch decides, never the age. Logs without their password in the snapshot, and logs deleted meanwhile, are left
+-- out. bookspark log delete LOG ends a broken-off deletion.
 SELECT l.ledger_id, 'unreferenced ledger of a log' AS kind, l.log, l.log_epoch, l.log_role, l.state,
        CAST(NULL AS BIGINT) AS entries
 FROM ledgers l JOIN logs g ON g.log = l.log AND g.readable AND g.committed_epoch = g.epoch

@@ -1,6 +1,5 @@
--- Placement violations: copies of an entry that are nearer to each other than they need be. The client's option placement says
--- what keeps copies apart: one_per_host or one_per_<label>. With another placement, racks keep them apart if a bookie names
--- one, and else nothing does. A bookie that is down tells no place, and is taken to be somewhere else.
+-- Placement violations: copies of an entry that are closer than necessary. placement decides: one_per_host, one_per_<label>, or else
+-- racks, if a bookie has one. Bookies that are down count as elsewhere.
 WITH rule AS (
   SELECT /*+ BROADCAST(p) */
          CASE WHEN STARTSWITH(MAX(p.placement), 'one_per_') THEN SUBSTRING(MAX(p.placement), LENGTH('one_per_') + 1)

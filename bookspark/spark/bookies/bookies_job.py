@@ -242,45 +242,43 @@ _app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exception
 @checked
 def _options(
     context: typer.Context,
-    bookies: Annotated[int, Meta(ge=1), typer.Option(help="How many bookies there are to be.")] = 3,
+    bookies: Annotated[int, Meta(ge=1), typer.Option(help="Number of bookies.")] = 3,
     directory: Annotated[
         list[str] | None,
-        typer.Option(help="Where bookies keep entries on each host. Give it once for each disk."),
+        typer.Option(help="Folder for entries on each host. Repeat for each disk."),
     ] = None,
     zookeeper: Annotated[
         str,
-        typer.Option(help="host:port[,host:port…][/chroot]. By default the job runs one in the first directory."),
+        typer.Option(help="host:port[,host:port…][/chroot]. Default: the job runs one in the first directory."),
     ] = EMBEDDED,
     create: Annotated[
         bool,
-        typer.Option("--create", help="Make bookies until there are so many. The first start does so by itself."),
+        typer.Option("--create", help="Create missing bookies, as the first start does."),
     ] = False,
     one_core_per: Annotated[
-        TaskFor, typer.Option(help="What the job takes a core for: each bookie, or each executor's host.")
+        TaskFor, typer.Option(help="The job takes a core for each bookie or each executor's host.")
     ] = TaskFor.BOOKIE,
     wait_for_missing: Annotated[
         float,
         Meta(ge=0, le=1e9),
-        typer.Option(metavar="SECONDS", help="How long to wait for bookies on hosts without an executor."),
+        typer.Option(metavar="SECONDS", help="Longest wait for bookies on hosts without an executor."),
     ] = WAIT_FOR_MISSING_SECONDS,
     console_port: Annotated[
         int | None,
         Meta(ge=0, le=65535),
-        typer.Option(help="Show the console from the driver, at this port. 0: any free one, which is printed."),
+        typer.Option(help="Port of the console at the driver. 0: any free port, printed."),
     ] = None,
     console_listen: Annotated[
         str,
-        typer.Option(metavar="HOST", help="Where the console answers. Off loopback, --console-token-file is needed."),
+        typer.Option(metavar="HOST", help="Address of the console. Off loopback it needs --console-token-file."),
     ] = "127.0.0.1",
     console_token_file: Annotated[
-        str, typer.Option(metavar="FILE", help="A file of tokens, one a line: as that of bookspark console.")
+        str, typer.Option(metavar="FILE", help="File of tokens, one a line, as for bookspark console.")
     ] = "",
-    console_snapshots: Annotated[
-        str, typer.Option(metavar="PATH", help="The folder of the snapshots that the console shows, too.")
-    ] = "",
+    console_snapshots: Annotated[str, typer.Option(metavar="PATH", help="Folder of snapshots for the console.")] = "",
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the bookies, for example lease_seconds=30."),
+        typer.Option(metavar="NAME=VALUE", help="Option of the bookies, such as lease_seconds=30."),
     ] = None,
 ) -> BookiesJobOptions:
     rest = context.args

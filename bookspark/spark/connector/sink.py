@@ -106,7 +106,7 @@ log = logging.getLogger(__name__)
 
 
 class SourceRenamedError(BookKeeperError):
-    """A micro-batch has files that the query has read before, in a folder of another name."""
+    """A micro-batch has files that the query has already read in another folder."""
 
 
 def check_sources(checkpoint: str, batch: int, log: str) -> None:

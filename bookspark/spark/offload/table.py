@@ -47,7 +47,7 @@ PINNED = {
 
 
 class NoTableError(ReadError):
-    """There is no Delta table at this place."""
+    """No Delta table at this place."""
 
 
 def create(place: str, owner: str, columns: StructType) -> None:

@@ -4,9 +4,8 @@ Law: an option that nobody takes is a ConfigurationError that names the nearest 
 errors show them as they are written in programs.
 
 All
-    ``zookeeper``: the cluster, ``host:port[,host:port…][/chroot]`` (left out: that of the session, or of the
-    environment variable ``BOOKSPARK_ZOOKEEPER``);
-    ``password``: that of the log or the ledgers.
+    ``zookeeper``: the cluster, ``host:port[,host:port…][/chroot]`` (default: the session's, or the environment variable
+    ``BOOKSPARK_ZOOKEEPER``). ``password``: that of the log or the ledgers.
 """
 
 from __future__ import annotations

@@ -4,22 +4,20 @@ Law: an unknown option, or a value that can't be used, is a ConfigurationError o
 Those of reads and writes alike are in ``given_options``.
 
 Sink
-    ``log`` (required): the name of the log to append to. If there is no such log, the write creates it, with these options,
-    which no later write changes (``bookspark log alter`` changes some): ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3,
-    3, 2); ``digestType`` (CRC32C); ``ledgerType`` (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends);
-    ``replication`` (best_effort); ``rowFormat`` (``value``, or ``arrow``: rows keep all their columns); ``compression``
-    (``none``, ``zstd``, ``zstd_dictionary``). ``ledgerRollBytes`` (1 GiB), ``ledgerRollSeconds`` (3600): size and age at
-    which a data ledger is closed. ``statistics``: of which columns of a log of Arrow rows the commits tell least and greatest
-    values and the number of nulls, so that a read with ``where`` leaves out what it need not read (``a,b``, or ``none``; left
-    out: the first 16 that have such).
+    ``log`` (required): name of the log. A write creates a missing log with these options, which no later write changes
+    (``bookspark log alter`` changes some): ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2); ``digestType`` (CRC32C);
+    ``ledgerType`` (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends); ``replication`` (best_effort);
+    ``rowFormat`` (``value``, or ``arrow`` for all columns); ``compression`` (``none``, ``zstd``, ``zstd_dictionary``).
+    ``ledgerRollBytes`` (1 GiB), ``ledgerRollSeconds`` (3600): size and age at which a data ledger is closed. ``statistics``:
+    columns of an Arrow log with minimum, maximum and number of nulls in each commit, by which reads with ``where`` skip rows
+    (``a,b``, or ``none``; default: the first 16 suitable columns).
 Batch write
-    ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as Delta has them: a write is left out if the log has one of the
-    same application with this version or a higher one. With both, a write in ``foreachBatch`` comes once. A write without rows
-    leaves no version, and a log knows the ``QUERIES_MAX`` (1,000) queries and applications that wrote last.
+    ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as in Delta: a write is skipped if the log has a write of the
+    application with this version or a higher one, so a write in ``foreachBatch`` comes once. A write without rows leaves no
+    version. A log remembers the last ``QUERIES_MAX`` (1,000) queries and applications.
 Streaming sink
-    ``follows``: the id of the streaming query whose log this one takes over; only needed by a query that is new to a log of
-    another query. ``acceptReplay``: the number of a micro-batch that the log has with other rows, because the query's values are
-    random; it is taken for the one in the log.
+    ``follows``: id of the streaming query whose log this query takes over, if this query is new to the log. ``acceptReplay``:
+    number of a micro-batch that the log has with other rows, because the query's values are random; the log's rows count.
 """
 
 from __future__ import annotations

@@ -4,34 +4,30 @@ Law: an unknown option, or a value that can't be used, is a ConfigurationError o
 Those of reads and writes alike are in ``given_options``.
 
 Source
-    One of ``log`` (a name), ``logs`` (``a,b,c``), ``logPattern`` (a regular expression of Python's for whole names of logs),
-    ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table). ``minPartitions`` (1; for
-    each of several logs; what is large is divided by size without it).
-    ``failOnDataLoss`` (true). Of a log: ``startingOffsets`` (``earliest``, or a position that the log has reached, from 0, or
-    a JSON object with a position in each lane; a lane that it does not name is read from its beginning), or
-    ``startingTimestamp`` (a time, see ``times``: from the first row that was committed then or later), or
-    ``startingOffsetsByTimestamp`` (a JSON object with a time for each lane; a lane that it does not name is read from its
-    beginning). ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false): whether to add the columns
-    ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``source``). ``where``: a predicate in a subset of Spark SQL over
-    the columns of the read (``id = 7 AND name LIKE 'a%'``); only rows that it is true for come, and rows of which their commit
-    tells that it is not are not read.
+    One of ``log`` (a name), ``logs`` (``a,b,c``), ``logPattern`` (a Python regular expression for whole names), ``ledger`` (an
+    id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table). ``minPartitions`` (1, for each log; large ones are divided by
+    size anyway). ``failOnDataLoss`` (true). For a log: ``startingOffsets`` (``earliest``, a position from 0 that the log has
+    reached, or a JSON object of positions by lane; other lanes from their beginning), or ``startingTimestamp`` (a time, see
+    ``times``: from the first row committed then or later), or ``startingOffsetsByTimestamp`` (a JSON object of times by lane;
+    other lanes from their beginning). ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false): add
+    the columns ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``source``). ``where``: a predicate in a subset of
+    Spark SQL over the read's columns (``id = 7 AND name LIKE 'a%'``); only matching rows come, and rows whose commit rules them
+    out are not read.
 Several logs
-    With ``logs`` or ``logPattern`` there is a column ``log``. What is said of a log goes for each. ``startingOffsets`` and
-    ``startingOffsetsByTimestamp``, and those of the end, are a JSON object with a place for each log (``{"a": 12, "b": {"0": 3,
-    "1": 7}}``); a log that it does not name is read whole. All logs have the same columns, or with ``mergeSchema`` (false) they
-    may lack some, which are null then. A stream has no ``startingOffsets`` ``latest``; it finds logs that are made later, and
-    reads them from their beginning.
+    ``logs`` or ``logPattern`` adds a column ``log``. ``startingOffsets``, ``startingOffsetsByTimestamp`` and those of the end
+    are a JSON object with a place for each log (``{"a": 12, "b": {"0": 3, "1": 7}}``); other logs are read whole. All logs need
+    the same columns; with ``mergeSchema`` (false) missing columns are null. A stream has no ``startingOffsets`` ``latest``; it
+    reads new logs from their beginning.
 Batch source
-    Of a log: ``endingOffsets`` (``latest``, or the position after the last row to read, which the log must have reached, or a
-    JSON object with one for each lane; a lane that it does not name is read to its end), or
-    ``endingTimestamp``, or ``endingOffsetsByTimestamp`` (before the first row that was committed then or later).
+    For a log: ``endingOffsets`` (``latest``, the position after the last row, which the log must have reached, or a JSON object
+    by lane; other lanes to their end), or ``endingTimestamp`` or ``endingOffsetsByTimestamp`` (before the first row committed
+    then or later).
 Streaming source
     ``maxOffsetsPerTrigger`` (rows or entries) or ``maxBytesPerTrigger``. ``minOffsetsPerTrigger`` (rows or entries): a
-    micro-batch waits for so many, but no longer than ``maxTriggerDelay`` (``15m``; a number without a unit is ms) after the one
-    before (see ``trigger_delay``). ``pollTimeoutMs`` (500): how long a trigger waits for entries when there are none, but no
-    longer than the query has been idle. Of a log: ``startingOffsets`` ``latest`` together with ``subscription``, a name under
-    which Bookspark keeps the start until the first micro-batch is done. Spark does not keep it, and would start later after a
-    failure.
+    micro-batch waits for so many, at most ``maxTriggerDelay`` (``15m``; a number without a unit is ms) after the previous one
+    (see ``trigger_delay``). ``pollTimeoutMs`` (500): longest wait of a trigger for entries, at most as long as the query has
+    been idle. For a log: ``startingOffsets`` ``latest`` needs ``subscription``, a name under which Bookspark keeps the start
+    until the first micro-batch is done; Spark does not keep it, and would start later after a failure.
 """
 
 from __future__ import annotations

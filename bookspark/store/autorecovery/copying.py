@@ -49,7 +49,7 @@ is well within what a client queues for one (``bookie_bytes_queued_max``)."""
 
 
 class RepairInterruptedError(LedgerRecoveryError):
-    """The process that makes the repair is stopping."""
+    """The repairing process is stopping."""
 
 
 @dataclass

@@ -36,112 +36,106 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     option_kind = "bookie option"
 
     directories: tuple[str, ...]
-    """Absolute paths, one for each disk. They are the bookie's own: nothing else may lie in them."""
+    """Absolute paths, one for each disk, for this bookie's files only."""
     zookeeper: str
     """``host:port[,host:port…][/chroot]``."""
     host: str = "127.0.0.1"
-    """The address to listen on, which clients are told too. 0.0.0.0 and :: need an ``advertised_address``."""
+    """Address to listen on, also for clients. 0.0.0.0 and :: need an ``advertised_address``."""
     port: Port = 0
-    """The port to listen on. 0: any free port. A bookie is known by its id, so it may come back at another port."""
+    """Port to listen on. 0: any free port; a bookie is known by its id, so its port may change."""
     advertised_address: str = ""
-    """``host:port`` that clients are told instead of ``host`` and ``port``. Set it if clients come through a proxy or NAT.
-    ``{host}``, ``{hostname}`` (the machine's own name), ``{port}`` and ``{bookie_id}`` stand for the bookie's own:
-    ``{hostname}.example.org:{port}`` is one setting for many bookies."""
+    """``host:port`` for clients behind a proxy or NAT, instead of ``host`` and ``port``. Placeholders ``{host}``,
+    ``{hostname}`` (the machine's name), ``{port}`` and ``{bookie_id}`` make a setting for many bookies:
+    ``{hostname}.example.org:{port}``."""
     bookkeeper_port: PortOrAny = 0
-    """The port at ``host`` where clients of Apache BookKeeper are served. 0: they are not served. -1: any free port, for hosts
-    with several bookies."""
+    """Port at ``host`` for clients of Apache BookKeeper. 0: none. -1: any free port, for hosts with several bookies."""
     metrics_port: PortOrAny = 0
-    """The port at ``host`` where Prometheus and probes (``/health``, ``/ready``) are answered; if another process has it, the
-    next free one of 64. 0: nobody is answered. -1: any free port. The bookie's status tells which one it is."""
+    """Port at ``host`` for Prometheus and probes (``/health``, ``/ready``); if taken, the next free one of 64. 0: none. -1: any
+    free port. The bookie's status has it."""
     lease_seconds: Seconds = 600.0
-    """How long a bookie serves while nobody holds its lease, in seconds, from the last word of whoever held it. After that it
-    shuts down cleanly."""
+    """Seconds that a bookie serves after its lease holder's last word. Then it shuts down cleanly."""
     entry_log_bytes_max: EntryLogBytes = 64 << 20
-    """An entry log of this size, in bytes, is sealed, and a new one is begun."""
+    """Size in bytes at which an entry log is sealed."""
     checkpoint_interval_seconds: IntervalSeconds = 60.0
-    """Time between two checkpoints of the index, in seconds. A boot scans what was written since the last one."""
+    """Seconds between two checkpoints of the index. A boot scans what was written since the last."""
     rewrite_sealed_logs: bool = True
-    """Rewrite sealed logs in the background. A rewritten log holds live entries only, sorted and compressed."""
+    """Rewrite sealed logs in the background: live entries only, sorted and compressed."""
     gc_wait_time_seconds: IntervalSeconds = 900.0
-    """Time between two garbage collections, in seconds. One removes deleted ledgers; rewriting of sealed logs follows it."""
+    """Seconds between two garbage collections, which remove deleted ledgers; rewriting follows."""
     minor_compaction_threshold: Part = 0.2
-    """A minor compaction rewrites the logs of which less than this part (0 to 1) is live."""
+    """A minor compaction rewrites logs with a smaller live part than this (0 to 1)."""
     minor_compaction_interval_seconds: IntervalSeconds = 3600.0
-    """Time between two minor compactions, in seconds."""
+    """Seconds between two minor compactions."""
     major_compaction_threshold: Part = 0.8
-    """A major compaction rewrites the logs of which less than this part (0 to 1) is live."""
+    """A major compaction rewrites logs with a smaller live part than this (0 to 1)."""
     major_compaction_interval_seconds: IntervalSeconds = 86400.0
-    """Time between two major compactions, in seconds. There is one besides whenever a directory is full."""
+    """Seconds between two major compactions. A full directory starts another."""
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
-    """How much rewriting may read and write together, in bytes a second. 0: no limit. There is none either while rewriting is
-    behind, and for a directory that is nearly full (``serving.maintenance``)."""
+    """Bytes a second that rewriting reads and writes together. 0: no limit; none either while rewriting is behind, and for a
+    nearly full directory (``serving.maintenance``)."""
     scrub_interval_hours: Hours = 168.0
-    """Every byte that the bookie keeps is read from the disk and checked within this time, in hours. Another bookie's copy
-    replaces a batch that can't be read; what the process knows is written anew. 0: only what somebody reads is checked."""
+    """Hours within which every stored byte is read and checked. Unreadable batches are replaced by another bookie's copy; what
+    the process knows is rewritten. 0: only what is read is checked."""
     scrub_rate_bytes_per_second: BytesOrNone = 64 << 20
-    """How much the scrub may read, in bytes a second, when it is behind its pace. 0: no limit."""
+    """Bytes a second that a late scrub may read. 0: no limit."""
     disk_check_interval_seconds: IntervalSeconds = 10.0
-    """Time between two looks at the free space of the disks, in seconds."""
+    """Seconds between two checks of the disks' free space."""
     disk_usage_warn_threshold: DiskUsage = 0.90
-    """The bookie logs a warning when this part (0 to 1) of a disk is used."""
+    """Used part of a disk (0 to 1) that logs a warning."""
     disk_usage_threshold: DiskUsage = 0.95
-    """A directory takes no more adds when this part (0 to 1) of its disk is used. A bookie whose directories are all full is
+    """Used part of a disk (0 to 1) at which a directory takes no more adds. With all directories full the bookie is
     read-only."""
     disk_usage_low_water_mark_threshold: DiskUsage = 0.90
-    """A full directory takes adds again when less than this part (0 to 1) of its disk is used."""
+    """Used part of a disk (0 to 1) below which a full directory takes adds again."""
     disk_usage_recovery_threshold: DiskUsage = 0.98
-    """A full directory takes what ledger recovery and repair write, until this part (0 to 1) of its disk is used."""
+    """Used part of a disk (0 to 1) up to which a full directory takes writes of ledger recovery and repair."""
     directory_bytes_max: BytesOrNone = 0
-    """Size limit of each directory, in bytes. 0: the size of its disk."""
+    """Size limit of each directory, in bytes. 0: its disk."""
     request_bytes_in_flight_max: AtLeastOne = 32 << 20
-    """When more bytes of adds than this wait for their sync, the bookie stops reading from its connections."""
+    """Bytes of unsynced adds above which the bookie stops reading from its connections."""
     read_bytes_in_flight_max: AtLeastOne = 64 << 20
-    """How many bytes of entries may be on their way to readers, over all connections. Reads beyond that wait."""
+    """Bytes of entries on their way to readers, over all connections. Further reads wait."""
     requests_in_flight_max: AtLeastOne = 10_000
-    """How many requests of one connection may wait for their answers. The bookie refuses more as too many requests."""
+    """Unanswered requests of a connection. More are refused as too many requests."""
     journal_write_data: bool = True
-    """True: an add is acknowledged after its sync. False: before its sync (BP-46), and the bookie gets back from other bookies
-    what a crash loses."""
+    """True: acknowledge an add after its sync. False: before its sync (BP-46); other bookies give back what a crash loses."""
     background_sync_interval_ms: Milliseconds = 100
-    """Entries that were acknowledged before their sync are synced after this time, in milliseconds."""
+    """Milliseconds until entries acknowledged before their sync are synced."""
     background_sync_bytes: AtLeastOne = 8 << 20
-    """Such entries are synced earlier when one directory has this many bytes of them."""
+    """Bytes of such entries in a directory that start the sync earlier."""
     trust_boot_id: bool = False
-    """Only without the journal. True: a crash of the bookie's process counts as lossless if its host did not go down."""
+    """Only without the journal. True: a crash of the process is lossless if its host stayed up."""
     heal_lossy_boots: bool = True
-    """True: the bookie copies back, while it serves, what a crash or a lost disk took. False: somebody starts that later."""
+    """True: copy back, while serving, what a crash or lost disk took. False: on request only."""
     healing_bytes_per_second: BytesOrNone = 64 << 20
-    """How much healing may copy, in bytes a second. 0: no limit."""
+    """Bytes a second that healing copies. 0: no limit."""
     bookie_id: str = ""
-    """The id of the bookie. "": the first boot makes one up. A bookie whose directories were all emptied comes back only under
-    its id."""
+    """Id of the bookie. "": the first boot makes it up. A bookie with all directories emptied comes back only under its id."""
     stamp_missing_cookies: bool = False
-    """True: start without what was in directories that lost their cookie. ``bookspark cookie fix`` allows that once."""
+    """True: start without the contents of directories that lost their cookie. ``bookspark cookie fix`` allows that once."""
     add_empty_directories: bool = False
-    """True: take in directories that are empty and new to the bookie. False: refuse to start with them."""
+    """True: accept new empty directories. False: refuse to start with them."""
     zookeeper_timeout_seconds: Seconds = 10.0
-    """How long ZooKeeper may take to answer, in seconds. After that the request fails."""
+    """Seconds that ZooKeeper may take to answer. Then the request fails."""
     zookeeper_session_timeout_seconds: Seconds = 10.0
-    """How long a bookie stays registered after a crash, in seconds. After a longer pause it registers again by itself."""
+    """Seconds that a bookie stays registered after a crash. After a longer pause it registers again."""
     rack: str = ""
-    """Bookies of one rack fail together. The client's ``placement`` can put the copies of an entry on different racks."""
+    """Bookies of a rack fail together. The client's ``placement`` can spread copies over racks."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """Other groups of bookies that fail together. ``placement`` can put copies on bookies with different values of a label."""
+    """Other groups that fail together; ``placement`` can spread copies over values of a label."""
     tls_certificate: str = ""
-    """PEM file of the bookie's certificate, for the host that clients dial. With it the bookie speaks nothing but TLS."""
+    """PEM file of the bookie's certificate, for the host that clients dial. The bookie then speaks TLS only."""
     tls_key: str = ""
-    """PEM file of the certificate's key. "": the key is in the file of the certificate."""
+    """PEM file of its key. "": in the certificate's file."""
     tls_client_ca: str = ""
-    """PEM file of a CA. With it the bookie serves only clients whose certificate this CA signed."""
+    """PEM file of the CA that must have signed clients' certificates."""
     tls_ca: str = ""
-    """PEM file of the CA that signs bookies' certificates, for what the bookie reads from others to heal, or for
-    a repair. "": ``tls_client_ca``."""
+    """PEM file of the CA of bookies' certificates, for reads from other bookies to heal or repair. "": ``tls_client_ca``."""
     shared_secret_file: str = ""
-    """File with secrets, one a line. With it the bookie serves only clients that know one of them. It is read again when it
-    changes."""
+    """File with secrets, one a line, of which each client must know one. It is reread when it changes."""
     record_decisions: str = ""
-    """Folder into which the process records what its decision machines were given and what they answered, for ``bookspark
-    replay``. "": nothing is recorded. A process keeps 2 GiB at most. The record has no payloads and no passwords."""
+    """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
+    GiB a process."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

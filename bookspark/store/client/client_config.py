@@ -27,89 +27,77 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     option_kind = "client option"
 
     add_timeout_seconds: Seconds = 30.0
-    """How long appends may go without progress, in seconds. After that, appends that no ack quorum acknowledged fail, and the
-    ledger's handle with them."""
+    """Seconds that appends may go without progress. Then unacknowledged appends and the ledger's handle fail."""
     answer_timeout_seconds: Seconds = 5.0
-    """How long a bookie may take to answer, in seconds. After that, a read asks the next replica, and a writer looks for another
-    bookie."""
+    """Seconds that a bookie may take to answer. Then a read asks the next replica, and a writer another bookie."""
     recovery_timeout_seconds: Seconds = 60.0
-    """How long the recovery of a ledger may take, in seconds. After that, it fails with LedgerRecoveryError and can be tried
-    again."""
+    """Seconds that a ledger's recovery may take. Then it fails with LedgerRecoveryError and can be retried."""
     connect_timeout_seconds: Seconds = 3.0
-    """How long a connection to a bookie may take, in seconds. After that, the bookie counts as failed."""
+    """Seconds that a connection to a bookie may take. Then the bookie counts as failed."""
     metadata_timeout_seconds: Seconds = 10.0
-    """How long ZooKeeper may take to answer, in seconds. After that, the call fails with MetadataStoreError."""
+    """Seconds that ZooKeeper may take to answer. Then the call fails with MetadataStoreError."""
     metadata_session_timeout_seconds: Seconds = 10.0
-    """How long ZooKeeper keeps the locks of a client that died, in seconds. Such a lock is an autorecovery process's election or
-    task."""
+    """Seconds that ZooKeeper keeps a dead client's locks, such as an autorecovery process's election or task."""
     client_name: str = ""
-    """The client's name in the logs of bookies. "": its host and process id."""
+    """Name in the bookies' logs. "": host and process id."""
     speculative_read_delay_ms: Milliseconds = 500
-    """How long a read waits for a replica before it also asks the next one, in milliseconds. 0: until the replica has failed. A
-    read of the LAC (last add confirmed) waits that long for all bookies, and then takes the answers that there are."""
+    """Milliseconds until a read asks the next replica too. 0: only after a failure. A read of the LAC (last add confirmed)
+    waits that long for all bookies."""
     sticky_reads: bool = True
-    """True: go on reading from the replica that delivered last, which has the next entries in memory. False: ask each replica in
-    turn."""
+    """True: keep reading from the last replica, which has the next entries in memory. False: take turns."""
     read_own_host_first: bool = False
-    """True: ask a replica on this host before the others."""
+    """True: ask a replica on this host first."""
     delay_ensemble_change: bool = False
-    """True: replace a failed bookie only when an ack quorum can't be reached without it, or when it is read-only. False: replace
-    it at its first failure."""
+    """True: replace a failed bookie only if an ack quorum needs it or it is read-only. False: at its first failure."""
     quarantine_seconds: SecondsOrNone = 10.0
-    """How long a bookie that failed is avoided, in seconds. It is chosen for an ensemble only if there is no other, and read
-    from last."""
+    """Seconds that a failed bookie is avoided: chosen only if there is no other, and read from last."""
     placement: str = "random"
-    """Which bookies make an ensemble: random, rack_aware, one_per_host, or one_per_<label> with a label that bookies have."""
+    """Choice of bookies for an ensemble: random, rack_aware, one_per_host, or one_per_<label> with a label of the bookies."""
     racks_min: AtLeastOne = 1
-    """Only with rack_aware: the fewest racks that the copies of an entry may lie on. A ledger that can't have that is not
-    created."""
+    """With rack_aware: fewest racks for an entry's copies; otherwise the ledger is not created."""
     placement_by_free_space: bool = False
-    """True: choose bookies with more free space more often."""
+    """True: prefer bookies with more free space."""
     opportunistic_striping: bool = False
-    """True: create a ledger although there are fewer bookies than its ensemble size, as long as there is a write quorum."""
+    """True: create a ledger with fewer bookies than its ensemble size, down to a write quorum."""
     explicit_lac_interval_seconds: SecondsOrNone = 0.1
-    """How long an idle writer waits before it tells the bookies that its last entry is confirmed, in seconds. Readers see that
-    entry only then. A client tells at most 320 ledgers a second."""
+    """Seconds until an idle writer sends bookies its LAC, which makes its last entry visible to readers. At most 320 ledgers a
+    second for each client."""
     frame_bytes: FrameBytes = 640 << 10
-    """About how many bytes of pending appends go into one frame. Larger frames cost less for each entry. Smaller frames make it
-    cheaper to read a single entry."""
+    """Bytes of pending appends in a frame, roughly. Larger frames cost less per entry; smaller frames make single reads
+    cheaper."""
     frames_in_flight_max: AtLeastOne = 8
-    """How many frames of one ledger may wait for their acknowledgement. Further appends gather until one is acknowledged."""
+    """Unacknowledged frames of a ledger. Further appends gather."""
     bytes_in_flight_max: AtLeastOne = 64 << 20
-    """How many bytes the writer of one ledger keeps. It keeps entries that are not acknowledged, of a VD_JOURNAL ledger those
-    not synced, of a guaranteed ledger those not on their whole write set. Beyond it, appends wait."""
+    """Bytes that a ledger's writer keeps: entries without acknowledgement (VD_JOURNAL: without sync; guaranteed: without their
+    whole write set). Beyond it, appends wait."""
     client_bytes_in_flight_max: AtLeastOne = 256 << 20
-    """How many bytes the writers of all ledgers of the client keep. A ledger gets no more than it leaves free, so n busy ones get
-    1/(n+1) of it each. Beyond it, appends wait."""
+    """Bytes that all writers of the client keep; n busy ledgers get 1/(n+1) each. Beyond it, appends wait."""
     appends_per_second_max: CountOrNone = 0
-    """How many entries a second the client appends, over all its ledgers, which share it equally. Beyond it, appends wait. 0: no
-    limit."""
+    """Entries a second that the client appends; its ledgers share it equally. Beyond it, appends wait. 0: no limit."""
     append_bytes_per_second_max: CountOrNone = 0
-    """How many bytes a second the client appends, over all its ledgers, which share it equally. Beyond it, appends wait. 0: no
-    limit."""
+    """Bytes a second that the client appends; its ledgers share it equally. Beyond it, appends wait. 0: no limit."""
     sync_bytes: AtLeastOne = 16 << 20
-    """A VD_JOURNAL ledger is synced each time that this many bytes were appended. At most half of ``bytes_in_flight_max``."""
+    """Appended bytes between two syncs of a VD_JOURNAL ledger. At most half of ``bytes_in_flight_max``."""
     sync_interval_seconds: SecondsOrNone = 0.0
-    """Time between two syncs of a VD_JOURNAL ledger that has something to sync, in seconds. 0: no syncs by time."""
+    """Seconds between two syncs of a VD_JOURNAL ledger with unsynced entries. 0: no syncs by time."""
     bookie_bytes_queued_max: AtLeastOne = 32 << 20
-    """When more bytes than this wait to be sent to a bookie, its connection is cut; what is still needed is sent again later.
-    From half of it on, appends wait for the bookie, for ``bookie_stall_seconds`` at most if the others are quicker. At least
-    ``frame_bytes``."""
+    """Bytes queued for a bookie before its connection is cut; the rest is sent again later. From half of it on, appends wait
+    for the bookie, ``bookie_stall_seconds`` at most if the others are quicker. At least ``frame_bytes``."""
     bookie_stall_seconds: Seconds = 1.5
-    """How long a bookie may hold appends up that others take, in seconds. After that, it is replaced, or not waited for if there
-    is no other. If it takes in nothing for that long, its connection is cut."""
+    """Seconds that a bookie may hold up appends that others take. Then it is replaced, or not waited for if there is no other.
+    If it takes nothing for that long, its connection is cut."""
     tls_ca: str = ""
-    """PEM file of the CA that signs bookies' certificates. With it the client speaks nothing but TLS."""
+    """PEM file of the CA of bookies' certificates. The client then speaks TLS only."""
     tls_certificate: str = ""
-    """PEM file of the client's own certificate, for bookies that have ``tls_client_ca``."""
+    """PEM file of the client's certificate, for bookies with ``tls_client_ca``."""
     tls_key: str = ""
-    """PEM file of the certificate's key. "": the key is in the file of the certificate."""
+    """PEM file of its key. "": in the certificate's file."""
     shared_secret_file: str = ""
-    """File with the secret that bookies with a ``shared_secret_file`` ask for. Of several, one a line, the first one that a
-    bookie knows is taken. The file is read again when it changes."""
+    """File with the secret for bookies with a ``shared_secret_file``. If it has several, one a line, the first that the bookie
+    knows counts. It is reread when it changes."""
     record_decisions: str = ""
-    """Folder into which the process records what its decision machines were given and what they answered, for ``bookspark
-    replay``. "": nothing is recorded. A process keeps 2 GiB at most. The record has no payloads and no passwords."""
+    """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
+    GiB a process."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

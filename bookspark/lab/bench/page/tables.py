@@ -23,6 +23,17 @@ from bookspark.lab.bench.kept_results import FILE
 # stays.
 
 
+_WORDS = {
+    "L1": "one add in flight",
+    "L2": "single adds",
+    "L3": "batches",
+    "L4": "reads in order",
+    "L7": "one entry each in turn",
+    "L13": "idle open ledger",
+    "L14": "one entry at a random place",
+}
+"""By the bench's case: its name on the page."""
+
 RATES = ("adds_per_second", "reads_per_second", "rows_per_second", "megabytes_per_second")
 
 
@@ -72,7 +83,7 @@ def _ledger(
         words, beside = _side(side, label)
         rows.append(
             Row(
-                case,
+                _WORDS[case],
                 "…" if rows else what,
                 "ledger",
                 f"bookspark {label}{api and ' ' + api}",

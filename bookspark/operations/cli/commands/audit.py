@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Checksums = Annotated[
     bool,
-    typer.Option("--checksums", help="Read every copy of every entry, to find copies that differ or can't be read."),
+    typer.Option("--checksums", help="Read every copy, to find copies that differ or can't be read."),
 ]
 
 
@@ -40,16 +40,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 def snapshot(
-    path: Annotated[str, typer.Option(help="Folder of the Delta tables. It is made if it is missing.")],
+    path: Annotated[str, typer.Option(help="Folder of the Delta tables, made if missing.")],
     checksums: Checksums = False,
     keep: Annotated[
         int | None,
-        typer.Option(help="Keep this many newest snapshots and remove the others. Default: keep all.", min=1),
+        typer.Option(help="Keep this many newest snapshots. Default: all.", min=1),
     ] = None,
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Write a snapshot of the system tables to Delta: what the metadata says, and what the bookies hold."""
+    """Write a snapshot of the system tables (metadata and bookies' contents) to Delta."""
     from bookspark.spark import snapshots
     from bookspark.spark.snapshots.retention import remove_files
 
@@ -68,27 +68,24 @@ def audit(
     ] = None,
     path: Annotated[
         str | None,
-        typer.Option(help="Audit the newest snapshot in this folder. Default: a new snapshot, which is not kept."),
+        typer.Option(help="Folder of the snapshots. Default: a new snapshot, not kept."),
     ] = None,
-    version: Annotated[
-        int | None, typer.Option(help="Audit this version of the snapshots under --path instead of the newest.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page with plots to this file too.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version under --path. Default: the newest.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML page with plots to this file.")] = None,
     checksums: Checksums = False,
     integrity_check: Annotated[
         bool,
-        typer.Option(
-            "--integrity-check", help="Mark for repair what bookies that are up lack. Autorecovery then copies it."
-        ),
+        typer.Option("--integrity-check", help="Mark what bookies that are up lack, for autorecovery to copy."),
     ] = False,
     zookeeper: Zookeeper = "",
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Run audit queries over a snapshot. The exit status is 1 if a query finds something wrong.
+    """Run audit queries over a snapshot. Exit status 1: a query found something wrong.
 
-    With --json: one object with the findings, the names of the queries that need a snapshot with --checksums, and with
-    --integrity-check what was marked."""
+    With --json: one object with the findings, the queries that need a snapshot with --checksums, and with --integrity-check
+    the marks.
+    """
     from bookspark.spark import audit
     from bookspark.spark.audit.integrity_check import mark_lacking
     from bookspark.support.arguments import check_names
@@ -122,18 +119,18 @@ def audit(
 
 
 def safe_to_stop(
-    bookies: Annotated[list[str], typer.Argument(metavar="BOOKIE…", help="Ids of the bookies that you want to stop.")],
+    bookies: Annotated[list[str], typer.Argument(metavar="BOOKIE…", help="Ids of the bookies to stop.")],
     path: Annotated[
         str | None,
-        typer.Option(help="Use the newest snapshot in this folder. Default: a new snapshot, which is not kept."),
+        typer.Option(help="Folder of the snapshots. Default: a new snapshot, not kept."),
     ] = None,
     zookeeper: Zookeeper = "",
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Say whether these bookies can be stopped: every confirmed entry keeps an ack quorum of copies, and every open ledger can be
-    recovered. The exit status is 1 if not, or if it is unknown for a ledger. Copies that are known to be unreadable don't count;
-    standard error tells when copies were last read, or where they never were."""
+    """Say whether these bookies can be stopped: every confirmed entry keeps an ack quorum of copies, and every open ledger
+    can be recovered. Exit status 1: no, or unknown for a ledger. Known unreadable copies don't count; standard error says
+    when copies were last read, or where never."""
     from bookspark.spark import audit
 
     with _snapshot_at(path, zookeeper, password) as (spark, place):

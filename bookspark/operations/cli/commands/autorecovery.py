@@ -36,7 +36,7 @@ def add_to(commands: typer.Typer) -> None:
     commands.add_typer(app, name="autorecovery")
 
 
-Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Wait this many seconds at most.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Longest wait, in seconds.")]
 _POLL_SECONDS = 1.0
 _NOBODY_KNOWS = "nobody knows"
 _NO_AUDITOR = "none; start one with `bookspark autorecovery run`"
@@ -60,7 +60,7 @@ def run(zookeeper: Zookeeper = "") -> None:
 
 @app.command()
 def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
-    """Print what is lost, what is being repaired, and about how long that will take."""
+    """Print losses, repairs and their estimated time."""
     from bookspark.store.autorecovery.status import autorecovery_status
 
     with client(zookeeper) as bookkeeper:
@@ -77,7 +77,7 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
 
 @app.command("list")
 def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
-    """Print the ledgers that lack copies: the reason, the worker that repairs them, and the last problem."""
+    """Print the ledgers that lack copies, with reason, worker and last problem."""
     from bookspark.store.autorecovery.status import task_statuses
 
     with client(zookeeper) as bookkeeper:
@@ -109,8 +109,8 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
 def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json = False) -> None:
     """Compare now what every bookie holds with what it should hold, and mark ledgers that lack copies for repair.
 
-    The exit status is 1 if ledgers lack copies, or if something could not be checked. It is 2 if the check takes longer than
-    --timeout; the check then goes on."""
+    Exit status: 1 if copies are missing or something could not be checked; 2 after --timeout, while the check goes on.
+    """
     with client(zookeeper) as bookkeeper:
         auditors = bookkeeper.metadata.auditors
         if auditors.auditor() is None:
@@ -147,7 +147,7 @@ def delay(
     ] = None,
     zookeeper: Zookeeper = "",
 ) -> None:
-    """Print or set how long a bookie may be gone until it counts as lost. It replaces the setting of every auditor."""
+    """Print or set the time until an absent bookie counts as lost, for all auditors."""
     with client(zookeeper) as bookkeeper:
         auditors = bookkeeper.metadata.auditors
         if seconds is not None:
@@ -165,7 +165,7 @@ def enable(zookeeper: Zookeeper = "") -> None:
 
 @app.command()
 def disable(zookeeper: Zookeeper = "") -> None:
-    """Begin no repair and mark nothing until `enable`, for maintenance. Repairs that were begun are finished."""
+    """Begin no repair and mark nothing until `enable`, for maintenance. Running repairs are finished."""
     with client(zookeeper) as bookkeeper:
         bookkeeper.metadata.underreplication.disable()
 
@@ -176,9 +176,10 @@ def decommission(
     zookeeper: Zookeeper = "",
     timeout: Timeout = 86400.0,
 ) -> None:
-    """Remove a bookie from the cluster for good: wait until other bookies have all that it held, then remove its cookie.
+    """Remove a bookie for good: wait until other bookies have its copies, then remove its cookie.
 
-    You may interrupt it and begin again. `bookspark autorecovery run` has to run somewhere meanwhile."""
+    It may be interrupted and repeated. It needs a running `bookspark autorecovery run`.
+    """
     from bookspark.store.autorecovery.decommission import decommission
 
     told: list[DecommissionProgress] = []

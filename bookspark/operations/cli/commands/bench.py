@@ -45,29 +45,27 @@ SYSTEM = "bookspark"
 QUICK_LEDGER_SCALE = 0.05
 QUICK_SPARK_SCALE = 0.01
 
-Scale = Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of entries.")]
+Scale = Annotated[float, typer.Option(min=0.0, help="Multiplies the entries.")]
 Directory = Annotated[
-    Path | None, typer.Option(help="A folder on the disk to measure. Default: the folder for temporary files.")
+    Path | None, typer.Option(help="Folder on the measured disk. Default: the folder for temporary files.")
 ]
-Case = Annotated[
-    list[str] | None, typer.Option(metavar="L1|L2|…", help="Only the workloads of this case. May be repeated.")
-]
-Quick = Annotated[bool, typer.Option("--quick", help="One round with few entries, to see that everything works.")]
-Rounds = Annotated[int, typer.Option(min=1, help="How often each system is measured. The figures are medians.")]
+Case = Annotated[list[str] | None, typer.Option(metavar="L1|L2|…", help="Only this case. May be repeated.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A short trial run.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each system; figures are medians.")]
 Cache = Annotated[
     Path | None,
-    typer.Option(help="Where the other systems' jars and all results are kept. Default: ~/.cache/bookspark/bench."),
+    typer.Option(help="Folder of jars and results. Default: ~/.cache/bookspark/bench."),
 ]
-Kept = Annotated[Path | None, typer.Option(help="Append the medians to history.jsonl in this folder.")]
-LinesAlone = Annotated[bool, typer.Option("--json", help="Print the JSON lines alone, without the table.")]
-PeersDirectory = Annotated[Path | None, typer.Option(help="A folder on the disk to measure. Default: the cache.")]
+Kept = Annotated[Path | None, typer.Option(help="Append the medians to history.jsonl here.")]
+LinesAlone = Annotated[bool, typer.Option("--json", help="Print JSON lines without the table.")]
+PeersDirectory = Annotated[Path | None, typer.Option(help="Folder on the measured disk. Default: the cache.")]
 
 
 @app.command()
 def ledger(
     turn: Annotated[
         list[Turn] | None,
-        typer.Option(help="Only these workloads; each turn has a fresh cluster. May be repeated."),
+        typer.Option(help="Only these workloads, each on a fresh cluster. May be repeated."),
     ] = None,
     case: Case = None,
     scale: Scale = 1.0,
@@ -88,11 +86,11 @@ def ledger(
 @app.command()
 def storage(
     part: Annotated[list[Part] | None, typer.Option(help="Only this part. May be repeated.")] = None,
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual bytes, ledgers and rounds.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies bytes, ledgers and rounds.")] = 1.0,
     directory: Directory = None,
     cache: Kept = None,
 ) -> None:
-    """Time a bookie's storage alone, beside a bare loop that writes and syncs the same bytes on the same disk."""
+    """Time a bookie's storage beside a bare loop that writes and syncs the same bytes."""
     cases = []
     for case in measure_storage(part or Part, scale, directory):
         typer.echo(json.dumps(case))
@@ -104,12 +102,11 @@ def storage(
 def micro_batches(
     quick: Quick = False,
     rounds: Rounds = 3,
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of commits and triggers.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies commits and triggers.")] = 1.0,
     directory: Directory = None,
     cache: Kept = None,
 ) -> None:
-    """Time Spark's reads of 1,500 small commits beside one of the same rows, and triggers of one row beside those of the sink
-    noop."""
+    """Time Spark's reads of 1,500 small commits beside one large commit, and triggers of one row beside the sink noop."""
     from bookspark.lab.bench.micro_batches import measure
 
     _end_by_exception()
@@ -126,14 +123,14 @@ def micro_batches(
 
 @app.command()
 def repair(
-    rounds: Annotated[int, typer.Option(min=1, help="How many bookies are lost, one after the other.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Lost bookies, in sequence.")] = 3,
     entry_bytes: Annotated[int, typer.Option(min=1, help="Payload of an entry.")] = 1000,
-    megabytes: Annotated[int, typer.Option(min=1, help="How much is written, in 10⁶ bytes of payload.")] = 400,
-    ledgers: Annotated[int, typer.Option(min=1, help="Number of ledgers that it is written to.")] = 12,
-    ledgers_at_once: Annotated[int, typer.Option(min=1, help="Ledgers that the worker repairs at the same time.")] = 16,
+    megabytes: Annotated[int, typer.Option(min=1, help="Payload written, in 10⁶ bytes.")] = 400,
+    ledgers: Annotated[int, typer.Option(min=1, help="Number of ledgers.")] = 12,
+    ledgers_at_once: Annotated[int, typer.Option(min=1, help="Ledgers repaired at once.")] = 16,
     directory: Directory = None,
 ) -> None:
-    """Time the re-replication of a lost bookie's data, beside a plain copy of files with the same bytes on the same disk."""
+    """Time the re-replication of a lost bookie's data beside a plain copy of files."""
     from bookspark.lab.bench.repair import measure_repair
 
     for case in measure_repair(rounds, entry_bytes, megabytes, ledgers, ledgers_at_once, directory):
@@ -142,16 +139,16 @@ def repair(
 
 @app.command()
 def against(
-    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="The other tree: a commit of this checkout.")],
+    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="A commit of this checkout.")],
     quick: Quick = False,
     rounds: Rounds = 3,
     scale: Scale = 1.0,
     turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
     directory: Directory = None,
-    checkout: Annotated[Path, typer.Option(help="This tree. Default: the folder that the command runs in.")] = Path(),
+    checkout: Annotated[Path, typer.Option(help="This tree. Default: the current folder.")] = Path(),
     as_json: LinesAlone = False,
 ) -> None:
-    """Time ledgers of this checkout and of another commit of it, in turns, and print a table of ratios."""
+    """Time ledgers of this checkout and of another commit in turns, and print ratios."""
     from bookspark.lab.bench.trees import against as measured
 
     _end_by_exception()
@@ -164,9 +161,9 @@ def against(
 def page(
     file: Annotated[Path, typer.Argument(metavar="PAGE", help="The page, such as docs/performance.md.")],
     cache: Cache = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Take the results of short runs too.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Also take short runs.")] = False,
 ) -> None:
-    """Write the tables of a page from the newest results that the other commands kept."""
+    """Write a page's tables from the newest kept results."""
     from bookspark.lab.bench.page.tables import kept_runs, with_tables
 
     if not file.is_file():
@@ -185,7 +182,7 @@ def peers_ledger(
     cache: Cache = None,
     as_json: LinesAlone = False,
 ) -> None:
-    """Time ledgers beside Apache BookKeeper, which Maven brings."""
+    """Time ledgers beside Apache BookKeeper (from Maven)."""
     from bookspark.lab.bench.peers.ledger_comparison import compare
 
     check_names(case or (), CASES, "case")
@@ -199,7 +196,7 @@ def peers_ledger(
 def peers_spark(
     quick: Quick = False,
     rounds: Rounds = 3,
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of rows.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the rows.")] = 1.0,
     system: Annotated[
         list[str] | None,
         typer.Option(metavar="bookspark|delta|kafka", help="Only these systems. May be repeated."),
@@ -208,7 +205,7 @@ def peers_spark(
     cache: Cache = None,
     as_json: LinesAlone = False,
 ) -> None:
-    """Time the sink and the source beside Delta and Kafka, which Maven brings."""
+    """Time sink and source beside Delta and Kafka (from Maven)."""
     from bookspark.lab.bench.peers.spark_comparison import compare
     from bookspark.lab.bench.peers.spark_systems import SYSTEMS
 
@@ -224,14 +221,12 @@ def peers_logs(
     quick: Quick = False,
     rounds: Rounds = 3,
     scale: Scale = 1.0,
-    kafka: Annotated[
-        bool, typer.Option(help="Also Kafka, by confluent-kafka's client (pip install confluent-kafka).")
-    ] = True,
+    kafka: Annotated[bool, typer.Option(help="Also Kafka (pip install confluent-kafka).")] = True,
     directory: PeersDirectory = None,
     cache: Cache = None,
     as_json: LinesAlone = False,
 ) -> None:
-    """Time a log's producer and readers, without Spark, beside a bare ledger and beside Kafka, which Maven brings."""
+    """Time a log's producer and readers, without Spark, beside a bare ledger and Kafka (from Maven)."""
     from bookspark.lab.bench.peers.log_comparison import compare
 
     _end_by_exception()
@@ -247,14 +242,14 @@ def peers_client(
     scale: Scale = 1.0,
     against: Annotated[
         str,
-        typer.Option(metavar="COMMIT", help="Also the bookies of another commit of this checkout, in the same turns."),
+        typer.Option(metavar="COMMIT", help="Also bookies of this commit of the checkout."),
     ] = "",
-    alone: Annotated[bool, typer.Option("--alone", help="Without BookKeeper's bookies: with --against.")] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="With --against: without BookKeeper's bookies.")] = False,
     directory: PeersDirectory = None,
     cache: Cache = None,
     as_json: LinesAlone = False,
 ) -> None:
-    """Time Apache BookKeeper's own client, which Maven brings, on Bookspark's bookies beside BookKeeper's."""
+    """Time Apache BookKeeper's client (from Maven) on Bookspark's bookies beside BookKeeper's."""
     from bookspark.lab.bench.peers.client_comparison import compare
 
     _end_by_exception()

@@ -65,39 +65,38 @@ _NAMED_MAX = 20
 def run(
     directory: Annotated[
         list[Path],
-        typer.Option(help="Where the bookie keeps entries, and nothing else lies. Give it once for each disk."),
+        typer.Option(help="Folder for this bookie's entries only. Repeat for each disk."),
     ],
     zookeeper: Zookeeper = "",
     bookie_id: Annotated[
         str,
         typer.Option(
             envvar="BOOKSPARK_BOOKIE_ID",
-            help="Id of the bookie. Its first start makes a bookie of this name, and no later one does.",
+            help="Id of the bookie; its first start creates it.",
             show_default=False,
         ),
     ] = "",
     create: Annotated[
-        bool, typer.Option("--create", help="Make a new bookie, with an id of its own, if the directories hold none.")
+        bool, typer.Option("--create", help="Create a bookie with a new id if the directories have none.")
     ] = False,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.", show_default=False)
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port to listen on. Default: any free one.", show_default=False)
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on. Default: any free port.", show_default=False),
     ] = None,
     advertised_address: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="What clients are told instead of --host and --port.", show_default=False
-        ),
+        typer.Option(metavar="HOST:PORT", help="Address for clients instead of --host and --port.", show_default=False),
     ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
             min=-1,
             max=65535,
-            help="Port of /metrics, for Prometheus, and of the probes /health and /ready; if it is taken, the next free one. "
-            "-1: any free one. Default: none.",
+            help="Port for Prometheus (/metrics) and probes (/health, /ready); "
+            "if taken, the next free one. -1: any free port. Default: none.",
             show_default=False,
         ),
     ] = None,
@@ -107,9 +106,10 @@ def run(
 ) -> None:
     """Run a bookie, without Spark, until Ctrl-C or SIGTERM.
 
-    It is the bookie that its directories belong to. Directories that belong to none are refused, unless --bookie-id names a
-    bookie that the cluster does not have yet, or --create is given. Once it serves, one line of JSON on standard output tells its
-    id and address. All its other options stand in the table [bookie] of `bookspark --config FILE`; one given here goes before."""
+    The directories decide which. Directories without a bookie are refused, except with --create or a --bookie-id that is new
+    to the cluster. Once it serves, it prints its id and address as a line of JSON. Other options are in the table [bookie] of
+    `bookspark --config FILE`; options given here override it.
+    """
     from bookspark.servers.daemon.bookie_process import Foreground, prepare_process, run_bookie
     from bookspark.store.bookie.bookie_config import bookie_config
 
@@ -164,21 +164,18 @@ def _refuse_a_new_bookie(places: Sequence[str]) -> None:
 def safe_to_stop(
     bookies: Annotated[
         list[str],
-        typer.Argument(
-            metavar="BOOKIE…", envvar="BOOKSPARK_BOOKIE_ID", help="Ids of the bookies that you want to stop."
-        ),
+        typer.Argument(metavar="BOOKIE…", envvar="BOOKSPARK_BOOKIE_ID", help="Ids of the bookies to stop."),
     ],
     zookeeper: Zookeeper = "",
-    wait: Annotated[
-        float, typer.Option(min=0.0, help="If it is not safe, ask again for this many seconds at most.")
-    ] = 0.0,
+    wait: Annotated[float, typer.Option(min=0.0, help="If unsafe, keep asking for this many seconds.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Say whether bookies can be stopped, by what ZooKeeper and the other bookies tell now: every entry keeps an ack quorum of
-    copies on bookies that are up, and every open ledger can be recovered. The exit status is 1 if not, or if nobody knows.
+    """Say whether bookies can be stopped: every entry keeps an ack quorum of copies on bookies that are up, and every open
+    ledger can be recovered. Exit status 1: no, or unknown.
 
-    It needs no Spark and takes seconds. Entries count as held where the records say so, unless a bookie or a task of autorecovery
-    says that some are missing there. `bookspark safe-to-stop` compares every copy."""
+    It takes seconds, without Spark. It trusts the records, unless a bookie or a task of autorecovery reports missing entries.
+    `bookspark safe-to-stop` compares every copy.
+    """
     from bookspark.store.autorecovery.stopping import dangers
 
     deadline = time.monotonic() + wait
@@ -229,10 +226,10 @@ class Switch(StrEnum):
 def collect(
     bookie: BookieId,
     zookeeper: Zookeeper = "",
-    seconds: Annotated[float, typer.Option(min=0.001, help="How long to wait for its end, in seconds.")] = 3600.0,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Longest wait, in seconds.")] = 3600.0,
     as_json: Json = False,
 ) -> None:
-    """Have a bookie forget deleted ledgers and give their space back now, and print what came of it."""
+    """Let a bookie free the space of deleted ledgers now, and print the result."""
     with client(zookeeper) as bookkeeper:
         found = bookkeeper.collect_now(bookie, seconds)
         free_bytes = bookkeeper.bookie_status(bookie).free_bytes
@@ -246,11 +243,11 @@ def collect(
 def read_only(
     bookie: BookieId,
     switch: Annotated[
-        Switch, typer.Argument(help="on: take no new entries, also after a restart. off: take them again.")
+        Switch, typer.Argument(help="on: refuse new entries, also after a restart. off: take them again.")
     ],
     zookeeper: Zookeeper = "",
 ) -> None:
-    """Make a bookie read-only, whatever room it has, or take that back. What ledger recovery and repair write is still taken."""
+    """Make a bookie read-only, or undo that. It still takes writes of ledger recovery and repair."""
     with client(zookeeper) as bookkeeper:
         bookkeeper.switch_read_only(bookie, switch is Switch.ON)
         found = bookkeeper.bookie_status(bookie)
@@ -264,7 +261,7 @@ def status(
     zookeeper: Zookeeper = "",
     as_json: Json = False,
 ) -> None:
-    """Ask a bookie that serves: its directories and their space, whether a boot lost entries, and how far these are healed."""
+    """Print a running bookie's directories, space, boots that lost entries, and healing."""
     with client(zookeeper) as bookkeeper:
         found = bookkeeper.bookie_status(bookie)
     if as_json:
@@ -353,7 +350,7 @@ _LOG_NUMBER_HELP = "Number of the log in hexadecimal, as in the name of its file
 
 @app.command()
 def logs(directories: Directories, as_json: Json = False) -> None:
-    """List the entry logs and the rewritten logs. Live: bytes that the index still names."""
+    """List entry logs and rewritten logs. Live: bytes in the index."""
     with _stopped(directories) as places:
         found = [log._asdict() | {"number": f"{log.number:08x}"} for log in _inspection(places).logs()]
     if as_json:
@@ -381,10 +378,10 @@ def read(
     number: Annotated[str, typer.Argument(metavar="LOG", help=_LOG_NUMBER_HELP)],
     directories: Directories,
     ledger: Annotated[int | None, typer.Option(min=0, help="Only batches of this ledger.")] = None,
-    entries: Annotated[bool, typer.Option("--entries", help="Print the entries of each batch too.")] = False,
+    entries: Annotated[bool, typer.Option("--entries", help="Also print each batch's entries.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the batches of a log in their order. With --json: one object a line."""
+    """Print the batches of a log in order. With --json: one object a line."""
     wanted = _log_number(number)
     with _stopped(directories) as places:
         for batch in _inspection(places).batches(wanted):
@@ -410,7 +407,7 @@ def index(
     ledger: Annotated[int | None, typer.Option(min=0, help="Only ranges of this ledger.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the index that the next start would have: ranges of entries, and the batch that each lies in."""
+    """Print the index of the next start: ranges of entries and their batches."""
     with _stopped(directories) as places:
         rows = list(_inspection(places).rows(ledger))
     if as_json:
@@ -423,7 +420,7 @@ def index(
 
 @app.command()
 def verify(directories: Directories, as_json: Json = False) -> None:
-    """Read and check every byte. The exit status is 1 if anything is damaged."""
+    """Read and check every byte. Exit status 1: damage."""
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.scrub import scrub
 
@@ -440,7 +437,7 @@ def verify(directories: Directories, as_json: Json = False) -> None:
 
 @app.command()
 def rebuild(directories: Directories) -> None:
-    """Make the index anew from the logs. A start does this by itself if an index checkpoint is missing or damaged."""
+    """Rebuild the index from the logs, as a start does if an index checkpoint is missing or damaged."""
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.inspection import rebuild_index
 

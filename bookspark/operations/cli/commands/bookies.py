@@ -34,27 +34,21 @@ def add_to(app: typer.Typer) -> None:
         help=f"Run a cluster on this host, without Spark, {UNTIL}. For development: a bookie that ends is not restarted."
     )(local)
     app.command(help=f"Run a ZooKeeper on the loopback address of this host, {UNTIL}.")(zookeeper)
-    app.command(
-        help="Begin a cluster at a place of ZooKeeper where there is none, and print its id. A bookie's first start does so too."
-    )(init)
-    app.command(help="Print the bookies of a cluster: their state, their address, and how much each holds.")(bookies)
+    app.command(help="Create a cluster in ZooKeeper and print its id. A bookie's first start does so too.")(init)
+    app.command(help="Print the bookies with state, address and amount of data.")(bookies)
     app.command(
         "stop-bookies",
-        help="Stop the bookies that jobs of Spark look after, cleanly, and end these jobs. Everything that they store stays.",
+        help="Stop the bookies of Spark jobs cleanly and end these jobs. Their data stays.",
     )(stop_bookies)
 
 
 def local(
     bookies: Annotated[int, typer.Option("--bookies", min=0, help="Number of bookies.")] = 3,
-    directory: Annotated[
-        Path | None, typer.Option(help="Folder of the data, kept for later runs. Default: a temporary one.")
-    ] = None,
+    directory: Annotated[Path | None, typer.Option(help="Folder of the data, kept. Default: a temporary one.")] = None,
     zookeeper: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Use this ZooKeeper. Default: start one.")
     ] = None,
-    autorecovery: Annotated[
-        bool, typer.Option("--autorecovery", help="Run an autorecovery process too, which copies again what was lost.")
-    ] = False,
+    autorecovery: Annotated[bool, typer.Option("--autorecovery", help="Also run autorecovery.")] = False,
 ) -> None:
     with until_signal() as stop, _cluster(bookies, directory, zookeeper, autorecovery) as cluster:
         typer.echo(cluster.zookeeper)
@@ -74,9 +68,7 @@ def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autore
 
 
 def zookeeper(
-    directory: Annotated[
-        Path | None, typer.Option(help="Folder of the data, kept for later runs. Default: a temporary one.")
-    ] = None,
+    directory: Annotated[Path | None, typer.Option(help="Folder of the data, kept. Default: a temporary one.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port.")] = 2181,
 ) -> None:
     from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
@@ -92,12 +84,12 @@ def init(
     zookeeper: Zookeeper = "",
     manager: Annotated[
         LedgerManager,
-        typer.Option("--ledger-manager", help="How the records of ledgers are spread over ZooKeeper's nodes."),
+        typer.Option("--ledger-manager", help="Layout of ledger records in ZooKeeper."),
     ] = LedgerManager.HIERARCHICAL,
     bookkeeper: Annotated[
         bool,
         typer.Option(
-            "--bookkeeper", help="Lay it out for clients of Apache BookKeeper too (bookie option bookkeeper_port)."
+            "--bookkeeper", help="Layout also for clients of Apache BookKeeper (bookie option bookkeeper_port)."
         ),
     ] = False,
 ) -> None:
@@ -132,9 +124,7 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
 
 def stop_bookies(
     zookeeper: Zookeeper = "",
-    timeout: Annotated[
-        float, Meta(ge=0, le=1e9), typer.Option(metavar="SECONDS", help="How long to wait until they have stopped.")
-    ] = 90.0,
+    timeout: Annotated[float, Meta(ge=0, le=1e9), typer.Option(metavar="SECONDS", help="Longest wait.")] = 90.0,
 ) -> None:
     from bookspark.spark.bookies.service_records import ask_to_stop
     from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore

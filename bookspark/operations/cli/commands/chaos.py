@@ -34,24 +34,23 @@ def add_to(app: typer.Typer) -> None:
 
 
 def chaos(
-    seconds: Annotated[float, typer.Option(min=1, help="How long the run lasts.")] = 60.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices. Default: a new one.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of the run.")] = 60.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed. Default: a new one.")] = None,
     bookies: Annotated[int, typer.Option(min=5, help="Number of bookies. Ensembles have up to 5.")] = 5,
     writers: Annotated[int, typer.Option(min=1, help="Clients that write ledgers.")] = 3,
     recoverers: Annotated[int, typer.Option(min=0, help="Clients that recover ledgers of others.")] = 2,
     readers: Annotated[int, typer.Option(min=0, help="Clients that read.")] = 2,
-    faults_at_once: Annotated[
-        int, typer.Option(min=0, help="Bookies or links that are broken at the same time, at most.")
-    ] = 2,
+    faults_at_once: Annotated[int, typer.Option(min=0, help="Broken bookies or links at once, at most.")] = 2,
     record: Annotated[
-        str, typer.Option(metavar="FOLDER", help="Record the decisions of all processes there, for bookspark replay.")
+        str, typer.Option(metavar="FOLDER", help="Record all decisions here, for bookspark replay.")
     ] = "",
     report_seconds: Annotated[float, typer.Option(min=1, help="Time between lines of progress.")] = 10.0,
 ) -> None:
-    """Kill, suspend and restart bookies and cut their links at random, and check that no acknowledged entry is lost.
+    """Kill, suspend and restart bookies and cut links of a new cluster at random, and check that no acknowledged entry is
+    lost.
 
-    The command starts a cluster for this. It checks what writers, recoverers and readers saw: an acknowledged entry stays
-    readable, an entry has one value, the last add confirmed (LAC) never goes back, and a closed ledger has one end.
+    Laws: an acknowledged entry stays readable, an entry has one value, the last add confirmed (LAC) never goes back, and a
+    closed ledger has one end.
     """
     from bookspark.testing.chaos import Chaos, ChaosResult
 
@@ -92,25 +91,23 @@ def chaos(
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that record_decisions names.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the option record_decisions.")],
     story: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the history of a ledger to this file, as a page with a sequence diagram: of the first one that breaks a "
-            "law or has a decision that differs.",
+            help="Write a page with the sequence diagram of a ledger "
+            "to this file: the first with a broken law or a different decision.",
         ),
     ] = None,
     simulate: Annotated[
-        bool, typer.Option("--simulate", help="Make that history again in the simulator, and tell it as its story.")
+        bool, typer.Option("--simulate", help="Repeat that history in the simulator and print its story.")
     ] = False,
-    ledger: Annotated[
-        int | None, typer.Option(min=0, help="With --story or --simulate: the history of this ledger.")
-    ] = None,
+    ledger: Annotated[int | None, typer.Option(min=0, help="Ledger of --story or --simulate.")] = None,
 ) -> None:
-    """Feed the recorded decisions of processes to the pure code again, and compare every answer.
+    """Repeat the recorded decisions of processes in the pure code, and compare every answer.
 
-    Then the histories of all processes are joined by ledger, and judged by the laws of the simulator's checkers and of chaos.
+    Then join the histories by ledger, and check the laws of the simulator and of chaos.
     """
     if ledger is not None and story is None and not simulate:
         raise typer.BadParameter("--ledger names the ledger of a story: give --story FILE or --simulate too")

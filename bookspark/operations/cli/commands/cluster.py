@@ -40,40 +40,36 @@ def add_to(commands: typer.Typer) -> None:
 _ALL = "all"
 Restart = Annotated[
     list[str] | None,
-    typer.Option(metavar="BOOKIE|all", help="Restart this bookie, one after the other. Repeat it, or take all."),
+    typer.Option(metavar="BOOKIE|all", help="Restart this bookie, in sequence. May be repeated."),
 ]
 UpgradeTo = Annotated[
     str,
-    typer.Option(
-        metavar="VERSION", help="Restart those that run another version, of all bookies or those of --restart."
-    ),
+    typer.Option(metavar="VERSION", help="Restart bookies of other versions, all or those of --restart."),
 ]
 ReplaceDisk = Annotated[
     list[str] | None,
-    typer.Option(metavar="BOOKIE=DIRECTORY", help="Put an empty disk under a directory. The bookie heals itself."),
+    typer.Option(
+        metavar="BOOKIE=DIRECTORY", help="Replace the disk of a directory by an empty disk. The bookie heals itself."
+    ),
 ]
 MoveOption = Annotated[
     list[str] | None,
     typer.Option(
         "--move",
         metavar="BOOKIE=TARGET",
-        help="The bookie leaves; TARGET, a bookie or all bookies of a host, gets its copies.",
+        help="The bookie leaves; TARGET (a bookie or a host) gets its copies.",
     ),
 ]
 Remove = Annotated[
     list[str] | None, typer.Option(metavar="BOOKIE", help="The bookie leaves; the others get its copies.")
 ]
-Balance = Annotated[
-    bool, typer.Option("--balance", help="Move copies to the emptiest bookies, as after new ones were started.")
-]
-AtOnce = Annotated[
-    int, typer.Option(min=1, max=1000, help="How many bookies may be read-only or down at a time because of it.")
-]
+Balance = Annotated[bool, typer.Option("--balance", help="Move copies to the emptiest bookies.")]
+AtOnce = Annotated[int, typer.Option(min=1, max=1000, help="Bookies that it may make read-only or stop at once.")]
 BelowWriteQuorum = Annotated[
     bool,
     typer.Option(
         "--below-write-quorum",
-        help="Restart bookies under ledgers that are being written, as long as an ack quorum stays up.",
+        help="Restart bookies of ledgers being written, as long as an ack quorum stays up.",
     ),
 ]
 _MOVES_TOLD = 20
@@ -92,9 +88,10 @@ def plan(
     zookeeper: Zookeeper = "",
     as_json: Json = False,
 ) -> None:
-    """Print what `apply` would do with the same options, and do nothing.
+    """Print what `apply` would do, and do nothing.
 
-    The exit status is 1 if the change could not be brought to its end as the cluster is."""
+    Exit status 1: the cluster's state does not allow the whole change.
+    """
     from bookspark.operations.changes.looking import Looking
     from bookspark.protocol.changes.wanted import begin
 
@@ -123,10 +120,11 @@ def apply(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Print the plan, ask, and carry it out. Without options: go on with the change that is under way.
+    """Print the plan, ask, and carry it out. Without options: resume the current change.
 
-    It tells you when to restart, stop or equip a bookie, and sees by itself when that is done. You may end it at any time, and
-    go on later, from any host."""
+    It says when to restart, stop or equip a bookie, and notices when that is done. It may be ended and resumed at any time,
+    from any host.
+    """
     from bookspark.operations.changes.looking import Looking
     from bookspark.protocol.changes.wanted import begin
 
@@ -150,9 +148,10 @@ def apply(
 
 @app.command()
 def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
-    """Print the change that is under way, or the last one, and what comes next.
+    """Print the current or last change and its next step.
 
-    The exit status is 1 if a change is under way."""
+    Exit status 1: a change is under way.
+    """
     from bookspark.operations.changes.change_record import Kept
     from bookspark.operations.changes.looking import Looking
     from bookspark.protocol.changes.planner import decide
@@ -187,7 +186,7 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
 
 @app.command("give-up")
 def give_up(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
-    """Give up the change that is under way: bookies that it made read-only take new entries again. What was moved stays moved."""
+    """Give up the current change: bookies that it made read-only take new entries again. Moved copies stay."""
     with client(zookeeper) as bookkeeper, interruptible(), _applying(bookkeeper) as applying:
         applying.give_up()
         record = applying.run()

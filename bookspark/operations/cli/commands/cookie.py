@@ -31,14 +31,14 @@ def add_to(commands: typer.Typer) -> None:
 
 Directories = Annotated[
     list[Path],
-    typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in the order of its configuration."),
+    typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in configured order."),
 ]
 BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` prints it.")]
 
 
 @app.command("list")
 def list_cookies(zookeeper: Zookeeper = "") -> None:
-    """Print the ids of all bookies that have a cookie in the metadata store, one a line. Only these may hold entries."""
+    """Print the ids of all bookies with a cookie, one a line. Only these may hold entries."""
     with client(zookeeper) as bookkeeper:
         for bookie_id in bookkeeper.metadata.list_cookies():
             typer.echo(bookie_id)
@@ -53,7 +53,7 @@ def get(bookie: BookieId, zookeeper: Zookeeper = "") -> None:
 
 @app.command()
 def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
-    """Write the cookie of the directories to the metadata store, if the store does not know the bookie (any more)."""
+    """Write the directories' cookie to the metadata store, if the store has none of the bookie."""
     places = _absolute(directories)
     with client(zookeeper) as bookkeeper, _locked(places):
         store = bookkeeper.metadata
@@ -73,7 +73,7 @@ def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
 
 @app.command()
 def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
-    """Record where all directories of a bookie are now, after they were moved or put into another order."""
+    """Record new places or a new order of a bookie's directories."""
     places = _absolute(directories)
     with client(zookeeper) as bookkeeper, _locked(places):
         store = bookkeeper.metadata
@@ -99,16 +99,17 @@ def fix(
         str,
         typer.Option(
             metavar="BOOKIE",
-            help="Id of the bookie. Needed only if all of its directories are empty, and several bookies have such directories.",
+            help="Id of the bookie, if all directories are empty and several bookies have such directories.",
             show_default=False,
         ),
     ] = "",
     yes: Yes = False,
 ) -> None:
-    """Write the cookie to directories of a bookie that lost it, because a disk was replaced or emptied, or all of them were.
+    """Write the cookie to a bookie's replaced or emptied directories, some or all.
 
-    The bookie then serves without the lost entries. Its next start fences every ledger that was being written to it. Until these
-    ledgers are recovered and copied back, the bookie never says that it does not have one of their entries."""
+    The bookie then serves without the lost entries. Its next start fences every ledger being written to it. Until these
+    ledgers are recovered and copied back, the bookie never denies one of their entries.
+    """
     places = _absolute(directories)
     with client(zookeeper) as bookkeeper, _locked(places):
         store = bookkeeper.metadata
@@ -175,11 +176,11 @@ def _emptied(places: tuple[str, ...], bookie: str, store: MetadataStore) -> Cook
 
 @app.command()
 def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
-    """Remove the cookie of a bookie from the metadata store. The bookie must be stopped, and no ledger may name it. Its
-    directories are not touched.
+    """Remove a stopped bookie's cookie from the metadata store. No ledger may name it. Its directories stay as they are.
 
-    For a bookie that ledgers name, use `bookspark autorecovery decommission`. Without its cookie it could start on empty disks
-    and deny entries that it acknowledged."""
+    If ledgers name it, use `bookspark autorecovery decommission`: without its cookie it could start on empty disks and deny
+    entries that it acknowledged.
+    """
     from bookspark.store.autorecovery.decommission import naming, refuse_unreadable
 
     with client(zookeeper) as bookkeeper:

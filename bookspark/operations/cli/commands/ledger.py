@@ -44,24 +44,16 @@ def add_to(commands: typer.Typer) -> None:
     commands.add_typer(app, name="ledger")
 
 
-Ensemble = Annotated[
-    int, typer.Option("--ensemble-size", "-E", min=1, help="Number of bookies that the entries are spread over.")
-]
-WriteQuorum = Annotated[
-    int, typer.Option("--write-quorum", "-w", min=1, help="Number of copies written of each entry.")
-]
-AckQuorum = Annotated[
-    int, typer.Option("--ack-quorum", "-a", min=1, help="Number of copies that must be acknowledged.")
-]
-Digest = Annotated[
-    DigestType, typer.Option("--digest-type", case_sensitive=False, help="How damaged entries are recognised.")
-]
+Ensemble = Annotated[int, typer.Option("--ensemble-size", "-E", min=1, help="Bookies that hold the entries.")]
+WriteQuorum = Annotated[int, typer.Option("--write-quorum", "-w", min=1, help="Copies of each entry.")]
+AckQuorum = Annotated[int, typer.Option("--ack-quorum", "-a", min=1, help="Copies that acknowledge an entry.")]
+Digest = Annotated[DigestType, typer.Option("--digest-type", case_sensitive=False, help="Digest against damage.")]
 Type = Annotated[
     LedgerType,
     typer.Option(
         "--ledger-type",
         case_sensitive=False,
-        help="pd_journal: an acknowledged entry is synced. vd_journal: it is in memory, and synced later.",
+        help="An acknowledged entry is synced (pd_journal), or in memory and synced later (vd_journal).",
     ),
 ]
 Copies = Annotated[
@@ -69,7 +61,7 @@ Copies = Annotated[
     typer.Option(
         "--replication",
         case_sensitive=False,
-        help="best_effort: a closed ledger has an ack quorum of copies. guaranteed: a write quorum.",
+        help="Copies of a closed ledger: an ack quorum (best_effort) or a write quorum (guaranteed).",
     ),
 ]
 Custom = Annotated[list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")]
@@ -79,7 +71,7 @@ _CHUNK_BYTES = 1 << 18
 @app.command()
 def append(
     zookeeper: Zookeeper = "",
-    file: Annotated[Path | None, typer.Argument(help="A file with lines to append. Default: standard input.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="File of lines. Default: standard input.")] = None,
     ensemble_size: Ensemble = 3,
     write_quorum: WriteQuorum = 3,
     ack_quorum: AckQuorum = 2,
@@ -89,9 +81,10 @@ def append(
     password: Password = "",
     custom_metadata: Custom = None,
 ) -> None:
-    """Create a ledger, append each line as an entry (without its line break), close the ledger, and print its id.
+    """Create a ledger, append each line as an entry without its line break, close the ledger, and print its id.
 
-    You can't append to a ledger that exists: only the process that created it can write it."""
+    An existing ledger can't be appended to: only the process that created it writes it.
+    """
     labels = _labels(custom_metadata)
     with interruptible(), _opened(file) as lines, client(zookeeper) as bookkeeper:
         ledger = bookkeeper.create_ledger(
@@ -131,7 +124,8 @@ def create(
 ) -> None:
     """Create an empty ledger, leave it open without a writer, and print its id.
 
-    A crashed writer leaves such a ledger behind. `bookspark ledger recover` closes it. To write entries, use `append`."""
+    A crashed writer leaves such a ledger; `bookspark ledger recover` closes it. To write entries, use `append`.
+    """
     labels = _labels(custom_metadata)
     with client(zookeeper) as bookkeeper:
         ledger = bookkeeper.create_ledger(
@@ -149,10 +143,10 @@ def read(
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Print entries, each followed by a line break. An open ledger is read up to its last confirmed entry, and its writer is not
-    disturbed.
+    """Print entries, each with a line break; of an open ledger up to the last confirmed entry, without disturbing its writer.
 
-    With --json: one object a line, with entry_id, length and payload. A payload that is not UTF-8 is payload_base64."""
+    With --json: one object a line, with entry_id, length and payload (payload_base64 if not UTF-8).
+    """
     out = sys.stdout.buffer
     with (
         client(zookeeper) as bookkeeper,
@@ -179,15 +173,13 @@ def metadata(ledger: LedgerId, zookeeper: Zookeeper = "") -> None:
 @app.command("list")
 def list_ledgers(
     zookeeper: Zookeeper = "",
-    long: Annotated[
-        bool, typer.Option("--long", "-l", help="Print state, quorums and size of each ledger too.")
-    ] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Also print state, quorums and size.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the id of each ledger, one a line.
 
-    With --json: a list of the ids, or with --long of the ledgers' metadata. A ledger whose metadata can't be decoded has the
-    reason as unreadable."""
+    With --json: a list of ids, with --long of metadata. Undecodable metadata has the reason as unreadable.
+    """
     with client(zookeeper) as bookkeeper:
         ids = bookkeeper.list_ledgers()
         if not long:
@@ -244,18 +236,19 @@ def recover(
         bool,
         typer.Option(
             "--accept-loss",
-            help="Close the ledger without the entries that bookies say they lost, or that only the named bookies could know of. "
-            "This can't be undone.",
+            help="Close the ledger without entries that bookies lost "
+            "or that only the named bookies could have. This can't be undone.",
         ),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Fence a ledger's writer, find the last entry and close the ledger there. A closed ledger is left as it is.
+    """Fence a ledger's writer, find the last entry and close the ledger there. A closed ledger stays as it is.
 
     Use --accept-loss only if recovery fails and no more bookies can be brought back. It closes the ledger without the entries
-    that no bookie knows about. Acknowledged entries may be among them. A bookie that can't be reached may have them, so its
-    silence counts as a loss only if you name the bookie: `recover LEDGER --accept-loss BOOKIE BOOKIE`. The ledger's metadata
-    keeps who did it, when, the named bookies, and which entries were unknown."""
+    that no bookie knows, possibly acknowledged ones. An unreachable bookie may have them, so its silence counts as a loss
+    only if you name it: `recover LEDGER --accept-loss BOOKIE BOOKIE`. The metadata keeps who did it, when, the named bookies,
+    and the unknown entries.
+    """
     lost = tuple(lost_bookies or ())
     if lost and not accept_loss:
         raise ConfigurationError(
@@ -293,15 +286,16 @@ def recover(
 def lost(
     zookeeper: Zookeeper = "",
     give_up: Annotated[
-        bool, typer.Option("--give-up", help="Have the bookies collect these entries. This can't be undone.")
+        bool, typer.Option("--give-up", help="Let bookies collect these entries. This can't be undone.")
     ] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Print the ledgers whose records are lost, because an older copy of ZooKeeper's data was put back, and who holds what.
+    """Print ledgers without a record, after a restore of older ZooKeeper data, and their holders.
 
-    A bookie that starts tells them by what it holds. It keeps these entries, and no other ledger gets their ids. What you need of
-    them is in the logs of a stopped bookie: `bookspark bookie read`."""
+    A starting bookie reports them from its entries and keeps these; no other ledger gets their ids. Read them from a stopped
+    bookie's logs: `bookspark bookie read`.
+    """
     with client(zookeeper) as bookkeeper:
         ranges = read_lost_records(bookkeeper.metadata)
         found = _held_of(bookkeeper, ranges) if ranges else []

@@ -134,13 +134,11 @@ def chosen_time_ms(option: str, text: str) -> int | None:
 # --
 
 
-Idle = Annotated[float, typer.Option(min=0, help="Of a log: lanes whose newest row is older. Of one lane: any.")]
-Hours = Annotated[
-    float | None, typer.Option(min=0, max=1e6, help="Rows that are older go, some later. 0: none go for their age.")
-]
+Idle = Annotated[float, typer.Option(min=0, help="For a log: age of a lane's newest row. For a lane: any.")]
+Hours = Annotated[float | None, typer.Option(min=0, max=1e6, help="Remove older rows, some later. 0: no limit.")]
 Bytes = Annotated[
     int | None,
-    typer.Option(min=0, max=1 << 62, help="Rows of a lane go while more bytes follow them. 0: none go for that."),
+    typer.Option(min=0, max=1 << 62, help="Remove rows of a lane while more bytes follow. 0: no limit."),
 ]
 
 app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
@@ -152,7 +150,7 @@ def add_to(commands: typer.Typer) -> None:
 
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
-LaneName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log, or of one of its lanes: orders@3.")]
+LaneName = Annotated[str, typer.Argument(metavar="LOG", help="Name of a log or lane: orders@3.")]
 
 
 @app.command()
@@ -167,16 +165,17 @@ def create(
     replication: Copies = Replication.BEST_EFFORT,
     compression: Annotated[
         Compression,
-        typer.Option(case_sensitive=False, help="How payloads are compressed. zstd_dictionary is for small values."),
+        typer.Option(case_sensitive=False, help="Compression of payloads. zstd_dictionary is for small values."),
     ] = Compression.NONE,
     retention_hours: Hours = None,
     retention_bytes: Bytes = None,
     password: Password = "",
 ) -> None:
-    """Make an empty log of values, so that readers can start before the first writer.
+    """Create an empty log of values, so that readers can start before the first writer.
 
-    The first write makes a log too, with its own options. A log that keeps all columns (rowFormat arrow) can only be made by its
-    first write, which tells the columns."""
+    The first write also creates a log, with its own options; only a first write creates a log of all columns (rowFormat
+    arrow).
+    """
     from bookspark.logs import LogRegistry
 
     options = LogOptions(
@@ -192,7 +191,7 @@ def create(
 def alter(
     log: LogName,
     zookeeper: Zookeeper = "",
-    ensemble_size: Annotated[int | None, typer.Option(min=1, help="Bookies that a ledger is spread over.")] = None,
+    ensemble_size: Annotated[int | None, typer.Option(min=1, help="Bookies that hold the entries.")] = None,
     write_quorum: Annotated[int | None, typer.Option(min=1, help="Copies of each entry.")] = None,
     ack_quorum: Annotated[int | None, typer.Option(min=1, help="Copies that acknowledge an entry.")] = None,
     digest_type: Annotated[DigestType | None, typer.Option(case_sensitive=False)] = None,
@@ -202,10 +201,10 @@ def alter(
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Change options of a log that is in use. Its writers go on, and the ledgers that they make from then on have them.
+    """Change options of a log in use. Writers go on; their new ledgers have the options.
 
-    Rows that a retention lets go are removed by the log's writers, and by `bookspark log collect`. Row format, ledger type and
-    replication stay."""
+    Writers and `bookspark log collect` remove rows beyond a retention. Row format, ledger type and replication stay.
+    """
     from bookspark.logs import LogRegistry, check_password
 
     with client(zookeeper) as bookkeeper:
@@ -232,13 +231,13 @@ def alter(
 @app.command("list")
 def list_logs(
     zookeeper: Zookeeper = "",
-    long: Annotated[bool, typer.Option("--long", "-l", help="What each log takes too, the largest first.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Also sizes, the largest first.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the name of each log, one a line.
 
-    With --long: its ledgers, how many of them are open, the bytes of the others, and of all their copies. Ledgers of no log have
-    a line too."""
+    With --long: its ledgers, open ledgers, bytes of the closed ones and of all their copies; also for ledgers without a log.
+    """
     from bookspark.logs import LogRegistry
 
     with client(zookeeper) as bookkeeper:
@@ -260,7 +259,7 @@ def list_logs(
 
 @app.command()
 def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
-    """Print a log's options, its owner, its commits and the ledgers that hold its rows."""
+    """Print a log's options, owner, commits and ledgers."""
     from bookspark.logs import LogReader, LogRegistry, check_password
 
     with client(zookeeper) as bookkeeper:
@@ -310,15 +309,14 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
 @app.command()
 def read(
     log: LaneName,
-    from_row: Annotated[int | None, typer.Option(min=0, help="The first row to print. Of a log of one lane.")] = None,
-    until_row: Annotated[int | None, typer.Option(min=0, help="The row to end before. Of a log of one lane.")] = None,
+    from_row: Annotated[int | None, typer.Option(min=0, help="First row; only for one lane.")] = None,
+    until_row: Annotated[int | None, typer.Option(min=0, help="Row to end before; only for one lane.")] = None,
     since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows that were committed then or later. {TIME}.")] = "",
-    before: Annotated[str, typer.Option(metavar="TIME", help="Rows that were committed before this time.")] = "",
+    before: Annotated[str, typer.Option(metavar="TIME", help="Rows committed before this time.")] = "",
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Print the committed rows of a log, lane by lane, in their order, each followed by a line break. Rows of several columns are
-    printed as JSON."""
+    """Print the committed rows of a log, lane by lane, in order, each with a line break; rows of several columns as JSON."""
     from bookspark.logs import LogRegistry
     from bookspark.logs.chain.commit_times import row_at
     from bookspark.logs.feeds.lane_feed import LaneFeed
@@ -372,12 +370,12 @@ def read(
 @app.command()
 def append(
     log: LogName,
-    producer: Annotated[str, typer.Option(metavar="NAME", help="Whose lane the rows go to.")] = "command-line",
+    producer: Annotated[str, typer.Option(metavar="NAME", help="Name of the lane's writer.")] = "command-line",
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Append each line of the standard input to a log, as a row. A row is there as soon as it was read and acknowledged; the
-    command ends when all are. A second command with the same --producer ends this one."""
+    """Append each line of the standard input to a log, as a row. The command ends when all rows are acknowledged. A second
+    command with the same --producer ends this one."""
     from bookspark.logs import open_log
 
     with client(zookeeper) as bookkeeper, open_log(bookkeeper, log, password.encode()).producer(producer) as rows:
@@ -398,8 +396,8 @@ def tail(
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Print the rows that come to a log, until it is interrupted: each value and a line break, or with --json a JSON object that
-    has the row's lane, position and time too."""
+    """Print new rows of a log until interrupted: each value with a line break, or with --json an object with lane, position
+    and time."""
     from bookspark.logs import open_log
 
     time_ms, out = chosen_time_ms("since", since), sys.stdout.buffer
@@ -413,10 +411,11 @@ def tail(
 
 @app.command()
 def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
-    """Print who reads a log: streaming queries and Python readers, how far each is, and how far behind the log's end.
+    """Print the readers of a log: streaming queries and Python readers, their positions and lags.
 
-    The place of a reader that lives is at most two seconds old. One that was not heard for 20 s is stale: it was stopped, or it
-    or its host is down. The lag of readers that are down is told too, for 7 days."""
+    A live reader's position is at most two seconds old. A reader silent for 20 s is stale: stopped or down. It stays listed
+    for 7 days.
+    """
     from bookspark.logs.readers.lag import readers_of
 
     with client(zookeeper) as bookkeeper:
@@ -433,13 +432,12 @@ def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", a
 @app.command()
 def truncate(
     log: LaneName,
-    row: Annotated[int, typer.Argument(metavar="ROW", min=0, help="Position of the first row that is kept.")],
+    row: Annotated[int, typer.Argument(metavar="ROW", min=0, help="Position of the first kept row.")],
     yes: Yes = False,
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Remove the rows before ROW from a log. Ledgers that hold nothing else are deleted. Ledgers of a running query are deleted
-    once it has ended."""
+    """Remove the rows before ROW from a log, and ledgers that hold nothing else; ledgers of a running query after its end."""
     from bookspark.logs import truncate_log
 
     if not yes:
@@ -451,8 +449,8 @@ def truncate(
 
 @app.command()
 def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> None:
-    """Remove the rows that LOG's retention lets go, and delete ledgers that killed tasks and queries left behind, and that can
-    never become part of LOG. (Who writes a lane does both for it, of recent ledgers.)"""
+    """Remove rows beyond LOG's retention, and ledgers of killed tasks and queries that can never become part of LOG. (A
+    lane's writer does both for recent ledgers.)"""
     from bookspark.logs import collect_orphans, truncate_expired
 
     secret = password.encode()
@@ -465,8 +463,8 @@ def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -
 def end(
     log: LaneName, idle_days: Idle = 7, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False
 ) -> None:
-    """End lanes that nobody writes any more, so that they cost readers nothing: LOG@3, or all idle ones of LOG. Their rows stay,
-    and a writer that comes back gets a new lane. Lane 0 and the lane of batch writes never end."""
+    """End idle lanes, LOG@3 or all of LOG, so that they cost readers nothing. Their rows stay, and a returning writer gets a
+    new lane. Lane 0 and the lane of batch writes never end."""
     from bookspark.logs.lane_ending import end_idle_lanes, end_lane
 
     secret = password.encode()
@@ -484,7 +482,7 @@ def delete(
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Delete a log, its ledgers and all its rows. Stop the queries that write to it first: a running query makes the log anew."""
+    """Delete a log with its ledgers and rows. First stop queries that write to it: a running query recreates the log."""
     from bookspark.logs import delete_log
 
     if not yes:

@@ -24,16 +24,12 @@ def add_to(app: typer.Typer) -> None:
 def run(
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            help="Folder of the text or JSON-lines files to ingest. Default: this run's own Spark event logs."
-        ),
+        typer.Argument(help="Folder of text or JSON-lines files. Default: this run's Spark event logs."),
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Keep the cluster up at the end, until Ctrl-C.")] = False,
-    directory: Annotated[
-        Path | None, typer.Option(help="A new folder for everything that the run writes. Default: one in .cache/runs.")
-    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Keep the cluster up until Ctrl-C.")] = False,
+    directory: Annotated[Path | None, typer.Option(help="New folder for the run. Default: in .cache/runs.")] = None,
 ) -> None:
-    """Run the main job: start bookies on Spark executors, stream files into a log, read the log back and compare, audit."""
+    """Run the main job: bookies on Spark executors, files streamed into a log, read back and compared, audits."""
     from bookspark.lab.demo.job import run_main_job
 
     raise typer.Exit(run_main_job(folder, directory, serve))
@@ -42,7 +38,7 @@ def run(
 def job(
     name: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Print the path of this job only.")] = None,
 ) -> None:
-    """List the jobs for spark-submit, or print the path of one: spark-submit $(bookspark job bookies) …"""
+    """List the jobs, or print the path of one: spark-submit $(bookspark job bookies) …"""
     if name is not None:
         typer.echo(job_path(name))
         return

@@ -47,17 +47,13 @@ def simulate(
         bool, typer.Option("--exhaustive", help="Check every order of events within the bounds.")
     ] = False,
     random: Annotated[int | None, typer.Option(min=1, metavar="N", help="Check N random schedules.")] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the first random schedule. Each next one has the seed + 1.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="First random seed; each next schedule has the seed + 1.")] = 0,
     states_max: Annotated[int | None, typer.Option(min=1, help="End an exhaustive search at this many states.")] = None,
     seconds_max: Annotated[float | None, typer.Option(min=0, help="End after this many seconds.")] = None,
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="Name the pairs of a machine's state and an event that never came.")
-    ] = False,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Name state-event pairs that never came.")] = False,
     page: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a violation to this file, as a page with a sequence diagram."),
+        typer.Option(metavar="FILE", help="Write a violation's sequence diagram to this page."),
     ] = None,
     ensemble: Annotated[int | None, _number("Bookies in an ensemble (3).", _SIZES)] = None,
     write_quorum: Annotated[int | None, _number("Copies of an entry (3).", _SIZES)] = None,
@@ -79,7 +75,7 @@ def simulate(
     accept_loss: Annotated[
         bool | None,
         typer.Option(
-            help="Does an operator accept the loss of what a recovery can't know? Bookies that are gone are named.",
+            help="Does an operator accept losses, with lost bookies named?",
             rich_help_panel=_MODES,
         ),
     ] = None,
@@ -118,7 +114,7 @@ def simulate(
     replication: Annotated[
         Replication | None,
         typer.Option(
-            help="Whether a closed ledger has a write quorum of copies (guaranteed) or an ack quorum.",
+            help="Copies of a closed ledger: ack quorum or write quorum (guaranteed).",
             rich_help_panel=_MODES,
         ),
     ] = None,
@@ -138,8 +134,8 @@ def simulate(
 ) -> None:
     """Check the protocol: in no order of events is acknowledged data lost, truncated or contradicted.
 
-    A search is exhaustive or random. A random search draws the options that are not given, for each schedule. Switch a protection
-    off to see what it is for: the search finds the violation that it prevents, and prints its story.
+    A random search draws all other options for each schedule. With a protection switched off, the search finds the violation
+    that it prevents, and prints its story.
     """
     given = locals()
     if exhaustive == (random is not None):

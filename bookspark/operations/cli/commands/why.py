@@ -33,16 +33,17 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[QUESTION…]",
-        help="under-replicated LEDGER; not closed LEDGER; is BOOKIE read-only; is disk of BOOKIE not freed; is LOG behind; "
-        "can't I stop BOOKIE. Without a question: the health of the cluster.",
+        help="under-replicated LEDGER; not closed LEDGER; is BOOKIE read-only; is disk of BOOKIE not freed; "
+        "is LOG behind; can't I stop BOOKIE. Default: the cluster's health.",
     ),
 ]
 
 
 def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
-    """Say what is wrong with the cluster or one part of it, why, and the command that mends it. Changes nothing.
+    """Say what is wrong with the cluster or a part, why, and the command that mends it. Changes nothing.
 
-    The exit status is 0 if nothing was found, 1 if something was, and 2 if it could not look. The password is that of a log."""
+    Exit status: 0 nothing wrong, 1 trouble, 2 it could not look. The password is that of a log.
+    """
     from bookspark.operations.why.gathering import DEADLINES, gather
     from bookspark.operations.why.questions import question_of
     from bookspark.operations.why.telling import answer, document, health_lines, lines
@@ -72,16 +73,15 @@ def _print_json(found: dict[str, Any]) -> None:
 
 def top(
     zookeeper: Zookeeper = "",
-    once: Annotated[
-        bool, typer.Option("--once", help="Print one picture and end, as it does without a terminal.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end, as without a terminal.")] = False,
     interval: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds between two looks.")] = 2.0,
     as_json: Json = False,
 ) -> None:
-    """Look at the cluster live, until Ctrl-C: its health in a sentence, a line for each bookie, what is under way, every
-    trouble and the command that mends it. Changes nothing.
+    """Show the cluster live, until Ctrl-C: health, bookies, work under way, troubles and the commands that mend them. Changes
+    nothing.
 
-    With --once, or --json, the exit status is that of `bookspark why`: 1 if there is a trouble."""
+    With --once or --json: exit status of `bookspark why` (1: trouble).
+    """
     from rich.live import Live
 
     from bookspark.operations.why.gathering import DEADLINES, Gathering
@@ -135,33 +135,31 @@ def _picture(facts: Facts, before: Facts | None, health: Health) -> RenderableTy
 def show(
     zookeeper: Zookeeper = "",
     listen: Annotated[
-        str, typer.Option(metavar="HOST", help="Where to answer. Off loopback, --token-file is needed.")
+        str, typer.Option(metavar="HOST", help="Address to listen on. Off loopback it needs --token-file.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port to answer at. 0: any free one, which is printed.")
-    ] = 8190,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port, printed.")] = 8190,
     token_file: Annotated[
         str,
         typer.Option(
             metavar="FILE",
-            help="A file of tokens, one a line, of which each visitor has to know one: browsers ask for it as a password.",
+            help="File of tokens, one a line, which browsers ask for as a password.",
         ),
     ] = "",
     show_rows: Annotated[
         bool,
-        typer.Option("--show-rows", help="Show what rows of logs hold, too, to everybody who may see the console."),
+        typer.Option("--show-rows", help="Show rows of logs to everybody who may see the console."),
     ] = False,
     snapshots: Annotated[
         str,
         typer.Option(
             metavar="PATH",
-            help="Show what was, by the snapshots in this folder: the --path of `bookspark snapshot`.",
+            help="Also show the snapshots of this folder (--path of `bookspark snapshot`).",
         ),
     ] = "",
 ) -> None:
-    """Show the cluster as web pages that live, until Ctrl-C: its health in a sentence and the next command, every bookie, what
-    is under way, the last hour, every trouble; logs with the lag of every reader; ledgers; what would break if bookies
-    stopped; with --snapshots also the cluster as it was. Changes nothing."""
+    """Show the cluster as live web pages, until Ctrl-C: health and next command, bookies, work under way, the last hour,
+    troubles, logs with readers' lag, ledgers, the effect of stopped bookies; with --snapshots also the past. Changes
+    nothing."""
     from bookspark.operations.console import WebConsole
     from bookspark.operations.why.gathering import DEADLINES
     from bookspark.store.client import BookKeeper

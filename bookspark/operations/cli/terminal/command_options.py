@@ -26,12 +26,12 @@ Password = Annotated[
     str,
     typer.Option(
         envvar="BOOKSPARK_PASSWORD",
-        help="Password of the ledger or log. Other users can see command lines, so better set BOOKSPARK_PASSWORD.",
+        help="Password of the ledger or log. Other users see command lines: set BOOKSPARK_PASSWORD.",
         show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]
 
 

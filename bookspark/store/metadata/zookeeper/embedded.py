@@ -48,7 +48,7 @@ _LOCK_SECONDS = 3.0
 
 
 class PortInUseError(ConfigurationError):
-    """Another process listens on the port that was asked for."""
+    """Another process listens on this port."""
 
 
 class EmbeddedZooKeeper:
