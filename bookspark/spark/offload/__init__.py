@@ -2,6 +2,7 @@
 
 ==================  =========================================================================
 ``table``           the Delta table: made, checked, and read without Spark
+``proof``           the rows in the table are those in the ledgers
 ``offloading``      copies rows to the table, and deletes ledgers that are not needed any more
 ``offloaded``       reads rows from their ledger, or from the table
 ``opened_ledgers``  the ledgers of one task, each opened once
