@@ -49,6 +49,7 @@ from bookspark.protocol.logs.log_record import LogChangedError
 from bookspark.store.client.runtime.calls import AwaitableFuture, done_with
 from bookspark.support.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods
 from bookspark.support.arguments.taken import judged, taken_by
+from bookspark.support.threads import here
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
@@ -151,24 +152,6 @@ class Turns:
             raise LedgerClosedError(
                 f"producer {self._name!r} is of process {self._pid}: make another one in this process"
             )
-
-
-# -- Which process this is, told without a system call: for what looks at each append whether it was forked.
-#
-# Law: ``here.process`` is another object in a forked process than in its parent, and the same one as long as the process lives.
-
-
-class _Here:
-    """This process."""
-
-    __slots__ = ("process",)
-
-    def __init__(self) -> None:
-        self.process = object()
-
-
-here = _Here()
-os.register_at_fork(after_in_child=here.__init__)  # type: ignore[misc]
 
 
 # --
@@ -295,7 +278,7 @@ class Producer:
             if appender is None:
                 # A signal handler has closed it since.
                 raise self._is_closed()
-            entry_id = appender.shared.next_entry_id
+            entry_id = appender.driver.next_entry_id
             following = entry_id + numbers.more
             if sequence is not None:
                 if sequence < following:
@@ -348,7 +331,7 @@ class Producer:
             if appender is None:
                 # A signal handler has closed it since.
                 raise self._is_closed()
-            count, end, first = len(values), before + 1, appender.shared.next_entry_id
+            count, end, first = len(values), before + 1, appender.driver.next_entry_id
             encoded = list(values if ledgers.encode is None else map(ledgers.encode, values))
             stamps = plain_stamps(now_ms, first + numbers.more, count)
             ledgers.bytes_left -= appender.append_all(encoded, stamps)
@@ -412,7 +395,7 @@ class Producer:
         if at.appender is None or sequence <= at.numbers.of(at.acknowledged - 1):
             return done_with(None)
         at.appender.send()
-        newest = at.appender.shared.next_entry_id - 1
+        newest = at.appender.driver.next_entry_id - 1
         return RowFuture(at.appender.acknowledged, newest, lambda entry_id: None)
 
     def _unexpected(self, expect: int, following: int) -> AwaitableFuture[Any]:

@@ -42,7 +42,7 @@ from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper, LedgerHandle
-    from bookspark.store.client.writing.sole_appender import SoleAppender
+    from bookspark.store.client.writing.ledger_handle import SoleAppender
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -71,6 +72,19 @@ def _refusal() -> BookKeeperError:
     )
 
 
+class _Here:
+    """This process: ``here.process`` is another object after a fork. To compare it costs no system call, so an append may."""
+
+    __slots__ = ("process",)
+
+    def __init__(self) -> None:
+        self.process = object()
+
+
+here = _Here()
+os.register_at_fork(after_in_child=here.__init__)  # type: ignore[misc]
+
+
 class Waiters:
     """The threads that wait until a condition holds. ``wake`` has all of them look again."""
 
@@ -79,8 +93,8 @@ class Waiters:
     def __init__(self) -> None:
         self._locks: dict[Any, None] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._locks)
+    def __len__(self) -> int:
+        return len(self._locks)
 
     def wait(self, condition: Callable[[], object], timeout_seconds: float | None = None) -> bool:
         """Wait until ``condition()`` is true; False if it is not after ``timeout_seconds`` (None: no limit)."""

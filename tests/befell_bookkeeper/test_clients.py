@@ -75,8 +75,8 @@ def test_4557_a_connection_that_breaks_while_others_acknowledge_holds_up_no_appe
             bookies["b3"].end()
     for thread in appenders:
         thread.join(SECONDS)
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 199, SECONDS)
-    assert driver.shared.acknowledged.error is None
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 199, SECONDS)
+    assert driver.acknowledged.error is None
     assert len(set(steps)) == 1 and threading.get_ident() not in steps
 
 
@@ -94,10 +94,10 @@ def test_4457_a_bookie_that_can_not_be_looked_up_locks_nothing(bench, steps):
         assert isinstance(action, ChooseBookies)
         return NoBookies(NotEnoughBookiesError("there are no others"))
 
-    bench.open(bookie_bytes_queued_max=1 << 20)
+    bench.open(bytes_in_flight_max=4 << 20)
     driver = bench.driver(quorums=(3, 3, 1), answer_from_store=nobody_else)
     bench.append(driver, *[bytes(600 << 10)] * 8)
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 7, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 7, SECONDS)
     assert asked and len(set(steps)) == 1
 
 
@@ -170,7 +170,7 @@ def test_4713_a_told_lac_leaves_nothing_behind(bench):
     bench.open(explicit_lac_interval_seconds=0.0)
     driver = bench.driver()
     bench.append(driver, b"0")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
 
     def tell(times):
         for _ in range(times):
@@ -194,11 +194,11 @@ def test_4609_a_connection_that_ended_and_a_ledger_that_was_left_are_gone(bench)
     bench.open()
     driver = bench.driver()
     bench.append(driver, b"0")
-    shared = driver.shared
-    assert shared.acknowledged.wait(lambda: shared.acknowledged.value == 0, SECONDS)
+    acknowledged = driver.acknowledged
+    assert acknowledged.wait(lambda: acknowledged.value == 0, SECONDS)
     kept = [weakref.ref(bench.connection(bookie_id)) for bookie_id in BOOKIES]
     bench.in_loop(driver.end)
-    bench.in_loop(driver.leave)
+    bench.in_loop(driver._leave)
     kept.append(weakref.ref(driver))
     for bookie in bookies:
         bookie.end()

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -285,26 +284,6 @@ def test_appends_wait_while_too_many_bytes_are_not_acknowledged(cluster: LocalCl
         appended.result(SECONDS)
         producer.close()
     assert values(log) == [b"first", *([bytes(1024)] * 500)]
-
-
-@pytest.mark.parametrize("batches", [False, True])
-def test_the_clients_limit_of_appends_a_second_is_that_of_its_producers(
-    cluster: LocalCluster, log: Log, batches: bool
-) -> None:
-    with (
-        cluster.bookkeeper(appends_per_second_max=200) as bookkeeper,
-        open_log(bookkeeper, log.name).producer("service") as producer,
-    ):
-        producer.append(b"first")
-        begun = time.monotonic()
-        for _ in range(5):
-            if batches:
-                producer.append_batch_async([b"row"] * 20)
-            else:
-                for _ in range(20):
-                    producer.append_async(b"row")
-        # A tenth of a second is saved up, and the last append does not wait for its own time.
-        assert time.monotonic() - begun > 0.25
 
 
 def test_what_can_not_be_produced_is_refused_before_anything_is_written(bookkeeper: BookKeeper, log: Log) -> None:

@@ -1,24 +1,22 @@
-"""Signal handlers that interrupt an append use the same producer: they are served or refused, and the producer goes on."""
+"""Interrupts of a producer's appends: no row is lost or told twice, and the producer goes on."""
 
 from __future__ import annotations
 
 import itertools
-import signal
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
-from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, Producer, RowPosition, create_log, producer_ledgers
 from bookspark.logs import appended as appended_module
 from bookspark.logs import producer as producer_module
-from bookspark.store.client.writing import sole_appender
+from bookspark.store.client.writing import ledger_handle
 from tests.awaiting import await_that
 from tests.interrupting import interrupted
 
@@ -33,121 +31,6 @@ def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
 def log(cluster: LocalCluster) -> Iterator[Log]:
     with cluster.bookkeeper() as bookkeeper:
         yield create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
-
-
-@contextmanager
-def signals(handler: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call ``handler`` in the main thread every so often."""
-    before = signal.signal(signal.SIGALRM, lambda *_: handler())
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def append_for_ever(producer: Producer) -> None:
-    while True:
-        producer.append(b"row")
-
-
-@pytest.mark.parametrize("waits", [False, True], ids=["begins", "waits"])
-def test_an_append_in_a_handler_is_served_or_refused_and_the_producer_goes_on(log: Log, waits: bool) -> None:
-    told = {"appended": 0, "refused": 0}
-
-    def handler() -> None:
-        try:
-            (producer.append if waits else producer.append_async)(b"of a handler")
-            told["appended"] += 1
-        except BookKeeperError:
-            told["refused"] += 1
-
-    with log.producer("service") as producer, signals(handler, 0.05 if waits else 0.001):
-        # From the first append on, which may have to open a ledger.
-        appended = 0
-        while told["appended"] + told["refused"] < 20:
-            producer.append(b"row")
-            appended += 1
-    with log.reader() as reader:
-        values = [row.value for row in reader]
-    assert values.count(b"row") == appended and values.count(b"of a handler") == told["appended"]
-
-
-def test_a_close_in_a_handler_ends_appends_with_a_word(log: Log) -> None:
-    closed: list[Producer] = []
-
-    def handler() -> None:
-        if not closed:
-            closed.append(producer)
-            producer.close()
-
-    producer = log.producer("service")
-    with signals(handler, 0.2), pytest.raises(BookKeeperError, match="closed"):
-        append_for_ever(producer)
-    with log.producer("service") as after:
-        after.append(b"after")
-
-
-@pytest.mark.parametrize(
-    ("opens", "append"),
-    [(True, lambda to: to.append_batch([b"row"])), (False, lambda to: to.append(b"row"))],
-    ids=["first append", "later append"],
-)
-def test_a_handler_at_any_point_of_an_append_closes_the_producer_with_a_word(
-    log: Log, opens: bool, append: Callable[[Producer], object]
-) -> None:
-    """Between the look whether the producer goes on and the append itself, this was an AssertionError."""
-    refused = appended = 0
-    for module in (producer_module, sole_appender):
-        for point in itertools.count(1):
-            producer = log.producer("service")
-            if not opens:
-                producer.append(b"row")
-                appended += 1
-            with interrupted(point, producer.close, module) as reached, suppress(LedgerClosedError):
-                refused += 1
-                append(producer)
-                refused -= 1
-                appended += 1
-            producer.close()
-            assert producer.closed
-            if not reached:
-                break
-    assert refused > 5
-    with log.reader() as reader:
-        # What was not refused is there, and nothing else.
-        assert len(list(reader)) == appended
-
-
-def test_a_handler_at_any_point_of_an_append_appends_in_order_of_time_or_is_refused(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, appended, refused = itertools.count(4 * 10**18, 10**9), 0, 0
-    monkeypatch.setattr(producer_module, "time_ns", lambda: next(clock))
-    with log.producer("service") as producer:
-        producer.append(b"row")
-
-        def handler() -> None:
-            nonlocal appended, refused
-            try:
-                producer.append_async(b"of a handler")
-                appended += 1
-            except BookKeeperError:
-                refused += 1
-
-        begun = 0
-        for module in (producer_module, sole_appender):
-            for point in itertools.count(1):
-                begun += 1
-                with interrupted(point, handler, module) as reached:
-                    producer.append(b"row")
-                if not reached:
-                    break
-    with log.reader() as reader:
-        times = [row.time_ms for row in reader]
-    assert times == sorted(times) and len(times) == 1 + begun + appended
-    assert appended > 5 and refused > 5
 
 
 def test_after_an_interrupt_at_any_point_a_repeated_row_is_told_as_done_only_once_it_is_acknowledged(
@@ -166,16 +49,16 @@ def test_after_an_interrupt_at_any_point_a_repeated_row_is_told_as_done_only_onc
         assert handle is not None and appender is not None
         awake = handle._context.runtime._awake
         # What an append calls. (In the append itself this is not as a signal would be: a raise behind a ``try`` is not in it.)
-        for module in (producer_ledgers, sole_appender, appended_module):
+        for module in (producer_ledgers, ledger_handle, appended_module):
             for point in itertools.count(1):
                 # While nothing wakes it, nobody looks what it has.
                 await_that(lambda: handle._driver not in awake)
-                number, before = next(numbers), appender.shared.next_entry_id
+                number, before = next(numbers), appender.driver.next_entry_id
                 for bookie in cluster.bookies[:2]:
                     bookie.suspend()
                 with interrupted(point, interrupt, module) as reached, suppress(KeyboardInterrupt):
                     producer.append_async(b"%d" % number, sequence=number)
-                taken += bool(reached) and appender.shared.next_entry_id > before
+                taken += bool(reached) and appender.driver.next_entry_id > before
                 again = producer.append_async(b"%d" % number, sequence=number)
                 assert not again.done(), f"at {reached}"
                 for bookie in cluster.bookies[:2]:
@@ -217,7 +100,7 @@ def test_an_interrupt_at_any_point_leaves_the_turn_to_nobody(
     interrupts = 0
     with log.producer("service") as producer, ThreadPoolExecutor(1) as threads:
         producer.append(b"row")
-        for module in (producer_module, producer):
+        for module in (producer_module,):
             for point in itertools.count(1):
                 held, later = threading.Event(), threading.Event()
 

@@ -181,7 +181,7 @@ class MemoryAppender:
     """A ``SoleAppender`` of such a ledger."""
 
     def __init__(self, ledger: MemoryLedger, acknowledged: Watermark) -> None:
-        self._ledger, self.acknowledged, self.shared = ledger, acknowledged, self
+        self._ledger, self.acknowledged, self.driver = ledger, acknowledged, self
 
     @property
     def next_entry_id(self) -> int:

@@ -24,7 +24,6 @@ A room may import those below it in the table, but not those above; ``writing`` 
 from bookspark.store.client.bookkeeper import BookKeeper
 from bookspark.store.client.reading.read_handle import ReadHandle
 from bookspark.store.client.writing.futures import AppendFuture, SyncFuture
-from bookspark.store.client.writing.ledger_handle import LedgerHandle
-from bookspark.store.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.store.client.writing.ledger_handle import LedgerHandle, LedgerHandleAdv
 
 __all__ = ["AppendFuture", "BookKeeper", "LedgerHandle", "LedgerHandleAdv", "ReadHandle", "SyncFuture"]

@@ -44,8 +44,7 @@ from bookspark.store.client.runtime.calls import Calls, in_thread
 from bookspark.store.client.runtime.client_context import ClientContext
 from bookspark.store.client.runtime.machine_driver import MachineDriver
 from bookspark.store.client.runtime.runtime import Runtime
-from bookspark.store.client.writing.ledger_handle import LedgerHandle
-from bookspark.store.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.store.client.writing.ledger_handle import LedgerHandle, LedgerHandleAdv
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.names import BookieId, CopyCount, LedgerId
 from bookspark.store.metadata.records.versioned import Versioned
@@ -351,7 +350,8 @@ class BookKeeper:
     It is thread-safe: share one client among all threads of a process. It may be pickled, and used in a forked process:
     connections, threads and the session with ZooKeeper are made on first use, and belong to the process that made them.
 
-    Signal handlers, callbacks of appends, ``atexit`` functions and threads that outlast the main one may call everything. A
+    Callbacks of appends, ``atexit`` functions and threads that outlast the main one may call everything. A signal handler should
+    set a flag only: it may interrupt a call that it would wait for. A
     finalizer (``__del__``) that the collector runs in one of the client's own threads is refused calls that wait, with
     BookKeeperError.
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bookspark.errors import ConfigurationError
 from bookspark.store.metadata.records.documents import learn
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.support.arguments import AtLeastOne, Config, Seconds, SecondsOrNone, make_config
@@ -67,25 +66,16 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     cheaper."""
     frames_in_flight_max: AtLeastOne = 8
     """Unacknowledged frames of a ledger. Further appends gather."""
-    bytes_in_flight_max: AtLeastOne = 64 << 20
-    """Bytes that a ledger's writer keeps: entries without acknowledgement (VD_JOURNAL: without sync; guaranteed: without their
-    whole write set). Beyond it, appends wait."""
-    client_bytes_in_flight_max: AtLeastOne = 256 << 20
-    """Bytes that all writers of the client keep; n busy ledgers get 1/(n+1) each. Beyond it, appends wait."""
-    appends_per_second_max: CountOrNone = 0
-    """Entries a second that the client appends; its ledgers share it equally. Beyond it, appends wait. 0: no limit."""
-    append_bytes_per_second_max: CountOrNone = 0
-    """Bytes a second that the client appends; its ledgers share it equally. Beyond it, appends wait. 0: no limit."""
+    bytes_in_flight_max: AtLeastOne = 128 << 20
+    """Bytes that all writers of the client keep: entries without acknowledgement (VD_JOURNAL: without sync; guaranteed: without
+    their whole write set). n busy ledgers get 1/(n+1) each. Beyond it, appends wait."""
     sync_bytes: AtLeastOne = 16 << 20
-    """Appended bytes between two syncs of a VD_JOURNAL ledger. At most half of ``bytes_in_flight_max``."""
+    """Appended bytes between two syncs of a VD_JOURNAL ledger; at most a quarter of ``bytes_in_flight_max``."""
     sync_interval_seconds: SecondsOrNone = 0.0
     """Seconds between two syncs of a VD_JOURNAL ledger with unsynced entries. 0: no syncs by time."""
-    bookie_bytes_queued_max: AtLeastOne = 32 << 20
-    """Bytes queued for a bookie before its connection is cut; the rest is sent again later. From half of it on, appends wait
-    for the bookie, ``bookie_stall_seconds`` at most if the others are quicker. At least ``frame_bytes``."""
     bookie_stall_seconds: Seconds = 1.5
-    """Seconds that a bookie may hold up appends that others take. Then it is replaced, or not waited for if there is no other.
-    If it takes nothing for that long, its connection is cut."""
+    """Seconds that a slow bookie may hold up appends that others take. Then it is replaced, or not waited for if there is no
+    other. If it takes nothing for that long, its connection is cut."""
     tls_ca: str = ""
     """PEM file of the CA of bookies' certificates. The client then speaks TLS only."""
     tls_certificate: str = ""
@@ -99,18 +89,11 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
     GiB a process."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bookie_bytes_queued_max < self.frame_bytes:
-            raise ConfigurationError(
-                f"bookie_bytes_queued_max {self.bookie_bytes_queued_max} has to be at least frame_bytes ({self.frame_bytes}): "
-                "otherwise no frame could be sent"
-            )
-        if self.sync_bytes > self.bytes_in_flight_max // 2:
-            raise ConfigurationError(
-                f"sync_bytes {self.sync_bytes} has to be at most half of bytes_in_flight_max "
-                f"({self.bytes_in_flight_max}): what is not synced is kept, and appends would wait for room that no sync makes"
-            )
+    @property
+    def bookie_bytes_queued_max(self) -> int:
+        """Bytes queued for a bookie before its connection is cut: a quarter of ``bytes_in_flight_max``, or a frame. From half of
+        it on, the bookie is behind, and appends wait for it."""
+        return max(self.frame_bytes, self.bytes_in_flight_max // 4)
 
 
 learn(ClientConfig)

@@ -72,7 +72,7 @@ class Writer:
         return self._closed
 
     @property
-    def shared(self) -> Writer:
+    def driver(self) -> Writer:
         return self
 
     @property

@@ -93,10 +93,7 @@ def test_processes_that_no_command_started_take_the_file_of_the_environment(
         ({"racks_min": 0}, "racks_min"),
         ({"sync_bytes": 0}, "sync_bytes 0 can't be used; choose at least 1"),
         ({"sync_bytes": "1"}, "client option sync_bytes '1' can't be used; choose at least 1 (a whole number)"),
-        ({"bookie_bytes_queued_max": 0}, "bookie_bytes_queued_max 0 can't be used; choose at least 1"),
-        ({"bookie_bytes_queued_max": 1}, "bookie_bytes_queued_max 1 has to be at least frame_bytes"),
         ({"bytes_in_flight_max": 0}, "bytes_in_flight_max 0 can't be used; choose at least 1"),
-        ({"bytes_in_flight_max": 1}, "at most half of bytes_in_flight_max"),
     ],
 )
 def test_a_client_option_that_could_not_work_is_refused(options: dict[str, Any], words: str) -> None:

@@ -23,7 +23,7 @@ PAYLOADS = [b"payload %d" % i for i in range(200)]
 _HALTED = """
 import sys
 from bookspark import BookKeeper
-from bookspark.store.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.store.client.writing.ledger_handle import LedgerHandleAdv
 from bookspark.operations.moving.copying import copy_ledger
 from bookspark.operations.moving.reads import EntryReader
 from bookspark.operations.moving.source import Source

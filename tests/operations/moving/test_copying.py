@@ -149,7 +149,7 @@ def test_a_copy_that_does_not_carry_its_digest_is_not_copied(
 def test_what_was_written_is_read_back_before_it_counts(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bookspark.store.client.writing.ledger_handle_adv import LedgerHandleAdv
+    from bookspark.store.client.writing.ledger_handle import LedgerHandleAdv
 
     ledger_id, append = written(there, PAYLOADS[:20]), LedgerHandleAdv.append_at_async
     monkeypatch.setattr(

@@ -338,7 +338,7 @@ def test_quarantine_ends_by_itself(bench):
 
 
 def test_a_bookie_that_takes_nothing_in_is_cut_off_after_the_stall_time(bench):
-    bench.open(bookie_bytes_queued_max=64 * MIB, bookie_stall_seconds=0.2)
+    bench.open(bytes_in_flight_max=256 * MIB, bookie_stall_seconds=0.2)
     bookie = bench.bookie("b1")
     bench.ask("b1")
     bookie.taking.clear()
@@ -349,7 +349,7 @@ def test_a_bookie_that_takes_nothing_in_is_cut_off_after_the_stall_time(bench):
 
 
 def test_a_bookie_is_behind_from_half_of_what_may_wait_and_no_more_waits_than_may(bench):
-    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=1000)
+    bench.open(bytes_in_flight_max=64 * MIB, bookie_stall_seconds=1000)
     bookie = bench.bookie("b1")
     bench.ask("b1")
     bookie.taking.clear()
@@ -364,7 +364,7 @@ def test_a_bookie_is_behind_from_half_of_what_may_wait_and_no_more_waits_than_ma
 
 def test_a_bookie_that_is_first_connected_to_is_behind_while_half_of_what_may_wait_does(bench):
     """A new client's first appends went over what may wait, and failed, on a cluster that was well."""
-    bench.open(bookie_bytes_queued_max=16 * MIB)
+    bench.open(bytes_in_flight_max=64 * MIB)
     bookie = bench.bookie("b1")
     bookie.answering = False  # the socket is there, HELLO is not answered
     answers = bench.send("b1", *[bytes(MIB)] * 7)
@@ -379,7 +379,7 @@ def test_a_bookie_that_is_first_connected_to_is_behind_while_half_of_what_may_wa
 
 
 def test_a_slow_bookie_is_behind_until_it_has_caught_up_and_is_not_cut_off(bench):
-    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=SECONDS)
+    bench.open(bytes_in_flight_max=64 * MIB, bookie_stall_seconds=SECONDS)
     bookie = bench.bookie("b1")
     bench.ask("b1")
     bookie.taking.clear()
@@ -392,7 +392,7 @@ def test_a_slow_bookie_is_behind_until_it_has_caught_up_and_is_not_cut_off(bench
 
 
 def test_no_more_waits_for_a_connection_than_may_wait_on_one(bench):
-    bench.open(bookie_bytes_queued_max=4 * MIB, connect_timeout_seconds=2.0)
+    bench.open(bytes_in_flight_max=16 * MIB, connect_timeout_seconds=2.0)
     bookie = bench.bookie("b1")
     bookie.answering = False  # the socket is there, HELLO is not answered
     answers = bench.send("b1", *[bytes(MIB)] * 100)

@@ -11,8 +11,7 @@ import pytest
 from bookspark import BookKeeper
 from bookspark.errors import LedgerClosedError, MetadataStoreError
 from bookspark.store.client.writing.futures import AppendFuture, Watermark
-from bookspark.store.client.writing.ledger_handle import LedgerHandle
-from bookspark.store.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.store.client.writing.ledger_handle import LedgerHandle, LedgerHandleAdv
 from tests.store.client.unsent import unsent_context
 from tests.store.metadata.kit import EVENT_SECONDS, ledger
 
@@ -78,7 +77,7 @@ def test_appends_and_the_explicit_lac_are_the_parents():
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with adv._lock:
+        with adv._room.lock:
             held.set()
             done.wait(EVENT_SECONDS)
 

@@ -7,20 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.protocol.ledger.actions import AddAnswered, BookiesChosen, ChooseBookies, MetadataWritten
+from bookspark.protocol.ledger.actions import BookiesChosen, ChooseBookies, MetadataWritten
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
-from bookspark.protocol.ledger.responses import Positive
-from bookspark.protocol.writing.writer import Append, HeldUp, LedgerWriter
+from bookspark.protocol.writing.writer import HeldUp, LedgerWriter
 from bookspark.store.client.network.bookie_connection import BookieConnection
 from bookspark.store.client.network.connections import Patience
-from bookspark.store.client.runtime.room import ClientRoom, LedgerRoom
+from bookspark.store.client.network.traffic import ClientTraffic
 from bookspark.store.client.writing import ledger_driver
-from bookspark.store.client.writing.kept_frames import KeptFrame, KeptFrames
-from bookspark.store.client.writing.ledger_driver import HoldUps
+from bookspark.store.client.writing.ledger_driver import LedgerDriver
 from tests.awaiting import await_that
 from tests.store.client.fake_bookie import SECONDS
 from tests.store.client.test_connections import MIB
 from tests.store.client.test_ledger_driver import BOOKIES, DriverBench
+from tests.store.client.unsent import unsent_context
 
 TICK = 0.05
 
@@ -68,44 +67,63 @@ class TestPatience:
 
 
 class Ledger:
-    """A writer on b1, b2 and b3 whose hold-ups are looked at by hand."""
+    """A driver on b1, b2 and b3 whose clock and connections are in the test's hands. ``events``: the machine's."""
 
-    def __init__(self, monkeypatch, seconds=1.0, **quorums):
-        self.now, self.told, self.quarantined = 100.0, [], []
+    def __init__(self, monkeypatch, seconds=1.0):
+        self.now, self.events, self.quarantined, self.behind = 100.0, [], [], ()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        quorums = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2} | quorums
-        self.writer = LedgerWriter(LedgerMetadata(1, fragments=(Fragment(0, BOOKIES),), **quorums), 0)
-        self.kept = KeptFrames(LedgerRoom(ClientRoom(MIB), MIB))
-        connections = SimpleNamespace(
+        context = unsent_context()
+        context.runtime.connections = SimpleNamespace(
             patience=Patience(seconds),
             quietest_first=lambda bookies: tuple(sorted(bookies)),
             quarantine=lambda bookie, why: self.quarantined.append(bookie),
+            behind=lambda bookies: [bookie for bookie in bookies if bookie in self.behind],
+            any_is_behind=lambda bookies: not set(self.behind).isdisjoint(bookies),
+            away=lambda bookies: [],
+            next_request_id=lambda: 1,
+            send_to_all=lambda bookies, request_id, frame, request: None,
+            traffic=ClientTraffic(),
         )
-        self.hold_ups = HoldUps(self.writer, connections, self.kept, self.told.append)
+        context.runtime.threads = SimpleNamespace(post=lambda *call: None)
+        metadata = LedgerMetadata(1, 3, 3, 2, (Fragment(0, BOOKIES),))
+        self.driver = LedgerDriver(context, metadata, 0, b"")
+        step = self.driver.writer.step
+        monkeypatch.setattr(LedgerWriter, "step", lambda writer, event: self.events.append(event) or step(event))
 
     def append(self):
-        first = self.writer.cursors.last_add_pushed + 1
-        self.kept.keep(first, KeptFrame(first, b"", 1))
-        self.writer.step(Append(1, 1))
+        self.driver.outgoing.put([b"x"])
+        self.driver.pump()
 
-    def acks(self, bookie, first):
-        self.kept.heard(first)
-        self.writer.step(AddAnswered(bookie, first, first, Positive()))
+    def acks(self, bookie):
+        self.driver.add_acknowledged(bookie, 0, 0)
 
     def looks(self, seconds, behind=()):
+        self.behind = behind
         for _ in range(round(seconds / TICK)):
             self.now += TICK
-            self.hold_ups.look(self.now, behind)
+            self.driver.tick(self.now)
+
+    def waits_for(self, behind):
+        """Does an append wait for these bookies?"""
+        self.behind = behind
+        self.append()
+        waits = bool(self.driver.outgoing)
+        self.driver.outgoing.clear()
+        return waits
+
+    @property
+    def held_up(self):
+        return [event.bookies for event in self.events if isinstance(event, HeldUp)]
 
 
 def test_an_entry_that_only_slow_bookies_lack_is_waited_for_no_longer_than_the_patience_lasts(monkeypatch):
     ledger = Ledger(monkeypatch)
     ledger.append()
-    ledger.acks("b3", 0)
+    ledger.acks("b3")
     ledger.looks(1.4)
-    assert ledger.told == []
+    assert ledger.held_up == []
     ledger.looks(0.2)
-    assert ledger.told[0] == HeldUp(("b1", "b2"))
+    assert ledger.held_up[0] == ("b1", "b2")
     assert ledger.quarantined == ["b1", "b2"]
 
 
@@ -115,29 +133,29 @@ def test_if_all_bookies_are_slow_none_is(monkeypatch):
     ledger.append()
     ledger.looks(5.0, behind=BOOKIES)
     ledger.looks(5.0, behind=BOOKIES[:2])
-    assert ledger.told == []
-    assert ledger.hold_ups.waits_for(BOOKIES[:2])
-    assert not ledger.hold_ups.waits_for(())
+    assert ledger.held_up == []
+    assert ledger.waits_for(BOOKIES[:2])
+    assert not ledger.waits_for(())
 
 
 def test_one_bookie_that_is_behind_is_waited_for_no_longer_than_the_patience_lasts(monkeypatch):
     ledger = Ledger(monkeypatch)
-    assert ledger.hold_ups.waits_for(["b2"])
+    ledger.append()
+    assert ledger.waits_for(["b2"])
     ledger.looks(0.9, behind=["b2"])
-    assert ledger.hold_ups.waits_for(["b2"])
+    assert ledger.waits_for(["b2"])
     ledger.looks(0.2, behind=["b2"])
-    assert not ledger.hold_ups.waits_for(["b2"])
-    assert ledger.told[-1] == HeldUp(("b2",))
+    assert not ledger.waits_for(["b2"])
+    assert ledger.held_up[-1] == ("b2",)
 
 
 def test_a_bookie_whose_copy_nobody_waits_for_holds_nobody_up(monkeypatch):
     ledger = Ledger(monkeypatch)
     ledger.append()
-    ledger.acks("b2", 0)
-    ledger.acks("b3", 0)
-    ledger.kept.acknowledged(0)
+    ledger.acks("b2")
+    ledger.acks("b3")
     ledger.looks(5.0)
-    assert ledger.told == []
+    assert ledger.held_up == []
 
 
 def test_a_bookie_that_hangs_costs_the_client_no_more_than_a_queue_and_stops_no_append(bench):
@@ -145,21 +163,21 @@ def test_a_bookie_that_hangs_costs_the_client_no_more_than_a_queue_and_stops_no_
     cut off was sent everything again while it was connected to anew: 64 MiB more for each."""
     hangs, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     # Without the explicit LAC, which is a frame of 120 bytes that waits for the next connection.
-    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=1.0, explicit_lac_interval_seconds=3600.0)
+    bench.open(bytes_in_flight_max=16 * MIB, bookie_stall_seconds=1.0, explicit_lac_interval_seconds=3600.0)
     driver = bench.driver()
     bench.append(driver, b"")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
     hangs.taking.clear()
     kept = 0
     for first in range(1, 101, 10):
         bench.append(driver, *[bytes(MIB)] * 10)
-        assert driver.shared.acknowledged.wait(lambda last=first + 9: driver.shared.acknowledged.value == last, SECONDS)
+        assert driver.acknowledged.wait(lambda last=first + 9: driver.acknowledged.value == last, SECONDS)
         kept = max(kept, bench.in_loop(lambda: kept_for(bench, driver, "b1")))
-    assert driver.shared.acknowledged.error is None
+    assert driver.acknowledged.error is None
     assert kept <= 5 * MIB
     await_that(lambda: "b1" in bench.connections._missed, what="the bookie that hangs is cut off")
     bench.append(driver, *[bytes(MIB)] * 10)
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 110, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 110, SECONDS)
     assert bench.in_loop(lambda: kept_for(bench, driver, "b1")) == 0
     hangs.taking.set()
     await_that(lambda: bench.in_loop(lambda: "b1" in bench.connections._ready), what="it is connected to again")
@@ -177,13 +195,13 @@ def test_a_bookie_that_is_behind_and_takes_in_a_little_is_replaced_long_before_i
         return BookiesChosen(("b4",)) if isinstance(action, ChooseBookies) else MetadataWritten(1)
 
     hangs, *_ = [bench.bookie(bookie_id) for bookie_id in (*BOOKIES, "b4")]
-    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=1.0, answer_timeout_seconds=1000)
+    bench.open(bytes_in_flight_max=16 * MIB, bookie_stall_seconds=1.0, answer_timeout_seconds=1000)
     driver = bench.driver(answer_from_store=choose_b4)
     bench.append(driver, b"")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
     hangs.taking.clear()
     bench.append(driver, *[bytes(MIB)] * 40)
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 40, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 40, SECONDS)
     await_that(lambda: driver.writer.metadata.last_fragment.ensemble == ("b4", "b2", "b3"), what="b1 is replaced")
 
 
@@ -191,11 +209,11 @@ def kept_for(bench, driver, bookie_id):
     """Bytes that the client keeps for one bookie: on its connection, for the next one, and held back."""
     connections = bench.connections
     connection, attempt = connections._ready.get(bookie_id), connections._connecting.get(bookie_id)
-    held_back = driver._requests.held_back.get(bookie_id, ())
+    held_back = driver._held_back.get(bookie_id, ())
     return (
         (0 if connection is None else connection._transport.get_write_buffer_size())
         + (0 if attempt is None else attempt.bytes_waiting)
-        + sum(len(driver.kept[add.first].frame) for add in held_back if add.first in driver.kept)
+        + sum(len(driver._frames[add.first].frame) for add in held_back if add.first in driver._frames)
     )
 
 
@@ -208,13 +226,13 @@ def test_what_is_held_back_for_a_bookie_is_dropped_once_it_is_released(bench, mo
     """It was dropped only when the bookie took something in again: one that is behind for good was remembered every add."""
     slow, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     monkeypatch.setattr(ledger_driver, "_MOMENT_SECONDS", 0.0)
-    bench.open(bookie_bytes_queued_max=4 * MIB, bookie_stall_seconds=SECONDS)
+    bench.open(bytes_in_flight_max=16 * MIB, bookie_stall_seconds=SECONDS)
     driver = bench.driver()
     bench.append(driver, b"")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
     slow.taking.clear()
     bench.connections.patience = Patience(0.0)  # it is known to be slow
     for first in range(1, 101, 10):
         bench.append(driver, *[bytes(MIB)] * 10)
-        assert driver.shared.acknowledged.wait(lambda last=first + 9: driver.shared.acknowledged.value == last, SECONDS)
-    assert bench.in_loop(lambda: len(driver._requests.held_back.get("b1", ()))) <= 10
+        assert driver.acknowledged.wait(lambda last=first + 9: driver.acknowledged.value == last, SECONDS)
+    assert bench.in_loop(lambda: len(driver._held_back.get("b1", ()))) <= 10

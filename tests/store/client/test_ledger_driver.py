@@ -58,7 +58,7 @@ class DriverBench(Bench):
 
     def append(self, driver, *payloads):
         for payload in payloads:
-            driver.shared.outgoing.put([payload])
+            driver.outgoing.put([payload])
         self.io.submit(driver.pump)
 
     def close(self):
@@ -78,16 +78,16 @@ def test_a_bookie_that_is_back_gets_what_it_missed_as_fast_as_it_takes_it_in(ben
     """More was pending than may wait for a bookie: sent at once, it cut the bookie off, again and again."""
     for bookie_id in BOOKIES[1:]:
         bench.bookie(bookie_id)
-    bench.open(bookie_bytes_queued_max=16 * MIB)
+    bench.open(bytes_in_flight_max=64 * MIB)
     driver = bench.driver(replication=Replication.GUARANTEED)
     bench.append(driver, *[bytes(MIB)] * 60)
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 59, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 59, SECONDS)
     assert driver.cursors.last_add_fully_replicated == -1
     back = bench.bookie("b1", greets_only=True)
     greeted = bench.connection("b1")
     assert bench.queued_bytes("b1") <= 16 * MIB
     back.taking.set()
-    assert driver.shared.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 59, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 59, SECONDS)
     assert greeted.lost is None
 
 
@@ -97,8 +97,8 @@ def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
     bench.open()
     driver = bench.driver()
     bench.append(driver, b"0")
-    assert driver.shared.ended.wait(SECONDS)
-    assert isinstance(driver.shared.acknowledged.error, LedgerFencedError)
+    assert driver.ended.wait(SECONDS)
+    assert isinstance(driver.acknowledged.error, LedgerFencedError)
     assert bench.in_loop(lambda: list(bench.runtime._writers)) == []
     assert not any(bench.connections._wanted.values())
 
@@ -111,7 +111,7 @@ def test_many_appends_are_two_frames_while_nothing_is_under_way_and_one_behind_o
 
     def append_at_once(*counts):
         for count in counts:
-            driver.shared.outgoing.put([b"x"] * count)
+            driver.outgoing.put([b"x"] * count)
             driver.pump()
 
     for counts, frames in (((1000,), [500, 500]), ((255,), [255]), ((1001, 400), [501, 500, 400])):
@@ -119,7 +119,7 @@ def test_many_appends_are_two_frames_while_nothing_is_under_way_and_one_behind_o
         for count in frames:
             header = added(bookie)
             assert header.last_entry_id - header.first_entry_id + 1 == count
-        await_that(lambda: not driver.kept.under_way)
+        await_that(lambda: not driver._under_way)
 
 
 def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkeypatch):
@@ -127,15 +127,15 @@ def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkey
     bench.open()
     driver = bench.driver()
     bench.append(driver, b"0")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
     for bookie in bookies:
         bookie.asked(Kind.ADD)
         bookie.answering = False
     bench.append(driver, b"1")
     answers = [bookie.asked(Kind.ADD) for bookie in bookies]
     bench.sleep(monkeypatch, lambda: [answer() for answer in answers])
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
-    assert driver.shared.acknowledged.error is None
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 1, SECONDS)
+    assert driver.acknowledged.error is None
 
 
 def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplog):
@@ -149,8 +149,8 @@ def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplo
     bench.open()
     driver = bench.driver(answer_from_store=broken)
     bench.append(driver, b"0")
-    assert driver.shared.ended.wait(SECONDS)
-    assert "ran into a defect" in str(driver.shared.acknowledged.error)
+    assert driver.ended.wait(SECONDS)
+    assert "ran into a defect" in str(driver.acknowledged.error)
     assert driver.writer.state is State.FAILED
     assert "ChooseBookies" in caplog.text
 
@@ -173,7 +173,7 @@ def test_the_ensembles_of_many_ledgers_are_changed_together(bench):
     for driver in drivers:
         bench.append(driver, b"0")
     for driver in drivers:
-        assert driver.shared.acknowledged.wait(lambda driver=driver: driver.shared.acknowledged.value == 0, SECONDS)
+        assert driver.acknowledged.wait(lambda driver=driver: driver.acknowledged.value == 0, SECONDS)
         assert driver.writer.metadata.last_fragment.ensemble == ("b4", "b2", "b3")
 
 
@@ -184,10 +184,10 @@ def test_an_answer_to_nothing_ends_the_ledger_and_says_so(bench, caplog):
     bench.open()
     driver = bench.driver()
     bench.append(driver, b"0")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
     bench.in_loop(driver._step, MetadataWritten(1))
-    assert driver.shared.ended.wait(SECONDS)
-    assert "ran into a defect (IllegalEventError(" in str(driver.shared.acknowledged.error)
+    assert driver.ended.wait(SECONDS)
+    assert "ran into a defect (IllegalEventError(" in str(driver.acknowledged.error)
     assert driver.writer.state is State.FAILED
     assert "MetadataWritten while Asked is NOTHING" in caplog.text
 
@@ -253,22 +253,20 @@ def test_an_entry_that_could_not_be_sent_does_not_leave_its_id_to_the_next_one(b
         bench.bookie(bookie_id)
     bench.open()
     driver = bench.driver()
-    encode = driver.shared.outgoing.encode
+    encode = driver.outgoing.encode
 
     def short_of_memory(header, run, length):
         if b"1" in run.pieces:
             raise MemoryError
         return encode(header, run, length)
 
-    monkeypatch.setattr(driver.shared.outgoing, "encode", short_of_memory)
+    monkeypatch.setattr(driver.outgoing, "encode", short_of_memory)
     for payload in (b"0", b"1", b"2"):
         bench.append(driver, payload)
-        driver.shared.acknowledged.wait(
-            lambda entry_id=int(payload): driver.shared.acknowledged.value == entry_id, SECONDS
-        )
-    assert driver.shared.acknowledged.value == 0
-    assert "ran into a defect (MemoryError()" in str(driver.shared.acknowledged.error)
-    assert "sending what was appended failed" in caplog.text
+        driver.acknowledged.wait(lambda entry_id=int(payload): driver.acknowledged.value == entry_id, SECONDS)
+    assert driver.acknowledged.value == 0
+    assert "ran into a defect (MemoryError()" in str(driver.acknowledged.error)
+    assert "sending appends failed" in caplog.text
 
 
 def test_an_idle_writer_rests_once_all_bookies_know_its_lac(bench):
@@ -288,7 +286,7 @@ def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     for bookie in bookies:
         bookie.statuses[Kind.WRITE_LAC] = Status.OK
-    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=1000, explicit_lac_interval_seconds=0.01)
+    bench.open(bytes_in_flight_max=64 * MIB, bookie_stall_seconds=1000, explicit_lac_interval_seconds=0.01)
     driver = bench.driver()
     bench.append(driver, b"0")
     await_that(lambda: driver.cursors.last_add_confirmed == 0 and driver not in bench.runtime._awake)
@@ -299,7 +297,7 @@ def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_
     bench.in_loop(lambda: None)  # it was looked at, and had to wait
     assert driver.cursors.last_add_pushed == 0
     bookies[0].taking.set()
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 1, SECONDS)
 
 
 def test_a_sync_after_a_long_pause_has_its_whole_time(bench):
@@ -308,13 +306,13 @@ def test_a_sync_after_a_long_pause_has_its_whole_time(bench):
     bench.open()
     driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
     bench.append(driver, b"0")
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
 
     def sync():
         driver._progress_at = -3600.0
         driver.sync(0)
         driver.tick(time.monotonic())
-        return driver.shared.acknowledged.error
+        return driver.acknowledged.error
 
     assert bench.in_loop(sync) is None
 
@@ -322,18 +320,18 @@ def test_a_sync_after_a_long_pause_has_its_whole_time(bench):
 def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it_has_synced(bench):
     """It never heard of what was confirmed while it was behind, and its cursor waited for that for ever."""
     others = [bench.bookie(bookie_id) for bookie_id in BOOKIES[:2]]
-    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=SECONDS, sync_bytes=32 * MIB)
+    bench.open(bytes_in_flight_max=128 * MIB, bookie_stall_seconds=SECONDS, sync_bytes=32 * MIB)
     driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
     bench.append(driver, *[bytes(MIB)] * 30)
-    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 29, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 29, SECONDS)
     back = bench.bookie("b3", greets_only=True)
-    await_that(lambda: bench.in_loop(lambda: "b3" in driver._requests.held_back), SECONDS)
+    await_that(lambda: bench.in_loop(lambda: "b3" in driver._held_back), SECONDS)
     for bookie in others:
         bookie.statuses[Kind.SYNC], bookie.last_add_synced = Status.OK, 29
     bench.in_loop(driver.sync, 29)
-    assert driver.shared.confirmed.wait(lambda: driver.shared.confirmed.value == 29, SECONDS)
+    assert driver.confirmed.wait(lambda: driver.confirmed.value == 29, SECONDS)
     back.taking.set()
-    await_that(lambda: bench.in_loop(lambda: not driver._requests.held_back), SECONDS)
+    await_that(lambda: bench.in_loop(lambda: not driver._held_back), SECONDS)
     bench.append(driver, b"30")
     came = {}
     while 30 not in came:

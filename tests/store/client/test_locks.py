@@ -11,12 +11,13 @@ from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.placement.placement import FreeSpace
 from bookspark.store.client.reading.read_handle import ReadHandle
 from bookspark.store.client.runtime.client_context import ClientContext
-from bookspark.store.client.runtime.room import ClientRoom, LedgerRoom
 from bookspark.store.client.runtime.runtime import LedgerWatches
 from bookspark.store.client.writing import futures
 from bookspark.store.client.writing.futures import AppendFuture, Watermark
+from bookspark.store.client.writing.ledger_handle import LedgerHandle, LedgerHandleAdv
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.locks import waits_for
+from tests.store.client.unsent import unsent_context
 from tests.store.metadata.kit import ledger
 
 SECONDS = 60.0
@@ -79,48 +80,24 @@ def test_listeners_come_and_go_one_at_a_time(call):
     assert waits_for(watches, "_lock", lambda: call(watches, listener))
 
 
-# -- the room that writers share
+# -- appends
 
 
-ROOM_CALLS = {
-    "press_with": lambda room: room.press_with(lambda: None),
-    "ask": lambda room: room.ask(),
-    "wait": lambda room: room.wait(SECONDS),
-    "keep_behind_gap": lambda room: room.keep_behind_gap(7),
+APPENDS = {
+    "one": lambda handle: handle.append_async(b"x"),
+    "a batch": lambda handle: handle.append_batch_async([b"x", b"y"]),
+    "of a sole appender": lambda handle: handle.sole_appender().append(b"x"),
+    "under an id": lambda handle: handle.append_at_async(0, b"x"),
 }
 
 
-@pytest.mark.parametrize("call", ROOM_CALLS.values(), ids=ROOM_CALLS)
-def test_room_is_granted_by_one_thread_at_a_time(call):
-    client = ClientRoom(1 << 20)
-    room = LedgerRoom(client, 1 << 20)
-    assert waits_for(client, "_lock", lambda: call(room))
-
-
-def test_who_gives_up_waiting_for_room_looks_once_more_with_the_lock_held():
-    client = ClientRoom(1 << 20)
-    held: list[bool] = []
-
-    class Look(LedgerRoom):
-        def has_room(self, behind_gap=False):
-            held.append(client._lock._is_owned())
-            return super().has_room(behind_gap)
-
-    full = Look(client, 1000)
-    full.appended = full.granted = 1001
-    assert not full.wait(0.0)
-    assert len(held) >= 2 and all(held)
-
-
-def test_what_the_io_thread_told_meanwhile_is_done_with_the_lock_held():
-    client = ClientRoom(1 << 20)
-    held: list[bool] = []
-    with client.held_alone():
-        telling = threading.Thread(target=client.tell, args=(lambda: held.append(client._lock._is_owned()),))
-        telling.start()
-        telling.join(SECONDS)
-        assert held == [], "it did not wait"
-    assert held == [True]
+@pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS)
+def test_one_append_of_a_client_at_a_time_gets_an_id_and_counts_its_bytes(append):
+    context = unsent_context()
+    handle = (LedgerHandleAdv if append is APPENDS["under an id"] else LedgerHandle)(context, ledger(1), 0, b"")
+    assert waits_for(context.runtime.room, "lock", lambda: append(handle))
+    assert (context.runtime.room.held, handle.last_add_pushed) in ((1, 0), (2, 1))
+    handle._driver.ended.set()
 
 
 # -- futures

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from bookspark.errors import EntryTooLargeError, InvalidArgumentError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.store.client.writing.outgoing import Outgoing
-from bookspark.store.client.writing.payloads import payloads_of, runs_of
+from bookspark.store.client.writing.payloads import Outgoing, payloads_of, runs_of
 from bookspark.store.wire.columns import Heads
 from bookspark.store.wire.digests import digester
 from bookspark.store.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Entry, encode_entries

@@ -22,7 +22,7 @@ from bookspark.protocol.ledger.responses import Negative, Positive, Unknown, Unk
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.network.ledger_requests import LedgerRequests
-from bookspark.store.client.runtime.room import ClientRoom
+from bookspark.store.client.runtime.runtime import Room
 from bookspark.store.client.runtime.store_actions import answer_from_store
 from bookspark.store.client.writing.ledger_driver import LedgerDriver
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -215,7 +215,7 @@ class TestStoreAnswers:
                 connections=None,
                 threads=None,
                 callbacks=Threads(0, ""),
-                room=ClientRoom(1 << 20),
+                room=Room(1 << 20),
                 wake=lambda writer: None,
             ),
             answer_from_store=lambda metadata, action: MetadataFailed(MetadataStoreError("no layout")),

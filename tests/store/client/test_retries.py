@@ -1,19 +1,25 @@
-"""How often a bookie that refused is asked again. The timers are in the test's hands."""
+"""A bookie that refused an add gets it again after a pause. The timers are in the test's hands."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import FINAL_REASONS, Negative, Positive, Unknown, UnknownReason
-from bookspark.store.client.writing.ledger_driver import Retries
+from bookspark.store.client.network.bookie_connection import ACKNOWLEDGED
+from bookspark.store.client.network.connections import Answer, Patience
+from bookspark.store.client.network.traffic import ClientTraffic
+from bookspark.store.client.writing.ledger_driver import LedgerDriver
+from tests.store.client.unsent import unsent_context
 
-BUSY = Unknown(UnknownReason.TOO_MANY_REQUESTS)
+BUSY = Answer(Unknown(UnknownReason.TOO_MANY_REQUESTS))
 
 
 class Timers(asyncio.SelectorEventLoop):
-    """A loop that only notes what it is to do later."""
+    """A loop that only notes later calls."""
 
     def __init__(self):
         super().__init__()
@@ -23,11 +29,52 @@ class Timers(asyncio.SelectorEventLoop):
         self.later.append((delay, callback, arguments))
 
     def pass_time(self):
-        """Do all of it; returns the pauses."""
+        """Make all of them; returns the pauses."""
+
+        async def call(due):
+            for _, callback, arguments in due:
+                callback(*arguments)
+
         due, self.later = self.later, []
-        for _, callback, arguments in due:
-            callback(*arguments)
+        self.run_until_complete(call(due))
         return [delay for delay, _, _ in due]
+
+
+class Ledger:
+    """A driver with one add under way to b1 and b2. ``sent``: the bookies that an add went to, in order."""
+
+    def __init__(self, timers):
+        self.timers, self.sent, self.at_once, self.adds = timers, [], None, {}
+        context = unsent_context()
+        context.runtime.connections = SimpleNamespace(
+            patience=Patience(60.0),
+            any_is_behind=lambda bookies: False,
+            away=lambda bookies: [],
+            next_request_id=lambda: 1,
+            send_to_all=self._send,
+            traffic=ClientTraffic(),
+        )
+        context.runtime.threads = SimpleNamespace(post=lambda *call: None)
+        self.driver = LedgerDriver(context, LedgerMetadata(1, 2, 2, 2, (Fragment(0, ("b1", "b2")),)), 0, b"")
+        self.driver.outgoing.put([b"x"])
+        self.in_loop(self.driver.pump)
+        self.sent.clear()
+
+    def _send(self, bookies, request_id, frame, request):
+        for bookie in bookies:
+            self.sent.append(bookie)
+            self.adds[bookie] = request
+            if self.at_once is not None:
+                request.tell(bookie, self.at_once)
+
+    def in_loop(self, function, *arguments):
+        async def call():
+            function(*arguments)
+
+        self.timers.run_until_complete(call())
+
+    def answer(self, bookie, answer=BUSY):
+        self.in_loop(self.adds[bookie].tell, bookie, answer)
 
 
 @pytest.fixture
@@ -38,62 +85,46 @@ def timers():
 
 
 @pytest.fixture
-def retries(timers):
-    return Retried(timers)
+def ledger(timers):
+    return Ledger(timers)
 
 
-class Retried:
-    def __init__(self, timers):
-        self.timers, self.asked = timers, []
-        self.retries = Retries(self.asked.append)
-
-    def refuse(self, bookie, response=BUSY):
-        self.in_loop(self.retries.refused, bookie, response)
-
-    def in_loop(self, function, *arguments):
-        async def call():
-            return function(*arguments)
-
-        return self.timers.run_until_complete(call())
-
-
-def test_a_bookie_that_goes_on_refusing_is_asked_less_and_less_often(retries, timers):
+def test_a_bookie_that_goes_on_refusing_is_asked_less_and_less_often(ledger, timers):
     pauses = []
     for _ in range(8):
-        retries.refuse("b1")
+        ledger.answer("b1")
         pauses += timers.pass_time()
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.2, 3.2]
-    assert retries.asked == ["b1"] * 8
+    assert ledger.sent == ["b1"] * 8
 
 
-def test_a_bookie_that_took_something_is_asked_soon_again(retries, timers):
+def test_a_bookie_that_took_something_is_asked_soon_again(ledger, timers):
     for bookie in ("b1", "b2", "b1", "b2"):
-        retries.refuse(bookie)
+        ledger.answer(bookie)
         timers.pass_time()
-    retries.retries.took("b1")
-    retries.refuse("b1")
-    retries.refuse("b2")
+    ledger.answer("b1", ACKNOWLEDGED)
+    ledger.answer("b1")
+    ledger.answer("b2")
     assert timers.pass_time() == [0.1, 0.4]
 
 
-def test_many_refusals_are_one_question(retries, timers):
+def test_many_refusals_are_one_question(ledger, timers):
     for bookie in ("b1", "b1", "b2", "b1"):
-        retries.refuse(bookie)
+        ledger.answer(bookie)
     assert timers.pass_time() == [0.1, 0.1]
-    assert retries.asked == ["b1", "b2"]
-    retries.refuse("b1")
+    assert ledger.sent == ["b1", "b2"]
+    ledger.answer("b1")
     assert timers.pass_time() == [0.2]
 
 
-def test_a_bookie_that_refuses_again_at_once_is_asked_again(timers):
-    """What is sent to a connection that was cut meanwhile is answered before the call returns."""
-    retried = Retried(timers)
-    retried.retries = Retries(lambda bookie: retried.retries.refused(bookie, BUSY))
-    retried.refuse("b1")
-    assert [retried.in_loop(timers.pass_time) for _ in range(3)] == [[0.1], [0.2], [0.4]]
+def test_a_bookie_that_refuses_again_at_once_is_asked_again(ledger, timers):
+    """A connection that was cut meanwhile answers before the call returns."""
+    ledger.at_once = BUSY
+    ledger.answer("b1")
+    assert [timers.pass_time() for _ in range(3)] == [[0.1], [0.2], [0.4]]
 
 
 @pytest.mark.parametrize("response", [Positive(), Negative(), *(Unknown(reason) for reason in FINAL_REASONS)])
-def test_after_some_answers_a_bookie_is_not_asked_again(response, retries, timers):
-    retries.refuse("b1", response)
+def test_after_some_answers_a_bookie_is_not_asked_again(response, ledger, timers):
+    ledger.answer("b1", Answer(response))
     assert timers.later == []

@@ -5,21 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from bookspark.store.client.client_config import ClientConfig
-from bookspark.store.client.runtime.rate_limit import RateLimit
-from bookspark.store.client.runtime.room import ClientRoom
+from bookspark.store.client.runtime.runtime import Room
 from bookspark.support.threads import Threads
 
 
 def unsent_context() -> SimpleNamespace:
-    """What a handle is made with."""
+    """A handle is made with it."""
     runtime = SimpleNamespace(
         io=SimpleNamespace(submit=lambda *call: None, submit_once=lambda call: None, here=False),
         connections=None,
         threads=None,
         callbacks=Threads(0, ""),
-        room=ClientRoom(1 << 30),
-        rate_limit=RateLimit(0, 0),
+        room=Room(1 << 30),
         add_writer=lambda writer: None,
+        remove_writer=lambda writer: None,
         wake=lambda writer: None,
     )
     return SimpleNamespace(config=ClientConfig(), runtime=runtime)

@@ -24,7 +24,7 @@ def test_an_append_that_is_just_being_taken_in_is_part_of_the_ledger_that_is_clo
     with local_cluster.bookkeeper() as client, ThreadPoolExecutor(1) as pool:
         ledger = client.create_ledger()
         ledger.append(b"0")
-        outgoing, closing = ledger._driver.shared.outgoing, []
+        outgoing, closing = ledger._driver.outgoing, []
         put = outgoing.put
 
         def slow_put(items):

@@ -27,9 +27,7 @@ def resident_bytes():
 def test_a_hung_bookie_beside_an_ack_quorum_does_not_let_the_client_grow(cluster):
     """BookKeeper's BP-51: what is acknowledged without it went on waiting for it in memory."""
     limit = 8 * MIB
-    client = cluster.bookkeeper(
-        bookie_bytes_queued_max=limit, bookie_stall_seconds=4.0, bytes_in_flight_max=limit, sync_bytes=limit // 2
-    )
+    client = cluster.bookkeeper(bookie_stall_seconds=4.0, bytes_in_flight_max=limit, sync_bytes=limit // 2)
     ledger = client.create_ledger()
     ledger.append(b"0")
     cluster.bookies[0].suspend()

@@ -302,6 +302,9 @@ class TestRefusals:
             client.create_ledger(**options)
         assert client.list_ledgers() == before
 
-    def test_a_sync_by_more_bytes_than_are_kept(self, cluster):
-        with pytest.raises(errors.ConfigurationError, match="appends would wait for room that no sync makes"):
-            cluster.bookkeeper(sync_bytes=1 << 20, bytes_in_flight_max=1 << 20)
+
+def test_a_ledger_that_may_keep_less_than_its_sync_bytes_is_synced_before_appends_wait(cluster):
+    with cluster.bookkeeper(sync_bytes=1 << 30, bytes_in_flight_max=1 << 18) as client, volatile(client) as ledger:
+        for _ in range(100):
+            ledger.append_async(bytes(1 << 14))
+        assert ledger.sync() == 99

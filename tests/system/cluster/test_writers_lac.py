@@ -99,12 +99,12 @@ def failed(quiet):
         ledger._driver.pump()
         ledger._driver.abandon(LedgerFencedError("fenced, as the test says"))
 
-    with ledger._lock:  # as ``append_async`` does, but for who runs the pump
-        ledger._shared.next_entry_id += 1
-        ledger._room.appended += 3
-        ledger._shared.outgoing.put([b"one"])
+    with ledger._context.runtime.room.lock:  # as ``append_async`` does, but for who runs the pump
+        ledger._driver.next_entry_id += 1
+        ledger._driver.appended += 3
+        ledger._driver.outgoing.put([b"one"])
     ledger._io.submit(send_and_end)
-    assert ledger._shared.ended.wait(SECONDS_MAX)
+    assert ledger._driver.ended.wait(SECONDS_MAX)
     return ledger
 
 

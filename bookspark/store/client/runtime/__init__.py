@@ -2,12 +2,9 @@
 
 =====================  =====================================================================================================
 ``client_context``     ``ClientContext``: what handles and drivers need of a client, in whatever process they are
-``runtime``            ``Runtime``: what a client has in one process, made on first use
-``open_writer``        what the runtime asks of each ledger that is open for writing
+``runtime``            ``Runtime``: what a client has in one process, made on first use; ``Room``: the bytes of its writers
 ``store_actions``      what a machine asks of the metadata store, and the answers
 ``calls``              calls that wait, begun in a thread: the futures that a coroutine awaits
-``room``               the memory that the writers of one client share
-``rate_limit``         how fast one client may append
 ``machine_driver``     drives a machine that recovers or repairs a ledger, in the caller's thread
 =====================  =====================================================================================================
 

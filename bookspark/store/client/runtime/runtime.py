@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import WeakMethod
 
 from bookspark.errors import BookKeeperError, LedgerClosedError
@@ -29,14 +29,11 @@ from bookspark.store.client.network.connections import Connections
 from bookspark.store.client.network.hello import client_security
 from bookspark.store.client.network.io_loop import DeadlineTimer, IoLoop
 from bookspark.store.client.placement.placement import FreeSpace
-from bookspark.store.client.runtime.open_writer import OpenWriter, defect
-from bookspark.store.client.runtime.rate_limit import RateLimit
-from bookspark.store.client.runtime.room import ClientRoom
 from bookspark.store.decisions.recorder import record_into
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
-from bookspark.support.threads import Threads, mark_own_thread
+from bookspark.support.threads import Threads, Waiters, mark_own_thread
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +123,109 @@ class LedgerWatches:
                     log.exception("%r failed", listener)
 
 
-# --
+# -- The open writers of a client, and the bytes that they keep.
+
+
+class OpenWriter(Protocol):
+    """One ledger that is open for writing; ``LedgerDriver`` implements it. All calls come from the I/O thread. A writer whose
+    call raises ends with ``defect`` and gets no further call. Times are ``time.monotonic()``, in seconds."""
+
+    appended: int
+    released: int
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger's id."""
+
+    def tick(self, now: float) -> bool:
+        """Look at deadlines and timed syncs. False if nothing is left to look at until ``Runtime.wake``."""
+
+    @property
+    def owes_lac(self) -> bool:
+        """May a bookie not know the LAC (last add confirmed)?"""
+
+    def is_quiet(self, now: float) -> bool:
+        """Has the writer rested so long that it sends its LAC without an entry?"""
+
+    def tell_idle_lac(self, now: float) -> bool:
+        """Send the bookies the LAC without an entry, if it is due. True if something was sent."""
+
+    def bookies_changed(self) -> None:
+        """The set of registered bookies has changed."""
+
+    def abandon(self, error: BookKeeperError) -> None:
+        """End the handle with ``error``; the ledger stays as it is."""
+
+
+def defect(ledger_id: int, error: BaseException) -> BookKeeperError:
+    """The user's error after an unexpected exception of the client."""
+    return BookKeeperError(
+        f"ledger {ledger_id}: the client ran into a defect ({error!r}), and its log tells more; appends that were not "
+        "acknowledged may be part of the ledger: open the ledger to recover it"
+    )
+
+
+class Room:
+    """The bytes that all writers of one client keep: unacknowledged entries, on a VD ledger (volatile durability) unsynced ones,
+    on a guaranteed ledger those without their whole write set.
+
+    Law: a ledger keeps no more than is left free by all of them. So n busy ledgers get 1/(n+1) of ``bytes_max`` each, and a
+    ledger without an acknowledgement leaves half of it to the others. A ledger that keeps nothing may always append, so no
+    append waits for other ledgers alone. Each thread may exceed the bound by one append.
+
+    Callers add to ``appended``, under ``lock``. Only the I/O thread adds to ``released``; it takes the lock at a ledger's end
+    alone, so a caller in the lock never holds up acknowledgements.
+
+    Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches" (1998), with α = 1.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.lock = threading.RLock()
+        """Guards the numbers of appends of all ledgers of the client: their next ids, bytes and queues."""
+        self.appended = self.released = 0
+        self.waiting = Waiters()
+        self.pressed: dict[OpenWriter, Callable[[], None]] = {}
+        """Ledgers whose entries a sync releases, with the function that starts one."""
+
+    @property
+    def held(self) -> int:
+        """Kept bytes of all ledgers."""
+        return self.appended - self.released
+
+    def has_room(self, kept: int) -> bool:
+        """May a ledger that keeps ``kept`` bytes append?"""
+        return kept <= 0 or kept <= self.bytes_max - self.held
+
+    def wait(self, has_room: Callable[[], bool], seconds: float) -> bool:
+        """Wait until ``has_room()``; False after ``seconds``."""
+
+        def has_room_now() -> bool:
+            if has_room():
+                return True
+            for press in list(self.pressed.values()):
+                press()
+            return False
+
+        return self.waiting.wait(has_room_now, seconds)
+
+    def release(self, byte_length: int) -> None:
+        """A ledger keeps so many bytes less. For the I/O thread."""
+        self.released += byte_length
+        if self.waiting:
+            self.waiting.wake()
+
+    def forget(self, writer: OpenWriter) -> None:
+        """The ledger keeps nothing any more, and takes no appends. For the I/O thread."""
+        with self.lock:
+            self.pressed.pop(writer, None)
+            kept = writer.appended - writer.released
+            writer.released += kept
+            self.released += kept
+        self.waiting.wake()
+
+
+# -- The runtime
 
 
 _TICK_SECONDS = 0.05
@@ -187,8 +286,7 @@ class Runtime:
             made.callback(self._end_connections)
             self.ledger_watches = LedgerWatches(self.store)
             self.free_space = FreeSpace(self.io, self.connections)
-            self.room = ClientRoom(config.client_bytes_in_flight_max)
-            self.rate_limit = RateLimit(config.appends_per_second_max, config.append_bytes_per_second_max)
+            self.room = Room(config.bytes_in_flight_max)
             self.io.submit(self._tick)
             self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
             self._made = made.pop_all()

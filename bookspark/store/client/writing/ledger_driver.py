@@ -1,12 +1,26 @@
-"""The I/O thread's half of an open ledger: it steps the protocol's ``LedgerWriter`` and does what that asks for.
+"""The I/O thread's half of an open ledger: it steps the protocol's ``LedgerWriter`` and carries out its actions.
 
-Law: only the I/O thread steps the machine, and nothing is decided here. The machine's acknowledgements become watermarks; its end
-becomes an event that a close waits for. Appends that come while frames are under way go out together in the next frame. An append
-to an idle ledger goes out at once.
+Law: only the I/O thread steps the machine, and no decision is made here. Acknowledgements become watermarks, the end of the
+machine an event. Appends that come while frames are under way leave together in the next frame; an append to an idle ledger
+leaves at once.
 
-Every wait has a deadline: a handle ends after ``add_timeout_seconds`` without progress, if appends are not acknowledged or a sync
-was asked for. An entry that waits only for more copies (on a guaranteed ledger), or for the next sync, does not end it. A handle
-that was dropped without ``close`` ends once nobody waits for anything of it; the ledger stays open.
+Every wait has a deadline: a writer ends after ``add_timeout_seconds`` without progress, if appends lack their acknowledgement or
+a caller waits for a sync. An entry that lacks only further copies (guaranteed ledger) or the next sync does not end it. A writer
+whose handle was dropped without ``close`` ends once no caller waits for it; the ledger stays open.
+
+A bookie gets no more than it takes in. Adds that it can't take in now are held back and sent later from the kept frames; adds
+that the machine has released meanwhile are skipped. A bookie is slow only beside others. It holds the ledger up
+
+- if it is behind (``Connections``) while the other bookies make an ack quorum of every write set; or
+- if the oldest unacknowledged entry waits for it half a second after another bookie took that entry.
+
+The writer waits for a slow bookie as long as the client has ``Patience`` with it. Then the machine gets ``HeldUp``: it replaces
+the bookie, if another one is there, and the writer waits for it no more. If all bookies are slow, the ledger waits for them.
+
+A bookie that refuses an add for a while (too busy, disk full or failed) gets it again after growing pauses. After a refusal for
+one of ``FINAL_REASONS`` it does not.
+
+Sources: BookKeeper's ``LedgerHandle`` and ``PendingAddOp``; its #3497, a client that keeps for a slow bookie without a bound.
 """
 
 from __future__ import annotations
@@ -18,15 +32,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.ledger.responses import FINAL_REASONS, Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.writing.ensemble_change import NOBODY, ChangeMode, quorum_lost
 from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_cursors import Cursors
 from bookspark.protocol.writing.writer_errors import missing_for_long
 from bookspark.protocol.writing.writer_events import (
     Abandon,
@@ -43,67 +58,204 @@ from bookspark.protocol.writing.writer_events import (
     WriterEvent,
 )
 from bookspark.protocol.writing.writer_state import State
-from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.bookie_connection import ACKNOWLEDGED
-from bookspark.store.client.network.connections import Answer, Connections, OnBookiesAnswer, Question, Request
+from bookspark.store.client.network.connections import Answer, OnBookiesAnswer, Question, Request
 from bookspark.store.client.network.ledger_requests import sync_report
 from bookspark.store.client.runtime.client_context import ClientContext
-from bookspark.store.client.runtime.open_writer import defect
-from bookspark.store.client.runtime.room import LedgerRoom
+from bookspark.store.client.runtime.runtime import defect
 from bookspark.store.client.runtime.store_actions import StoreAction
-from bookspark.store.client.writing.kept_frames import KeptFrame, KeptFrames
-from bookspark.store.client.writing.outgoing import Outgoing
-from bookspark.store.client.writing.shared_with_callers import SharedWithCallers
+from bookspark.store.client.writing.futures import Watermark
+from bookspark.store.client.writing.payloads import Outgoing
 from bookspark.store.decisions.seam import made
 from bookspark.store.wire.digests import digester
+from bookspark.store.wire.entry_batch import Buffer, with_header
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind
+from bookspark.support.threads import Latch, check_may_wait
 
 log = logging.getLogger(__name__)
 
-
-# -- Which bookies hold the appends of a ledger up, and when the writer goes on without them.
-#
-# Law: a bookie is slow only beside others. It holds the ledger up
-#
-# - if it is behind (see ``connections``), while the bookies that are not behind make an ack quorum of every write set; or
-# - if the oldest entry that is not acknowledged waits for it, and another bookie has had that entry for a moment.
-#
-# The writer waits for such a bookie as long as the client has ``Patience`` with it. Then its machine is told (``HeldUp``),
-# which replaces the bookie if it can, and the writer waits no more: what the bookie can't take in is held back for it, and
-# dropped once the machine has released it. If all bookies are slow, the ledger waits for them: that is back-pressure.
-#
-# BookKeeper's client keeps what a slow bookie has not taken in, without a bound by default (its #3497). All of it runs in the
-# I/O loop.
-
-
+_ADD = int(Kind.ADD)
+_RETRY_SECONDS = 0.1
+_JUST_NOW_SECONDS = 0.1
+"""A writer whose last progress is not older than this waits for no slow bookie, and owes no bookie its LAC."""
+_TELL_SECONDS = 0.001
+"""A confirmation waits so long for an entry that carries it."""
 _MOMENT_SECONDS = 0.5
-_WHY = Unknown(UnknownReason.TIMEOUT, "it held appends up that other bookies had taken")
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
+_SLOW = Unknown(UnknownReason.TIMEOUT, "it held appends up that other bookies had taken")
+_ACKNOWLEDGED = Positive()
+_TELLS_NO_SYNC = Unknown(UnknownReason.BAD_REQUEST, "an answer about a VD ledger that does not tell what is synced")
 
 
-class HoldUps:
-    """The hold-ups of one ledger. ``step`` hands an event to the ledger's machine."""
+class KeptFrame(NamedTuple):
+    """A frame as it was sent first. ``byte_length``: bytes of its payloads. ``header``: only on a VD ledger (volatile
+    durability), which sends a frame again under another header; elsewhere None, which saves an object for each add."""
 
-    def __init__(
-        self, writer: LedgerWriter, connections: Connections, kept: KeptFrames, step: Callable[[HeldUp], object]
-    ) -> None:
-        self._writer = writer
-        self._connections = connections
-        self._kept = kept
-        self._step = step
-        self._told = NOBODY
-        """The bookies that the user was warned of."""
+    request_id: int
+    frame: Buffer
+    byte_length: int
+    header: Header | None = None
 
-    def waits_for(self, behind: Sequence[str]) -> bool:
-        """Do appends wait for these bookies of the ensemble, which are behind?"""
-        patience = self._connections.patience
+    def assigned(self, assignment: Assignment, request_id: int) -> Buffer:
+        """The frame of a VD ledger for a bookie with this assignment."""
+        assert self.header is not None, "the ledger is a PD ledger"
+        header = self.header._replace(request_id=request_id).with_assignment(assignment)
+        return b"".join(with_header(self.frame, header))
+
+
+class _SentAdd(Request):
+    """An add under way, in one object: thousands may be under way, and the garbage collector visits each again and again."""
+
+    __slots__ = ("_driver", "assignment", "first", "last")
+
+    def __init__(self, driver: LedgerDriver, action: act.SendAdd, timeout_seconds: float) -> None:
+        super().__init__(timeout_seconds)
+        self._driver = driver
+        self.first = action.first
+        self.last = action.last
+        self.assignment = action.assignment
+
+    def tell(self, bookie_id: str, answer: Answer) -> None:
+        try:
+            if answer is ACKNOWLEDGED and self.assignment is None:
+                self._driver.add_acknowledged(bookie_id, self.first, self.last)
+            else:
+                self._driver.add_answered(bookie_id, self, answer)
+        except BaseException:
+            log.exception("handling a bookie's answer to an add failed")
+
+
+class LedgerDriver:
+    """Takes the appends of a ``LedgerHandle``.
+
+    Callers' threads write, under ``Room.lock``: ``outgoing``, ``next_entry_id``, ``closing``, ``missing`` and ``appended``. They
+    read ``acknowledged``, ``confirmed``, ``ended``, ``cursors`` and ``released``. All else belongs to the I/O thread.
+    """
+
+    def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
+        config, runtime = context.config, context.runtime
+        mode = ChangeMode.DELAYED if config.delay_ensemble_change else ChangeMode.AT_ONCE
+        seconds = config.explicit_lac_interval_seconds
+        # Appends would else wait for room that only a sync makes.
+        sync_bytes = min(config.sync_bytes, max(1, config.bytes_in_flight_max // 4))
+        self.writer = made(LedgerWriter, metadata, version, mode, sync_bytes, explicit_lac_interval_seconds=seconds)
+        self.cursors = self.writer.cursors
+        striped = metadata.ensemble_size > metadata.write_quorum
+        volatile = metadata.ledger_type is LedgerType.VD_JOURNAL
+        self.outgoing = Outgoing(
+            metadata.ledger_id, digester(metadata.digest_type, password), config.frame_bytes, striped=striped
+        )
+        self.next_entry_id = 0
+        """Id of the next append."""
+        self.acknowledged = Watermark(check_may_wait, runtime.callbacks.post)
+        """Last acknowledged entry id, or the error that ended the ledger."""
+        self.confirmed = Watermark(check_may_wait, runtime.callbacks.post) if volatile else self.acknowledged
+        """LAC (last add confirmed), or the error that ended the ledger."""
+        self.ended = Latch()
+        """Set once the ledger is closed, or can't be closed by this handle any more."""
+        self.closing = False
+        """The ledger is closed once no append waits."""
+        self.missing: int | None = None
+        """First missing entry id, on a ledger whose caller gives the ids; None if no entry waits for an earlier one."""
+        self.appended = self.released = 0
+        """Bytes of all appends, and of those that are kept no more; ``Room`` has the sums of all ledgers."""
+        self._frames: dict[int, KeptFrame] = {}
+        """Frames that may have to be sent again, by first entry id, ascending. (A deque beside it would cost each of many idle
+        ledgers 700 bytes.)"""
+        self._under_way: dict[int, float | None] = {}
+        """Unacknowledged frames by first entry id, with the time of the first bookie's acknowledgement; None: none yet."""
+        self._room = runtime.room
+        if volatile:
+            self._room.pressed[self] = partial(runtime.io.submit_once, self._press)
+        self.ledger_id, self._master_key = metadata.ledger_id, metadata.master_key
+        self._flags = int(Flag.VOLATILE if volatile else Flag.NONE)
+        self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
+        self._frames_max = config.frames_in_flight_max * (metadata.ensemble_size if striped else 1)
+        self._ensemble = metadata.last_fragment.ensemble
+        self._wake = partial(runtime.wake, self)
+        self._progress_at = self._synced_at = time.monotonic()
+        self._sync_wanted = NO_ENTRY
+        """The machine was not asked yet to sync everything up to this id."""
+        self._sync_awaited = NO_ENTRY
+        """A caller waits for the sync of everything up to this id."""
+        self._just_now_seconds = min(_JUST_NOW_SECONDS, config.add_timeout_seconds, seconds)
+        self._pressed = False
+        """Waiting appends are to be synced as soon as they have a frame."""
+        self.tells_soon = False
+        """The bookies get the LAC soon after each confirmation that no entry carries. Any thread may set it."""
+        self._will_tell = False
+        self._dropped = False
+        """The handle was dropped."""
+        self._all_well = True
+        """No bookie has failed since the ledger was made, as far as its machine knows."""
+        self._held_back: dict[str, deque[act.SendAdd]] = {}
+        """Adds that wait for a bookie which is behind, by bookie. No queue is empty."""
+        self._pauses: dict[str, float] = {}
+        """Next pause, in seconds, of each bookie that refused its last request."""
+        self._paused = NOBODY
+        """Bookies that get everything again after their pause."""
+        self._warned_of = NOBODY
+        """Slow bookies that the log names already."""
+        self._context, self._config, self._runtime = context, config, runtime
+        self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
+
+    # -- bookies
+
+    def want_bookies(self) -> None:
+        """Keep connections to the ensemble."""
+        for bookie in self._ensemble:
+            self._connections.want(bookie, self._bookie_back)
+
+    def _unwant_bookies(self) -> None:
+        for bookie in self._ensemble:
+            self._connections.unwant(bookie, self._bookie_back)
+
+    def _leave(self) -> None:
+        """Watch no more deadlines, and want no more connections, for this ledger."""
+        self._runtime.remove_writer(self)
+        self._unwant_bookies()
+
+    def _bookie_back(self, bookie: str, incarnation: int) -> None:
+        """The bookie has a new connection."""
+        self._pauses.pop(bookie, None)
+        self._send_again(bookie, incarnation)
+
+    def _send_again(self, bookie: str, incarnation: int) -> None:
+        # The machine sends again what the bookie has not acknowledged.
+        self._held_back.pop(bookie, None)
+        self._step(BookieBack(bookie, incarnation))
+
+    def _refused(self, bookie: str, response: Response) -> None:
+        """Send the bookie everything again after a pause, if ``response`` is a refusal for a while."""
+        if isinstance(response, Unknown) and response.reason not in FINAL_REASONS and bookie not in self._paused:
+            self._paused |= {bookie}
+            pause = self._pauses.get(bookie, _PAUSE_SECONDS)
+            self._pauses[bookie] = min(2 * pause, _PAUSE_SECONDS_MAX)
+            asyncio.get_running_loop().call_later(pause, self._retry, bookie)
+
+    def _retry(self, bookie: str) -> None:
+        self._paused -= {bookie}
+        self._send_again(bookie, 0)
+
+    def bookies_changed(self) -> None:
+        """The set of registered bookies has changed."""
+        self._step(BookiesChanged())
+
+    # -- slow bookies
+
+    def _waits_for_slow_bookies(self) -> bool:
+        """Do appends wait for bookies of the ensemble that are behind?"""
+        behind = self._connections.behind(self._ensemble)
         if not behind or self._needs(behind):
             return bool(behind)
+        patience = self._connections.patience
         patience.spend(behind, time.monotonic())
         return not all(map(patience.is_spent, behind))
 
-    def look(self, now: float, behind: Sequence[str]) -> None:
-        """Tell the machine of the bookies that have held the ledger up for too long, at ``now``."""
+    def _look_at_slow_bookies(self, now: float) -> None:
+        """Step ``HeldUp`` for the bookies with which the client has no more patience."""
+        behind = self._connections.behind(self._ensemble)
         slow = self._awaited_for_long(now)
         if behind and not self._needs(behind):
             slow |= set(behind)
@@ -113,258 +265,164 @@ class HoldUps:
         patience.spend(slow, now)
         spent = self._connections.quietest_first(filter(patience.is_spent, slow))
         for bookie in spent:
-            if bookie not in self._told:
-                self._connections.quarantine(bookie, _WHY)
+            if bookie not in self._warned_of:
+                self._connections.quarantine(bookie, _SLOW)
                 log.warning(
                     "ledger %d: %s is much slower than the other bookies; it is replaced if there is another one, and not "
                     "waited for if there is none",
-                    self._writer.metadata.ledger_id,
+                    self.ledger_id,
                     bookie,
                 )
-        self._told |= frozenset(spent)
+        self._warned_of |= frozenset(spent)
         if spent:
+            self._all_well = False
             self._step(HeldUp(spent))
 
     def _needs(self, behind: Sequence[str]) -> bool:
-        """Can no ack quorum be had without these bookies?"""
-        metadata = self._writer.metadata
+        """Does an ack quorum of some write set need one of these bookies?"""
+        metadata = self.writer.metadata
         return quorum_lost(metadata, frozenset(behind), metadata.ack_quorum)
 
     def _awaited_for_long(self, now: float) -> set[str]:
-        """The bookies for which the oldest entry waits that is not acknowledged, if another one has it for a moment already."""
-        first, heard_at = self._kept.oldest_under_way()
-        if heard_at is None or now - heard_at < _MOMENT_SECONDS:
+        """Bookies that lack the oldest unacknowledged entry a moment after another bookie took it."""
+        first, taken_at = next(iter(self._under_way.items()), (NO_ENTRY, None))
+        if taken_at is None or now - taken_at < _MOMENT_SECONDS:
             return set()
-        add = self._writer.cursors.pending.get(first)
-        if add is None or len(add.acks) >= self._writer.metadata.ack_quorum:
+        add = self.cursors.pending.get(first)
+        if add is None or len(add.acks) >= self.writer.metadata.ack_quorum:
             return set()
         return set(add.bookies) - add.acks
 
+    # -- appends, syncs and the end, as the handle asks for them
 
-# -- When a writer asks a bookie again that was reached, but refused.
-#
-# Law: a bookie that can't take an add now (it has too much to do, or its disk is full or failed) is asked again, less and less
-# often until it takes one: it may be full for long, and a ledger may keep much for it. After a refusal for one of
-# ``FINAL_REASONS`` the bookie is not asked again: that would be useless, or a new connection tells when it is useful. All of it
-# runs in the I/O loop.
-
-
-_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
-
-
-class Retries:
-    """The retries of one ledger. ``again(bookie)`` asks the bookie again."""
-
-    def __init__(self, again: Callable[[str], None]) -> None:
-        self._again = again
-        self._waiting = NOBODY
-        self.pauses: dict[str, float] = {}
-        """The next pause, in seconds, of each bookie that refused what it was asked last."""
-
-    def refused(self, bookie: str, response: Response) -> None:
-        """The bookie answered with ``response``. A positive one changes nothing."""
-        if isinstance(response, Unknown) and response.reason not in FINAL_REASONS and bookie not in self._waiting:
-            self._waiting |= {bookie}
-            pause = self.pauses.get(bookie, _PAUSE_SECONDS)
-            self.pauses[bookie] = min(2 * pause, _PAUSE_SECONDS_MAX)
-            asyncio.get_running_loop().call_later(pause, self._retry, bookie)
-
-    def took(self, bookie: str) -> None:
-        """The bookie took something, or has just been connected to."""
-        if self.pauses:
-            self.pauses.pop(bookie, None)
-
-    def _retry(self, bookie: str) -> None:
-        self._waiting -= {bookie}
-        self._again(bookie)
-
-
-# -- What a ledger's writer asks of bookies, as frames on connections, and their answers as events of its machine.
-#
-# Law: only shapes change here; ``protocol`` decides what an answer means. A bookie is sent no more than it takes in. Adds that
-# it can't take in now are held back, and sent later from the frames that are kept anyway. Adds that the machine has released
-# meanwhile are dropped, and the machine is told so.
-#
-# All of it runs in the I/O loop.
-
-
-_ACKNOWLEDGED = Positive()
-_TELLS_NO_SYNC = Unknown(UnknownReason.BAD_REQUEST, "an answer about a VD ledger that does not tell what is synced")
-
-
-class _SentAdd(Request):
-    """An add under way. All that has to be remembered of it is one object: there may be thousands, and Python's garbage collector
-    visits each object again and again."""
-
-    __slots__ = ("_requests", "assignment", "first", "last")
-
-    def __init__(self, requests: WriterRequests, action: act.SendAdd, timeout_seconds: float) -> None:
-        super().__init__(timeout_seconds)
-        self._requests = requests
-        self.first = action.first
-        self.last = action.last
-        self.assignment = action.assignment
-
-    def tell(self, bookie_id: str, answer: Answer) -> None:
+    def pump(self) -> None:
+        """Send the waiting appends, as long as not too many frames are under way."""
         try:
-            if answer is ACKNOWLEDGED and self.assignment is None:
-                self._requests.add_acknowledged(bookie_id, self.first, self.last)
-            else:
-                self._requests.add_answered(bookie_id, self, answer)
-        except BaseException:
-            log.exception("handling a bookie's answer to an add failed")
+            self._pump()
+        except Exception as error:
+            # Entries may be out of the queue and unsent. No later entry may get their ids.
+            log.exception("ledger %d: sending appends failed", self.ledger_id)
+            self.abandon(defect(self.ledger_id, error))
 
+    def _pump(self) -> None:
+        writer, cursors, outgoing, under_way = self.writer, self.cursors, self.outgoing, self._under_way
+        connections, traffic = self._connections, self._connections.traffic
+        while (outgoing.waiting or outgoing.taken) and writer.state is State.OPEN and len(under_way) < self._frames_max:
+            if connections.any_is_behind(self._ensemble) and self._waits_for_slow_bookies():
+                # ``tick`` goes on with the rest.
+                self._wake()
+                break
+            if not self._is_awaited():
+                self._progress_at = time.monotonic()
+            run, first = outgoing.take(idle=not under_way), cursors.last_add_pushed + 1
+            last, request_id = first + run.count - 1, connections.next_request_id()
+            lac, lafr = cursors.last_add_confirmed, cursors.last_add_fully_replicated
+            header = Header(
+                _ADD, request_id, self.ledger_id, first, last, lac, self._flags, 0, lafr, master_key=self._master_key
+            )
+            frame = outgoing.encode(header, run, cursors.pushed_length)
+            self._frames[first] = KeptFrame(request_id, frame, run.byte_length, header if self._flags else None)
+            under_way[first] = None
+            traffic.appended_entries += run.count
+            traffic.appended_bytes += run.byte_length
+            self._step(Append(run.count, run.byte_length))
+        if NO_ENTRY < self._sync_wanted <= cursors.last_add_pushed or (self._pressed and not outgoing):
+            self._pressed = self._pressed and bool(outgoing)
+            if self._sync_wanted <= cursors.last_add_pushed:
+                self._sync_wanted = NO_ENTRY
+            self._sync()
+        if self.closing and not outgoing and writer.state is State.OPEN:
+            self._step(Close())
 
-class WriterRequests:
-    """The requests of one ledger's writer. ``step`` hands an event to the ledger's machine and does what the machine asks for;
-    ``cursors`` are the machine's."""
+    def sync(self, entry_id: int) -> None:
+        """Have everything up to ``entry_id`` confirmed; ``confirmed`` reaches it then."""
+        if not self._is_awaited():
+            self._progress_at = time.monotonic()
+        self._sync_wanted = max(self._sync_wanted, entry_id)
+        self._sync_awaited = max(self._sync_awaited, entry_id)
+        self.pump()
 
-    def __init__(
-        self,
-        metadata: LedgerMetadata,
-        config: ClientConfig,
-        connections: Connections,
-        kept: KeptFrames,
-        step: Callable[[WriterEvent], object],
-        cursors: Cursors,
-    ) -> None:
-        self._ledger_id, self._master_key = metadata.ledger_id, metadata.master_key
-        self._timeout_seconds = config.answer_timeout_seconds
-        self._connections = connections
-        self._kept = kept
-        self._step = step
-        self._cursors = cursors
-        self.all_well = True
-        """No bookie has failed since the ledger was made, as far as its machine heard."""
-        self._retries = Retries(partial(self._send_again, incarnation=0))
-        self.held_back: dict[str, deque[act.SendAdd]] = {}
-        """The adds that wait for a bookie which is behind, by bookie. No queue is empty."""
+    def _press(self) -> None:
+        """An append of some ledger waits for room: sync everything, including appends without a frame."""
+        if self.released < self.appended:
+            self._pressed = True
+            self.pump()
+            if self._pressed:
+                self._sync()
 
-    # -- bookies
+    def _sync(self) -> None:
+        self._synced_at = time.monotonic()
+        self._step(Sync())
 
-    def bookie_back(self, bookie: str, incarnation: int) -> None:
-        """The bookie was connected to again."""
-        self._retries.took(bookie)
-        self._send_again(bookie, incarnation)
+    def watch_gap(self) -> None:
+        """From now on an entry is missing (``missing``)."""
+        self._progress_at = time.monotonic()
+        self._wake()
 
-    def refused(self, bookie: str, response: Response) -> None:
-        """The bookie answered with ``response``: it is asked again later, unless that would be useless."""
-        self._retries.refused(bookie, response)
+    def give_up(self) -> None:
+        """Fail everything that is not done now (``close(wait=False)``)."""
+        if self.cursors.pending or self.outgoing:
+            self.end()
 
-    def not_believed(self, event: WriterEvent, error: Exception) -> WriterEvent:
-        """What is to be stepped in place of ``event``, which the machine refused with ``error``: a bookie that says to have
-        synced what can't be has said nothing, so its answer is Unknown. Raises ``error`` if that is none of a bookie's."""
-        if not isinstance(error, IllegalEventError) or not isinstance(event, act.AddAnswered | act.SyncAnswered):
-            raise error
-        if event.synced is None:
-            raise error
-        log.warning("ledger %d: %s is not believed: %s", self._ledger_id, event.bookie, error)
-        response = Unknown(UnknownReason.BAD_REQUEST, f"it tells what can't be: {error}")
-        self.refused(event.bookie, response)
-        return replace(event, response=response, synced=None)
+    def end(self) -> None:
+        """The time of a close is over."""
+        self._step(act.DeadlinePassed())
 
-    def _send_again(self, bookie: str, incarnation: int) -> None:
-        # The machine sends everything again that the bookie has not acknowledged.
-        self.held_back.pop(bookie, None)
-        self._step(BookieBack(bookie, incarnation))
+    def drop(self) -> None:
+        """The handle was dropped: send what was appended, then leave the ledger open as it is."""
+        self._dropped = True
+        self._wake()
 
-    def keep_only(self, ensemble: Iterable[str]) -> None:
-        """The ensemble has changed: nothing is held back for bookies outside it."""
-        self.held_back = {b: self.held_back[b] for b in ensemble if b in self.held_back}
+    def _leave_dropped(self) -> None:
+        # Readers learn of the last entry by this LAC; recovery finds it anyway.
+        self._send_lac()
+        self.abandon(
+            LedgerClosedError(f"ledger {self.ledger_id}: its handle was dropped without close(), and it is still open")
+        )
 
-    def clear(self) -> None:
-        """Nothing is sent any more."""
-        self.held_back.clear()
+    def abandon(self, error: BookKeeperError) -> None:
+        """End the handle; the ledger stays as it is."""
+        self._step(Abandon(error))
 
-    # -- adds
+    # -- explicit LACs
 
-    def send_add(self, action: act.SendAdd) -> None:
-        if self.held_back or self._connections.any_is_behind(action.bookies):
-            for bookie in action.bookies:
-                self.held_back.setdefault(bookie, deque()).append(action)
-            self.send_held_back()
-        else:
-            self._send_add_to(action.bookies, action)
+    @property
+    def owes_lac(self) -> bool:
+        """May a bookie not know the LAC?"""
+        return self.writer.owes_explicit_lac
 
-    def send_held_back(self) -> None:
-        """Send as much as the bookies can take in, and drop what is released."""
-        for bookie in list(self.held_back):
-            dropped = False
-            while adds := self.held_back.get(bookie):
-                is_kept = adds[0].first in self._kept
-                if is_kept and self._connections.any_is_behind((bookie,)):
-                    break
-                action = adds.popleft()
-                if not adds:
-                    del self.held_back[bookie]
-                if is_kept:
-                    self._send_add_to((bookie,), action)
-                dropped |= not is_kept
-            if dropped:
-                self._step(PassedOver(bookie))
+    def is_quiet(self, now: float) -> bool:
+        """Has the writer rested for ``explicit_lac_interval_seconds``?"""
+        return now - self._progress_at > self._config.explicit_lac_interval_seconds
 
-    def _send_add_to(self, bookies: Iterable[str], action: act.SendAdd) -> None:
-        kept = self._kept[action.first]
-        add = _SentAdd(self, action, self._timeout_seconds)
-        away = self._connections.away(bookies)
-        for bookie in away:
-            # It gets all that it missed once it is back, so nothing is kept for it until then.
-            self._connections.try_again(bookie, partial(self._still_away, bookie, add))
-        bookies = [bookie for bookie in bookies if bookie not in away] if away else bookies
-        if action.assignment is None:
-            self._connections.send_to_all(bookies, kept.request_id, kept.frame, add)
-        else:
-            # The synced id of an answer is about one assignment: an answer to an earlier add must not pass for this add's.
-            request_id = self._connections.next_request_id()
-            self._connections.send_to_all(bookies, request_id, kept.assigned(action.assignment, request_id), add)
+    def tell_idle_lac(self, now: float) -> bool:
+        """Send the bookies the LAC of an idle writer, if it is due; True if something was sent."""
+        return self._step(Idle(now, now - self._progress_at))
 
-    def add_acknowledged(self, bookie: str, first: int, last: int) -> None:
-        """A bookie acknowledged an add of a PD ledger (persistent durability). There are many, so this does what
-        ``add_answered`` does with fewer calls. A third of them come when the machine is done with the add. Such an ack tells it
-        something only of a bookie that failed: that it takes adds again."""
-        if self._retries.pauses:
-            self._retries.took(bookie)
-        if first > self._cursors.released or not self.all_well:
-            self._kept.heard(first)
-            self._step(act.AddAnswered(bookie, first, last, _ACKNOWLEDGED))
+    def tell_lac(self, answered: OnBookiesAnswer, ended: Callable[[], None]) -> None:
+        """Send each bookie the LAC. ``answered`` is called once for each; or ``ended`` is, if the ledger is closed or failed."""
+        actions = self._stepped(TellLac())
+        for action in actions:
+            if isinstance(action, act.SendLac):
+                self._send_lac_to(action, answered)
+        if not actions:
+            ended()
 
-    def _still_away(self, bookie: str, add: _SentAdd, why: Unknown) -> None:
-        self.add_answered(bookie, add, Answer(why))
+    def _tell_soon(self) -> None:
+        self._will_tell = False
+        if self.writer.owes_explicit_lac and not self._is_awaited() and not self.outgoing:
+            self._send_lac()
 
-    def add_answered(self, bookie: str, add: _SentAdd, answer: Answer) -> None:
-        """A bookie answered an add, or did not in time."""
-        response, report = answer.response, None
-        if add.assignment is not None:
-            report = sync_report(answer, add.assignment)
-            response = _with_report(response, report)
-        if type(response) is not Positive:
-            self.all_well = False
-        if type(response) is Unknown:
-            self._retries.refused(bookie, response)
-        else:
-            self._retries.took(bookie)
-            self._kept.heard(add.first)
-        self._step(act.AddAnswered(bookie, add.first, add.last, response, report))
+    def _send_lac(self) -> None:
+        for action in self._stepped(TellLac()):
+            if isinstance(action, act.SendLac):
+                self._send_lac_to(action)
 
-    # -- other requests
-
-    def send_sync(self, action: act.SendSync) -> None:
-        header = Header(Kind.SYNC, self._connections.next_request_id(), self._ledger_id, master_key=self._master_key)
-        header = header.with_assignment(action.assignment)
-        self._ask(action.bookies, header, partial(self._sync_answered, action))
-
-    def _sync_answered(self, action: act.SendSync, bookie: str, answer: Answer) -> None:
-        report = sync_report(answer, action.assignment)
-        response = _with_report(answer.response, report)
-        self._retries.refused(bookie, response)
-        self._step(act.SyncAnswered(bookie, response, report))
-
-    def send_lac(self, action: act.SendLac, answered: OnBookiesAnswer | None = None) -> None:
-        """``answered`` is called once for each bookie, after the machine has heard of its answer."""
+    def _send_lac_to(self, action: act.SendLac, answered: OnBookiesAnswer | None = None) -> None:
         header = Header(
             Kind.WRITE_LAC,
             self._connections.next_request_id(),
-            self._ledger_id,
+            self.ledger_id,
             last_add_confirmed=action.last_add_confirmed,
             last_add_fully_replicated=action.last_add_fully_replicated,
             master_key=self._master_key,
@@ -376,362 +434,272 @@ class WriterRequests:
         if answered is not None:
             answered(bookie, answer)
 
-    def _ask(self, bookies: Iterable[str], header: Header, answered: OnBookiesAnswer) -> None:
-        request = Question(answered, self._timeout_seconds)
-        self._connections.send_to_all(bookies, header.request_id, control_frame(header), request)
-
-
-def _with_report(response: Response, report: act.SyncReport | None) -> Response:
-    """What a bookie answered about a VD ledger: an ack that does not tell what is synced is no answer."""
-    return _TELLS_NO_SYNC if report is None and isinstance(response, Positive) else response
-
-
-# --
-
-
-_ADD = int(Kind.ADD)
-_RETRY_SECONDS = 0.1
-_JUST_NOW_SECONDS = 0.1
-"""A writer whose last progress is not older than this is held up by nobody, and owes no bookie its LAC."""
-_TELL_SECONDS = 0.001
-"""How long a confirmation waits for an entry that tells it along."""
-
-
-class LedgerDriver:
-    """Takes the appends of a ``LedgerHandle``. Other threads read ``shared``, ``cursors`` and ``room``; everything else
-    belongs to the I/O thread."""
-
-    def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
-        config, runtime = context.config, context.runtime
-        mode = ChangeMode.DELAYED if config.delay_ensemble_change else ChangeMode.AT_ONCE
-        seconds = config.explicit_lac_interval_seconds
-        self.writer = made(
-            LedgerWriter, metadata, version, mode, config.sync_bytes, explicit_lac_interval_seconds=seconds
-        )
-        self.cursors = self.writer.cursors
-        striped = metadata.ensemble_size > metadata.write_quorum
-        volatile = metadata.ledger_type is LedgerType.VD_JOURNAL
-        outgoing = Outgoing(
-            metadata.ledger_id, digester(metadata.digest_type, password), config.frame_bytes, striped=striped
-        )
-        self.shared = SharedWithCallers(outgoing, runtime.callbacks.post, volatile=volatile)
-        self.room = LedgerRoom(runtime.room, config.bytes_in_flight_max)
-        self.kept = KeptFrames(self.room)
-        if volatile:
-            self.room.press_with(partial(runtime.io.submit, self._press))
-        self.ledger_id, self._master_key = metadata.ledger_id, metadata.master_key
-        self._flags = int(Flag.VOLATILE if volatile else Flag.NONE)
-        self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
-        self._frames_max = config.frames_in_flight_max * (metadata.ensemble_size if striped else 1)
-        self._ensemble = metadata.last_fragment.ensemble
-        self._wake = partial(runtime.wake, self)
-        self._progress_at = self._synced_at = time.monotonic()
-        self._sync_wanted = NO_ENTRY
-        """The machine was not asked yet to sync everything up to this id."""
-        self._sync_awaited = NO_ENTRY
-        """Somebody waits for everything up to this id to be synced."""
-        self._just_now_seconds = min(_JUST_NOW_SECONDS, config.add_timeout_seconds, seconds)
-        self._pressed = False
-        """What waits for a frame is to be synced as soon as it has one."""
-        self.tells_soon = False
-        """The bookies are told the LAC soon after each confirmation, if no entry tells it. Any thread may set it."""
-        self._will_tell = False
-        self._dropped = False
-        """Nobody has the handle any more."""
-        self._context, self._config, self._runtime = context, config, runtime
-        self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
-        self._requests = WriterRequests(metadata, config, self._connections, self.kept, self._step, self.cursors)
-        self._hold_ups = HoldUps(self.writer, self._connections, self.kept, self._held_up)
-
-    # -- bookies
-
-    def want_bookies(self) -> None:
-        """Keep connections to the ensemble."""
-        for bookie in self._ensemble:
-            self._connections.want(bookie, self._requests.bookie_back)
-
-    def leave(self) -> None:
-        """Watch no more deadlines, and want no more connections, for this ledger."""
-        self._runtime.remove_writer(self)
-        self.unwant_bookies()
-
-    def unwant_bookies(self) -> None:
-        for bookie in self._ensemble:
-            self._connections.unwant(bookie, self._requests.bookie_back)
-
-    def _held_up(self, event: HeldUp) -> None:
-        self._requests.all_well = False
-        self._step(event)
-
-    def bookies_changed(self) -> None:
-        """There may be bookies by now that were missing before."""
-        self._step(BookiesChanged())
-
-    # -- what the user asks for
-
-    def pump(self) -> None:
-        """Send the waiting appends, as long as not too many frames are under way."""
-        try:
-            self._pump()
-        except Exception as error:
-            # Entries may have been taken from the queue and not sent. They have ids, which no later entry may get.
-            log.exception("ledger %d: sending what was appended failed", self.ledger_id)
-            self.abandon(defect(self.ledger_id, error))
-
-    def _pump(self) -> None:
-        writer, cursors, shared, kept = self.writer, self.cursors, self.shared, self.kept
-        outgoing, connections, traffic = shared.outgoing, self._connections, self._connections.traffic
-        while (outgoing.waiting or outgoing.taken) and writer.state is State.OPEN and kept.under_way < self._frames_max:
-            if connections.any_is_behind(self._ensemble) and self._hold_ups.waits_for(
-                connections.behind(self._ensemble)
-            ):
-                self._wake()
-                # ``tick`` goes on with the rest.
-                break
-            if not self._is_awaited():
-                self._progress_at = time.monotonic()
-            run, first = outgoing.take(idle=not kept.under_way), cursors.last_add_pushed + 1
-            last, request_id = first + run.count - 1, connections.next_request_id()
-            lac, lafr = cursors.last_add_confirmed, cursors.last_add_fully_replicated
-            header = Header(
-                _ADD, request_id, self.ledger_id, first, last, lac, self._flags, 0, lafr, master_key=self._master_key
-            )
-            frame = outgoing.encode(header, run, cursors.pushed_length)
-            kept.keep(first, KeptFrame(request_id, frame, run.byte_length, header if self._flags else None))
-            traffic.appended_entries += run.count
-            traffic.appended_bytes += run.byte_length
-            self._step(Append(run.count, run.byte_length))
-        if NO_ENTRY < self._sync_wanted <= cursors.last_add_pushed or (self._pressed and not shared.outgoing):
-            self._pressed = self._pressed and bool(shared.outgoing)
-            if self._sync_wanted <= cursors.last_add_pushed:
-                self._sync_wanted = NO_ENTRY
-            self._sync()
-        if shared.closing and not shared.outgoing and writer.state is State.OPEN:
-            self._step(Close())
-
-    def sync(self, entry_id: int) -> None:
-        """Have everything up to ``entry_id`` confirmed; ``shared.confirmed`` tells when it is."""
-        if not self._is_awaited():
-            self._progress_at = time.monotonic()
-        self._sync_wanted = max(self._sync_wanted, entry_id)
-        self._sync_awaited = max(self._sync_awaited, entry_id)
-        self.pump()
-
-    def watch_gap(self) -> None:
-        """An entry is missing (``shared.missing``): from now on it is waited for."""
-        self._progress_at = time.monotonic()
-        self._wake()
-
-    def give_up(self) -> None:
-        """Fail everything that is not done now (``close(wait=False)``)."""
-        if self.cursors.pending or self.shared.outgoing:
-            self.end()
-
-    def end(self) -> None:
-        """The time is over."""
-        self._step(act.DeadlinePassed())
-
-    def drop(self) -> None:
-        """Nobody has the handle any more: what was appended goes out, and then the ledger is left as it is, open."""
-        self._dropped = True
-        self._wake()
-
-    def _leave_dropped(self) -> None:
-        """Nobody waits for anything any more. Readers are told of the last entry; recovery finds what they are not told."""
-        self._send_lac()
-        self.abandon(
-            LedgerClosedError(f"ledger {self.ledger_id}: its handle was dropped without close(), and it is still open")
-        )
-
-    def _tell_soon(self) -> None:
-        self._will_tell = False
-        if self.writer.owes_explicit_lac and not self._is_awaited() and not self.shared.outgoing:
-            self._send_lac()
-
-    def _send_lac(self) -> None:
-        for action in self._stepped(TellLac()):
-            if isinstance(action, act.SendLac):
-                self._requests.send_lac(action)
-
-    def tell_lac(self, answered: OnBookiesAnswer, ended: Callable[[], None]) -> None:
-        """Tell each bookie the LAC without an entry (explicit LAC). ``answered`` is called once for each; or ``ended`` is, if the
-        ledger is closed or has failed."""
-        actions = self._stepped(TellLac())
-        for action in actions:
-            if isinstance(action, act.SendLac):
-                self._requests.send_lac(action, answered)
-        if not actions:
-            ended()
+    # -- deadlines
 
     def tick(self, now: float) -> bool:
-        """Called now and then by the client: deadlines, and syncs by time. False if there is no more to do until it is woken."""
+        """Look at deadlines and timed syncs, at ``now`` (``time.monotonic()``). False if nothing is left to look at until
+        ``Runtime.wake``."""
         if not (now - self._progress_at < self._just_now_seconds and self._only_waits()):
             self._look(now)
-        waits = self._is_awaited() or self._is_synced_by_time() or self.shared.missing is not None
-        return waits or self._dropped or bool(self.shared.outgoing) or bool(self._requests.held_back)
+        waits = self._is_awaited() or self._is_synced_by_time() or self.missing is not None
+        return waits or self._dropped or bool(self.outgoing) or bool(self._held_back)
 
     def _look(self, now: float) -> None:
         config, quiet = self._config, now - self._progress_at
         if self._is_awaited():
             if quiet > config.add_timeout_seconds:
                 self.end()
-            self._hold_ups.look(now, self._connections.behind(self._ensemble))
-        if self.shared.missing is not None and quiet > config.add_timeout_seconds:
-            self.abandon(missing_for_long(self.ledger_id, self.shared.missing, config.add_timeout_seconds))
-        if self._requests.held_back:
-            self._requests.send_held_back()
-        if self.shared.outgoing:
+            self._look_at_slow_bookies(now)
+        if self.missing is not None and quiet > config.add_timeout_seconds:
+            self.abandon(missing_for_long(self.ledger_id, self.missing, config.add_timeout_seconds))
+        if self._held_back:
+            self._send_held_back()
+        if self.outgoing:
             self.pump()
         if self._is_synced_by_time() and now - self._synced_at > config.sync_interval_seconds:
             self._sync()
-        if self._dropped and not self._is_awaited() and not self.shared.outgoing:
+        if self._dropped and not self._is_awaited() and not self.outgoing:
             self._leave_dropped()
 
-    @property
-    def owes_lac(self) -> bool:
-        return self.writer.owes_explicit_lac
-
-    def is_quiet(self, now: float) -> bool:
-        return now - self._progress_at > self._config.explicit_lac_interval_seconds
-
-    def tell_idle_lac(self, now: float) -> bool:
-        """Tell the bookies the LAC of an idle writer (explicit LAC), if they are to be told now; True if something was sent."""
-        return self._step(Idle(now, now - self._progress_at))
-
     def _only_waits(self) -> bool:
-        """Has ``tick`` nothing to do but to see whether answers are late? Most of many busy ledgers do only that."""
-        shared = self.shared
+        """Is a late answer the only thing to look for? So it is for most of many busy ledgers."""
         return not (
-            shared.outgoing.waiting
-            or shared.outgoing.taken
-            or self._requests.held_back
+            self.outgoing.waiting
+            or self.outgoing.taken
+            or self._held_back
             or self._config.sync_interval_seconds > 0
             or self._connections.any_is_behind(self._ensemble)
         )
 
     def _is_synced_by_time(self) -> bool:
-        """Is there something to sync once ``sync_interval_seconds`` are over?"""
+        """Is an entry to be synced within ``sync_interval_seconds``?"""
         cursors = self.cursors
         return self._config.sync_interval_seconds > 0 and cursors.last_add_confirmed < cursors.last_add_pushed
 
     def _is_awaited(self) -> bool:
-        """Does somebody wait for an acknowledgement or a sync?"""
+        """Does a caller wait for an acknowledgement or a sync?"""
         cursors = self.cursors
         return (
             cursors.last_add_acknowledged < cursors.last_add_pushed or cursors.last_add_confirmed < self._sync_awaited
         )
 
-    def _press(self) -> None:
-        """An append waits for room: have everything synced, also what has no frame yet."""
-        self._pressed = True
-        self.pump()
-        if self._pressed:
-            self._sync()
-
-    def _sync(self) -> None:
-        self._synced_at = time.monotonic()
-        self._step(Sync())
-
-    # -- what the machine asks for
+    # -- the machine
 
     def _step(self, event: WriterEvent) -> bool:
-        """Hand ``event`` to the machine, and do what it asks for; True if that is something."""
+        """Step the machine with ``event`` and carry out its actions; True if there are any."""
         actions = self._stepped(event)
-        requests = self._requests
         for action in actions:
             match action:
                 case act.SendAdd():
-                    requests.send_add(action)
+                    self._send_add(action)
                 case act.SendSync():
-                    requests.send_sync(action)
+                    self._send_sync(action)
                 case act.SendLac():
-                    requests.send_lac(action)
+                    self._send_lac_to(action)
                 case act.Acknowledge(entry_id):
-                    self._acknowledged(entry_id)
+                    self._advance(entry_id)
                 case act.Confirm(entry_id):
                     if not self._keeps_confirmed:
-                        self.kept.release(entry_id)
-                    self.shared.confirmed.advance(entry_id)
-                    self._acknowledged(entry_id)
+                        self._release(entry_id)
+                    self.confirmed.advance(entry_id)
+                    self._advance(entry_id)
                     if self.tells_soon and not self._will_tell:
                         self._will_tell = True
                         self._io.loop.call_later(_TELL_SECONDS, self._tell_soon)
                 case act.Release(entry_id):
-                    self.kept.release(entry_id)
-                    # Wake those who wait for the copies.
-                    self.shared.acknowledged.advance(self.shared.acknowledged.value)
+                    self._release(entry_id)
+                    # Wake the callers that wait for the copies.
+                    self.acknowledged.advance(self.acknowledged.value)
                 case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
                     self._threads.post(self._ask_store, action)
                 case act.EnsembleChanged():
                     self._connections.traffic.ensemble_changes += 1
-                    self.unwant_bookies()
+                    self._unwant_bookies()
                     self._ensemble = action.metadata.last_fragment.ensemble
-                    requests.keep_only(self._ensemble)
+                    self._held_back = {b: self._held_back[b] for b in self._ensemble if b in self._held_back}
                     self.want_bookies()
                 case act.Finish():
-                    self.leave()
-                    self.shared.end()
-                    self.room.end()
+                    self._leave()
+                    self.ended.set()
+                    # Callers that wait for an entry behind the end look again.
+                    self.confirmed.advance(self.confirmed.value)
+                    self._room.forget(self)
                 case act.Fail():
                     self._fail(action.error)
         return bool(actions)
 
     def _stepped(self, event: WriterEvent) -> list[act.Action]:
-        """The machine's actions after ``event``. A defect ends the ledger, because the machine may wait for ever for the event
-        that was lost."""
+        """The machine's actions after ``event``. A defect ends the ledger: the machine might wait for ever for a lost event."""
         try:
             actions = self.writer.step(event)
         except Exception as error:
             actions = self._stepped_anyway(event, error)
-        # An ack from which nothing follows leaves a writer as awake as it was.
+        # An ack without an action leaves a writer as awake as it was.
         if actions or type(event) is not act.AddAnswered:
             self._wake()
         return actions
 
     def _stepped_anyway(self, event: WriterEvent, error: Exception) -> list[act.Action]:
-        """The machine did not take ``event``."""
+        """The machine refused ``event`` with ``error``."""
         try:
-            return self.writer.step(self._requests.not_believed(event, error))
+            return self.writer.step(self._as_unknown(event, error))
         except Exception as defective:
             log.exception("ledger %d: %r failed", self.ledger_id, event)
             return self.writer.step(Abandon(defect(self.ledger_id, defective)))
 
-    def abandon(self, error: BookKeeperError) -> None:
-        """End the handle; the ledger stays as it is."""
-        self._step(Abandon(error))
+    def _as_unknown(self, event: WriterEvent, error: Exception) -> WriterEvent:
+        """``event`` as an Unknown answer, if a bookie reported an impossible sync in it; else raises ``error``."""
+        if not isinstance(error, IllegalEventError) or not isinstance(event, act.AddAnswered | act.SyncAnswered):
+            raise error
+        if event.synced is None:
+            raise error
+        log.warning("ledger %d: %s is not believed: %s", self.ledger_id, event.bookie, error)
+        response = Unknown(UnknownReason.BAD_REQUEST, f"it tells what can't be: {error}")
+        self._refused(event.bookie, response)
+        return replace(event, response=response, synced=None)
 
     def _fail(self, error: BookKeeperError) -> None:
-        """Nothing more will be acknowledged; whoever waits is told ``error``. Nobody need close the handle to be rid of it."""
-        self.kept.clear()
-        self._requests.clear()
-        self.leave()
-        self.shared.fail(error)
-        self.room.end()
+        """Nothing more is acknowledged. Waiting callers get ``error``, and the handle need not be closed."""
+        self._frames.clear()
+        self._under_way.clear()
+        self._held_back.clear()
+        self._leave()
+        self.acknowledged.error = self.acknowledged.error or error
+        self._room.forget(self)
+        self.outgoing.clear()
+        self.acknowledged.fail(error)
+        self.confirmed.fail(error)
+        self.ended.set()
 
-    def _acknowledged(self, entry_id: int) -> None:
-        """Advance the watermark of acknowledgements. A confirmation calls this too; on a VD ledger it may be below the watermark,
-        which stays."""
-        shared = self.shared
+    def _advance(self, entry_id: int) -> None:
+        """Advance the watermark of acknowledgements. A confirmation may lie below it on a VD ledger; then it stays."""
         self._progress_at = time.monotonic()
-        shared.acknowledged.advance(max(entry_id, shared.acknowledged.value))
-        self.kept.acknowledged(entry_id)
-        if shared.outgoing or shared.closing:
+        self.acknowledged.advance(max(entry_id, self.acknowledged.value))
+        under_way = self._under_way
+        while under_way and (first := next(iter(under_way))) <= entry_id:
+            del under_way[first]
+        if self.outgoing or self.closing:
             self.pump()
 
+    def _release(self, entry_id: int) -> None:
+        """Forget the frames up to ``entry_id``."""
+        frames, released, byte_length = self._frames, [], 0
+        for first in frames:
+            if first > entry_id:
+                break
+            released.append(first)
+        for first in released:
+            byte_length += frames.pop(first).byte_length
+        self.released += byte_length
+        self._room.release(byte_length)
+
     def _ask_store(self, action: StoreAction) -> None:
-        """Do what the machine asks of the metadata store, in a thread that may wait for it."""
+        """Carry out an action on the metadata store, in a thread that may wait for it."""
         try:
             answer = self._context.answer_from_store(self.writer.metadata, action)
         except BaseException as error:
             if self._context.closed:
-                # The writers were told.
+                # The writers know.
                 return
             # Without an answer the machine would wait for ever.
             log.exception("ledger %d: %r failed", self.ledger_id, action)
             self._io.submit(self.abandon, defect(self.ledger_id, error))
             return
-        # The machine may ask again at once, and the store may fail at once: a pause keeps that from becoming a busy loop.
+        # The machine may ask again at once, and the store may fail at once: the pause prevents a busy loop.
         if isinstance(answer, act.MetadataFailed):
             self._io.submit_later(_RETRY_SECONDS, self._step, answer)
         else:
             self._io.submit(self._step, answer)
+
+    # -- requests to bookies
+
+    def _send_add(self, action: act.SendAdd) -> None:
+        if self._held_back or self._connections.any_is_behind(action.bookies):
+            for bookie in action.bookies:
+                self._held_back.setdefault(bookie, deque()).append(action)
+            self._send_held_back()
+        else:
+            self._send_add_to(action.bookies, action)
+
+    def _send_held_back(self) -> None:
+        """Send as much as the bookies can take in, and drop released adds."""
+        for bookie in list(self._held_back):
+            dropped = False
+            while adds := self._held_back.get(bookie):
+                is_kept = adds[0].first in self._frames
+                if is_kept and self._connections.any_is_behind((bookie,)):
+                    break
+                action = adds.popleft()
+                if not adds:
+                    del self._held_back[bookie]
+                if is_kept:
+                    self._send_add_to((bookie,), action)
+                dropped |= not is_kept
+            if dropped:
+                self._step(PassedOver(bookie))
+
+    def _send_add_to(self, bookies: Iterable[str], action: act.SendAdd) -> None:
+        kept = self._frames[action.first]
+        add = _SentAdd(self, action, self._config.answer_timeout_seconds)
+        away = self._connections.away(bookies)
+        for bookie in away:
+            # It gets all that it missed once it is back, so nothing is kept for it until then.
+            self._connections.try_again(bookie, partial(self._still_away, bookie, add))
+        bookies = [bookie for bookie in bookies if bookie not in away] if away else bookies
+        if action.assignment is None:
+            self._connections.send_to_all(bookies, kept.request_id, kept.frame, add)
+        else:
+            # The synced id of an answer belongs to one assignment: an answer to an earlier add must not pass for this add's.
+            request_id = self._connections.next_request_id()
+            self._connections.send_to_all(bookies, request_id, kept.assigned(action.assignment, request_id), add)
+
+    def _still_away(self, bookie: str, add: _SentAdd, why: Unknown) -> None:
+        self.add_answered(bookie, add, Answer(why))
+
+    def add_acknowledged(self, bookie: str, first: int, last: int) -> None:
+        """A bookie acknowledged an add of a PD ledger (persistent durability): ``add_answered`` in fewer calls.
+
+        A third of these acks come after the machine is done with the add. Such an ack says only that a failed bookie takes adds
+        again."""
+        if self._pauses:
+            self._pauses.pop(bookie, None)
+        if first > self.cursors.released or not self._all_well:
+            if self._under_way.get(first, 0.0) is None:
+                self._under_way[first] = time.monotonic()
+            self._step(act.AddAnswered(bookie, first, last, _ACKNOWLEDGED))
+
+    def add_answered(self, bookie: str, add: _SentAdd, answer: Answer) -> None:
+        """A bookie answered an add, or did not in time."""
+        response, report = answer.response, None
+        if add.assignment is not None:
+            report = sync_report(answer, add.assignment)
+            response = _with_report(response, report)
+        if type(response) is not Positive:
+            self._all_well = False
+        if type(response) is Unknown:
+            self._refused(bookie, response)
+        else:
+            self._pauses.pop(bookie, None)
+            if self._under_way.get(add.first, 0.0) is None:
+                self._under_way[add.first] = time.monotonic()
+        self._step(act.AddAnswered(bookie, add.first, add.last, response, report))
+
+    def _send_sync(self, action: act.SendSync) -> None:
+        header = Header(Kind.SYNC, self._connections.next_request_id(), self.ledger_id, master_key=self._master_key)
+        header = header.with_assignment(action.assignment)
+        self._ask(action.bookies, header, partial(self._sync_answered, action))
+
+    def _sync_answered(self, action: act.SendSync, bookie: str, answer: Answer) -> None:
+        report = sync_report(answer, action.assignment)
+        response = _with_report(answer.response, report)
+        self._refused(bookie, response)
+        self._step(act.SyncAnswered(bookie, response, report))
+
+    def _ask(self, bookies: Iterable[str], header: Header, answered: OnBookiesAnswer) -> None:
+        request = Question(answered, self._config.answer_timeout_seconds)
+        self._connections.send_to_all(bookies, header.request_id, control_frame(header), request)
+
+
+def _with_report(response: Response, report: act.SyncReport | None) -> Response:
+    """A bookie's response about a VD ledger: an ack without a sync report counts as Unknown."""
+    return _TELLS_NO_SYNC if report is None and isinstance(response, Positive) else response

@@ -1,17 +1,19 @@
-"""An open ledger, for writing: the handle of the one client that created it.
+"""An open ledger, for writing: the handle of the client that created it. ``LedgerHandleAdv``: the caller gives the entry ids.
 
-Law: ids are given out in the order of the calls. ``append`` returns once an ack quorum of bookies has the entry: synced on a PD
-ledger (persistent durability), in memory on a VD ledger (volatile durability, BP-14). ``sync`` returns once everything that was
-appended before it is synced. The LAC (last add confirmed) covers what is acknowledged and synced; the writer decides it, so all
-methods of this handle tell the same one. Memory is bounded by ``bytes_in_flight_max``, over what is not acknowledged, on a VD
-ledger not synced, or on a guaranteed ledger not on its whole write set. Every wait has a deadline, but ``close()`` of a
-guaranteed ledger keeps trying.
+Law: ids follow the order of the calls. ``append`` returns once an ack quorum of bookies has the entry: synced on a PD ledger
+(persistent durability), in memory on a VD ledger (volatile durability, BP-14). ``sync`` returns once all earlier appends are
+synced. The LAC (last add confirmed) covers acknowledged and synced entries; the writer's machine decides it, so all methods
+return the same LAC. Every wait has a deadline, but ``close()`` of a guaranteed ledger keeps trying.
 
-A signal handler may use the handle, whatever it interrupts: nobody waits with a lock held, and what the lock guards is changed
-without a call in between, where a handler could run (Python runs handlers only at calls and loops).
+An append waits while its ledger keeps more than the client has room for (``Room``), at most twice ``add_timeout_seconds``.
+
+An interrupt (Ctrl-C) at any point leaves an append whole or not made. Don't append or close in a signal handler: set a flag
+there. Locks are ordinary ones.
 
 A handle that is dropped without ``close`` is freed once its appends are acknowledged, with a ResourceWarning, as a file is. The
-ledger stays open, as after a crash of its writer: a handle may be dropped because something went wrong.
+ledger stays open, as after a crash of its writer: perhaps the handle was dropped after an error.
+
+Source: BookKeeper's ``LedgerHandle`` and ``LedgerHandleAdv``; ``protocol.writing.given_ids`` orders appends with given ids.
 """
 
 from __future__ import annotations
@@ -20,73 +22,37 @@ import logging
 import os
 import queue
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from bookspark.errors import AddTimeoutError, BookKeeperError, EntryTooLargeError, LedgerClosedError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, Replication
 from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.writing.given_ids import Given, GivenIds, InOrder, NoMore
 from bookspark.protocol.writing.writer_state import State
 from bookspark.store.client.network.connections import Answer
-from bookspark.store.client.network.io_loop import IoLoop
 from bookspark.store.client.reading.read_handle import HOLD_SECONDS_MAX, UNFOLLOWED_SECONDS, ReadHandle
 from bookspark.store.client.runtime.calls import AwaitableFuture, done_with, in_thread
 from bookspark.store.client.runtime.client_context import ClientContext
-from bookspark.store.client.writing.back_pressure import BackPressure
+from bookspark.store.client.runtime.runtime import defect
 from bookspark.store.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.store.client.writing.ledger_driver import LedgerDriver
 from bookspark.store.client.writing.payloads import PayloadRun, payload_of, payloads_of, runs_of
-from bookspark.store.client.writing.sole_appender import SoleAppender
+from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.versioned import Versioned
+from bookspark.store.wire.columns import Heads
 from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX, Entry
-from bookspark.support.arguments import EntryId, WaitSeconds, checks_itself, checks_methods
-from bookspark.support.threads import check_may_wait
+from bookspark.support.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods
+from bookspark.support.threads import check_may_wait, here
 
 if TYPE_CHECKING:
     import pyarrow
 
 log = logging.getLogger(__name__)
-
-
-# -- Telling the bookies the LAC (last add confirmed) without an entry, and waiting for as many of them as count.
-
-
-def told_lac(io: IoLoop, driver: LedgerDriver, seconds: float) -> int:
-    """Have the bookies told the LAC now; returns it once an ack quorum of them took it, or at once of a closed ledger.
-
-    Raises AddTimeoutError if fewer did within ``seconds``, the error that ended the ledger, and BookKeeperError in a thread of
-    the client's own."""
-    check_may_wait()
-    confirmed, metadata = driver.cursors.last_add_confirmed, driver.writer.metadata
-    answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
-
-    def answered(bookie: str, answer: Answer) -> None:
-        answers.put(isinstance(answer.response, Positive))
-
-    io.submit(driver.tell_lac, answered, lambda: answers.put(None))
-    taken, deadline = 0, time.monotonic() + seconds
-    try:
-        for _ in range(metadata.ensemble_size):
-            took = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-            if took is None:
-                if driver.shared.acknowledged.error is not None:
-                    raise driver.shared.acknowledged.error.with_traceback(None)
-                return driver.cursors.last_add_confirmed
-            taken += took
-            if taken >= metadata.ack_quorum:
-                return confirmed
-    except queue.Empty:
-        pass
-    raise AddTimeoutError(
-        f"ledger {driver.ledger_id}: only {taken} bookies took the explicit LAC {confirmed}; try again"
-    )
-
-
-# --
 
 
 _END_SECONDS = 15.0
@@ -99,21 +65,16 @@ class LedgerHandle(ReadHandle):
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         super().__init__(context, metadata, version, password)
-        self._pid = os.getpid()
-        self._driver = LedgerDriver(context, metadata, version, password)
-        self._shared, self._writer, self._cursors = self._driver.shared, self._driver.writer, self._driver.cursors
-        self._room = self._driver.room
-        self._pressure = BackPressure(metadata, context, self._driver)
+        self._pid, self._process = os.getpid(), here.process
+        driver = self._driver = LedgerDriver(context, metadata, version, password)
+        self._writer, self._cursors, self._pump = driver.writer, driver.cursors, driver.pump
+        self._room, self._io = context.runtime.room, context.runtime.io
         striped = metadata.ensemble_size > metadata.write_quorum
         self._split = partial(runs_of, frame_bytes=context.config.frame_bytes, one_each=striped)
-        self._io = context.runtime.io
-        self._pump = self._driver.pump
-        self._lock = threading.RLock()
-        """Guards ``_room.appended``, and what ``SharedWithCallers`` lists."""
-        context.runtime.add_writer(self._driver)
-        self._io.submit(self._driver.want_bookies)
+        context.runtime.add_writer(driver)
+        self._io.submit(driver.want_bookies)
 
-    # -- what is known of the ledger
+    # -- the ledger's state
 
     @property
     def last_add_confirmed(self) -> int:
@@ -129,7 +90,7 @@ class LedgerHandle(ReadHandle):
     @property
     def last_add_pushed(self) -> int:
         """The highest id that an append was given; −1 if there was none."""
-        return self._shared.next_entry_id - 1
+        return self._driver.next_entry_id - 1
 
     @property
     def last_add_fully_replicated(self) -> int:
@@ -179,13 +140,13 @@ class LedgerHandle(ReadHandle):
         """Wait until this writer has confirmed the entry, the ledger is closed, by whomever, or the time is over.
 
         A writer that has nothing to append does not hear that another client recovers its ledger: the metadata tells it."""
-        cursors, ended = self._cursors, self._shared.ended
+        cursors, ended = self._cursors, self._driver.ended
         while True:
             left = deadline - time.monotonic()
             if entry_id <= cursors.last_add_confirmed or ended.is_set() or self._known.value.closed or left <= 0:
                 return
             follows = self._follow()
-            self._shared.confirmed.wait(
+            self._driver.confirmed.wait(
                 lambda: (
                     entry_id <= cursors.last_add_confirmed
                     or ended.is_set()
@@ -197,7 +158,7 @@ class LedgerHandle(ReadHandle):
 
     def _metadata_changed(self, found: Versioned[LedgerMetadata] | None) -> None:
         super()._metadata_changed(found)
-        self._shared.confirmed.wake()
+        self._driver.confirmed.wake()
 
     def _is_writing(self) -> bool:
         """Is the writer in this process, and has it not failed?"""
@@ -206,12 +167,12 @@ class LedgerHandle(ReadHandle):
     @property
     def closed(self) -> bool:
         """True if nothing can be appended through this handle: it was closed, an error ended it, or it is another process's."""
-        shared = self._shared
-        return shared.closing or shared.acknowledged.error is not None or os.getpid() != self._pid
+        driver = self._driver
+        return driver.closing or driver.acknowledged.error is not None or os.getpid() != self._pid
 
     @property
     def _state_told(self) -> str:
-        error = self._shared.acknowledged.error
+        error = self._driver.acknowledged.error
         return (
             super()._state_told
             if error is None or self._writer.state is State.CLOSED
@@ -232,7 +193,7 @@ class LedgerHandle(ReadHandle):
         """
         if type(payload) is not bytes:
             payload = payload_of(payload, "append")
-        self._shared.acknowledged.check_may_wait()
+        self._driver.acknowledged.check_may_wait()
         return self.append_async(payload).result()
 
     @checks_itself
@@ -243,8 +204,9 @@ class LedgerHandle(ReadHandle):
         LedgerClosedError, AddTimeoutError if that wait lasts twice ``add_timeout_seconds``, and the error that ended the ledger,
         if one did.
         """
-        payload = self._payload(payload, "append_async")
-        return AppendFuture(self._shared.acknowledged, self._enqueue((payload,), 1, len(payload)))
+        if type(payload) is not bytes or len(payload) > PAYLOAD_BYTES_MAX:
+            payload = self._payload(payload, "append_async")
+        return AppendFuture(self._driver.acknowledged, self._enqueue((payload,), 1, len(payload)))
 
     @checks_itself
     def append_batch(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> range:
@@ -257,7 +219,7 @@ class LedgerHandle(ReadHandle):
         of the ledger.
         """
         payloads = payloads_of(payloads, "append_batch")
-        self._shared.acknowledged.check_may_wait()
+        self._driver.acknowledged.check_may_wait()
         last = self.append_batch_async(payloads).result()
         return range(last - len(payloads) + 1, last + 1)
 
@@ -273,7 +235,7 @@ class LedgerHandle(ReadHandle):
         runs = self._split(payloads)
         count = len(payloads)
         first = self._enqueue(runs, count, sum(run.byte_length for run in runs)) if count else 0
-        return AppendFuture(self._shared.acknowledged, first + count - 1)
+        return AppendFuture(self._driver.acknowledged, first + count - 1)
 
     def sync(self, timeout: WaitSeconds | None = None) -> int:
         """Have everything that was appended before this call synced by an ack quorum. Returns the last synced entry id, which is
@@ -292,7 +254,7 @@ class LedgerHandle(ReadHandle):
         last = self.last_add_pushed
         if last > self._cursors.last_add_confirmed:
             self._io.submit(self._driver.sync, last)
-        return SyncFuture(self._shared.confirmed, last)
+        return SyncFuture(self._driver.confirmed, last)
 
     def flush_last_add_confirmed(self) -> int:
         """Tell the bookies the LAC now (explicit LAC), so that readers see the last entry; returns the LAC.
@@ -302,14 +264,34 @@ class LedgerHandle(ReadHandle):
         that ended the ledger, if one did.
         """
         self._check_process()
-        told = told_lac(self._io, self._driver, self._context.config.answer_timeout_seconds + 1.0)
-        return max(told, self._last_add_confirmed)
+        check_may_wait()
+        driver, confirmed, metadata = self._driver, self._cursors.last_add_confirmed, self._writer.metadata
+        answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+
+        def answered(bookie: str, answer: Answer) -> None:
+            answers.put(isinstance(answer.response, Positive))
+
+        self._io.submit(driver.tell_lac, answered, lambda: answers.put(None))
+        acks, deadline = 0, time.monotonic() + self._context.config.answer_timeout_seconds + 1.0
+        try:
+            for _ in range(metadata.ensemble_size):
+                took = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                if took is None:
+                    if driver.acknowledged.error is not None:
+                        raise driver.acknowledged.error.with_traceback(None)
+                    return self.last_add_confirmed
+                acks += took
+                if acks >= metadata.ack_quorum:
+                    return max(confirmed, self._last_add_confirmed)
+        except queue.Empty:
+            pass
+        raise AddTimeoutError(
+            f"ledger {self.ledger_id}: only {acks} bookies took the explicit LAC {confirmed}; try again"
+        )
 
     def sole_appender(self) -> SoleAppender:
-        """Appends for a caller that orders them itself, and is the only one. Not part of the public API: for a log's producer."""
-        return SoleAppender(
-            self._shared, self._driver, self._pressure, self._io.submit_once, self._split, self._why_ended
-        )
+        """Appends for a caller that orders them itself and is the only one. Not part of the public API: for a log's producer."""
+        return SoleAppender(self)
 
     def tell_last_add_confirmed_soon(self) -> None:
         """From now on tell the bookies the LAC (explicit LAC) a millisecond after each confirmation unless an entry tells it,
@@ -331,18 +313,18 @@ class LedgerHandle(ReadHandle):
         """
         if os.getpid() != self._pid:
             return
-        driver, shared = self._driver, self._shared
-        shared.acknowledged.check_may_wait()
-        with self._lock:
-            shared.closing = True
+        driver = self._driver
+        check_may_wait()
+        with self._room.lock:
+            driver.closing = True
         if not wait:
             self._io.submit(driver.give_up)
         self._io.submit(driver.pump)
         if not self._wait_for_end(timeout):
             self._io.submit(driver.end)
-            shared.ended.wait(_END_SECONDS)
+            driver.ended.wait(_END_SECONDS)
         if self._writer.state is not State.CLOSED:
-            error = shared.acknowledged.error or AddTimeoutError(
+            error = driver.acknowledged.error or AddTimeoutError(
                 f"ledger {self.ledger_id}: the close did not end in time"
             )
             error.unconfirmed = range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
@@ -355,9 +337,9 @@ class LedgerHandle(ReadHandle):
         ``drain`` of asyncio's streams. Its error is AddTimeoutError if that lasts twice ``add_timeout_seconds``, or
         LedgerClosedError in a forked process. Raises BookKeeperError if the client was closed."""
         self._check_process()
-        if self._pressure.is_off:
+        if self._has_room():
             return done_with(None)
-        return self._calls.begin(self._pressure.wait, self.last_add_pushed, 0, 0)
+        return self._calls.begin(self._wait_for_room, self._has_room)
 
     def __exit__(self, *exc_info: object) -> None:
         """Close the ledger. If that fails after an error in the ``with`` body, the body's error is raised, with a note of it."""
@@ -374,7 +356,7 @@ class LedgerHandle(ReadHandle):
         driver: LedgerDriver | None = getattr(self, "_driver", None)
         if driver is None or os.getpid() != self._pid or sys.is_finalizing():
             return
-        if not driver.shared.ended.is_set():
+        if not driver.ended.is_set():
             self._io.submit(driver.drop)
             warnings.warn(
                 f"ledger {driver.ledger_id} was not closed; use it in a with statement, or call close()",
@@ -387,7 +369,7 @@ class LedgerHandle(ReadHandle):
 
     def _wait_for_end(self, timeout: float | None) -> bool:
         """Wait for the close; False if the time is over before."""
-        ended, limit = self._shared.ended, self._context.config.add_timeout_seconds
+        ended, limit = self._driver.ended, self._context.config.add_timeout_seconds
         if timeout is not None or self.metadata.replication is not Replication.GUARANTEED:
             return ended.wait(limit if timeout is None else timeout)
         # Appends that are not acknowledged have their own deadline, so this wait goes on.
@@ -411,26 +393,53 @@ class LedgerHandle(ReadHandle):
         return payload
 
     def _enqueue(self, items: Sequence[bytes | PayloadRun], count: int, byte_length: int) -> int:
-        """Give ``count`` entries the next ids, in one run, and let them be sent; returns the first id."""
-        self._check_process()
-        self._pressure.wait(self.last_add_pushed, count, byte_length)
-        shared, room = self._shared, self._room
-        put = shared.outgoing.put
-        with self._lock:
-            # No call but the last: a signal handler that appends, or closes, comes before all of it or after all of it.
-            if shared.closing or shared.acknowledged.error is not None:
+        """Give ``count`` entries the next ids, in one run, and submit them; returns the first id."""
+        driver, room = self._driver, self._room
+        if self._process is not here.process:
+            self._check_process()
+        kept = driver.appended - driver.released
+        if kept > 0 and kept > room.bytes_max - room.appended + room.released:
+            self._wait_for_room(self._has_room)
+        put = driver.outgoing.put
+        with room.lock:
+            # Python delivers an interrupt behind a call only. So all of this is done, or nothing.
+            if driver.closing or driver.acknowledged.error is not None:
                 raise self._why_ended()
-            first = shared.next_entry_id
-            shared.next_entry_id += count
+            first = driver.next_entry_id
+            driver.next_entry_id = first + count
+            driver.appended += byte_length
             room.appended += byte_length
             put(items)
         self._io.submit_once(self._pump)
         return first
 
+    def _has_room(self) -> bool:
+        """May this ledger keep more?"""
+        return self._room.has_room(self._driver.appended - self._driver.released)
+
+    def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
+        """Wait until ``has_room()``. Raises AddTimeoutError after twice ``add_timeout_seconds``, and BookKeeperError in a thread
+        of the client's own."""
+        check_may_wait()
+        if has_room() or self._room.wait(has_room, 2 * self._context.config.add_timeout_seconds):
+            return
+        cursors = self._cursors
+        if cursors.last_add_acknowledged < self.last_add_pushed:
+            missing = "an acknowledgement; no bookie makes progress"
+        elif cursors.last_add_confirmed < cursors.last_add_pushed:
+            missing = "a sync; too few bookies make progress"
+        else:
+            copies = self.metadata.write_quorum
+            missing = f"their {copies} copies; bring back the bookies of the ensemble, or start more"
+        raise AddTimeoutError(
+            f"ledger {self.ledger_id}: {self._driver.appended - self._driver.released} bytes wait for {missing} (all ledgers of "
+            f"this client keep {self._room.held} of {self._room.bytes_max} bytes, bytes_in_flight_max)"
+        )
+
     def _why_ended(self) -> BookKeeperError:
         """Why nothing can be appended any more."""
-        error = self._shared.acknowledged.error
-        if self._shared.closing or error is None:
+        error = self._driver.acknowledged.error
+        if self._driver.closing or error is None:
             return LedgerClosedError(f"ledger {self.ledger_id} is closed; append to a new one")
         return error.with_traceback(None)
 
@@ -439,3 +448,198 @@ class LedgerHandle(ReadHandle):
             raise LedgerClosedError(
                 f"ledger {self.ledger_id} was created by process {self._pid}; a ledger has one writer, create another one here"
             )
+
+
+@checks_methods
+class LedgerHandleAdv(LedgerHandle):
+    """An open ledger for writing whose entry ids the caller gives; ``create_ledger_adv`` returns it. Thread-safe.
+
+    Ids start at 0 and have no gaps in the end. They may be given in any order, by several threads; appends are acknowledged in
+    the order of their ids.
+    """
+
+    def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
+        super().__init__(context, metadata, version, password)
+        # ``Room.lock`` guards all four.
+        self._ids = made(GivenIds, metadata.ledger_id)
+        self._waiting: dict[int, bytes] = {}
+        """Entries that wait for an earlier one, by id."""
+        self._bytes_behind_gap = 0
+        self._changes = False
+
+    def append_at(self, entry_id: EntryId, payload: Payload) -> int:
+        """Append one entry under ``entry_id`` and return the id once an ack quorum has it, and all entries before it.
+
+        Waits for those entries. Raises DuplicateEntryIdError if the id was given before, and ConfigurationError if it can't be an
+        id; then nothing is appended. Raises the errors of ``append`` (EntryTooLargeError, LedgerClosedError, LedgerFencedError,
+        UnauthorizedAccessError, AddTimeoutError, NotEnoughBookiesError, MetadataStoreError, NoSuchLedgerError). AddTimeoutError
+        also says that an entry before this one was not appended within ``add_timeout_seconds``, and LedgerClosedError that it was
+        missing when the ledger was closed.
+        """
+        check_may_wait()
+        return self.append_at_async(entry_id, payload).result()
+
+    def append_at_async(self, entry_id: EntryId, payload: Payload) -> AppendFuture:
+        """Append one entry under ``entry_id`` without waiting for its acknowledgement; the future's result is the id, or an error
+        of ``append_at``.
+
+        Waits while the client has no room (``bytes_in_flight_max``); the next entry in order does not wait for those behind it.
+        Raises DuplicateEntryIdError, ConfigurationError, EntryTooLargeError, LedgerClosedError, AddTimeoutError if that wait
+        lasts twice ``add_timeout_seconds``, and the error that ended the ledger, if one did.
+        """
+        payload = self._payload(payload, "append_at_async")
+        self._check_process()
+        driver, room, byte_length = self._driver, self._room, len(payload)
+
+        def has_room() -> bool:
+            in_order = entry_id <= driver.next_entry_id
+            return room.has_room(driver.appended - driver.released - (self._bytes_behind_gap if in_order else 0))
+
+        if not has_room():
+            self._wait_for_room(has_room)
+        with self._change():
+            if driver.closing or driver.acknowledged.error is not None:
+                raise self._why_ended()
+            actions = self._ids.step(Given(entry_id))
+            self._waiting[entry_id] = payload
+            driver.appended += byte_length
+            room.appended += byte_length
+            self._bytes_behind_gap += byte_length
+            for action in actions:
+                assert isinstance(action, InOrder)
+                entries = [self._waiting.pop(k) for k in range(action.first, action.last + 1)]
+                self._bytes_behind_gap -= sum(map(len, entries))
+                driver.next_entry_id += len(entries)
+                driver.outgoing.put(entries)
+            was_missing, driver.missing = driver.missing, driver.next_entry_id if self._waiting else None
+        if actions:
+            room.waiting.wake()
+            self._io.submit_once(self._pump)
+        if was_missing != driver.missing:
+            self._io.submit(driver.watch_gap)
+        return AppendFuture(driver.acknowledged, entry_id)
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Hold the lock. An interrupt inside ends the ledger: entries may be out of ``_waiting`` and unsent, and no later entry
+        may get their ids. Raises BookKeeperError in a signal handler that interrupted a change."""
+        with self._room.lock:
+            if self._changes:
+                raise BookKeeperError(
+                    f"ledger {self.ledger_id}: this signal handler interrupted an append; set a flag there, and append later"
+                )
+            self._changes = True
+            try:
+                yield
+            except BookKeeperError:
+                # Nothing has changed.
+                raise
+            except BaseException as error:
+                self._driver.closing = True
+                self._io.submit(self._driver.abandon, defect(self.ledger_id, error))
+                raise
+            finally:
+                self._changes = False
+
+    def sync_async(self) -> SyncFuture:
+        """As ``LedgerHandle.sync_async``, for all appends but those that wait for an earlier entry. Raises LedgerClosedError in a
+        forked process."""
+        return super().sync_async()
+
+    def close(self, wait: bool = True, timeout: WaitSeconds | None = None) -> None:
+        """Close the ledger as ``LedgerHandle.close`` does, and with its errors (AddTimeoutError, LedgerFencedError,
+        UnauthorizedAccessError, NotEnoughBookiesError, MetadataStoreError, NoSuchLedgerError). Its last entry is the last one
+        before the first gap: appends behind it fail with LedgerClosedError.
+        """
+        if os.getpid() != self._pid:
+            # The parent's lock may have been held at the fork.
+            return
+        driver, room = self._driver, self._room
+        with self._change():
+            # From here on nothing fills the gap.
+            driver.closing = True
+            self._ids.step(NoMore())
+            left = sorted(self._waiting)
+            self._waiting.clear()
+            if driver.acknowledged.error is None:  # else the I/O thread takes them off
+                driver.appended -= self._bytes_behind_gap
+                room.appended -= self._bytes_behind_gap
+            self._bytes_behind_gap = 0
+            driver.missing = None
+        room.waiting.wake()
+        try:
+            super().close(wait, timeout)
+        finally:
+            if left:
+                driver.acknowledged.fail(
+                    LedgerClosedError(
+                        f"ledger {self.ledger_id} was closed before entry {driver.next_entry_id} was appended: {len(left)} "
+                        f"entries after it, up to {left[-1]}, are not part of the ledger"
+                    )
+                )
+
+    # -- appends without an id
+
+    def append(self, payload: bytes) -> NoReturn:
+        """Refused: this ledger's entries need an id. Raises BookKeeperError."""
+        raise self._no_id()
+
+    def append_async(self, payload: bytes) -> NoReturn:
+        """Refused, as ``append`` is. Raises BookKeeperError."""
+        raise self._no_id()
+
+    def append_batch(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> NoReturn:
+        """Refused, as ``append`` is. Raises BookKeeperError."""
+        raise self._no_id()
+
+    def append_batch_async(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> NoReturn:
+        """Refused, as ``append`` is. Raises BookKeeperError."""
+        raise self._no_id()
+
+    def _no_id(self) -> BookKeeperError:
+        return BookKeeperError(
+            f"ledger {self.ledger_id} was created with create_ledger_adv, and its entries need an id: use "
+            "append_at(entry_id, payload)"
+        )
+
+
+class SoleAppender:
+    """Appends to one ledger by a caller that orders them itself: a log's producer. ``LedgerHandle.sole_appender`` makes it.
+
+    Law: the caller holds a lock of its own around every call here and around ``close`` of the handle, and appends by nothing
+    else. It judges the arguments, and refuses a forked process. So an append makes no future and judges nothing."""
+
+    __slots__ = ("_handle", "_pump", "_room", "_split", "_submit_once", "acknowledged", "driver")
+
+    def __init__(self, handle: LedgerHandle) -> None:
+        self._handle, self.driver, self._room = handle, handle._driver, handle._room
+        self._submit_once, self._split, self._pump = handle._io.submit_once, handle._split, handle._pump
+        self.acknowledged = handle._driver.acknowledged
+
+    def append(self, payload: bytes) -> None:
+        """Append one entry, with the id ``driver.next_entry_id``. Waits and raises as ``LedgerHandle.append_async``."""
+        driver, room, byte_length = self.driver, self._room, len(payload)
+        kept = driver.appended - driver.released
+        if kept > 0 and kept > room.bytes_max - room.appended + room.released:
+            self._handle._wait_for_room(self._handle._has_room)
+        with room.lock:
+            # As in ``LedgerHandle._enqueue``.
+            if driver.closing or driver.acknowledged.error is not None:
+                raise self._handle._why_ended()
+            driver.next_entry_id += 1
+            driver.appended += byte_length
+            room.appended += byte_length
+            driver.outgoing.put((payload,))
+        self._submit_once(self._pump)
+
+    def send(self) -> None:
+        """Submit the appends again: an interrupt of the last one may have come before that."""
+        self._submit_once(self._pump)
+
+    def append_all(self, payloads: list[bytes], heads: Heads) -> int:
+        """Append several, each behind its head, with ids from ``driver.next_entry_id`` on. Returns their bytes together. Waits
+        and raises as ``LedgerHandle.append_batch_async``."""
+        runs = self._split(payloads, heads=heads)
+        byte_length = sum(run.byte_length for run in runs)
+        self._handle._enqueue(runs, len(payloads), byte_length)
+        return byte_length
