@@ -1,4 +1,4 @@
-"""The options of a log: how its rows are kept, and in which ledgers.
+"""The options of a log: storage of its rows, and properties of its ledgers.
 
 Source: docs/decisions/logs.md.
 """
@@ -14,7 +14,7 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Re
 
 
 class RowFormat(Enum):
-    """What an entry of a data ledger holds."""
+    """Content of an entry of a data ledger."""
 
     VALUE = "value"
     """One row with one value: a string or bytes."""
@@ -23,7 +23,7 @@ class RowFormat(Enum):
 
 
 class Compression(Enum):
-    """How the payloads of data ledgers are compressed."""
+    """Compression of the payloads of data ledgers."""
 
     NONE = "none"
     ZSTD = "zstd"
@@ -33,8 +33,8 @@ class Compression(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What a log's data ledgers are created with, and what they hold. Commit ledgers are always PD (persistent durability: an
-    append is acknowledged after the sync). Those in ``ALTERABLE`` may be changed later."""
+    """Properties and content of a log's data ledgers. Commit ledgers are always PD (persistent durability: an append is
+    acknowledged after the sync). Options in ``ALTERABLE`` may be changed later."""
 
     ensemble_size: int = 3
     write_quorum: int = 3
@@ -57,4 +57,4 @@ class LogOptions:
 
 
 ALTERABLE = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "compression")
-"""The options that concern ledgers to come alone."""
+"""Options that affect future ledgers only."""
