@@ -1,11 +1,11 @@
 """An accepted loss: an operator's declaration, kept in the ledger's metadata, that unknown entries of a ledger are lost.
 
-Law: only a bookie's own answer, or an operator who names the bookie, makes a loss: a bookie that is merely away may have
-everything. The record is written together with the close that rests on it, and stays for good. It lists the ids and bookies
-exactly, so repair passes over these and nothing else. A ledger that could be closed without a loss has no such record.
+Law: only a bookie's own answer, or an operator who names the bookie, makes a loss: a bookie merely away may have everything. The
+record is written with the close that rests on it, and stays for good. It lists ids and bookies exactly, so repair passes over
+these only. A ledger closed without a loss has no such record.
 
 Bytes: the field ``acceptedLoss`` of the ledger's record (docs/formats.md). Earlier versions wrote a label of the custom metadata,
-without ids; it is shown to people and decides nothing, because anybody can write such a label.
+without ids; anybody can write such a label, so it is shown to people and decides nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ LOSSES_MAX = 4000
 
 
 class LossKind(Enum):
-    """The subject of a loss."""
-
     FENCE = "fence"
     """Unknown fences of these bookies, and unknown confirmed entries. No ids."""
     ENTRIES = "entries"
@@ -72,14 +70,13 @@ class AcceptedLoss:
                 raise ConfigurationError(f"no loss of {kind.value} {first}..{last} on {bookies} can be accepted")
 
     def lost_on(self, bookie: str) -> Iterator[tuple[int, int]]:
-        """Entries accepted as lost on ``bookie``, as ascending ranges that don't overlap."""
+        """Ascending ranges that don't overlap."""
         return (
             (loss.first, loss.last) for loss in self.losses if loss.kind is LossKind.ENTRIES and bookie in loss.bookies
         )
 
     def taken_over(self, first: int, last: int, swap: Mapping[str, str]) -> AcceptedLoss:
-        """The loss after other bookies (``swap``) took over the entries ``first..last``: they inherit the losses of the old
-        ones."""
+        """The loss after the bookies in ``swap`` took over the entries ``first..last``, with the losses of the old ones."""
         losses: list[Loss] = []
         for loss in (part for each in self.losses for part in _parts(each, first, last)):
             if loss.kind is LossKind.ENTRIES and first <= loss.first <= last:

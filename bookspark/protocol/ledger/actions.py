@@ -1,14 +1,11 @@
 """Actions and events: requests of the machines (writer, reader, recoverer) to the world, and its answers.
 
 Law: a machine is stepped with one event and returns the actions that follow, in order; it does nothing itself. Bookies are named
-by id, entry ids are inclusive ranges, and ``entries`` is opaque: the content (a batch frame in the client, a value in the
-simulator) goes into an action as it came in an event.
+by id, entry ids are inclusive ranges, and ``entries`` is opaque (a batch frame in the client, a value in the simulator).
 
 LAC is the last add confirmed, LAFR the last add fully replicated (of a guaranteed ledger). A VD ledger has volatile durability
-(BP-14).
-
-Actions and events never change. The classes made for every add are not frozen dataclasses: making a frozen one takes six times
-as long.
+(BP-14). Actions and events never change. The classes made for every add are not frozen: a frozen dataclass takes six times as
+long to make.
 """
 
 from __future__ import annotations
@@ -203,8 +200,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin: the first event of a machine whose first action needs no answer. The machine's ``start`` steps it with this
-    event."""
+    """Begin: the first event of a machine whose first action needs no answer (its ``start``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +225,7 @@ class MetadataConflict:
 
 @dataclass(frozen=True, slots=True)
 class MetadataFailed:
-    """The store gave no answer within its own deadline, or the ledger is gone (NoSuchLedgerError). The outcome of a write is
-    unknown."""
+    """The store timed out, or the ledger is gone (NoSuchLedgerError). The outcome of a write is unknown."""
 
     error: BookKeeperError
 

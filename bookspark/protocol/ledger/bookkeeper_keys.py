@@ -16,16 +16,16 @@ _KEY_BYTES = 16
 
 
 def bookkeeper_master_key(password: bytes) -> bytes:
-    """The 20 bytes of master key that a client of BookKeeper sends to bookies."""
+    """The master key that a client of BookKeeper sends to bookies: 20 bytes."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 def bookkeeper_mac_key(password: bytes) -> bytes:
-    """The key of the HMAC-SHA-1 that protects each entry."""
+    """The key of each entry's HMAC-SHA-1."""
     return hashlib.sha1(b"mac" + password).digest()
 
 
 @lru_cache(maxsize=1024)
 def kept_key(bookkeeper_key: bytes) -> bytes:
-    """The 16 bytes that a bookie keeps for BookKeeper's master key."""
+    """The 16 bytes that a bookie keeps of it."""
     return hashlib.sha256(b"bookkeeper ledger\0" + bookkeeper_key).digest()[:_KEY_BYTES]

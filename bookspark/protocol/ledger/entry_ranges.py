@@ -17,8 +17,8 @@ _FEW, _MANY = 4, 256
 
 
 def with_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> EntryRanges:
-    """The union of ``ranges`` and ``others``; ``others`` may come in any order and overlap. Takes the time of one sort; a few
-    added to many take the time of a copy."""
+    """The union; ``others`` may come in any order and overlap. Takes the time of one sort; a few added to many, that of a
+    copy."""
     others = list(others)
     if len(others) <= _FEW and len(ranges) > _MANY:
         for first, last in others:

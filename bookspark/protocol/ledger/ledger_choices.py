@@ -32,7 +32,7 @@ def check_choices(
 
 
 def check_digest(digest_type: DigestType, ledger_type: LedgerType, replication: Replication) -> None:
-    """Raise a ConfigurationError if BookKeeper's own clients may write the ledger and don't support these choices."""
+    """Raise a ConfigurationError for choices that BookKeeper's own clients, which may write the ledger, don't support."""
     if digest_type.bookkeepers and (ledger_type, replication) != (LedgerType.PD_JOURNAL, Replication.BEST_EFFORT):
         raise ConfigurationError(
             f"digest_type {digest_type.value} is for ledgers that BookKeeper's own clients read and write, and they know neither "
@@ -42,8 +42,7 @@ def check_digest(digest_type: DigestType, ledger_type: LedgerType, replication: 
 
 
 def risk_of(ack_quorum: int, ledger_type: LedgerType, without_journal: int) -> str:
-    """The warning for a risky choice; empty if there is none. ``without_journal``: the number of bookies in the ensemble that
-    acknowledge before they sync."""
+    """The warning for a risky choice, else "". ``without_journal``: bookies of the ensemble that acknowledge before they sync."""
     if ack_quorum > 1 or not without_journal or ledger_type is LedgerType.VD_JOURNAL:
         return ""
     return (

@@ -95,17 +95,16 @@ class LedgerMetadata:
     length: int = 0
     digest_type: DigestType = DigestType.CRC32C
     master_key: bytes = field(default=b"", repr=False)
-    """A hash of the password."""
     password: bytes = field(default=b"", repr=False)
     """Only with a digest of BookKeeper: its clients compare the password itself."""
     ledger_type: LedgerType = LedgerType.PD_JOURNAL
     replication: Replication = Replication.BEST_EFFORT
     ctime_ms: int = 0
     c_token: int = 0
-    """A random number of the creating client: a client whose answer to a create is lost recognises its own record by it."""
+    """A random number by which the creating client recognises its own record when the answer to a create is lost."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
     accepted_loss: AcceptedLoss | None = None
-    """Losses that an operator declared to close the ledger; None for a ledger closed without."""
+    """Losses that an operator declared to close the ledger."""
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
@@ -127,7 +126,7 @@ class LedgerMetadata:
         return self.state is LedgerState.CLOSED
 
     def is_same_ledger(self, other: LedgerMetadata) -> bool:
-        """Can ``other`` be a version of the same ledger's record? Compares the choices made at creation, which never change."""
+        """Can ``other`` be a version of the same ledger's record? Choices made at creation never change."""
         return (
             self.ledger_id == other.ledger_id
             and (self.ensemble_size, self.write_quorum, self.ack_quorum)
@@ -140,14 +139,13 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def bookies(self) -> list[str]:
-        """All bookies that a fragment names, sorted."""
         return sorted({bookie for fragment in self.fragments for bookie in fragment.ensemble})
 
     def fragment_of(self, entry_id: int) -> Fragment:
         return next(f for f in reversed(self.fragments) if f.first_entry_id <= entry_id)
 
     def write_set_of(self, entry_id: int) -> tuple[str, ...]:
-        """The bookies that hold ``entry_id``, in write-set order."""
+        """In write-set order."""
         last = self.fragments[-1]
         ensemble = (last if last.first_entry_id <= entry_id else self.fragment_of(entry_id)).ensemble
         start = entry_id % self.ensemble_size

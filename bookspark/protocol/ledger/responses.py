@@ -36,7 +36,7 @@ class UnknownReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Positive:
-    """OK. ``value`` is the requested value (entries, or a last add confirmed), or None."""
+    """OK. ``value``: the requested value (entries, or a last add confirmed), or None."""
 
     value: Any = None
 
@@ -62,8 +62,7 @@ class Unknown:
 Response = Positive | Negative | Unknown
 
 FINAL_REASONS = frozenset((UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE))
-"""Reasons against a second request: FENCED and UNAUTHORIZED never change, and an UNREACHABLE bookie is asked again over a new
-connection."""
+"""Reasons against a second request: FENCED and UNAUTHORIZED never change; UNREACHABLE needs a new connection first."""
 
 FENCED = Unknown(UnknownReason.FENCED)
 UNAUTHORIZED = Unknown(UnknownReason.UNAUTHORIZED)

@@ -3,15 +3,13 @@
 VD is volatile durability (BP-14): an add to a VD ledger is acknowledged before it is synced. LAC is the last add confirmed.
 
 Law: LastAddSynced is the highest id such that the bookie has synced every id up to it that is *assigned to it*. It covers nothing
-added after the sync began. A LAC from the writer never moves it: an id counts because it is synced here, not because it is
-confirmed elsewhere. (BP-14 lets the cursor jump to the LAC. Such a cursor would say nothing about this bookie's copies, on which
-guaranteed write quorum and an ensemble change rely.)
+added after the sync began, and a LAC never moves it. (BP-14 lets the cursor jump to the LAC. Such a cursor would say nothing
+about this bookie's copies, on which guaranteed write quorum and an ensemble change rely.)
 
 A bookie's assignment depends on its position in the ensemble, and contains no id below the fragment in which the bookie joined.
-The writer sends both with each request (``Assignment``), so a striped ledger's cursor steps over ids of other bookies. A bookie
-that stays in an ensemble keeps its assignment over ensemble changes. A bookie that left and came back at another position gets a
-new one: its cursor starts again, from the ids synced here by then. A late request of the earlier stay, from an ended connection,
-changes nothing.
+Each request carries it (``Assignment``), so a striped ledger's cursor steps over ids of other bookies. A bookie that stays in an
+ensemble keeps its assignment. A bookie that left and came back at another position gets a new one: its cursor starts again, from
+the ids synced here by then. A late request of the earlier stay changes nothing.
 
 Source: BP-14, "Changes to Bookies", with striping, which BP-14 leaves as future work.
 """
@@ -33,11 +31,10 @@ class Assignment(NamedTuple):
     position: int = 0
 
     def holds(self, entry_id: int) -> bool:
-        """Is ``entry_id`` in the stripe? ``first_entry_id`` does not count here."""
+        """Is ``entry_id`` in the stripe, whatever ``first_entry_id`` is?"""
         return (self.position - entry_id) % self.ensemble_size < self.write_quorum
 
     def next_held(self, entry_id: int) -> int:
-        """The first id from ``entry_id`` on in the stripe."""
         while not self.holds(entry_id):
             entry_id += 1
         return entry_id
@@ -51,13 +48,12 @@ def assignment(first_entry_id: int, ensemble_size: int, write_quorum: int, posit
 
 
 class SyncCursor:
-    """One VD ledger's cursor on one bookie. ``ranges``: the synced ids after the cursor, as sorted ranges with gaps between
-    them."""
+    """``ranges``: the synced ids after the cursor, as sorted ranges with gaps between them."""
 
     __slots__ = ("assignment", "last_add_synced", "ranges")
 
     def __init__(self, synced: Iterable[tuple[int, int]] = ()) -> None:
-        """``synced``: the id ranges on disk at boot. The replay syncs every entry before it reports it."""
+        """``synced``: the id ranges on disk at boot, all synced by the replay."""
         self.assignment: Assignment | None = None
         self.last_add_synced = NO_ENTRY
         self.ranges: tuple[tuple[int, int], ...] = ()
@@ -97,11 +93,9 @@ class SyncCursor:
         return new
 
     def key(self) -> tuple[Assignment | None, int, tuple[tuple[int, int], ...]]:
-        """The whole state, to compare and to hash."""
         return self.assignment, self.last_add_synced, self.ranges
 
     def _advance(self, mine: Assignment) -> None:
-        """Move the cursor over synced ids and ids of other bookies."""
         end = self.last_add_synced
         passed = 0
         for first, last in self.ranges:
@@ -113,7 +107,7 @@ class SyncCursor:
         self.ranges = self.ranges[passed:]
 
     def _insert(self, first: int, last: int) -> None:
-        """Add a range, joined with a range that it touches or that only ids of other bookies separate from it."""
+        """Add a range, joined with ranges that it touches or that only ids of other bookies separate from it."""
         mine = self.assignment or Assignment(0)
         joined: list[tuple[int, int]] = []
         for low, high in sorted((*self.ranges, (first, last))):

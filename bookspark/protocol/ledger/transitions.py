@@ -1,18 +1,16 @@
 """Tables of states and events: a machine's accepted events in each of its states.
 
-Law: an event that the table does not list for the machine's state raises ``IllegalEventError``, and the machine keeps its state.
-The same holds for an event with impossible content: an answer to a question never asked. Each machine has its table at the top
-of its module, as data, and looks it up first thing in ``step``. A cell is one of
+Law: an event without a cell for the machine's state raises ``IllegalEventError``, and so does an event with impossible content
+(an answer to a question never asked); the machine keeps its state. Each machine has its table at the top of its module, as data,
+and looks it up first thing in ``step``. A cell is one of
 
 ``TAKEN``
     The machine acts on the event.
 ``LATE``
-    The event is legal and changes nothing: an answer to a question of an earlier state, or an answer no longer needed.
-    Networks deliver these; ``step`` returns no actions.
+    Networks deliver such answers: to a question of an earlier state, or no longer needed. ``step`` returns no actions.
 ``REFUSED``
     The user must not do this now. ``step`` raises the user's error, one of ``bookspark.errors``, and changes nothing.
 
-A pair without a cell is a defect of the driver: the machine did not ask for such an answer.
 ``tests/protocol/test_transitions.py`` compares each table with its machine, for every pair.
 
 Source: h11, whose one table of states and events refuses the rest.
