@@ -1,29 +1,28 @@
 """Decisions of a bookie that boots after a possible loss of data, and its prohibitions from then on (BP-46).
 
 Law: before a bookie serves again, everything that its lost state had forbidden is forbidden again. After a *lossy* boot entries
-or fences may be gone. The bookie does not serve before phase one is done, and stays down if phase one fails. The steps are:
+or fences may be gone. The bookie does not serve before phase one is done, and stays down if it fails. The steps are:
 
 1. the *lossy-boot mark*: the highest ledger id allocated so far, durably;
-2. every ledger that is not closed and whose last fragment names the bookie is fenced and put in limbo, durably, and so is every
-   ledger whose record can't be decoded;
+2. every ledger that is not closed and whose last fragment names the bookie, and every ledger whose record can't be decoded, is
+   fenced and put in limbo, durably;
 3. the cookie is stamped.
 
 The mark covers closed ledgers, which step 2 omits. A late add of the old writer would make such a ledger anew, unfenced; with an
-ack quorum of such bookies the writer would see an entry confirmed after the ledger's end. So a ledger at or below the mark that
-is made anew, by an add or by a repair's copy, has an *unsure* fence. The writer's adds are refused until the metadata, read after
-the boot, says OPEN with this bookie in its last fragment: no recovery had begun then, so there was no fence to lose. A fence that
-comes while the metadata is read wins, because the add is decided again.
+ack quorum of such bookies an entry would be confirmed after the ledger's end. So a ledger at or below the mark that is made anew,
+by an add or a repair's copy, has an *unsure* fence. The writer's adds are refused until the metadata, read after the boot, says
+OPEN with this bookie in its last fragment: no recovery had begun then, so there was no fence to lose. A fence that comes while
+the metadata is read wins, because the add is decided again.
 
-The first boot of a bookie notes a mark as well: an earlier bookie of the same id may have been decommissioned and its directories
-emptied, fences included.
+The first boot notes a mark as well: an earlier bookie of the same id may have been decommissioned and emptied, fences included.
 
-A directory that is unreadable or full at a boot has no record of that boot. Used without the others later, it counts on from its
-own number, so two boots may share a number, and losses that are healed in one directory's history may stand in the other's. When
-they meet again, all is healed only if each of them says so (``marks_together``). Nothing shows which boot came later: the ledger
-id in the mark does not, as an older copy of the metadata gives out the same ids once more.
+A directory that is unreadable or full at a boot has no record of that boot. Used alone later, it counts on from its own number,
+so two boots may share a number, and losses healed in one directory's history may stand in the other's. When they meet again, all
+is healed only if each of them says so (``marks_together``). Nothing shows which boot came later: an older copy of the metadata
+gives out the mark's ledger ids once more.
 
-When one directory is lost, the fences of ledgers in the other directories are unsure as well: the record of a fence may have come
-while such a directory was out of use or full.
+When one directory is lost, fences in the other directories are unsure as well: a fence may have been recorded while these were
+out of use or full.
 
 Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence"; docs/decisions/without-the-journal.md for the mark.
 Phase two is ``bookie_healing``.
@@ -86,8 +85,8 @@ def phase_one(
     before: LossyBootNoted = NO_LOSSY_BOOT,
     unreadable: Iterable[int] = (),
 ) -> PhaseOne:
-    """The records of phase one. ``ledgers``: all ledgers of the cluster, read after the crash. ``before``: the mark on disk, if
-    there is one. ``unreadable``: ledgers whose records can't be decoded, iterated after ``ledgers``."""
+    """``ledgers``: all ledgers of the cluster, read after the crash. ``before``: the mark on disk, if there is one.
+    ``unreadable``: ledgers whose records can't be decoded, iterated after ``ledgers``."""
     mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id))
     records: list[ControlRecord] = []
     for ledger in ledgers:
@@ -111,7 +110,6 @@ class MarksTold(NamedTuple):
 
     @property
     def all_healed(self) -> bool:
-        """Are all losses of these boots back?"""
         return self.mark.boot <= self.healed.boot
 
 
@@ -135,8 +133,8 @@ def marks_together(told: Sequence[MarksTold]) -> MarksTogether:
 
 
 def mark_above(mark: LossyBootNoted, records: Iterable[object]) -> LossyBootNoted:
-    """The mark where records are lost, perhaps a later mark among them. It is at least as high as every remaining number of a
-    limbo, its end or a healing: otherwise an old number would end the limbo of a boot still to come."""
+    """The mark where records, perhaps a later mark, are lost. It is at least as high as each remaining number of a limbo, its end
+    or a healing: otherwise an old number would end the limbo of a boot still to come."""
     numbered = (
         record for record in records if isinstance(record, LossyBootNoted | HealedNoted | LimboNoted | LimboCleared)
     )
@@ -144,7 +142,6 @@ def mark_above(mark: LossyBootNoted, records: Iterable[object]) -> LossyBootNote
 
 
 def in_limbo(records: Iterable[object]) -> set[int]:
-    """Ledgers in limbo according to these control records."""
     since: dict[int, int] = {}
     cleared: dict[int, int] = {}
     for record in records:
@@ -156,30 +153,29 @@ def in_limbo(records: Iterable[object]) -> set[int]:
 
 
 def first_contact(ledger_id: int, mark: LossyBootNoted, collected: CollectionNoted = NOTHING_COLLECTED) -> BookieLedger:
-    """The state of a ledger unknown to the bookie. The bookie may have lost the ledger and its fence in a lossy boot or a garbage
-    collection."""
+    """The state of an unknown ledger. A lossy boot or a garbage collection may have removed it together with its fence."""
     unsure_to = max(mark.highest_ledger_id, collected.highest_ledger_id)
     return BookieLedger(ledger_id, fence_unsure=ledger_id <= unsure_to)
 
 
 def absence_unsure(ledger_id: int, ledger: BookieLedger | None, mark: LossyBootNoted, healed: HealedNoted) -> bool:
-    """May a ledger have lost entries without being in limbo? Limbo is for ledgers that were not closed at the lossy boot. A
-    closed ledger may have lost entries too, until everything is healed. ``ledger``: None if the bookie has no state of it."""
+    """May a ledger have lost entries without being in limbo? Ledgers closed at the lossy boot are not in limbo, and may have lost
+    entries until everything is healed. ``ledger``: None if the bookie has no state of it."""
     if mark.boot <= healed.boot or ledger_id > mark.highest_ledger_id:
         return False
     return ledger is None or not (ledger.limbo or ledger.limbo_cleared_boot >= mark.boot)
 
 
 def first_mark(highest_ledger_id: int, before: LossyBootNoted = NO_LOSSY_BOOT) -> LossyBootNoted | None:
-    """The mark of a bookie's first boot; None if there is nothing to note. ``highest_ledger_id``: no ledger has a higher id. An
-    earlier bookie of the same id may have had fences that are gone, so every ledger up to this id starts with an unsure fence.
-    Nothing lost could be healed, so the mark's boot is 0: no lossy boot."""
+    """The mark of a bookie's first boot; None if there is nothing to note. ``highest_ledger_id``: no ledger has a higher id.
+    Fences of an earlier bookie of the same id are gone, so ledgers up to this id start with an unsure fence. Boot 0: no lossy
+    boot, because nothing lost could be healed."""
     return LossyBootNoted(0, highest_ledger_id) if before == NO_LOSSY_BOOT and highest_ledger_id >= 0 else None
 
 
 def answer_unsure(bookie: str, metadata: LedgerMetadata | None) -> Positive | Unknown:
-    """The answer to an add of a ledger with an unsure fence. ``metadata``: read after the add came; None for a ledger that is
-    gone. Positive: call ``fence_is_sure`` and decide the add again."""
+    """The answer to an add of a ledger with an unsure fence. ``metadata``: read after the add came; None: no such ledger.
+    Positive: call ``fence_is_sure`` and decide the add again."""
     if metadata is None or metadata.state is not LedgerState.OPEN:
         return FENCED
     return Positive() if bookie in metadata.last_fragment.ensemble else NOT_NAMED

@@ -8,21 +8,21 @@ Negative only where nothing was lost, and Unknown everywhere else. State goes on
     LAC, LAFR: never go back
     a copy of an entry: held ──found unreadable──► lost, for ever; another copy may be added
 
-A decision names the control records to sync in the control log before the answer goes out. The caller writes them, and hands
-them to ``replay`` at boot. An add's own LAC and LAFR are replayed from its entry batch.
+A decision names the control records to sync before the answer goes out. The caller writes them, and hands them to ``replay`` at
+boot. An add's own LAC and LAFR (last add fully replicated) are replayed from its entry batch.
 
-A bookie's LAC (last add confirmed) is the highest from its writer: in a row, in a request header, or explicit. It is frozen at
-fencing: from then on the old writer is refused, and a recoverer's adds carry the LAC of the fencing phase
-(docs/decisions/traps.md, trap 1). A refused request leaves the LAC as it was. LAFR is the last add fully replicated.
+A bookie's LAC (last add confirmed) is the highest from its writer: in a row, in a request header, or explicit. Fencing freezes
+it: the old writer is refused, and a recoverer's adds carry the LAC of the fencing phase (docs/decisions/traps.md, trap 1). A
+refused request leaves the LAC as it was.
 
-An unreadable copy is *lost*: the entry is not held from then on, and ``EntriesLost`` names the copy. No record says that an
-entry is back. An entry added again is held, so its absence is never asked for; its old copy stays lost whatever an older
-checkpoint or log says, because no location is used twice.
+An unreadable copy is *lost*: the entry is not held from then on, and ``EntriesLost`` names the copy. No record says that an entry
+is back: an entry added again is held, so its absence is never asked for. Its old copy stays lost whatever an older checkpoint or
+log says, because no location is used twice.
 
 Source: BookKeeper's ``LedgerDescriptorImpl`` and ``HandleFactoryImpl``; #4462 (a fenced ledger is not made anew by its old
-writer's add: the fence needs no entry, and when a deleted ledger is collected with its fence, ``garbage_collection`` keeps a
-number that makes the fence *unsure*); TLA+ actions ``BookieSendsAddConfirmedResponse``, ``BookieSendsAddFencedResponse``; BP-46,
-"Protection Mechanism", for limbo (``bookie_boot`` decides who enters it).
+writer's add: the fence needs no entry, and ``garbage_collection`` makes the fence of a collected ledger *unsure*); TLA+ actions
+``BookieSendsAddConfirmedResponse``, ``BookieSendsAddFencedResponse``; BP-46, "Protection Mechanism", for limbo (``bookie_boot``
+decides who enters it).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LimboNoted(NamedTuple):
 
 
 class LimboCleared(NamedTuple):
-    """The entries of the ledger that lossy boot ``boot``, or one before it, lost are back."""
+    """The entries lost by lossy boot ``boot``, or one before it, are back."""
 
     ledger_id: int
     boot: int
@@ -93,7 +93,7 @@ NO_COPY = -1
 
 
 class EntriesLost(NamedTuple):
-    """The copy of entries ``first..last`` at location ``where`` is lost: unreadable, or gone (``NO_COPY``)."""
+    """The copy of ``first..last`` at location ``where`` is unreadable, or gone (``NO_COPY``)."""
 
     ledger_id: int
     first: int
@@ -137,7 +137,7 @@ _ASK_METADATA = Decision(FENCE_UNSURE, ask_metadata=True)
 
 @dataclass(slots=True)
 class BookieLedger:
-    """One ledger on one bookie. A ledger that the bookie does not know has none."""
+    """A ledger unknown to the bookie has none."""
 
     ledger_id: int
     master_key: bytes | None = field(default=None, repr=False)
@@ -147,14 +147,14 @@ class BookieLedger:
     explicit_last_add_confirmed: int = NO_ENTRY
     """The highest LAC without an entry: only the control log has it."""
     lost: EntryRanges = NO_RANGES
-    """Entries whose copy was lost here. Entries added again stay listed until ``entries_back``."""
+    """Entries whose copy was lost here; listed until ``entries_back``."""
     away: EntryRanges = NO_RANGES
-    """Entries whose copy is in a directory that this process no longer uses. They have no record: at the next start the directory
-    is readable, or the boot is lossy. So they don't count as lost for good."""
+    """Entries whose copy is in a directory no longer used by this process. They have no record, and are not lost for good: at the
+    next start the directory is readable, or the boot is lossy."""
     limbo_boot: int = 0
-    """The last lossy boot that may have lost entries of the ledger; 0 if there was none."""
+    """The last lossy boot that may have lost entries of the ledger; 0: none."""
     limbo_cleared_boot: int = 0
-    """The last lossy boot whose losses are back; 0 if there was none."""
+    """The last lossy boot whose losses are back; 0: none."""
     fence_unsure: bool = False
     """An earlier fence may be lost, so the writer's adds wait for the metadata (``bookie_boot``)."""
 
@@ -164,8 +164,8 @@ class BookieLedger:
         return self.limbo_boot > self.limbo_cleared_boot
 
     def admit_add(self, master_key: bytes, recovery: bool) -> Decision:
-        """May these entries be added? Changes nothing: ``added`` follows once the batch is stored, so an add that is refused for
-        another reason (a conflict, a full disk) leaves no trace."""
+        """May these entries be added? Changes nothing: ``added`` follows once the batch is stored, so an add refused for another
+        reason (a conflict, a full disk) leaves no trace."""
         if self.master_key is not None and master_key != self.master_key:
             return _REFUSED_KEY
         if self.fenced and not recovery:
@@ -177,9 +177,9 @@ class BookieLedger:
         return _DONE_RECOVERY if recovery else _DONE
 
     def admit_sync(self, master_key: bytes) -> Decision:
-        """May the writer of a VD ledger (volatile durability) sync it and see its sync cursor? The caller asks when the request
-        comes and again after the sync. After a fence the old writer must see no cursor: recovery writes here too, and a cursor
-        over its entries would make the old writer confirm an entry after the ledger's end."""
+        """May the writer of a VD ledger (volatile durability) sync it and see its sync cursor? Asked when the request comes, and
+        again after the sync. After a fence the old writer must see no cursor: it covers recovery's entries, and the writer would
+        confirm an entry after the ledger's end."""
         if self.master_key is not None and master_key != self.master_key:
             return _REFUSED_KEY
         if self.fenced:
@@ -200,7 +200,7 @@ class BookieLedger:
         return self.note(last_add_confirmed, last_add_fully_replicated)
 
     def note(self, last_add_confirmed: int, last_add_fully_replicated: int) -> bool:
-        """Take over the LAC and LAFR of an add, now or at boot. True if the LAC went up."""
+        """Take over the LAC and LAFR of an add. True if the LAC went up."""
         if last_add_fully_replicated > self.last_add_fully_replicated:
             self.last_add_fully_replicated = last_add_fully_replicated
         if last_add_confirmed > self.last_add_confirmed:
@@ -209,7 +209,7 @@ class BookieLedger:
         return False
 
     def fence(self, master_key: bytes) -> Decision:
-        """Fence, for a recoverer with the password. A second fence changes nothing."""
+        """Fence, for a recoverer with the password."""
         records: tuple[ControlRecord, ...] = ()
         if self.master_key is None:
             self.master_key = master_key
@@ -240,8 +240,7 @@ class BookieLedger:
         return Decision(Positive(), records) if records else _DONE
 
     def replay(self, record: ControlRecord) -> None:
-        """Take over a control record at boot. Order and repetitions don't matter, so several control logs can be replayed one
-        after the other.
+        """Take over a control record at boot, in any order and any number of times.
 
         Raises ValueError, and changes nothing, for a record of another ledger.
         """
@@ -281,11 +280,10 @@ class BookieLedger:
         return records + tuple(EntriesLost(self.ledger_id, first, last) for first, last in self.lost)
 
     def clear_limbo(self, boot: int) -> Decision:
-        """End the limbo of lossy boot ``boot``: its lost entries are back and synced. A later lossy boot keeps the ledger in
-        limbo.
+        """End the limbo of lossy boot ``boot``: its lost entries are back and synced. A later lossy boot keeps the limbo.
 
-        Raises ValueError, and changes nothing, for a boot after the last one that put the ledger in limbo: its number would end a
-        limbo still to come.
+        Raises ValueError, and changes nothing, for a boot after the ledger's last lossy one: its number would end a limbo still
+        to come.
         """
         if 0 < self.limbo_boot < boot:
             raise ValueError(
@@ -296,26 +294,24 @@ class BookieLedger:
         return Decision(Positive(), (record,))
 
     def lose(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Mark copies of these entries as lost."""
         self.lost = with_ranges(self.lost, ranges)
 
     def lose_for_now(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Mark copies of these entries as away: their directory is no longer used."""
+        """Mark copies as away: their directory is no longer used."""
         self.away = with_ranges(self.away, ranges)
 
     @property
     def lacking(self) -> EntryRanges:
-        """Entries with an unreadable copy, lost or away. Entries added again stay listed until ``entries_back``."""
+        """Lost and away entries; listed until ``entries_back``."""
         return with_ranges(self.lost, self.away) if self.away else self.lost
 
     def entries_back(self, held: Iterable[tuple[int, int]]) -> None:
-        """Remove the entries in ``held`` (ascending ranges), which are held and durable again, from the lost ones."""
+        """The entries in ``held`` (ascending ranges) are held and durable again."""
         held = list(held)
         self.lost, self.away = without_ranges(self.lost, held), without_ranges(self.away, held)
 
     def fence_is_sure(self) -> None:
-        """The metadata shows that there was no fence to lose. No record is written: after the next boot the metadata is read
-        again."""
+        """The metadata shows that there was no fence to lose. Not recorded: the next boot reads the metadata again."""
         self.fence_unsure = False
 
     def _first_contact(self, master_key: bytes) -> tuple[ControlRecord, ...]:
@@ -332,8 +328,8 @@ def may_read(ledger: BookieLedger | None, master_key: bytes | None) -> bool:
 def answer_absent(
     ledger: BookieLedger | None, entry_id: int, *, storage_damaged: bool, boot_unsure: bool = False
 ) -> Negative | Unknown:
-    """The answer to a read of an entry that the index does not know. Only this function makes a Negative. ``storage_damaged``:
-    some unidentified data is unreadable, perhaps only for now. ``boot_unsure``: a lossy boot may have lost the entry
+    """The answer to a read of an entry missing in the index. Only this function makes a Negative. ``storage_damaged``:
+    unidentified data is unreadable, perhaps only for now. ``boot_unsure``: a lossy boot may have lost the entry
     (``bookie_boot.absence_unsure``); only another bookie's copy brings it back."""
     if storage_damaged:
         return STORAGE_DAMAGED
@@ -351,8 +347,8 @@ def answer_absent(
 def absence_proven(
     ledger: BookieLedger | None, first: int, last: int, *, storage_damaged: bool, boot_unsure: bool = False
 ) -> int:
-    """The highest id up to which none of ``first..last``, which the index does not know, can have been lost; ``first - 1`` if
-    there is none. Up to there absence is Negative."""
+    """The highest id up to which the absence of ``first..last``, all missing in the index, is Negative; ``first - 1`` if there is
+    none."""
     if storage_damaged or boot_unsure or (ledger is not None and ledger.limbo):
         return first - 1
     lost = None if ledger is None else first_within(ledger.lacking, first, last)
@@ -360,8 +356,7 @@ def absence_proven(
 
 
 def answer_last_add_confirmed(ledger: BookieLedger) -> Positive | Unknown:
-    """The answer to a read of the LAC, after ``fence`` or without a fence. In limbo the LAC may be lost, so a bookie in limbo
-    counts towards no coverage."""
+    """The answer to a read of the LAC, fencing or not. In limbo the LAC may be lost, so the bookie counts towards no coverage."""
     return IN_LIMBO if ledger.limbo else Positive()
 
 
@@ -372,6 +367,6 @@ def acked_after_sync(*, recovery: bool, volatile: bool, journal_write_data: bool
 
 
 def same_content(kept: tuple[int, bytes | memoryview], added: tuple[int, bytes | memoryview]) -> bool:
-    """Are two copies of an entry, each as (length, payload), equal? Then the second add is a duplicate, otherwise a conflict. LAC
-    and digest in the row may differ, because a writer that resends an entry sends its newer LAC."""
+    """Are two copies of an entry, each as (length, payload), equal? If so, the second add is a duplicate, else a conflict. LAC
+    and digest may differ: a writer that resends an entry sends its newer LAC."""
     return kept == added

@@ -1,18 +1,17 @@
 """Copies of a control log: are they complete together when some are damaged?
 
 Law: an answered fence stands in at least one directory that was in use then. A copy left behind by a full or failed disk looks
-whole and lacks the later writes. So a whole copy replaces a damaged one only if it goes at least as far. Writes are numbered,
-with the same number in every copy, and a copy is complete up to the number before the first missing one.
+whole and lacks later writes, so a whole copy replaces a damaged one only if it goes at least as far. Writes are numbered, with
+the same number in every copy, and a copy is complete up to the number before the first missing one.
 
-If the damaged copies may have gone farther than every whole one, records of unknown ledgers are lost: the boot is lossy, and
-every known ledger may have had a fence (``bookie_boot``). Without any whole copy the bookie stays down.
+If damaged copies may have gone farther than every whole one, records of unknown ledgers are lost: the boot is lossy, and every
+known ledger may have had a fence (``bookie_boot``). Without any whole copy the bookie stays down.
 
-An unreadable directory is left out, and its copy is behind when it comes back. If it is used without the others first, both sides
-count on from the same number with different writes. So a boot without some directories skips ``NUMBERS_LEFT_OUT`` numbers and
-notes the absent directories in each copy. A copy never replaces the copy of a directory that it was used without. Copies of
-directories used each without the other are complete together, but their lossy boots share numbers, and losses healed in one may
-stand in the other: the boot that sees them is lossy. A full directory may fall as far behind as an unreadable one
-(``left_behind``), and is noted in the same way."""
+An unreadable directory is left out, and is behind when it comes back. Used alone meanwhile, it would count on from the same
+number with other writes. So a boot without some directories skips ``NUMBERS_LEFT_OUT`` numbers and notes the absent ones in each
+copy, and a copy never replaces that of a directory without which it was used. Copies of directories used each without the other
+are complete together, but their lossy boots share numbers, and losses healed in one may stand in the other: the boot that sees
+them is lossy. A full directory may fall as far behind as an unreadable one (``left_behind``), and is noted in the same way."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ NUMBERS_LEFT_OUT = 1 << 32
 
 class ControlCopy(NamedTuple):
     """One directory's control log. ``whole``: it exists and is undamaged. ``complete_to``: it has every write up to this number.
-    ``reaches``: the highest write that may have gone to it; None if unknown. ``without``: the numbers of directories that the
-    bookie was last used without (empty for a damaged copy). ``directory``: its own number."""
+    ``reaches``: the highest write that may have gone to it; None if unknown. ``without``: directories absent at its last use
+    (empty if damaged), by number. ``directory``: its own number."""
 
     whole: bool
     complete_to: int
@@ -38,7 +37,6 @@ class ControlCopy(NamedTuple):
 
 class CopiesTell(Enum):
     ALL = auto()
-    """Every record ever written."""
     TOO_LITTLE = auto()
     """Records may be lost."""
     NOTHING = auto()
@@ -66,8 +64,7 @@ def _stands_for(copy: ControlCopy, damaged: ControlCopy) -> bool:
 
 
 def left_behind(copies: Iterable[ControlCopy], written_to: int) -> frozenset[int]:
-    """Numbers of the full directories too far behind: used alone, they would count on from numbers that the others have used. The
-    bookie runs without them."""
+    """Full directories that the bookie runs without: used alone, they would count on from numbers already used by the others."""
     return frozenset(copy.directory for copy in copies if copy.complete_to + NUMBERS_LEFT_OUT <= written_to)
 
 

@@ -4,11 +4,10 @@ Law: identity is the disk. The first boot writes the cookie to each directory an
 copies must be there and equal, or the bookie stays down. The address is *not* part of it: a bookie that comes back elsewhere is
 the same bookie (unlike BookKeeper's cookie, see docs/decisions/bookies-outlive-tasks.md).
 
-Stamping goes to each directory, then to the metadata store, and only then is the first byte of data written. So a crash in
-between leaves stamped directories without data whose bookie the metadata store does not know. Nothing else leaves such
-directories, so that bookie finishes its first boot. If the metadata store knows the cookie, every directory had it, so a
-directory without it was lost or emptied. A boot without such a directory's content needs a permission (an option, or ``bookspark
-cookie fix``), and is lossy. The directory is stamped last, after phase one (``bookie_boot``).
+Each directory is stamped, then the metadata store, and only then is data written. So only a crash in between leaves stamped
+directories without data whose bookie the metadata store does not know, and that bookie finishes its first boot. If the metadata
+store knows the cookie, a directory without it was lost or emptied. A boot without its content needs a permission (an option, or
+``bookspark cookie fix``), and is lossy. Such a directory is stamped last, after phase one (``bookie_boot``).
 """
 
 from __future__ import annotations
@@ -32,25 +31,21 @@ class Cookie:
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """The bookie's cookie, and the places where it is still to be written."""
+    """The bookie's cookie, and the places still to be stamped."""
 
     cookie: Cookie
     directories: tuple[str, ...] = ()
-    """Directories to stamp, before the metadata store."""
     metadata: bool = False
-    """Write the cookie to the metadata store as well."""
     lost: tuple[str, ...] = ()
-    """Those of ``directories`` that had a cookie once. Their content is gone."""
+    """Members of ``directories`` that had a cookie once. Their content is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class CookieCopies:
-    """The copies of the cookie at a boot."""
-
     in_directories: Mapping[str, Cookie | None]
     """The cookie in each readable configured directory; None if the directory has none."""
     in_metadata: Mapping[str, Cookie | None]
-    """The metadata store's cookie for each bookie id in a directory or named by the operator; None if the store has none."""
+    """The metadata store's cookie, or None, for each bookie id in a directory or named by the operator."""
     with_data: Collection[str]
     """Directories with data: more than a cookie and the files that a lossy boot begins with."""
 
@@ -171,8 +166,8 @@ def _agreed(
 
 
 def _may_add(cookie: Cookie, configured: tuple[str, ...], copies: CookieCopies, permitted: CookiePermissions) -> bool:
-    """Are the configured directories those of the cookie, in its order, followed only by empty ones, and is that permitted? In
-    front they would change the log numbers of each directory (``LogDirectory.log_number``)."""
+    """Are the configured directories those of the cookie, in its order, with permitted, empty ones behind them? In front they
+    would change the log numbers of each directory (``LogDirectory.log_number``)."""
     named, new = configured[: len(cookie.directories)], configured[len(cookie.directories) :]
     empty = all(
         directory in copies.in_directories

@@ -1,33 +1,29 @@
 """Garbage collection on a bookie: deleted ledgers, and no others, may be thrown away.
 
-Law: a ledger is collected only after two different looks at the metadata: a complete listing of all ledgers without it, and then
-an explicit NoSuchLedger for its own record. A listing that failed or was partial proves nothing, nor does an unreadable record.
-::
+Law: a ledger is collected only after two looks at the metadata: a complete listing of all ledgers without it, and then an
+explicit NoSuchLedger for its own record. A failed or partial listing proves nothing, nor does an unreadable record. ::
 
     held ──listing complete──► suspects ──its own record: NoSuchLedger──► collected ──CollectionNoted synced──► forgotten
                                └────────────── a request is granted before that ──────────────┘──► kept
 
-The bookie must note its ledgers (``held``) **before** the listing begins. A ledger's record is made before its first add. So a
-ledger in ``held`` that is missing in the listing was deleted. A younger ledger may be missing because it is young, and is kept.
-Ledger ids are not used twice.
-
-A ledger with a lost record was not deleted (``lost_records``): it is kept until an operator gives it up.
+The bookie must note its ledgers (``held``) **before** the listing begins. A ledger's record is made before its first add, so a
+ledger in ``held`` that is missing in the listing was deleted. A younger ledger is kept. Ledger ids are not used twice. A ledger
+with a lost record was not deleted (``lost_records``): it is kept until an operator gives it up.
 
 The metadata can judge only ids that it gave out, or noted before a user gave them. Any client that may send adds can make a
-ledger known whose id is still to be given out: its record is missing because it is not made yet, and collecting it could hit the
-ledger made at that moment. So a suspect beyond ``given_out``, which is read before ``held``, is kept and reported. An id outside
-the allowed range (accepted by an earlier bookie) can name no future ledger: it is collected without a question. A suspect that
-can't be judged does not keep the others.
+ledger known whose id is still to be given out, and its collection could hit the ledger made at that moment. So a suspect beyond
+``given_out``, which is read before ``held``, is kept and reported. An id outside the allowed range (accepted by an earlier
+bookie) can name no future ledger: it is collected without a question.
 
-A given-out id may get its record while this look goes on. Requests granted before the read of the record concerned a ledger with
-a record, or one not made yet. A request granted later keeps the ledger until another look. (BookKeeper deletes every ledger
-missing in its last look.)
+A given-out id may get its record during this look. Requests granted before the read of the record concerned a ledger with a
+record, or one not made yet. A request granted later keeps the ledger until another look. (BookKeeper deletes every ledger missing
+in its last look.)
 
 A fence goes with its ledger, and the old writer's add may still be under way (#4462). BookKeeper remembers collected fenced
-ledgers for seven days, in memory. Here one number stands for all of them, for ever, and is written before the first of them is
-forgotten: the highest id ever collected (``CollectionNoted``). A ledger up to that id that is made anew has an *unsure* fence, as
-below the lossy-boot mark (``bookie_boot.first_contact``). So the writer's adds need metadata that says OPEN and names the bookie,
-and a deleted ledger has none. A new ledger has a higher id and costs nothing.
+ledgers for seven days, in memory. Here one number stands for all of them, for ever, written before the first of them is
+forgotten: the highest id ever collected (``CollectionNoted``). A ledger up to that id that is made anew has an *unsure* fence
+(``bookie_boot.first_contact``), so the writer's adds need metadata that says OPEN and names the bookie. A new ledger has a higher
+id and costs nothing.
 
 Source: docs/decisions/traps.md, traps 6 and 8; ``ScanAndCompareGarbageCollector`` of BookKeeper, which notes its ledgers first
 and reads the record of each suspect with ``verifyMetadataOnGC`` (#870: bugs in the listing deleted live ledgers);
@@ -45,13 +41,13 @@ from bookspark.protocol.ledger.responses import Negative, NegativeReason, Respon
 
 
 class Complete(NamedTuple):
-    """A complete listing: it has every ledger that existed all the time."""
+    """It has every ledger that existed during the whole listing."""
 
     ledgers: Set[int]
 
 
 class Incomplete(NamedTuple):
-    """A listing that failed, as a whole or in part. ``why`` is for people."""
+    """Failed, as a whole or in part. ``why`` is for people."""
 
     why: str
 
@@ -69,8 +65,7 @@ NOTHING_COLLECTED = CollectionNoted(-1)
 
 
 def suspects(held: Iterable[int], listing: Listing) -> tuple[int, ...]:
-    """Ledgers that may be gone, ascending. ``held``: the ledgers held before the listing began, in any order, repetitions
-    allowed."""
+    """Ledgers that may be gone, ascending. ``held``: noted before the listing began, in any order, repetitions allowed."""
     if isinstance(listing, Incomplete):
         return ()
     return tuple(sorted({ledger_id for ledger_id in held if ledger_id not in listing.ledgers}))
@@ -103,7 +98,7 @@ def sort_suspects(suspected: Collection[int], given_out: int, lost: Collection[L
 
 
 def collectable(suspected: Iterable[int], records: Mapping[int, Response]) -> tuple[int, ...]:
-    """Ledgers that may be thrown away. ``records``: the answer to the read of each suspect's own record."""
+    """Ledgers to throw away. ``records``: the answer to the read of each suspect's own record."""
     return tuple(ledger_id for ledger_id in suspected if _gone(records.get(ledger_id)))
 
 

@@ -1,16 +1,15 @@
 """The lease on a bookie: its holder looks after the process; a process without a holder ends at the deadline.
 
-Law: at most one connection holds the lease; a lapsed lease never comes back; a stopping bookie grants no lease. So a client with
-the lease has a bookie that serves on, and a refused client gets the reason::
+Law: at most one connection holds the lease; a lapsed lease never comes back; a stopping bookie grants none. So a client with the
+lease has a bookie that serves on, and a refused client gets the reason::
 
                  Claim                      Drop (by the holder)      deadline passed      Stop
     UNCLAIMED    HELD, Grant                –                         STOPPING, End        STOPPING, End
     HELD         Refuse (names the holder)  UNCLAIMED, counts down    – (it has none)      STOPPING, End
     STOPPING     Refuse (is stopping)       –                         –                    –
 
-A bookie starts UNCLAIMED, counting down. A bookie in the foreground starts HELD: its own process holds the lease until it stops,
-so no client can claim it. Time comes in as an argument, in seconds of any monotonic clock, and is judged before the event: after
-the deadline a claim meets a stopping bookie.
+A bookie starts UNCLAIMED, counting down; in the foreground it starts HELD by its own process, until it stops. Time is an
+argument, in seconds of any monotonic clock, and is judged before the event: after the deadline a claim meets a stopping bookie.
 
 Source: docs/decisions/bookies-outlive-tasks.md.
 """
@@ -46,7 +45,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Request to stop the bookie; ``why`` is for people."""
+    """``why`` is for people."""
 
     why: str
 

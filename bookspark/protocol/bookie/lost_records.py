@@ -6,13 +6,13 @@ metadata notes the range, and all ids in it count as given out. As long as the n
 
     held beyond given out ──noted as lost──► skipped by the counter ──► kept until a person gives them up
 
-The note comes before the counter moves. So a client that sees such an id as given out, and no record, sees the note too. Bookies
-start one after the other, and a later one may hold somewhat higher ids: BEYOND more ids are noted and skipped too, so no new
+The note comes before the counter moves, so a client that sees such an id as given out, without a record, sees the note too.
+Bookies start one after the other, and a later one may hold somewhat higher ids: BEYOND more ids are noted and skipped, so no new
 ledger gets one of these in between.
 
-Ids further away than IDS_MAX are not skipped, because that would cost the counter too many of its 2³¹ ids. Restored metadata does
-not lose so many ledgers; a stranger can send such an id. The bookie keeps and reports it, as before. Ids given by users may lie
-far beyond the counter, or beyond its range. Lost records among these are noted, and count as given by a user; the counter stays.
+Ids beyond IDS_MAX are not skipped, because the counter has only 2³¹ ids; a stranger can send such an id. The bookie keeps and
+reports it. Ids given by users may lie far beyond the counter. Lost records among these are noted, and count as given by a user;
+the counter stays.
 
 BookKeeper deletes the entries of such ledgers, or mixes them with those of the ledgers that get their ids.
 """
@@ -38,8 +38,8 @@ class LostRecords(NamedTuple):
 
 
 def lost_records(held: Iterable[int], given_out: int) -> LostRecords | None:
-    """The range to note; None if nothing is lost. ``held``: ids of the bookie's ledgers. ``given_out``: the highest id that the
-    metadata gave out, or has, in a look begun after the bookie stopped taking requests."""
+    """The range to note; None if nothing is lost. ``held``: ids of the bookie's ledgers. ``given_out``: the metadata's highest
+    id, in a look begun after the bookie stopped taking requests."""
     near = [ledger_id for ledger_id in held if given_out < ledger_id <= min(given_out + IDS_MAX, LEDGER_ID_MAX)]
     if not near:
         return None

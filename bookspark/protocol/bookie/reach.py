@@ -1,10 +1,9 @@
 """The reach of each bookie directory, noted outside of it: reveals an older copy put back in its place.
 
 Law: a directory never goes less far than it once went durably. A directory that does was replaced by an earlier copy, or its disk
-went back in time. Later writes are lost, and nothing in the directory shows it: entries would be denied, and fences forgotten. So
-the boot is lossy, and every fence unsure (``bookie_boot``).
-
-A note may be behind, so a copy of the last minute may pass for the directory itself. It is never ahead: only synced data counts.
+went back in time. Later writes are lost without a trace in the directory: entries would be denied, and fences forgotten. So the
+boot is lossy, and every fence unsure (``bookie_boot``). A note may be behind, so a copy of the last minute may pass for the
+directory itself. It is never ahead: only synced data counts.
 
 Source: docs/decisions/without-the-journal.md. BookKeeper accepts any directory with the right cookie.
 """

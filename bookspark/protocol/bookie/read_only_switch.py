@@ -1,7 +1,7 @@
 """The operator's switch to read-only, independent of free space.
 
-Law: the switch keeps its last setting over any restart. The control logs of several directories may hold different settings, and
-are replayed in any order, so settings are numbered, and the highest number counts.
+Law: the switch keeps its last setting over any restart. The control logs of several directories are replayed in any order, so
+settings are numbered, and the highest number counts.
 
 Source: BookKeeper's ``forceReadOnlyBookie`` and ``persistBookieStatusEnabled``.
 """
@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 
 class ReadOnlySwitched(NamedTuple):
-    """Setting number ``number`` of the switch."""
-
     number: int
     read_only: bool
 
