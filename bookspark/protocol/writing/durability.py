@@ -3,24 +3,24 @@
 PD is persistent durability, VD volatile durability (BP-14). E is the ensemble size, WQ the write quorum, AQ the ack quorum.
 
 Law: the LAC (last add confirmed) covers only entries synced by an ack quorum of their write set. On a PD ledger an ack says so.
-On a VD ledger an ack says that the entry is in the bookie's memory: enough to acknowledge the append, but nothing for the LAC.
-The LAC follows the bookies' LastAddSynced in each answer (``SyncReport``). If three bookies have synced up to 1, 2 and 3, the LAC
-is 3 at AQ 1, 2 at AQ 2 and 1 at AQ 3. The writer applies that rule entry by entry. The result equals
-``quorum.last_add_confirmed_of`` for E = WQ, and is never less for striped ledgers.
+On a VD ledger an ack says that the entry is in memory: enough to acknowledge the append, but nothing for the LAC, which follows
+the bookies' LastAddSynced in each answer (``SyncReport``). If three bookies have synced up to 1, 2 and 3, the LAC is 3 at AQ 1, 2
+at AQ 2 and 1 at AQ 3. The writer applies that rule entry by entry. The result equals ``quorum.last_add_confirmed_of`` for E = WQ,
+and is never less for striped ledgers.
 
 Additions to BP-14, which leaves these as future work:
 
 * **Striping**: a bookie's cursor covers its assigned ids. Each request carries the assignment (``sync_cursor.Assignment``).
-* **Ensemble change**: the writer keeps every entry that is not confirmed, acknowledged or not. The new fragment starts after the
-  last confirmed entry (on a guaranteed ledger, after the last fully replicated one). The new bookie's cursor starts before that
-  fragment, and the bookie gets all of its entries. So an entry that a lost bookie had acknowledged but not synced counts again
-  only when the new bookie has synced it. A report counts if its assignment is that of the bookie's present stay in the ensemble.
+* **Ensemble change**: the writer keeps every unconfirmed entry. The new fragment starts after the last confirmed entry (on a
+  guaranteed ledger, after the last fully replicated one). The new bookie's cursor starts before that fragment, and it gets all of
+  its entries. So an entry that a lost bookie had acknowledged but not synced counts again only when the new bookie has synced it.
+  A report counts if its assignment is that of the bookie's present stay in the ensemble.
 * **Restart**: when a bookie's incarnation changes, its acks of unsynced entries are taken back, and these entries are sent again.
-* **Missed entries**: entries that a bookie missed while it was away, and others have synced, are not sent to it. In its cursor
-  they would be a hole that never closes, so its assignment begins after the released entries.
-* **sync()** of everything up to an id T: once everything up to T is acknowledged, each bookie is asked to sync, so the sync
-  begins after the adds. A bookie that acknowledges an entry later is asked again. The user's sync is done at LAC ≥ T. The writer
-  asks for a sync by itself after each ``sync_bytes``, so kept content is bounded. A bookie has at most one sync under way.
+* **Missed entries**: entries that a bookie missed while away, and others have synced, are not sent to it. In its cursor they
+  would be a hole that never closes, so its assignment begins after the released entries.
+* **sync()** of everything up to an id T: once that is acknowledged, each bookie is asked to sync, so the sync begins after the
+  adds. A bookie that acknowledges an entry later is asked again. The user's sync is done at LAC ≥ T. The writer itself syncs
+  after each ``sync_bytes``, so kept content is bounded. A bookie has at most one sync under way.
 
 An ack of an incarnation known to have ended does not count. Incarnations are random numbers: the last one reported is the latest.
 So the driver must not hand in an answer of a connection after the ``BookieBack`` of the next one.
@@ -72,12 +72,10 @@ class Persistent:
 
 
 class Member(NamedTuple):
-    """The writer's knowledge of one bookie of the ensemble."""
-
     assignment: Assignment
     last_add_synced: int
     incarnation: int = 0
-    """Incarnation of the bookie's process; 0 until it is known."""
+    """0 until it is known."""
 
 
 class Volatile:
@@ -114,7 +112,7 @@ class Volatile:
     # -- members
 
     def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
-        """``bookies`` joined the last ensemble of ``metadata``; members outside of it are forgotten."""
+        """Members outside of the last ensemble of ``metadata`` are forgotten."""
         fragment, wanted = metadata.last_fragment, frozenset(bookies)
         members = {}
         for position, bookie in enumerate(fragment.ensemble):
@@ -130,8 +128,8 @@ class Volatile:
     def heard(
         self, bookie: str, report: SyncReport, add: PendingAdd | None, adds: Iterable[PendingAdd]
     ) -> tuple[list[Action], bool]:
-        """A member gave a positive answer with ``report``; ``add``: the acknowledged add, if still pending. Returns the syncs
-        that follow, and whether the bookie was restarted since its last answer."""
+        """A member gave a positive answer; ``add``: the acknowledged add, if still pending. Returns the syncs that follow, and
+        whether the bookie was restarted since its last answer."""
         member = self._members[bookie]
         if report.assignment == member.assignment and report.last_add_synced > member.last_add_synced:
             self._members[bookie] = member._replace(last_add_synced=report.last_add_synced)
@@ -176,7 +174,6 @@ class Volatile:
         return actions
 
     def pass_over(self, bookie: str, done: int) -> None:
-        """Move the cursor of ``bookie`` behind ``done``."""
         member = self._members[bookie]
         mine, synced = member.assignment, member.last_add_synced
         if mine.first_entry_id <= done:
@@ -186,18 +183,17 @@ class Volatile:
     # -- syncs
 
     def appended(self, last: int, length: int) -> None:
-        """An append was pushed; ``length``: the ledger's after it. Asks for a sync after each ``sync_bytes``."""
+        """``length``: the ledger's after the append. Asks for a sync after each ``sync_bytes``."""
         if length - self._requested_length >= self._sync_bytes:
             self.want(last, length)
 
     def want(self, last: int, length: int) -> None:
-        """Request a sync of everything up to ``last``."""
         self._requested_length = length
         if last > max(self._goal, *self._targets, NO_ENTRY):
             self._targets = (*self._targets, last)
 
     def acknowledged(self, last: int) -> list[Action]:
-        """Everything up to ``last`` is acknowledged. Returns the syncs that waited for that."""
+        """Returns the syncs that waited until everything up to ``last`` was acknowledged."""
         if not self._targets or last < self._targets[0]:
             return []
         while self._targets and last >= self._targets[0]:
@@ -212,12 +208,11 @@ class Volatile:
         return [SendSync(group, mine) for mine, group in self.grouped(asked)]
 
     def sync_answered(self, bookie: str) -> None:
-        """The sync under way at ``bookie`` is over."""
         self._syncing -= {bookie}
 
     def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[Action]:
-        """Ask ``bookie`` to sync again, if it acknowledged an entry up to the goal that no sync has covered yet. A bookie that
-        lacks an earlier entry waits: its cursor stays before that entry, and it is asked once it has it."""
+        """Ask ``bookie`` to sync again, if it acknowledged an entry up to the goal that no sync has covered yet. While it lacks
+        an earlier entry, its cursor waits, and so does this."""
         synced = self._members[bookie].last_add_synced
         first = next((add for add in adds if add.last > synced and bookie in add.bookies), None)
         if first is None or first.last > self._goal or bookie not in first.acks:

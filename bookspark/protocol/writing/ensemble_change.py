@@ -1,9 +1,9 @@
 """Ensemble changes of a writer: failed bookies, the time of their replacement, and the change of the record.
 
 Law: one change is under way at a time, and one metadata write replaces all bookies that have failed by then. The write is a
-compare-and-set against an OPEN record. If another client changed the record, and only older fragments differ (re-replication),
-the change is written again on top; otherwise the writer is fenced. The old ensemble stays until the write has succeeded. Then
-``Cursors.replace`` (``writer_cursors``) takes back the acks of the replaced bookies::
+compare-and-set against an OPEN record. If another client changed only older fragments (re-replication), the change is written
+again on top; otherwise the writer is fenced. The old ensemble stays until the write has succeeded. Then ``Cursors.replace``
+(``writer_cursors``) takes back the acks of the replaced bookies::
 
     (none) ──failed──► CHOOSING ──BookiesChosen──► WRITING ──MetadataWritten──► (none), acks of the replaced taken back
                         ▲    │ NoBookies               │ conflict: ReadMetadata, merge, WRITING again, or fenced
@@ -11,18 +11,16 @@ the change is written again on top; otherwise the writer is fenced. The old ense
                         └─ put off until BookiesChanged, or given up (policy)
 
 A failed bookie may stay, if there was no replacement or the change is delayed. It counts as failed until the client is connected
-to it again, or until it takes adds again and no entry that it missed is awaited. From then on it counts as a working bookie when
-others fail.
+to it again, or until it takes adds again and no entry that it missed is awaited.
 
-A bookie that is much slower than the others (``HeldUp``) counts as failed too, as long as an ack quorum exists without it. It is
-better than a failed bookie, and is not replaced by one.
+A bookie much slower than the others (``HeldUp``) counts as failed too, as long as an ack quorum exists without it. It is better
+than a failed bookie, and is not replaced by one.
 
 A metadata store that does not answer says nothing about bookies: the writer asks for new bookies again until it answers
 (``MetadataFailed``).
 
-``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the bookies without a failure can't complete some
-write set, or until a bookie reports that it is read-only: that does not pass, so waiting only leaves more entries with a copy
-less. ``OFF`` leaves the ensemble as it is, for a driver that can't choose bookies.
+``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the working bookies can't complete some write set, or
+until a bookie reports that it is read-only, which does not pass. ``OFF`` is for a driver that can't choose bookies.
 
 Source: bookkeeper-overview, "Writing" point 5; BookKeeper's ``LedgerHandle.ensembleChangeLoop`` and
 ``delayEnsembleChange``; its ``PendingAddOp.writeComplete`` for a read-only bookie; docs/decisions/traps.md, trap 3.
@@ -41,8 +39,6 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class ChangeMode(Enum):
-    """Time of a failed bookie's replacement."""
-
     OFF = "off"
     AT_ONCE = "at once"
     DELAYED = "delayed"
@@ -57,19 +53,19 @@ class EnsembleChanges:
         self.mode = mode
         self.failed: frozenset[str] = NOBODY
         self._missed: dict[str, int] = {}
-        """The last entry that each of ``failed`` is known to have missed."""
+        """The last known missed entry of each of ``failed``."""
         self.read_only: frozenset[str] = NOBODY
-        """Those of ``failed`` that reported to be read-only."""
+        """Failed bookies that take no adds."""
         self.slow: frozenset[str] = NOBODY
-        """Those of ``failed`` that only held the writer up."""
+        """Failed bookies that only held the writer up."""
         self.put_off: frozenset[str] = NOBODY
-        """Those of ``failed`` without a replacement."""
+        """Failed bookies without a replacement."""
         self.replaced: frozenset[str] = NOBODY
         """Bookies that leave with the change under way; empty if there is none."""
         self.outdated = False
-        """Bookies came or went during the choice: a ``NoBookies`` may be out of date."""
+        """Bookies came or went during the choice, so a ``NoBookies`` may be out of date."""
         self.target: LedgerMetadata | None = None
-        """The record that the change under way writes; None while bookies are being chosen."""
+        """The record being written; None while bookies are being chosen."""
 
     @property
     def under_way(self) -> bool:
@@ -106,8 +102,8 @@ class EnsembleChanges:
             self._forgive(bookie)
 
     def back(self, bookie: str) -> bool:
-        """The bookie is reachable again. False if nothing is to be sent to it now, because it may still leave. Without a
-        replacement it stays and counts as working."""
+        """The bookie is reachable again. False if it gets nothing now, because it may still leave. Without a replacement it stays
+        and counts as working."""
         if bookie in self.replaced:
             if self.target is None:
                 self._forgive(bookie)
@@ -123,8 +119,7 @@ class EnsembleChanges:
             self._missed.pop(bookie, None)
 
     def due(self, metadata: LedgerMetadata, copies: int, gives_up: bool) -> frozenset[str]:
-        """Bookies to replace now, without those already leaving. Bookies without a replacement wait for the end of a change that
-        is under way."""
+        """Bookies to replace now, without those already leaving. Those ``put_off`` wait for the end of a change under way."""
         if not self.failed:
             return self.failed
         waits = self.mode is ChangeMode.DELAYED and not self.read_only
@@ -147,7 +142,7 @@ class EnsembleChanges:
         return ChooseBookies(ensemble, tuple(b for b in ensemble if b in replaced), sound_only=replaced <= self.slow)
 
     def misfit(self, metadata: LedgerMetadata, chosen: tuple[str, ...]) -> str | None:
-        """The reason why ``chosen`` can't answer the question; None if it can."""
+        """The reason why ``chosen`` can't be the answer, or None."""
         if len(chosen) != len(self.replaced) or len(set(chosen)) != len(chosen):
             return f"{len(self.replaced)} different bookies were wanted"
         if not set(chosen).isdisjoint(metadata.last_fragment.ensemble):
@@ -155,20 +150,19 @@ class EnsembleChanges:
         return None
 
     def write(self, metadata: LedgerMetadata, version: int, first: int, chosen: tuple[str, ...]) -> WriteMetadata:
-        """The bookies are chosen: the new fragment starts at ``first``."""
+        """The new fragment starts at ``first``."""
         left = iter(chosen)
         ensemble = tuple(next(left) if b in self.replaced else b for b in metadata.last_fragment.ensemble)
         self.target = metadata.with_ensemble(first, ensemble)
         return WriteMetadata(self.target, version)
 
     def written(self, version: int) -> EnsembleChanged:
-        """The record was changed."""
         assert self.target is not None
         return EnsembleChanged(self.target, version)
 
     def merge(self, ours: LedgerMetadata, event: MetadataRead) -> WriteMetadata | EnsembleChanged | None:
         """The write lost, or its outcome is unknown. Returns the next write, on top of the present record, or the change, if the
-        record has it already. None: the ledger belongs to another client."""
+        record has it already; None if the ledger belongs to another client."""
         assert self.target is not None
         found, wanted = event.metadata, self.target.last_fragment
         if found.state is not LedgerState.OPEN:
@@ -188,8 +182,8 @@ class EnsembleChanges:
         return left
 
     def keep_slow(self) -> frozenset[str]:
-        """Too few bookies for the change. Returns the slow ones, which stay so that others can be replaced; none if only slow
-        ones were to leave, or no slow ones."""
+        """Too few bookies for the change. Returns the slow ones, which stay so that others can be replaced; none if there are no
+        others."""
         slow = self.replaced & self.slow
         if slow == self.replaced:
             return NOBODY
@@ -197,7 +191,7 @@ class EnsembleChanges:
         return slow
 
     def abandon(self) -> frozenset[str]:
-        """No bookies for the change. Returns those that stay therefore."""
+        """No bookies for the change. Returns those that therefore stay."""
         self.put_off, stay = self.failed, self.replaced
         self.replaced = frozenset()
         return stay

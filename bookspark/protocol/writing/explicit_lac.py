@@ -21,7 +21,7 @@ from bookspark.protocol.writing.writer_cursors import Cursors
 
 EXPLICIT_LAC_INTERVAL_SECONDS = 0.1
 _AGAIN_INTERVALS = 10
-"""Intervals until an explicit LAC that was not acknowledged is sent again."""
+"""Intervals until an unacknowledged explicit LAC is sent again."""
 
 
 class ExplicitLac:
@@ -31,13 +31,13 @@ class ExplicitLac:
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval_seconds = interval_seconds
-        """A writer without progress for this time sends its LAC."""
+        """Time without progress after which a writer sends its LAC."""
         self._told = (NO_ENTRY, NO_ENTRY)
         """The LAC and the LAFR sent last."""
         self._untold = NOBODY
-        """Bookies that may have missed them."""
+        """Bookies that may have missed ``_told``."""
         self._again_at = -math.inf
-        """Earliest time of a repetition to the bookies of ``_untold``."""
+        """Earliest time of a repetition to ``_untold``."""
 
     def entry_told(self, last_add_confirmed: int, last_add_fully_replicated: int) -> None:
         """A new entry carries this LAC and this LAFR to the bookies."""
@@ -48,7 +48,7 @@ class ExplicitLac:
         self._untold = self._untold.union(bookies)
 
     def replace(self, swap: Mapping[str, str]) -> None:
-        """The keys left the ensemble. The bookies in their places have no LAC yet."""
+        """The keys left the ensemble; the values joined and have no LAC yet."""
         self._untold = self._untold.difference(swap).union(swap.values())
 
     def owes(self, cursors: Cursors) -> bool:
@@ -59,7 +59,7 @@ class ExplicitLac:
         return self._told != (cursors.last_add_confirmed, cursors.last_add_fully_replicated)
 
     def idle(self, cursors: Cursors, ensemble: tuple[str, ...], now: float, quiet_seconds: float) -> list[SendLac]:
-        """The writer made no progress for ``quiet_seconds``. Returns the LACs to send now to bookies of ``ensemble``."""
+        """The LACs to send to bookies of ``ensemble`` after ``quiet_seconds`` without progress."""
         if quiet_seconds <= self._interval_seconds or not self.owes(cursors):
             return []
         if self._is_news(cursors):
@@ -69,14 +69,12 @@ class ExplicitLac:
         return self.tell(cursors, tuple(bookie for bookie in ensemble if bookie in self._untold))
 
     def tell(self, cursors: Cursors, bookies: tuple[str, ...]) -> list[SendLac]:
-        """Send the LAC to ``bookies`` now."""
         self._told = cursors.last_add_confirmed, cursors.last_add_fully_replicated
         self._untold = self._untold.difference(bookies) or NOBODY
         return [SendLac(bookies, *self._told)]
 
     def answered(self, bookie: str, response: Response, now: float) -> None:
-        """A bookie of the ensemble answered. A final refusal is not followed by a repetition: an unreachable bookie is ``missed``
-        once it is back."""
+        """No repetition follows a final refusal: an unreachable bookie is ``missed`` once it is back."""
         if isinstance(response, Unknown) and response.reason not in FINAL_REASONS:
             self.missed((bookie,))
             self._again_at = now + _AGAIN_INTERVALS * self._interval_seconds

@@ -1,13 +1,11 @@
 """Order of appends whose caller chooses the entry ids (BookKeeper's ``LedgerHandleAdv``).
 
 Law: entries go out in the order of their ids, without a gap, each id once. An entry that comes before one with a lower id waits
-for it. So the writer, the bookies and the recovery never see a gap, as with any ledger. (BookKeeper sends such an entry at once,
-and acknowledges it later. Its length is then counted in the order of the calls; here it is exact.)
+for it, so the writer, the bookies and the recovery never see a gap. (BookKeeper sends such an entry at once, and acknowledges it
+later. Its length is then counted in the order of the calls; here it is exact.)
 
 A repeated id is refused whatever its bytes are, as in BookKeeper: the first one counts, acknowledged or not. When the ledger is
-closed, entries waiting behind a gap are not part of it.
-
-States and the events that end them::
+closed, entries waiting behind a gap are not part of it. ::
 
     IN_ORDER ──Given, a later id──► GAP ──Given, the missing ids──► IN_ORDER
         └───────────NoMore──────────┴──► ENDED
@@ -32,11 +30,9 @@ class Order(Enum):
     """Is an id missing?"""
 
     IN_ORDER = auto()
-    """Nothing waits."""
     GAP = auto()
     """Entries wait for a lower id."""
     ENDED = auto()
-    """No more ids are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,8 @@ class GivenIds:
         """Ids that wait for a lower one."""
 
     def step(self, event: IdEvent) -> list[InOrder | LeftOut]:
-        """The actions that follow from ``event``. Raises DuplicateEntryIdError, LedgerClosedError, ConfigurationError for an
-        impossible id, and IllegalEventError; then nothing has changed."""
+        """Raises DuplicateEntryIdError, LedgerClosedError, ConfigurationError for an impossible id, and IllegalEventError; then
+        nothing has changed."""
         cell = cell_of(TRANSITIONS, self.state, event)
         if cell is LATE:
             return []

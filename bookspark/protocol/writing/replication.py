@@ -3,9 +3,8 @@
 WQ is the write quorum, AQ the ack quorum, LAC the last add confirmed, LAFR the last add fully replicated.
 
 Law of **best effort** (BookKeeper): the writer releases an entry at an ack quorum. A new fragment starts after the last confirmed
-entry, so no add may complete while an ensemble change is under way: it would lie before the fragment on the old bookies, or on
-bookies that the new fragment does not name. Autorecovery completes the copies that an ensemble change or a close leaves at an ack
-quorum.
+entry, so no add may complete during an ensemble change: it would lie before the fragment on the old bookies, or on bookies that
+the new fragment does not name. Autorecovery completes copies left at an ack quorum.
 
 Law of **guaranteed** ("Guaranteeing write quorum", tweaks 1 to 3): every id up to LAFR, and every id of every fragment but the
 last, is on WQ bookies; after the close every id is. An entry is acknowledged at an ack quorum, and kept until its write set is
@@ -14,12 +13,12 @@ complete. A new fragment starts after LAFR and takes along all entries below WQ,
 * bookies with a confirmed entry below WQ are *pinned*: they are not replaced now (figures 3 and 5);
 * an entry that has reached WQ behind one that has not keeps an ack quorum in place. The paper replaces one bookie at a time,
   which implies this. Here many failures make one change;
-* adds go on completing while a change is under way, and only bookies that stay count;
+* adds complete during a change, and only bookies that stay count;
 * the writer closes once nothing is below WQ. Recovery starts after LAFR, writes back to WQ, and never closes below the highest
   LAC that it received. Without replacements for failed bookies neither closes: it waits, or leaves the ledger as it is.
 
 Two bookies that fail for good may each be pinned by an entry that only the other one lacks. Then the ledger waits for one of
-them. At WQ 3 and AQ 2 the promise covers only AQ − 1 failures, fewer than that.
+them. At WQ 3 and AQ 2 the promise covers only AQ − 1 failures.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ class BestEffort:
     withholds_adds = True
     """Are completions of adds withheld during an ensemble change?"""
     gives_up = True
-    """With too few bookies to go on, is the ledger closed at its last confirmed entry?"""
+    """Is the ledger closed at its last confirmed entry if there are too few bookies to go on?"""
 
     def copies(self, metadata: LedgerMetadata) -> int:
-        """Synced copies of an entry before the writer, or the recoverer, releases it."""
+        """Synced copies of an entry before it is released."""
         return metadata.ack_quorum
 
     def replaceable(
         self, failed: frozenset[str], confirmed: Iterable[Set[str]], metadata: LedgerMetadata
     ) -> frozenset[str]:
-        """Those of ``failed`` that may leave now. ``confirmed``: the holders of each confirmed entry still kept."""
+        """Failed bookies that may leave now. ``confirmed``: the holders of each confirmed entry still kept."""
         return failed
 
     def recover_after(self, last_add_confirmed: int, last_add_fully_replicated: int) -> int:

@@ -20,8 +20,8 @@ from bookspark.protocol.writing.writer_state import PendingAdd
 
 
 class Cursors:
-    """The cursors of one ledger's writer. Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of
-    payload. ``durability`` is a parameter and no field, because the state of a machine is a tree."""
+    """Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of payload. ``durability`` is a
+    parameter and no field, because the state of a machine is a tree."""
 
     __slots__ = (
         "_ack_quorum",
@@ -50,13 +50,12 @@ class Cursors:
         """The LAFR; only guaranteed ledgers have one."""
         self.last_add_pushed = NO_ENTRY
         self.length = 0
-        """The ledger's length up to ``last_add_confirmed``."""
+        """Up to ``last_add_confirmed``."""
         self.pushed_length = 0
         self.pending: dict[int, PendingAdd] = {}
         """Adds not released, by their first id, ascending."""
 
     def push(self, count: int, byte_length: int, bookies: tuple[str, ...]) -> PendingAdd:
-        """The next ``count`` ids, sent to ``bookies``."""
         first = self.last_add_pushed + 1
         self.last_add_pushed += count
         self.pushed_length += byte_length
@@ -64,7 +63,7 @@ class Cursors:
         return add
 
     def advance(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> list[Action]:
-        """Move all cursors as far as the answers allow. ``leaving``: bookies whose copies no longer count."""
+        """Move all cursors as far as the answers allow, without copies on bookies ``leaving``."""
         pending, ack_quorum = self.pending, self._ack_quorum
         confirmed, released, acknowledged = self.last_add_confirmed, self.released, self.last_add_acknowledged
         while (add := pending.get(confirmed + 1)) and len(durability.holders(add, leaving)) >= ack_quorum:
@@ -91,21 +90,21 @@ class Cursors:
         return actions
 
     def confirmed_holders(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> Iterator[Set[str]]:
-        """The holders of each confirmed entry not yet released, without those ``leaving``."""
+        """The holders, without those ``leaving``, of each confirmed entry not yet released."""
         add = self.pending.get(self.released + 1)
         while add and add.last <= self.last_add_confirmed:
             yield durability.holders(add, leaving)
             add = self.pending.get(add.last + 1)
 
     def missed(self, bookies: Collection[str]) -> Iterator[tuple[PendingAdd, tuple[str, ...]]]:
-        """Each add that some of ``bookies`` have not acknowledged, with these bookies."""
+        """Each add not acknowledged by some of ``bookies``, with these bookies."""
         for add in self.pending.values():
             missing = tuple(b for b in add.bookies if b in bookies and b not in add.acks)
             if missing:
                 yield add, missing
 
     def replace(self, bookies: Mapping[str, str]) -> None:
-        """The ensemble has changed: acks of the keys of ``bookies`` are taken back, and the values stand in their places."""
+        """Put values in the places of keys; acks of the keys are taken back."""
         for add in self.pending.values():
             add.bookies = tuple(bookies.get(bookie, bookie) for bookie in add.bookies)
             add.acks -= bookies.keys()

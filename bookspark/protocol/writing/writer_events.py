@@ -25,7 +25,7 @@ from bookspark.protocol.ledger.responses import Response
 # Not frozen, like the other values of every add (``actions``).
 @dataclass(slots=True, unsafe_hash=True)
 class Append:
-    """``count`` more entries with ``byte_length`` payload bytes together. They get the next ids."""
+    """``count`` more entries with ``byte_length`` payload bytes together."""
 
     count: int
     byte_length: int
@@ -38,25 +38,24 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The client can't go on with the ledger: it ends, or it has a defect. ``error``: the reason."""
+    """The client can't go on with the ledger: it ends, or has a defect. ``error``: the reason."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The user wants everything appended so far confirmed. The wish is met once the LAC (last add confirmed) has reached the
-    present ``last_add_pushed``."""
+    """The user wants everything appended so far confirmed: a LAC (last add confirmed) of the present ``last_add_pushed``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellLac:
-    """The user wants the LAC sent to the bookies now, without an entry (explicit LAC)."""
+    """The user wants an explicit LAC sent now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """No caller waits for the writer, and its last progress was ``quiet_seconds`` ago. ``now``: seconds of a monotonic clock."""
+    """The writer has rested for ``quiet_seconds``, and no caller waits. ``now``: seconds of a monotonic clock."""
 
     now: float
     quiet_seconds: float
@@ -73,7 +72,7 @@ class ExplicitLacAnswered:
 
 @dataclass(frozen=True, slots=True)
 class BookieBack:
-    """A bookie of the ensemble is reachable again. ``incarnation``: from the bookie's answer to the connection; 0 if unknown."""
+    """A bookie of the ensemble is reachable again. ``incarnation``: reported at the connection; 0 if unknown."""
 
     bookie: str
     incarnation: int = 0
@@ -81,20 +80,19 @@ class BookieBack:
 
 @dataclass(frozen=True, slots=True)
 class BookiesChanged:
-    """Bookies may exist by now for an ensemble change that was put off for lack of them."""
+    """Bookies may exist by now for an ensemble change that was put off."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """The driver had held back adds for ``bookie``, and dropped them: the writer released them before the bookie could take
-    them."""
+    """The driver dropped adds held back for ``bookie``: the writer released them before the bookie could take them."""
 
     bookie: str
 
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """Appends have waited too long for ``bookies``, the worst first, while other bookies were quick."""
+    """Appends have waited too long for ``bookies``, the worst first, while others were quick."""
 
     bookies: tuple[str, ...]
 

@@ -1,7 +1,7 @@
 """Parts of a writer's state: its step on the way to the close, its open question, and its pending adds.
 
 Law: a writer has one open question to the metadata store or to placement. The ``acks`` of an append are members of its
-``bookies``; its ids and its length never change, its bookies only with the ensemble.
+``bookies``; its ids and length never change, its bookies only with the ensemble.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """The writer's step on the way to the close, drawn in ``writer``."""
+    """Drawn in ``writer``."""
 
     OPEN = auto()
     CLOSING = auto()
@@ -34,11 +34,11 @@ class Asked(Enum):
     CHANGE_WRITE = auto()
     """``WriteMetadata`` with the new ensemble."""
     CHANGE_READ = auto()
-    """``ReadMetadata``, because the write of the new ensemble lost, or has an unknown outcome."""
+    """``ReadMetadata``: the write of the new ensemble lost, or has an unknown outcome."""
     CLOSE_WRITE = auto()
     """``WriteMetadata`` with the closed record."""
     CLOSE_READ = auto()
-    """``ReadMetadata``, because the write of the closed record lost."""
+    """``ReadMetadata``: the write of the closed record lost."""
 
 
 @dataclass(slots=True)
