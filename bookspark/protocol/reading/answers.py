@@ -9,13 +9,13 @@ from bookspark.protocol.ledger.responses import Negative, Positive, Response, Un
 
 
 def count_kinds(answers: Collection[Response]) -> tuple[int, int, int]:
-    """The numbers of (Positive, Negative, Unknown)."""
+    """(Positive, Negative, Unknown)"""
     kinds = [type(answer) for answer in answers]
     return kinds.count(Positive), kinds.count(Negative), kinds.count(Unknown)
 
 
 def nothing_came(following: Response) -> Response:
-    """The answer for the first entry of a read without entries. OK without an entry does not prove that the bookie has it."""
+    """The answer for the first entry of an empty read. OK without an entry does not prove that the bookie has it."""
     if isinstance(following, Positive):
         return Unknown(UnknownReason.BAD_REQUEST, "an answer without entries or a reason")
     return following

@@ -1,9 +1,9 @@
 """Waiting until an entry is confirmed, the ledger is closed, or the deadline has passed (long poll).
 
 Law: the returned LAC (last add confirmed) is a confirmed one. Every bookie of the last ensemble holds its answer, because each
-learns of a LAC at another time. A close does not reach the bookies, nor does an ensemble change give the new bookies a LAC. So
-the driver watches the metadata as well, and the machine takes every ``MetadataRead``. The bookies may be gone before the watch
-reports their replacement, so the machine reads the metadata before it fails for lack of a LAC. ::
+learns of a LAC at another time. Neither a close nor an ensemble change gives the bookies a LAC, so the driver watches the
+metadata as well, and the machine takes every ``MetadataRead``. The bookies may be gone before the watch reports their
+replacement, so the machine reads the metadata before it fails for lack of a LAC. ::
 
     NEW ──Start──► WAITING ──all bookies failed, twice in a row──► LOOKING (ReadMetadata)
                      ▲  │ confirmed, closed or deadline              │  │
@@ -58,8 +58,8 @@ TRANSITIONS = {
 
 
 class LacWait:
-    """Waits until ``entry_id`` is confirmed. ``last_add_confirmed``: the highest LAC in the answers; ``entries``: the entry, if
-    it came with that LAC."""
+    """Waits until ``entry_id`` is confirmed. ``last_add_confirmed``: the highest in the answers; ``entries``: the entry, if it
+    came with that LAC."""
 
     def __init__(self, metadata: LedgerMetadata, entry_id: int) -> None:
         self.phase = LacWaitPhase.NEW
@@ -69,23 +69,20 @@ class LacWait:
         self._entry_id = entry_id
         self._ever_asked: frozenset[str] = frozenset()
         self._asked: frozenset[str] = frozenset()
-        """The bookies of the last asked ensemble."""
+        """The last asked ensemble."""
         self._failed: dict[str, Response] = {}
-        """Answers of failed bookies."""
         self._last_round = False
         """All have failed once, and none has reported a LAC since."""
 
     def start(self) -> list[Action]:
-        """The first requests, or the end."""
         return self.step(Start())
 
     def step(self, event: Start | LacWaitEvent) -> list[Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for an answer to a question
-        never asked.
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked.
 
         A bookie that held its answer in vain is asked again. Failed bookies are asked again once all have failed: they may have
-        been restarted one after the other. The wait fails if all fail again, none has reported a LAC meanwhile, and the metadata
-        names no others.
+        been restarted one after the other. The wait fails if all fail again without a LAC meanwhile, and the metadata names no
+        others.
         """
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []

@@ -7,13 +7,12 @@ about the entry. Entries are delivered in id order, each once.
 The caller chooses readable ids: up to a LAC (last add confirmed) from a bookie, or up to the last add pushed for an unconfirmed
 read, where an absent entry is no contradiction.
 
-A late answer makes the next replica be asked beside it (a *speculative* read, ``ReadIsLate``). A late replica is asked last until
+After a late answer the next replica is asked beside it (a *speculative* read, ``ReadIsLate``). A late replica is asked last until
 it delivers.
 
-The entries of a striped ledger (ensemble larger than the write quorum) lie on different bookies in turn. Asked one by one, each
-would cost a round trip. So the bookie asked for the next entry also sends the later ones that it holds (a *sparse* read), and
-they wait here for their turn: per bookie about as many bytes as one answer carries. Where write sets overlap, some entries come
-twice.
+The entries of a striped ledger (ensemble larger than the write quorum) lie on different bookies in turn. One round trip for each
+would be slow, so the bookie of the next entry also sends the later ones that it holds (a *sparse* read). These wait here for
+their turn: per bookie about as many bytes as one answer carries. Where write sets overlap, some entries come twice.
 
 ::
 
@@ -84,8 +83,8 @@ class RangeRead:
     """The entries ``first..last`` of a ledger.
 
     ``rereads_metadata``: the driver answers ``ReadMetadata``, asked when no replica delivered: the ledger may have been closed,
-    or its bookies replaced, since ``metadata`` was read. ``reads_ahead``: a striped ledger is read sparsely; the driver then has
-    to accept several deliveries at once.
+    or its bookies replaced, since ``metadata`` was read. ``reads_ahead``: read a striped ledger sparsely; the driver then accepts
+    several deliveries at once.
     """
 
     def __init__(
@@ -106,28 +105,26 @@ class RangeRead:
         self._last = last
         self._order = order
         self._deliveries: dict[str, int] = {}
-        """Deliveries by bookie. Counted only if the order is not sticky."""
+        """Counted only if the order is not sticky."""
         self._rereads_metadata = rereads_metadata
         self._reads_ahead = reads_ahead
         self._ahead: dict[int, Any] = {}
         """Entries that came before their turn, by id."""
         self._late: set[str] = set()
         self._asked: dict[str, int] = {}
-        """Bookies asked for ``next_entry_id`` that have not answered yet, each with the last requested id."""
+        """Bookies with an open request for ``next_entry_id``, each with its last requested id."""
         self._answers: dict[str, Response] = {}
 
     @property
     def answers(self) -> Mapping[str, Response]:
-        """The answers for ``next_entry_id`` from bookies that did not deliver it."""
+        """Answers for ``next_entry_id`` from bookies that did not deliver it."""
         return self._answers
 
     def start(self) -> list[Action]:
-        """The first request, or the end of an empty range."""
         return self.step(Start())
 
     def step(self, event: Start | RangeReadEvent) -> list[Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for an answer to a question
-        never asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []
         match event:
@@ -161,7 +158,7 @@ class RangeRead:
         return False
 
     def _ask_another(self, first: int) -> list[Action]:
-        """The answer for entry ``first`` takes long: ask the next replica as well."""
+        """The answer for entry ``first`` takes long."""
         if first > self.next_entry_id:
             raise IllegalEventError(self.phase, ReadIsLate(first), "this entry was not asked for yet")
         if first < self.next_entry_id:
@@ -269,7 +266,7 @@ class RangeRead:
         return ReadError(f"{what} could not be read from any replica ({reasons}); it may be readable later")
 
     def _not_looked_up(self, error: BookKeeperError) -> BookKeeperError:
-        """The metadata could not be read again, so other holders of the entry are unknown."""
+        """Other holders of the entry are unknown, because the metadata could not be read again."""
         if isinstance(error, NoSuchLedgerError):
             return error
         return ReadError(

@@ -8,24 +8,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """A reader's preferences. Every replica is asked before an entry counts as unreadable, whatever they are."""
+    """A reader's preferences. An entry is unreadable only after every replica was asked."""
 
     rotation: int = 0
     """Choice among equally good replicas. Readers with different numbers spread over the replicas."""
     sticky: bool = True
-    """True: the replica of the last delivery is asked first. False: the replica with the fewest deliveries is."""
+    """Ask first the replica of the last delivery. False: the replica with the fewest deliveries."""
     first: str | None = None
     """The replica of the last delivery before this read."""
     near: frozenset[str] = frozenset()
     """Bookies to ask before the others."""
     doubtful: frozenset[str] = frozenset()
-    """Bookies to ask after the others: they were unreachable a moment ago."""
+    """Bookies to ask after the others: unreachable a moment ago."""
 
     def choose(
         self, candidates: Sequence[str], delivered_by: str | None, late: Collection[str], deliveries: Mapping[str, int]
     ) -> str:
-        """The next of ``candidates`` to ask. ``late``: slow bookies without a delivery since; ``deliveries``: their number by
-        bookie."""
+        """The next of ``candidates``. ``late``: slow bookies without a delivery since; ``deliveries``: counts by bookie."""
         if self.sticky and delivered_by is not None and delivered_by in candidates and delivered_by not in late:
             return delivered_by
         start = self.rotation % len(candidates)

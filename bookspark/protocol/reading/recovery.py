@@ -13,21 +13,21 @@ IN_RECOVERY and can be recovered again. ::
                          conflict └─ CLOSING ──► DONE
 
 Parts: ``Fencing``, ``RunRead``, ``WriteBack`` and ``LaterEntries`` are one round of questions each; ``LossNotes`` records
-accepted losses; ``Asked`` tells late answers from impossible ones.
+accepted losses; ``Asked`` separates late answers from impossible ones.
 
 Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble of
-the metadata with which recovery began: the writer can't have written anywhere else. A bookie that refuses a write-back may be
-replaced (``WriteBack``). A lost compare-and-set makes recovery begin anew, without these replacements.
+the metadata with which recovery began: the writer can't have written anywhere else. A lost compare-and-set makes recovery begin
+anew, without the replacements of ``WriteBack``.
 
 A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR (last add fully replicated) on, because
 confirmed entries after it may be on an ack quorum only. Its end is never below the highest LAC in the answers: a seemingly absent
 entry up to that LAC stops the recovery.
 
 Recovery can never know enough of some ledgers (ack quorum 1 with a bookie in limbo, bookies gone for good). Then an operator may
-*accept the loss*: an entry still unknown after all bookies were asked counts as absent, if each bookie that did not deny it
-reports that it lost it or is named as lost for good (``LossNotes``). The ledger ends before it only if no bookie of the ensemble
-holds a later entry, which may be confirmed (``LaterEntries``). Otherwise, and if the entry is known to be confirmed, it stays in
-the ledger, unreadable: no existing entry is cut off.
+*accept the loss*: an entry still unknown after all bookies were asked counts as absent, if each bookie that did not deny it lost
+it by its own report or is named as lost for good (``LossNotes``). The ledger ends before it only if no bookie of the ensemble
+holds a later entry (``LaterEntries``). Otherwise, or if it is known to be confirmed, it stays in the ledger, unreadable: no
+existing entry is cut off.
 
 Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of
 answers; BookKeeper's ``LedgerRecoveryOp``.
@@ -67,8 +67,8 @@ from bookspark.protocol.writing.replication import BestEffort, replication_of
 class Asked:
     """Bookies asked for a LAC, for entries, for a write or for held entries, and the ids in these questions.
 
-    Law: it only grows. An answer about entries never asked for, or from a bookie never asked, is a defect of the driver. The
-    machine itself decides whether it still needs an answer."""
+    Law: it only grows. An answer outside of it is a defect of the driver. The machine itself decides whether it still needs an
+    answer."""
 
     __slots__ = ("for_lac", "listed_from", "read_to", "to_list", "to_read", "to_write", "written_to")
 
@@ -85,7 +85,6 @@ class Asked:
         """The highest first id of a question for held entries."""
 
     def note(self, actions: Iterable[object]) -> None:
-        """These actions are carried out."""
         for action in actions:
             match action:
                 case SendReadLac():
@@ -129,8 +128,8 @@ class Asked:
 class Fencing:
     """The answers of one round. ``last_add_confirmed`` and ``last_add_fully_replicated``: the highest in them.
 
-    Law: fencing is done once the answering bookies cover every ack quorum. From then on no entry can reach an ack quorum by the
-    old writer's adds, so the old writer never confirms more than the highest LAC (last add confirmed) in the answers.
+    Law: fencing is done once the answering bookies cover every ack quorum. From then on the old writer's adds can't reach an ack
+    quorum, so it never confirms more than the highest LAC (last add confirmed) in the answers.
 
     Source: ``FencingPhase`` of bookkeeper-tlaplus."""
 
@@ -146,19 +145,17 @@ class Fencing:
         return [SendReadLac(bookie, fence=True) for bookie in self._ensemble]
 
     def concerns(self, event: LacAnswered) -> bool:
-        """Is the bookie in the last ensemble?"""
         return event.bookie in self._ensemble
 
     def heard(self, event: LacAnswered) -> None:
-        """Take in an answer of this round."""
         self.answers[event.bookie] = event.response
         if isinstance(event.response, Positive):
             self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
             self.last_add_fully_replicated = max(self.last_add_fully_replicated, event.last_add_fully_replicated)
 
     def verdict(self, lost: Collection[str] = ()) -> Verdict:
-        """PRESENT: fenced. UNKNOWN: no further answer can complete the fence. PENDING: more answers can decide. ``lost``: bookies
-        that can acknowledge no add any more, fenced or not."""
+        """PRESENT: fenced. UNKNOWN: no further answer can complete the fence. ``lost``: bookies that can acknowledge no add any
+        more, fenced or not."""
         m = self._metadata
         positives = [i for i, b in enumerate(self._ensemble) if b in lost or isinstance(self.answers.get(b), Positive)]
         others = [i for i, b in enumerate(self._ensemble) if b in self.answers and i not in positives]
@@ -180,13 +177,13 @@ class LaterEntries:
     """The entries from ``first`` on. ``last``: the highest id in the answers; ``first − 1`` if there is none.
 
     Law: behind an unknown entry a later one may have been confirmed, and be whole on a bookie that never had the earlier one.
-    Every bookie of the last ensemble is asked, and each has answered, or counts as lost (``LossNotes``), before the ledger may
-    end there. A bookie in limbo is asked, too: it answers Unknown for missing entries, and still reports held ones.
+    Every bookie of the last ensemble has to answer, or to count as lost (``LossNotes``), before the ledger may end there. A
+    bookie in limbo is asked, too: it still reports held entries.
 
-    The question is for durably held entries, not a read, because a read ends at the first entry that a bookie in limbo lacks. One
-    entry is enough to know that the ledger goes on, so a bookie need not list them all.
+    The question is for durably held entries, because a read ends at the first entry that a bookie in limbo lacks. One entry is
+    enough to know that the ledger goes on.
 
-    Source: docs/decisions/without-the-journal.md; BookKeeper has no such question, because its recovery accepts no loss."""
+    Source: docs/decisions/without-the-journal.md. BookKeeper's recovery accepts no loss and has no such question."""
 
     __slots__ = ("_ensemble", "answers", "first", "last")
 
@@ -194,18 +191,16 @@ class LaterEntries:
         self.first = first
         self.last = first - 1
         self.answers: dict[str, Response] = {}
-        """Each bookie's answer for entries from ``first`` on: Negative if it holds none."""
+        """Negative if the bookie holds no entry from ``first`` on."""
         self._ensemble = metadata.last_fragment.ensemble
 
     def start(self) -> list[Action]:
         return [SendListHeld(bookie, self.first) for bookie in self._ensemble]
 
     def concerns(self, event: HeldAnswered) -> bool:
-        """Is this an answer to this question, from an asked bookie?"""
         return event.first == self.first and event.bookie in self._ensemble
 
     def heard(self, event: HeldAnswered) -> None:
-        """Take in an answer of this round."""
         answer = event.response
         if isinstance(answer, Positive):
             self.last = max(self.last, event.last)
@@ -255,7 +250,7 @@ class LossNotes:
         )
 
     def accept_fence(self, what: str, answers: Mapping[str, Response]) -> None:
-        """Note that bookies whose answer counts as lost are not known to be fenced."""
+        """Note that the fence of bookies whose answer counts as lost is unknown."""
         bookies = tuple(sorted(self.lost(answers)))
         self._note(Loss(LossKind.FENCE, -1, -1, bookies), what, answers)
 
@@ -285,12 +280,10 @@ class LossNotes:
         )
 
     def forget(self) -> None:
-        """Recovery begins anew."""
         self._losses = self._not_known = ()
 
     @property
     def too_many(self) -> bool:
-        """Are there more losses than a record has room for?"""
         return len(self._losses) > LOSSES_MAX
 
     def noted_in(self, closed: LedgerMetadata) -> LedgerMetadata:
@@ -314,7 +307,7 @@ class LossNotes:
 
 
 def _by_fragment(loss: Loss, closed: LedgerMetadata) -> Iterator[Loss]:
-    """The loss by fragments of the closed record: a bookie that replaced another in this recovery lacks the same entries."""
+    """The loss by fragments of the closed record: a replacement in this recovery lacks the same entries as its predecessor."""
     if loss.kind is not LossKind.ENTRIES:
         yield loss
         return
@@ -330,9 +323,9 @@ def _by_fragment(loss: Loss, closed: LedgerMetadata) -> Iterator[Loss]:
 class RunRead:
     """The entries ``first..last``, as far as one answer carries them. ``fence``: this is a recovery read.
 
-    Law: the round decides about its first entry only. An answer brings as many consecutive entries as fit, and the shortest run
-    is written back. A bookie's answer for the id after its run is not used, because the next round asks every bookie of that id's
-    write set. Striped ledgers, whose consecutive entries lie on different bookies, are read one by one.
+    Law: the round decides about its first entry only. The shortest run in the answers is written back. A bookie's answer for the
+    id after its run is not used, because the next round asks every bookie of that id's write set. Striped ledgers are read entry
+    by entry: consecutive entries lie on different bookies.
 
     Source: ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of answers."""
 
@@ -352,11 +345,9 @@ class RunRead:
         return [SendRead(bookie, self.first, self._last, fence=self._fence) for bookie in self._write_set()]
 
     def concerns(self, event: ReadAnswered) -> bool:
-        """Is this an answer to this read, from an asked bookie?"""
         return event.first == self.first and event.last <= self._last and event.bookie in self._write_set()
 
     def heard(self, event: ReadAnswered) -> None:
-        """Take in an answer to this read."""
         present = event.last >= event.first
         self.answers[event.bookie] = Positive() if present else nothing_came(event.following)
         if present and (self.found is None or event.last < self.found.last):
@@ -380,7 +371,7 @@ class RunRead:
         return self._metadata.write_set_of(self.first)
 
 
-# -- Phases and their events. A late answer of a bookie may belong to an earlier phase, or to the round before a lost
+# -- Phases and their events. A bookie's late answer may belong to an earlier phase, or to the round before a lost
 # compare-and-set. The metadata store and placement answer in the phase that asked them, unless the deadline passes first.
 
 
@@ -426,11 +417,10 @@ TRANSITIONS = {
 
 
 class WriteBack:
-    """One run. ``copies``: the needed number of copies; ``target``: the ledger's metadata with the ensemble changes of this
-    recovery.
+    """One run. ``copies``: the needed number of copies; ``target``: the ledger's metadata with this recovery's ensemble changes.
 
-    Law: the run is written once enough bookies of its write set have it. Bookies that refuse it are replaced only if there would
-    be too few copies without them, from the first entry of the run on. The changed ensemble stays here and goes into the closing
+    Law: the run is written once enough bookies of its write set have it. Bookies that refuse it are replaced, from its first
+    entry on, only if there would be too few copies without them. The changed ensemble stays here and goes into the closing
     compare-and-set only (BookKeeper #2615): written earlier, it would send another recoverer to bookies without the entries after
     the run."""
 
@@ -454,19 +444,16 @@ class WriteBack:
         self._last_add_fully_replicated = last_add_fully_replicated
 
     def start(self) -> list[Action]:
-        """Send the run to its write set."""
         return self._send(self._write_set())
 
     def concerns(self, event: AddAnswered) -> bool:
-        """Is this an answer about this run, from a bookie of its write set?"""
         return (event.first, event.last) == (self.run.first, self.run.last) and event.bookie in self._write_set()
 
     def heard(self, event: AddAnswered) -> None:
-        """Take in an answer about the run."""
         self.answers[event.bookie] = event.response
 
     def verdict(self) -> Verdict:
-        """PRESENT: enough copies. UNKNOWN: other bookies are needed. PENDING: answers can still decide."""
+        """PRESENT: enough copies. UNKNOWN: other bookies are needed."""
         positives = sum(isinstance(answer, Positive) for answer in self.answers.values())
         if positives >= self._copies:
             return Verdict.PRESENT
@@ -476,7 +463,6 @@ class WriteBack:
     # -- bookies that refuse
 
     def choose(self) -> list[Action]:
-        """Ask for replacements of all bookies that have refused the run."""
         ensemble = self.target.last_fragment.ensemble
         refused = self._refused()
         self.replaced = tuple(bookie for bookie in ensemble if bookie in refused)
@@ -520,10 +506,10 @@ def replaces(chosen: tuple[str, ...], replaced: tuple[str, ...], ensemble: tuple
 class LedgerRecovery:
     """One recoverer of one ledger. Start it with ``step(MetadataRead(…))``; it ends with a Finish or a Fail.
 
-    ``run_entries_max``: most entries in one recovery read; striped ledgers are read one by one. ``replaces_bookies``: the driver
-    answers ``ChooseBookies``; otherwise too many refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is
-    recovered once an ack quorum of bookies has it, as in the text of BP-46, and not at the first one. ``accepted_loss``: the
-    operator who counts unknown entries as lost, and the bookies that they name.
+    ``run_entries_max``: most entries in one recovery read. ``replaces_bookies``: the driver answers ``ChooseBookies``; otherwise
+    too many refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is recovered once an ack quorum has it, as in
+    the text of BP-46, and not at the first copy. ``accepted_loss``: the operator who counts unknown entries as lost, and the
+    bookies that they name.
     """
 
     def __init__(
@@ -540,7 +526,7 @@ class LedgerRecovery:
         self.next_entry_id = 0
         """The first undecided id."""
         self._held_to: int
-        """An id that some bookie holds. The ledger does not end before it because of an unknown entry."""
+        """An id held by some bookie: the ledger does not end before it because of an unknown entry."""
         self._run_entries_max = run_entries_max
         self._replaces_bookies = replaces_bookies
         self._ack_quorum_reads = ack_quorum_reads
@@ -552,15 +538,13 @@ class LedgerRecovery:
         self._version = 0
         self._length: int | None = None
         self._round: Fencing | RunRead | LaterEntries | WriteBack | None = None
-        """The open question to bookies: the fence, entries (READING, MEASURING), later entries (LOOKING), or a write (WRITING,
-        CHOOSING)."""
+        """The open question to bookies: the fence, entries (READING, MEASURING), later entries (LOOKING), or a write."""
         self._unknown: RunRead
         """LOOKING: the answers about the unknown entry."""
         self._asked = Asked()
 
     def step(self, event: act.Event) -> list[act.Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for an answer to a question
-        never asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         cell = cell_of(TRANSITIONS, self.phase, event)
         self._asked.check(self.phase, event)
         if cell is LATE:
@@ -602,7 +586,7 @@ class LedgerRecovery:
     # -- STARTING
 
     def _begin(self, metadata: LedgerMetadata, version: int) -> list[act.Action]:
-        """Start with the present record: at first, and again after every lost compare-and-set."""
+        """Called at the start, and again after every lost compare-and-set."""
         self._metadata = self._target = metadata
         self._version = version
         self._policy = replication_of(metadata)
@@ -711,7 +695,7 @@ class LedgerRecovery:
         return self._measure()
 
     def _pass_over(self, entry_id: int, how: str) -> list[act.Action]:
-        """Keep an entry that no bookie returned, and that is confirmed or has a later one behind it, as unreadable."""
+        """Keep an entry without a copy as unreadable, because it is confirmed or has a later one behind it."""
         if not self._loss.accept(LossKind.ENTRIES, entry_id, f"entry {entry_id}", self._answers()):
             return self._stop(f"entry {entry_id} is confirmed, but {how}")
         if self._loss.too_many:
@@ -827,7 +811,6 @@ class LedgerRecovery:
         return self._fail(wrong_password(f"ledger {self._metadata.ledger_id}"))
 
     def _answers(self) -> Mapping[str, Response]:
-        """The answers of the present round, or of the last one."""
         return self._round.answers if self._round is not None else {}
 
     def _stop(self, why: str) -> list[act.Action]:
