@@ -1,9 +1,9 @@
 """An auditor's plan: lost bookies, and marks of ledgers with lost bookies or lacking entries.
 
-Law: the exact check compares all entries assigned to a bookie with all entries that it holds; nothing is sampled. A bookie that
-was not asked, or did not answer completely, lacks nothing: Unknown proves nothing. A recent entry may still be on its way to the
-last of its bookies. So a lack is a suspicion until the same bookie lacks the same entries at a second look, by metadata read
-before it. A fragment that still gets entries belongs to its writer.
+Law: the exact check compares all entries assigned to a bookie with all entries that it holds; nothing is sampled. A bookie
+without a complete answer lacks nothing: Unknown proves nothing. A recent entry may still be on its way to a bookie. So a lack is
+a suspicion until a second look, with metadata read before it, shows the same lack. A fragment that still gets entries belongs to
+its writer.
 
 Source: docs/decisions/delta-snapshots.md; ``AuditorBookieTask`` and ``AuditorCheckAllLedgersTask`` of BookKeeper, which reads
 the first and the last entry of each fragment.
@@ -23,14 +23,13 @@ from bookspark.protocol.repair.underreplication_task import Mark, Reason
 
 
 class LostBookies:
-    """An auditor's view of lost bookies, fed by ``look``. ``to_mark``: bookies whose ledgers need tasks, until they are
-    ``marked``.
+    """``to_mark``: lost bookies whose ledgers need tasks, until they are ``marked``.
 
-    Law: a registered bookie, writable or read-only, is not lost. A bookie that goes away is lost after a delay, unless it is back
-    before, so a rolling restart costs no copy. If a second one goes away while a first is missing, the delay ends for all,
-    because the next one could hold the last copy. That second one must have been *seen* to go: bookies absent at a new auditor's
-    first look may be starting at the same time, and have the whole delay. While no bookie at all is registered, nothing is
-    decided: either the view is lost and not the bookies, or there is no target for copies. ::
+    Law: a registered bookie, writable or read-only, is not lost. An absent bookie is lost after a delay, so a rolling restart
+    costs no copy. If a second one goes away while a first is missing, the delay ends for all, because the next one could hold the
+    last copy. That second one must have been *seen* to go: bookies absent at a new auditor's first look may be starting at the
+    same time, and have the whole delay. While no bookie at all is registered, nothing is decided: the view may be lost, and
+    copies have no target. ::
 
         registered ──gone──► missing ──delay, or a second one seen to go──► lost
             ▲                   │                                            │
@@ -41,7 +40,7 @@ class LostBookies:
 
     def __init__(self, delay_seconds: float) -> None:
         self.delay_seconds = delay_seconds
-        """Time that a missing bookie may stay away. It may be set at any time; the next look uses it."""
+        """Time that a missing bookie may stay away. May be set at any time, for the next look."""
         self.lost: frozenset[str] = frozenset()
         self.to_mark: frozenset[str] = frozenset()
         self._missing: dict[str, float] = {}
@@ -49,7 +48,7 @@ class LostBookies:
         self._looked_at = -math.inf
 
     def look(self, now: float, registered: Collection[str], expected: Collection[str]) -> None:
-        """``registered``: all registered bookies, read-only ones too. ``expected``: the bookies that may hold entries.
+        """``registered``: read-only bookies too. ``expected``: the bookies that may hold entries.
 
         Raises ValueError, and changes nothing, if ``now`` is before the previous look.
         """
@@ -72,7 +71,7 @@ class LostBookies:
         self.lost = kept | newly
 
     def marked(self, bookies: Collection[str]) -> None:
-        """The ledgers of these bookies have their tasks. Raises ValueError, and changes nothing, for a bookie outside of
+        """The ledgers of these bookies have tasks. Raises ValueError, and changes nothing, for a bookie outside of
         ``to_mark``."""
         others = set(bookies) - self.to_mark
         if others:
@@ -80,7 +79,7 @@ class LostBookies:
         self.to_mark -= set(bookies)
 
     def lost_at(self) -> dict[str, float]:
-        """Missing bookies, each with the time at which it is lost unless it comes back."""
+        """Missing bookies, each with the time of its loss unless it comes back."""
         return {bookie: since + self.delay_seconds for bookie, since in self._missing.items()}
 
 
@@ -91,7 +90,7 @@ _RANGES_TOLD = 3
 
 
 def mark_of_lost(metadata: LedgerMetadata, lost: Collection[str]) -> Mark | None:
-    """The mark of a ledger with lost bookies whose copies are to be made again; None if there is nothing to do."""
+    """None if there is nothing to copy."""
     if not waits_for_close(metadata, lost) and next(repairs(metadata, lost), None) is None:
         return None
     gone = sorted({bookie for fragment in metadata.fragments for bookie in fragment.ensemble} & set(lost))
@@ -99,7 +98,7 @@ def mark_of_lost(metadata: LedgerMetadata, lost: Collection[str]) -> Mark | None
 
 
 def absent(metadata: LedgerMetadata, bookie: str, held: Ranges) -> list[tuple[int, int]]:
-    """Entries that ``bookie`` should hold and does not, as ascending ranges. ``held``: its own list, in any order."""
+    """Missing entries of ``bookie``, as ascending ranges. ``held``: its own list, in any order."""
     return [(copy.first, copy.last) for copy in lacks(metadata, bookie, merged(held))]
 
 
@@ -115,14 +114,13 @@ def confirmed(first: Iterable[tuple[int, int]], second: Iterable[tuple[int, int]
 
 
 def mark_of_lacking(ledger_id: int, bookie: str, ranges: list[tuple[int, int]]) -> Mark:
-    """The mark of a ledger whose ``bookie`` lacks ``ranges``."""
     told = ", ".join(f"{low}" if low == high else f"{low}..{high}" for low, high in islice(ranges, _RANGES_TOLD))
     more = f" and {len(ranges) - _RANGES_TOLD} more ranges" if len(ranges) > _RANGES_TOLD else ""
     return Mark(ledger_id, {bookie: Reason.LACKS}, f"{bookie} lacks {told}{more}")
 
 
 def mark_of_misplaced(ledger_id: int, bookies: Collection[str]) -> Mark:
-    """The mark of a ledger that should have other bookies than these."""
+    """The mark of a ledger that should have other bookies."""
     return Mark(ledger_id, dict.fromkeys(bookies, Reason.MISPLACED), f"{', '.join(bookies)} misplaced")
 
 

@@ -2,8 +2,8 @@
 
 Law: limbo ends only when the ledger is CLOSED and every entry assigned to this bookie is on it, synced, or noted as lost. An
 entry is lost if every other bookie of its write set was reached and none returns it (``NotCopied``); the bookie then answers
-Unknown for it and not Negative. A ledger that can't be recovered or copied now stays in limbo and is tried again. Healing runs
-while the bookie serves. ::
+Unknown for it. A ledger that can't be recovered or copied now stays in limbo for another attempt. Healing runs while the bookie
+serves. ::
 
     NEW ──► RECOVERING ──► LISTING ──► COPYING ──► CLEARING ──► DONE
           (LedgerRecovery)         (EntryCopying)
@@ -46,7 +46,7 @@ class ListHeld:
 
 @dataclass(frozen=True, slots=True)
 class HeldListed:
-    """Inclusive ranges of entry ids, ascending, that don't overlap."""
+    """Ascending, inclusive ranges of entry ids that don't overlap."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -81,7 +81,7 @@ class HealingPhase(Enum):
 _BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
 _RECOVERY = (*_BOOKIES, MetadataRead, MetadataWritten, MetadataConflict, MetadataFailed)
 
-# Late answers of bookies are answers to the ledger recovery: nothing else leaves a request under way.
+# Only answers to the ledger recovery can be late: nothing else leaves a request under way.
 TRANSITIONS = {
     HealingPhase.NEW: row(taken=(MetadataRead, MetadataFailed)),
     # ``LedgerRecovery`` has a table of its own, and decides in this phase.
@@ -95,7 +95,7 @@ TRANSITIONS = {
 
 class LedgerHealing:
     """Heals one ledger on ``bookie`` after its lossy boot number ``boot``. Start it with ``step(MetadataRead(…))``; it ends with
-    a Finish, or with a Fail after which it is tried again later."""
+    a Finish, or with a Fail before another attempt."""
 
     def __init__(self, bookie: str, boot: int, run_entries_max: int = 10_000, room: Room = ALONE) -> None:
         self.phase = HealingPhase.NEW
@@ -110,8 +110,7 @@ class LedgerHealing:
         """Entries that no bookie returns, known after the copying."""
 
     def step(self, event: HealingEvent) -> list[HealingAction]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for an answer to a question
-        never asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         cell = cell_of(TRANSITIONS, self.phase, event)
         if self._recovery is not None:
             return self._recovering(event)  # type: ignore[arg-type]

@@ -1,21 +1,21 @@
 """Copying of entries from a ledger's bookies to others: the common part of re-replication and of a bookie's healing.
 
-Law: a copy counts once its target has it synced, so it is written as a recoverer writes. Reads run ahead of writes, several of
-each under way, and the bytes under way are bounded (``Room``), for several ledgers together if they share one. A copying with
-nothing under way may always begin one run, so none waits for another. An entry for several targets is read once. An entry that
-can't be read, or that its target refuses, stops nothing else: the copying goes on behind it, and its end lists those entries
-(``NotCopied``). The replica of the last delivery is asked first, so a dead one costs time once. ::
+Law: a copy counts once its target has it synced, so it is written as a recoverer writes. Reads run ahead of writes, and the bytes
+under way are bounded (``Room``), for several ledgers together if they share one. A copying with nothing under way may always
+begin one run, so none waits for another. An entry for several targets is read once. An unreadable or refused entry stops nothing
+else: the end lists such entries (``NotCopied``). The replica of the last delivery is asked first, so a dead one costs time once.
+::
 
     NEW ──Start──► COPYING ──everything was tried──► DONE
                     │   ▲  entries came: write them; an ack, an entry that nobody gives: read on
                     └───┘
 
-* A bookie that gave no answer many times running counts as unreachable from then on: it is not asked for the rest.
+* After many missing answers running a bookie counts as unreachable: it is not asked for the rest.
 * The entries of a striped ledger lie on different bookies in turn, and one request for each would cost more than all else. So one
   bookie is asked for all its entries of many runs (a *sweep*, by a sparse read), and the next bookie for the rest. A sweep also
-  brings unneeded entries, so it is for short entries only. Entries that a sweep should have brought are read by themselves.
-* A run that its target refuses because of some of its entries is halved until these are isolated. A target that refuses
-  everything, or does not answer, gets nothing more.
+  brings unneeded entries, so it is for short entries only. Entries missing in a sweep of their bookie are read by themselves.
+* A run refused because of some of its entries is halved until these are isolated. A target that refuses everything, or does not
+  answer, gets nothing more.
 
 The copies carry a LAC (last add confirmed) that is certainly confirmed: the end of a closed ledger, or the entry before the last
 fragment. Source: ``LedgerFragmentReplicator`` of BookKeeper, which gives a fragment up at its first unreadable entry.
@@ -54,19 +54,19 @@ from bookspark.protocol.repair.underreplication_task import Missed
 
 # -- Runs: a *run* is read by one request to a bookie, and written by one request.
 #
-# Law: a run has about ``RUN_BYTES``, and at least one entry. With known ends of stored batches, a run may be twice as long, and
-# ends at the end of a batch, if it contains one. A run that ends inside of a batch costs more: its bookie splits the batch in
-# two, with new checksums, and the copy stays in two (docs/decisions/profile.md).
+# Law: a run has about ``RUN_BYTES``, and at least one entry. With known ends of stored batches, it may be twice as long, and ends
+# with a batch, if it contains an end. A run that ends inside of a batch costs more: its bookie splits the batch, with new
+# checksums, and the copy stays split (docs/decisions/profile.md).
 
 
 RUN_BYTES = 1 << 20
-"""Approximate bytes of one read, if the size of the entries is known."""
+"""Approximate bytes of one read, if the entries' size is known."""
 LONG_RUN_BYTES = 2 * RUN_BYTES
 """The same, if the ends of stored batches are known."""
 
 
 def run_entries(metadata: LedgerMetadata, entries_max: int) -> int:
-    """The number of entries in ``RUN_BYTES``, at most ``entries_max``; ``entries_max`` if their size is unknown."""
+    """Entries in ``RUN_BYTES``, at most ``entries_max``; ``entries_max`` if their size is unknown."""
     entries = metadata.last_entry_id + 1
     if not metadata.closed or entries < 1 or metadata.length < 1:
         return entries_max
@@ -74,8 +74,8 @@ def run_entries(metadata: LedgerMetadata, entries_max: int) -> int:
 
 
 def run_end(first: int, entries: int, batch_ends: Sequence[int]) -> int:
-    """The last entry of the run that begins with ``first``. ``entries``: their number in ``RUN_BYTES``. ``batch_ends``: the last
-    entry ids of stored batches, ascending; empty if unknown."""
+    """The last entry of the run from ``first`` on. ``entries``: their number in ``RUN_BYTES``. ``batch_ends``: the last entry ids
+    of stored batches, ascending; empty if unknown."""
     if batch_ends:
         before = bisect_right(batch_ends, first + entries * LONG_RUN_BYTES // RUN_BYTES - 1)
         if before and batch_ends[before - 1] >= first:
@@ -89,16 +89,16 @@ def run_end(first: int, entries: int, batch_ends: Sequence[int]) -> int:
 _TOLD_MAX = 1000
 """Most ranges in a message."""
 _NOT_GIVEN = frozenset((UnknownReason.DIGEST_MISMATCH, UnknownReason.LOST))
-"""Answers, or verdicts on answers, of a bookie whose copy can't be read any more."""
+"""Answers of a bookie whose copy can't be read any more, some by our own check."""
 
 
 class NotCopied(NamedTuple):
     """The entries ``first..last``, which ``targets`` did not get.
 
-    Law: an entry is *lost* only if every bookie of its write set was reached, and each has no such entry, lost its copy, or gave
-    bytes with a wrong digest. The targets don't count, because they are known to lack it. An entry is *unreached* if any other
-    bookie could not be asked, is in limbo, or can't read now (an I/O error, as without a free file descriptor): the next attempt
-    may read it, so nothing final may be written about it."""
+    Law: an entry is *lost* only if every bookie of its write set but the targets was reached, and each has no such entry, lost
+    its copy, or gave bytes with a wrong digest. It is *unreached* if any such bookie could not be asked, is in limbo, or can't
+    read now (an I/O error, as without a free file descriptor): the next attempt may read it, so nothing final may be written
+    about it."""
 
     first: int
     last: int
@@ -121,7 +121,6 @@ class NotCopied(NamedTuple):
         return not self.refused and not self.unreached
 
     def missed(self) -> Missed:
-        """The same, for the ledger's task."""
         words = {bookie: in_words({bookie: answer}).partition(": ")[2] for bookie, answer in self.answers.items()}
         return Missed(self.first, self.last, self.lost, self.unreached, words)
 
@@ -132,12 +131,12 @@ class NotCopied(NamedTuple):
 
 
 def is_not_given(answer: Response) -> bool:
-    """Was the bookie reached, with the entry absent there, or the copy lost or damaged for ever?"""
+    """Was the bookie reached, with the entry absent, or its copy lost or damaged for ever?"""
     return isinstance(answer, Negative) or (isinstance(answer, Unknown) and answer.reason in _NOT_GIVEN)
 
 
 def joined(found: Iterable[NotCopied]) -> list[NotCopied]:
-    """The same, ascending by id, with neighbours of the same answers as one range."""
+    """Ascending by id, with neighbours of the same answers as one range."""
     result: list[NotCopied] = []
     for one in sorted(found, key=lambda each: (each.targets, each.refused, each.first)):
         before = result[-1] if result else None
@@ -155,12 +154,12 @@ def _alike(one: NotCopied, other: NotCopied) -> bool:
 
 
 def _kind(answer: Response) -> object:
-    """The answer without its words, which may name an entry."""
+    """Without words, which may name an entry."""
     return answer.reason if isinstance(answer, Negative | Unknown) else type(answer)
 
 
 def not_copied_error(ledger_id: int, found: Iterable[NotCopied]) -> EntriesNotCopiedError:
-    """The error that names all of ``found``. Its ``entries`` are ``found``, joined."""
+    """The error that names all of ``found``; its ``entries`` are ``found``, joined."""
     entries = joined(found)
     told = "; ".join(str(one) for one in islice(entries, _TOLD_MAX))
     more = f"; and {len(entries) - _TOLD_MAX} more ranges" if len(entries) > _TOLD_MAX else ""
@@ -172,15 +171,15 @@ def not_copied_error(ledger_id: int, found: Iterable[NotCopied]) -> EntriesNotCo
 
 
 RUNS_MAX = 8
-"""Most runs of ``RUN_BYTES`` read or written at the same time, if the copying shares its room with no other."""
+"""Most runs of ``RUN_BYTES`` under way in a copying with a room of its own."""
 REQUESTS_MAX = 64
-"""Most runs of any size: those of a striped ledger have one entry."""
+"""Most runs of any size: a striped ledger's have one entry."""
 _SWEPT_MIN = 64
 """A striped ledger is swept if a run has at least this many entries."""
 _SWEPT_MAX = 256
 _SWEPT_BYTES = 8 << 10
-"""A sweep covers at most ``_SWEPT_MAX`` entries. Each counts as at least ``_SWEPT_BYTES`` under way, because it is a request of
-its own to its target, which takes only some thousand requests at a time."""
+"""A sweep covers at most ``_SWEPT_MAX`` entries. Each counts as at least ``_SWEPT_BYTES`` under way: it is a separate request to
+its target, which takes only some thousand requests at a time."""
 _SILENT_MAX = 16
 """Missing answers running after which a bookie is not asked for the rest."""
 _REFUSED_MAX = 64
@@ -208,12 +207,12 @@ TRANSITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bound on the bytes under way, read or written."""
+    """Bound on the bytes under way."""
 
     bytes_max: int = RUNS_MAX * RUN_BYTES
 
     def fits(self, held: int, size: int) -> bool:
-        """May a copying with ``held`` bytes under way begin a run of ``size``? The copying asks again after each answer."""
+        """May a copying with ``held`` bytes under way begin a run of ``size``? Asked again after each answer."""
         return not held or held + size <= self.bytes_max
 
 
@@ -231,7 +230,7 @@ class _Reading:
 
 
 class _Sweep(NamedTuple):
-    """Entries of a striped ledger in one request to a bookie: all of the pieces that it holds."""
+    """Entries of a striped ledger in one request to a bookie."""
 
     ids: list[int]
     targets: tuple[str, ...]
@@ -247,8 +246,8 @@ class _Writing(NamedTuple):
 
 
 class EntryCopying:
-    """Makes ``copies``, whose entries are all confirmed. It ends with a Finish, or with a Fail once all was tried: its
-    EntriesNotCopiedError lists the entries not copied."""
+    """Makes ``copies``, whose entries are all confirmed. It ends with a Finish, or, once all was tried, with an
+    EntriesNotCopiedError that lists the rest."""
 
     def __init__(
         self,
@@ -259,42 +258,40 @@ class EntryCopying:
         room: Room = ALONE,
         batch_ends: Sequence[int] = (),
     ) -> None:
-        """``doubtful``: bookies to ask after the others, because they are probably lost, or lack the entries. ``batch_ends``: the
-        last entry ids of stored batches, ascending; empty if unknown."""
+        """``doubtful``: bookies to ask last, because they are probably lost, or lack the entries. ``batch_ends``: as for
+        ``run_end``."""
         self.phase = CopyingPhase.NEW
         self._metadata = metadata
         self._left = list(reversed(pieces(copies)))
-        """Pieces without a read so far. The next piece is the last of the list."""
+        """Pieces without a read so far, in reverse order."""
         self._run_entries = run_entries(metadata, run_entries_max)
         self._batch_ends = batch_ends
         self._order = ReadOrder(doubtful=frozenset(doubtful))
         striped = metadata.ensemble_size > metadata.write_quorum
         self._sweeps = striped and self._run_entries >= _SWEPT_MIN
         self._alone: set[int] = set()
-        """Entries to read by themselves, because a sweep did not bring them, or because their target refused them."""
+        """Entries to read by themselves: a sweep did not bring them, or their target refused them."""
         self._readings: dict[int, _Reading | _Sweep] = {}
-        """Reads under way, by their first entry."""
+        """By the first entry."""
         self._writing: dict[tuple[str, int, int], _Writing] = {}
-        """Writes under way, by target, first and last entry."""
+        """By target, first and last entry."""
         self._room = room
         self._bytes_under_way = 0
         self._silent: dict[str, int] = {}
-        """Missing answers of each bookie since its last answer."""
+        """Missing answers since the last answer."""
         self._unreachable: dict[str, Unknown] = {}
         """Bookies not asked any more, with their last answer."""
         self._refused: dict[str, int] = {}
-        """Number of entries that each target has refused one by one."""
+        """Entries refused one by one, by target."""
         self._dropped: dict[str, Response] = {}
         """Targets that get nothing more, with the deciding answer."""
         self._not_copied: list[NotCopied] = []
 
     def start(self) -> list[Action]:
-        """The first requests, or the end if there is nothing to copy."""
         return self.step(Start())
 
     def step(self, event: Start | CopyingEvent) -> list[Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for an answer to a question
-        never asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []
         if isinstance(event, ReadAnswered | AddAnswered) and not self.awaits(event):
@@ -351,7 +348,6 @@ class EntryCopying:
         )
 
     def _size(self, count: int) -> int:
-        """Approximate bytes of this many entries."""
         return max(_SWEPT_BYTES * count if self._sweeps else 1, RUN_BYTES * count // self._run_entries)
 
     def _begin(self, piece: Piece) -> list[Action]:
@@ -375,14 +371,14 @@ class EntryCopying:
         return self._read_on(run, read, read.start())
 
     def _end_of_write_set(self, piece: Piece) -> int:
-        """The last entry of the piece that surely has the same write set as its first one."""
+        """The last entry of the piece that surely shares the first one's write set."""
         if self._metadata.ensemble_size > self._metadata.write_quorum:
             return piece.first
         following = (f.first_entry_id for f in self._metadata.fragments if f.first_entry_id > piece.first)
         return min(piece.last, next(following, piece.last + 1) - 1)
 
     def _leave(self, piece: Piece, done: int) -> None:
-        """Queue the part of the piece behind entry ``done`` as the next one."""
+        """Queue the rest of the piece, behind entry ``done``, as the next one."""
         if done < piece.last:
             self._left.append(piece._replace(first=done + 1))
 
@@ -417,7 +413,7 @@ class EntryCopying:
                     return []
 
     def _sweep(self, piece: Piece, bookies: Sequence[str]) -> list[Action]:
-        """Ask the bookie of ``bookies`` with the most entries for this piece and those after it."""
+        """Ask the bookie with the most entries for this piece and those after it."""
         ids = list(range(piece.first, piece.last + 1))
         while self._left and len(ids) < _SWEPT_MAX:
             more = self._left[-1]
@@ -435,10 +431,9 @@ class EntryCopying:
         return [request]
 
     def _swept(self, sweep: _Sweep, event: ReadAnswered) -> list[Action]:
-        """Write the sweep's entries, and leave the rest: to another bookie, or to a read of their own if this one should hold
-        them.
+        """Write the sweep's entries. The rest goes to another bookie, or, if this bookie should hold it, to a read of its own.
 
-        The entries of the first run can't be told apart, so it is of use only if all of it is wanted."""
+        The entries of the first run can't be separated, so it is of use only if all of it is wanted."""
         wanted, came = set(sweep.ids), dict(event.ahead)
         run = range(event.first, event.last + 1)
         whole = run if wanted.issuperset(run) else ()

@@ -2,10 +2,10 @@
 
 Law: ``replication_plan`` makes the decisions; here is their order. A bookie believed to be lost may well be alive, and nothing
 relies on the belief. A copy is synced before the record names it, by compare-and-set on the present record. A last fragment that
-still gets entries is left to its writer for a grace time, and then to ledger recovery. A fragment that can't be repaired now (no
-other bookie is free) does not stop the repair of the others. An entry that no bookie returns, or that its target refuses, does
-not either: around it the record names the copies, and for it the lost bookie as before, in a fragment of its own. So the next
-attempt has only these entries to do. The repair fails with all reasons once nothing else is left to do. ::
+still gets entries is left to its writer for a grace time, and then to ledger recovery. A fragment without a free bookie does not
+stop the repair of the others. Neither does an unreadable or refused entry: the record names the copies around it, and for it the
+lost bookie as before, in a fragment of its own. So the next attempt has only these entries to do. The repair fails with all
+reasons once nothing else is left to do. ::
 
     NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► REREADING ──► NAMING ──► (look)
                       │ ▲                                                        ▲ lost ──────┘
@@ -61,7 +61,7 @@ from bookspark.protocol.repair.replication_plan import (
 )
 
 _FRAGMENTS_MAX = 200
-"""Most fragments in a record with entries that could not be copied: each range of them may make two more."""
+"""Most fragments in a record with uncopied entries: each range of them may make two more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,11 @@ class ReplicationPhase(Enum):
     WAITING = auto()
     """The writer has the grace time to replace its lost bookies."""
     LOOKING_AGAIN = auto()
-    """The record is being read after the grace time."""
     RECOVERING = auto()
     CHOOSING = auto()
     COPYING = auto()
     REREADING = auto()
-    """The record is being read, because the copies are named in its present version."""
+    """The record is being read, to name the copies in its present version."""
     NAMING = auto()
     DONE = auto()
 
@@ -103,7 +102,7 @@ _WRITE = (MetadataWritten, MetadataConflict, MetadataFailed)
 _CHOICE = (BookiesChosen, NoBookies, MetadataFailed)
 _RECOVERY = (*_BOOKIES, *_READ, *_WRITE, *_CHOICE)
 
-# Late answers of bookies are answers to this machine's ledger recovery: nothing else leaves a request under way.
+# Only answers to this machine's ledger recovery can be late: nothing else leaves a request under way.
 TRANSITIONS = {
     ReplicationPhase.NEW: row(taken=_READ),
     ReplicationPhase.WAITING: row(taken=(WriterWaitedFor, DeadlinePassed)),
@@ -120,7 +119,7 @@ TRANSITIONS = {
 
 class LedgerReplication:
     """Repairs one ledger that lost the bookies ``lost``. Start it with ``step(MetadataRead(…))``; it ends with a Finish, or with
-    a Fail after which it is tried again later.
+    a Fail before another attempt.
 
     ``misplaced``: working bookies to be replaced where no writer has to be fenced.
     """
@@ -149,9 +148,9 @@ class LedgerReplication:
         """The record being written."""
         self._repair: Repair | None = None
         self._given_up: dict[int, BookKeeperError] = {}
-        """Fragments that can't be repaired now, by their first entry id."""
+        """By the fragment's first entry id."""
         self._not_copied: dict[int, list[NotCopied]] = {}
-        """Entries of tried fragments that could not be copied, by the fragment's first entry id at that time."""
+        """By the tried fragment's first entry id at that time."""
         self._without: list[Piece] = []
         """Parts of the present fragment that the chosen bookies did not get."""
         self._chosen: dict[str, str] = {}
@@ -161,8 +160,7 @@ class LedgerReplication:
         self._copying: EntryCopying | None = None
 
     def step(self, event: ReplicationEvent) -> list[ReplicationAction]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for an answer to a question
-        never asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         cell = cell_of(TRANSITIONS, self.phase, event)
         if self._recovery is not None:
             return self._recovering(event)  # type: ignore[arg-type]
@@ -232,13 +230,12 @@ class LedgerReplication:
         return [ChooseBookies(repair.ensemble, repair.lost)]
 
     def _choose_fewer(self, error: BookKeeperError) -> list[ReplicationAction]:
-        """Too few bookies for all lost ones of the fragment. Replace fewer: one more copy is better than none."""
+        """Replace fewer lost bookies: one more copy is better than none."""
         assert self._repair is not None
         lost = self._repair.lost[:-1]
         return self._choose(self._repair._replace(lost=lost)) if lost else self._give_up(error)
 
     def _give_up(self, error: BookKeeperError) -> list[ReplicationAction]:
-        """The fragment can't be repaired now; the others may be."""
         assert self._metadata is not None and self._repair is not None
         self._given_up[self._repair.first] = error
         return self._look(self._metadata)
@@ -312,7 +309,7 @@ class LedgerReplication:
         return [ReadMetadata()]
 
     def _splits_max(self) -> int:
-        """The number of ranges of the present fragment that may get fragments of their own."""
+        """Ranges of the present fragment that may get fragments of their own."""
         assert self._metadata is not None
         return max(1, (_FRAGMENTS_MAX - len(self._metadata.fragments)) // 2)
 

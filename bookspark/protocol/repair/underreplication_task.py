@@ -24,12 +24,12 @@ _MISSED_MAX = 200
 
 
 class Missed(NamedTuple):
-    """The entries ``first..last``, which the last attempt could not copy."""
+    """Entries that the last attempt could not copy."""
 
     first: int
     last: int
     lost: bool
-    """Every bookie was reached, and none returns them. False: some bookie could not be asked, or a target refused the copy."""
+    """Every bookie was reached, and none returns them. False: a bookie could not be asked, or a target refused the copy."""
     unreached: tuple[str, ...]
     """Bookies that may have them and could not be asked."""
     answers: Mapping[str, str]
@@ -41,15 +41,12 @@ class Missed(NamedTuple):
 
 
 class Reason(Enum):
-    """Reason for the repair of a ledger's bookie."""
-
     LOST = "lost"
-    """The bookie is believed to be gone: others take over its entries. Once it is registered again, its lacking entries are
-    listed."""
+    """Believed to be gone: others take over its entries. Once registered again, it is asked for its lacking entries."""
     LACKS = "lacks"
-    """The bookie serves, but lacks assigned entries: they are copied to it."""
+    """Lacks assigned entries: they are copied to it."""
     MISPLACED = "misplaced"
-    """The bookie serves, but the placement policy wants another: others take over the fragments that get no more entries."""
+    """The placement policy wants another: others take over the fragments that get no more entries."""
 
 
 class Mark(NamedTuple):
@@ -58,12 +55,11 @@ class Mark(NamedTuple):
     ledger_id: int
     bookies: Mapping[str, Reason]
     detail: str = ""
-    """The verdict in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One version of a ledger's task. Times are the wall clock of the client that wrote them, in milliseconds."""
+    """One version of a ledger's task. Times are its author's wall clock, in milliseconds."""
 
     ledger_id: int
     bookies: Mapping[str, Reason]
@@ -71,26 +67,22 @@ class Task:
     marked_at_ms: int = 0
     """Time of the first mark."""
     marks: int = 1
-    """Number of marks."""
     attempts: int = 0
-    """Number of failed attempts."""
+    """Failed attempts."""
     error: str = ""
-    """Error of the last attempt."""
     not_before_ms: int = 0
     """Earliest time of the next attempt."""
     missed: tuple[Missed, ...] = ()
-    """Entries that the last attempt could not copy: the first ``_MISSED_MAX`` ranges."""
+    """The first ``_MISSED_MAX`` ranges that the last attempt could not copy."""
 
     def of(self, reason: Reason) -> tuple[str, ...]:
-        """Bookies that need this repair."""
         return tuple(bookie for bookie, why in self.bookies.items() if why is reason)
 
     def due(self, now_ms: int) -> bool:
-        """May it be tried now?"""
         return now_ms >= self.not_before_ms
 
     def marked(self, mark: Mark) -> Task:
-        """The task after another mark. If the mark says anything new, the task is due at once.
+        """The task after another mark, due at once if the mark says anything new.
 
         Raises ValueError for a mark of another ledger.
         """
@@ -118,5 +110,4 @@ class Task:
 
 
 def new_task(mark: Mark, now_ms: int) -> Task:
-    """The task of a ledger that had none."""
     return Task(mark.ledger_id, dict(mark.bookies), mark.detail[:_TEXT_MAX], now_ms)
