@@ -95,7 +95,7 @@ def _swapped(fragment: Placed, move: Move) -> Placed:
 
 
 def _replace_in_open(seen: Observed, fragment: Placed, name: str) -> None:
-    """The writer goes on with another bookie; its earlier entries stay where they are."""
+    """The writer's next entries go to another bookie; earlier ones stay."""
     others = [b for b, one in seen.bookies.items() if one.writable and b not in fragment.ensemble]
     if not others:
         return

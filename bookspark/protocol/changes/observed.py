@@ -1,8 +1,7 @@
 """The observed cluster: its bookies, and the fragments that name each of them.
 
-Law: a fragment is stored once a look, and is reached by its bookies without a walk over all: a cluster may have a thousand
-bookies and millions of fragments. Unknown never counts as good: a bookie that does not answer, or heals itself, is not *settled*,
-and its copies don't count.
+Law: a bookie's fragments are reached without a walk over all: a cluster may have a thousand bookies and millions of fragments.
+Unknown never counts as good: a bookie that does not answer, or heals itself, is not *settled*, and its copies don't count.
 """
 
 from __future__ import annotations
@@ -15,23 +14,21 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 class Placed(NamedTuple):
-    """One fragment of a ledger."""
-
     ledger_id: int
     first_entry_id: int
     ensemble: tuple[str, ...]
     write_quorum: int
     ack_quorum: int
     open: bool
-    """May it still get entries? True for the last fragment of a ledger that is not closed."""
+    """It may still get entries: the last fragment of a ledger that is not closed."""
     byte_count: int
-    """Approximate bytes of it on each bookie of the ensemble. 0 while the length is unknown."""
+    """Approximate bytes on each bookie of the ensemble; 0 while the length is unknown."""
     loss: bool = False
-    """An operator accepted that entries of the ledger are lost."""
+    """An operator accepted a loss of the ledger's entries."""
 
 
 class Shape(NamedTuple):
-    """Properties shared by fragments of many ledgers: a cluster has few shapes, and millions of fragments."""
+    """Properties shared by many fragments: a cluster has few shapes, and millions of fragments."""
 
     ensemble: tuple[str, ...]
     write_quorum: int
@@ -41,7 +38,7 @@ class Shape(NamedTuple):
 
 
 def placed(metadata: LedgerMetadata) -> Iterator[Placed]:
-    """The fragments of a ledger, as if all of its entries had the same size."""
+    """A ledger's fragments, as if all of its entries had the same size."""
     entries = metadata.last_entry_id + 1 if metadata.closed else 0
     for fragment, last in metadata.fragment_ranges():
         count = max(0, last + 1 - fragment.first_entry_id) if last is not None and entries else 0
@@ -63,7 +60,7 @@ def _shape(one: Placed) -> Shape:
 
 
 class Fragments:
-    """The fragments of a cluster, by ledger, by bookie and by shape."""
+    """An index by ledger, by bookie and by shape."""
 
     def __init__(self, found: Iterable[Placed] = ()) -> None:
         self._of_ledger: dict[int, tuple[Placed, ...]] = {}
@@ -80,7 +77,7 @@ class Fragments:
             self.put(ledger_id, each)
 
     def put(self, ledger_id: int, fragments: Iterable[Placed]) -> None:
-        """Replace the fragments of the ledger; none: it is gone."""
+        """Replace the ledger's fragments; none: it is gone."""
         for old in self._of_ledger.pop(ledger_id, ()):
             key = old.ledger_id, old.first_entry_id
             self._forget(_shape(old), ledger_id)
@@ -113,19 +110,18 @@ class Fragments:
                 del self._shapes[shape]
 
     def by_shape(self) -> dict[Shape, set[int]]:
-        """The present ledgers with a fragment of each shape: a copy, without later changes of this index."""
+        """The ledgers with a fragment of each shape, as a copy."""
         return {shape: ledgers.copy() for shape, (_, ledgers) in self._shapes.items()}
 
     def of_ledger(self, ledger_id: int) -> tuple[Placed, ...]:
-        """The fragments of a ledger, by first entry id."""
+        """By first entry id."""
         return self._of_ledger.get(ledger_id, ())
 
     def of(self, bookie_id: str) -> Collection[Placed]:
-        """The fragments that name a bookie."""
         return self._by_bookie.get(bookie_id, {}).values()
 
     def open_on(self, bookie_id: str) -> Collection[Placed]:
-        """The fragments that name a bookie and may still get entries."""
+        """The bookie's fragments that may still get entries."""
         return self._open.get(bookie_id, {}).values()
 
     def ledgers(self) -> Collection[int]:
@@ -136,20 +132,17 @@ class Fragments:
             yield from each
 
     def copy(self) -> Fragments:
-        """Another index of the same fragments."""
         return Fragments(self.all())
 
 
 @dataclass(frozen=True)
 class ObservedBookie:
-    """One bookie at the look."""
-
     bookie_id: str
     registered: bool = True
     has_cookie: bool = True
     read_only: bool = False
     settled: bool = True
-    """The bookie answers, has nothing in limbo, and knows of no lacking entry."""
+    """It answers, has nothing in limbo, and knows of no lacking entry."""
     unsettled_why: str = ""
     incarnation: int = 1
     lossy_boot: int = 0
@@ -169,8 +162,6 @@ class ObservedBookie:
 
 @dataclass
 class Observed:
-    """A cluster at one moment."""
-
     bookies: dict[str, ObservedBookie]
     fragments: Fragments = field(default_factory=Fragments)
     lacking: Mapping[int, frozenset[str]] = field(default_factory=dict)

@@ -1,16 +1,16 @@
 """(wanted, progress, observed) → the next safe steps of a change, the conditions to wait for, or the refusal.
 
-Law: the planner keeps no state. Its decision follows from ``Wanted``, ``Progress``, and the cluster observed at this moment, so a
-successor after a crash decides the same. It begins with no further bookie while a bookie outside the change is missing or heals
-itself, and keeps at most ``at_once`` of them read-only or down. Begun bookies come first. A bookie goes through these; each arrow
-back is a crash, or a bookie that fails meanwhile::
+Law: the planner keeps no state: a successor after a crash decides the same from ``Wanted``, ``Progress`` and the cluster observed
+now. It begins with no further bookie while a bookie outside the change is missing or heals itself, and keeps at most ``at_once``
+of them read-only or down. Begun bookies come first. A bookie goes through these; each arrow back is a crash, or a bookie that
+fails meanwhile::
 
     serves ──SetReadOnly──► writers replace it ──Restart, ReplaceDisk──► down ──► heals ──Resume──► serves
        │                                                                     (of itself)
        └────SetReadOnly──► writers replace it ──Move, Move, …──► named by no ledger ──Stop──► down ──Forget──► gone
 
-Source: BookKeeper's ``BookieDecommission``, which stops the bookie first and copies afterwards; here the copies are moved while
-the bookie still serves them, so no entry ever has fewer. docs/clusters/changes.md.
+Source: docs/clusters/changes.md. BookKeeper's ``BookieDecommission`` stops the bookie first and copies afterwards; here the
+bookie still serves during the moves, so no entry ever has fewer copies.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from bookspark.protocol.changes.wanted import Before, Progress, Wanted
 
 # -- Moves: fragments to move, and their targets.
 #
-# Law: a copy is moved once. It goes to the bookie with the fewest bytes that is not in its ensemble, and that shares host and
-# rack with no more of the other copies than its source does. So no more is moved than the copies of the leaving bookies, or the
-# bytes of the fullest ones above the average. Bytes are those in the records, as if all bookies had the same room. A fragment
-# that may still get entries is not moved: its writer replaces the bookie.
+# Law: a copy is moved once, to the bookie with the fewest bytes that is not in its ensemble, and that shares host and rack with
+# no more of the other copies than its source does. No more is moved than the copies of leaving bookies, or the bytes of the
+# fullest ones above the average. Bytes are those in the records, as if all bookies had the same room. A fragment that may still
+# get entries is not moved: its writer replaces the bookie.
 
 
 EVEN_PART = 0.05
-"""A bookie within this part of the average, above or below, stays as it is."""
+"""A bookie this close to the average stays as it is."""
 
 
 def evacuation(
@@ -55,7 +55,7 @@ def evacuation(
     count_max: int,
     preferred: Collection[str] = (),
 ) -> tuple[list[Move], Placed | None]:
-    """Moves of ``fragments`` away from ``source`` to ``candidates``, at most ``count_max``; ``preferred`` ones come first.
+    """At most ``count_max`` moves of ``fragments`` from ``source`` to ``candidates``, to ``preferred`` ones first.
 
     Returns the moves, and a fragment without any possible target, or None."""
     heap = [(bookie not in preferred, observed.fragments.bytes_of.get(bookie, 0), bookie) for bookie in candidates]
@@ -92,7 +92,7 @@ def evacuation(
 
 
 def levelling(observed: Observed, candidates: Collection[str], count_max: int) -> list[Move]:
-    """Moves from the fullest of ``candidates`` to the emptiest, until all are about even; at most ``count_max``."""
+    """At most ``count_max`` moves from the fullest of ``candidates`` to the emptiest, until all are about even."""
     loads = {bookie: observed.fragments.bytes_of.get(bookie, 0) for bookie in candidates}
     if len(loads) < 2:
         return []
@@ -137,8 +137,8 @@ def _fitting(
     bytes_max: int,
     moved: Collection[tuple[int, int]],
 ) -> Placed | None:
-    """The next of the donor's fragments that makes the two more even without a loss of spread. Skipped fragments are not tried
-    again by this call's levelling."""
+    """The donor's next fragment that makes the two more even without a loss of spread. Skipped ones are not tried again in this
+    levelling."""
     for one in pieces:
         if one.open or not 0 < one.byte_count < bytes_max or receiver in one.ensemble:
             continue
@@ -150,7 +150,7 @@ def _fitting(
 
 
 def _shared(observed: Observed, bookie_id: str, fragment: Placed, leaving: str) -> tuple[int, int]:
-    """The number of the fragment's other copies on the host of this bookie, and on its rack."""
+    """Other copies of the fragment on this bookie's host, and on its rack."""
     here = observed.bookies.get(bookie_id)
     if here is None:
         return 0, 0
@@ -169,13 +169,11 @@ MOVES_MAX = 256
 
 
 def decide(wanted: Wanted, progress: Progress, observed: Observed, moves_max: int = MOVES_MAX) -> Decision:
-    """The decision for this moment."""
     return _Deciding(wanted, progress, observed, moves_max).decided()
 
 
 def permitted(wanted: Wanted, progress: Progress, observed: Observed, step: Step) -> str:
-    """The reason why the step must not be made after all, in words; empty if it may be. ``observed``: from a look just before the
-    step."""
+    """The reason against the step, in words, or "". ``observed``: from a look just before the step."""
     if not isinstance(step, Takes):
         return ""
     decision = decide(wanted, progress, observed)
@@ -307,7 +305,7 @@ class _Deciding:
             self.steps.append(step)
 
     def _move_first(self, name: str) -> bool:
-        """Move copies without a spare above their ack quorum before their bookie goes down. Returns whether there are any."""
+        """Move copies without a spare above their ack quorum before their bookie goes down. False if there are none."""
         needing = [
             one for one in self.observed.fragments.of(name) if not one.open and left_over(one, (name,)) < one.ack_quorum
         ]
@@ -363,7 +361,7 @@ class _Deciding:
             )
 
     def _readable(self, fragments: Iterable[Placed]) -> Iterator[Placed]:
-        """Fragments whose every entry has a copy that counts; the first other becomes a wait."""
+        """Fragments whose every entry has a copy that counts; the first other fragment becomes a wait."""
         for one in fragments:
             gone = [b for b in one.ensemble if not self.observed.counts(b, one.ledger_id)]
             if not gone or left_over(one, gone):
@@ -393,7 +391,7 @@ class _Deciding:
                 self.waits.append(f"{name} is not whole: {bookie.unsettled_why}")
                 return
             if under_way >= self.wanted.at_once:
-                # More is to be done; the bookies under way account for the present steps and waits.
+                # The bookies under way account for the present steps and waits.
                 return
             if bookie.registered and missing:
                 why = missing[0].unsettled_why or "is down: start it, or remove it"
@@ -420,7 +418,7 @@ class _Deciding:
         self._take_down(bookie)
 
     def _room_without(self, name: str) -> bool:
-        """Can others take this bookie's copies before it goes down? If not, a wait or a refusal is added."""
+        """Can others take this bookie's copies before it goes down? If not, add a wait or a refusal."""
         others = [one for one in self._takers() if one != name]
         stay = [one for one in self.observed.bookies if one != name and one not in self.wanted.leaving]
         for one in self.observed.fragments.of(name):

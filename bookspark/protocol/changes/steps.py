@@ -67,7 +67,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The bookie's process ends for good. No ledger names it any more."""
+    """The process of a bookie that no ledger names ends for good."""
 
     bookie_id: str
 
@@ -92,14 +92,14 @@ Takes = (Restart, ReplaceDisk, Stop)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision for this moment. All empty: the change is complete."""
+    """All empty: the change is complete."""
 
     steps: tuple[Step, ...] = ()
     """Safe to make now. After each step but a ``Move`` the cluster is observed again."""
     waits: tuple[str, ...] = ()
-    """Conditions that must come true by themselves before more can be done, in words."""
+    """Conditions that must come true by themselves first, in words."""
     refusals: tuple[str, ...] = ()
-    """Reasons why the change can't be made in the present cluster, in words, with the remedy."""
+    """Reasons against the change in the present cluster, in words, with the remedy."""
 
     @property
     def complete(self) -> bool:

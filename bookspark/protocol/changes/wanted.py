@@ -1,8 +1,8 @@
 """An operator's wish for a cluster, and the progress of a change.
 
-Law: observable facts are never kept here. ``Progress`` has only facts that can't be observed after a crash of the applying
-process: the state of a bookie before the change, bookies made read-only by the change, and bookies taken down by it. It is kept
-durably *before* the step that needs it, so a successor after a crash knows every affected bookie.
+Law: ``Progress`` has only facts that can't be observed after a crash of the applying process: a bookie's state before the change,
+bookies made read-only by it, and bookies taken down by it. It is kept durably *before* the step that needs it, so a successor
+after a crash knows every affected bookie.
 """
 
 from __future__ import annotations
@@ -17,33 +17,30 @@ from bookspark.protocol.changes.steps import Forget, ReplaceDisk, Restart, Resum
 
 @dataclass(frozen=True)
 class Wanted:
-    """A change of a cluster. Bookies are named by their ids."""
+    """Bookies are named by their ids."""
 
     restart: frozenset[str] = frozenset()
-    """Bookies to restart."""
     version: str = ""
-    """The version for the bookies in ``restart``; bookies that already run it stay up. Empty: any."""
+    """For the bookies in ``restart``; bookies that already run it stay up. Empty: any."""
     replace_disks: Mapping[str, str] = field(default_factory=dict)
     """The directory that gets another disk, by bookie."""
     move: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Bookies that leave, each with the targets of its copies."""
     remove: frozenset[str] = frozenset()
-    """Bookies that leave; any others get their copies."""
+    """Bookies that leave, with any targets."""
     balance: bool = False
-    """Move copies to the bookies with the fewest bytes, as after new ones were started."""
+    """Move copies to the bookies with the fewest bytes."""
     at_once: int = 1
-    """Most bookies read-only or down at a time because of the change."""
+    """Most bookies read-only or down because of the change."""
     below_write_quorum: bool = False
-    """Restart bookies under ledgers that are being written, as long as an ack quorum stays up. False: first wait until the
-    ledgers' writers have replaced the bookie."""
+    """Restart bookies under ledgers that are being written, as long as an ack quorum stays up. False: wait until their writers
+    have replaced the bookie."""
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Bookies that are to leave the cluster."""
         return self.remove | self.move.keys()
 
     def named(self) -> frozenset[str]:
-        """Every bookie that the change names."""
         return self.restart | self.leaving | self.replace_disks.keys()
 
 
@@ -57,7 +54,7 @@ class Before(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """Unobservable progress of a change."""
+    """Facts of a change that can't be observed."""
 
     before: Mapping[str, Before]
     quieted: frozenset[str] = frozenset()
@@ -82,6 +79,5 @@ class Progress:
 
 
 def begin(wanted: Wanted, observed: Observed) -> Progress:
-    """The progress of a change that begins now."""
     seen = ((bookie, observed.bookies.get(bookie)) for bookie in sorted(wanted.named()))
     return Progress({bookie: Before(one.incarnation, one.lossy_boot) for bookie, one in seen if one is not None})
