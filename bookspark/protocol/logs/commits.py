@@ -2,15 +2,14 @@
 
 Law: a batch is committed once. A writer first looks up (query id, batch id) in the chain (``replays``), then commits.
 
-Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. A
-batch write has no Spark checkpoint to replay from: its query id *is* its run id, no header keeps it, and the log's record shows
-whether it is committed. A batch write with a version of an application (``txnAppId``) has these in their places, and is committed
-if the chain has that version, or a later one. A header keeps the ``QUERIES_MAX`` queries and applications with the latest
-commits.
+Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. It
+keeps the ``QUERIES_MAX`` queries and applications with the latest commits. A batch write has no Spark checkpoint to replay from:
+its query id *is* its run id, no header keeps it, and the log's record shows whether it is committed. A batch write with a version
+of an application (``txnAppId``) has these in their places, and is committed if the chain has that version, or a later one.
 
 A producer's rows need no commit each: a commit *opens* a ledger, and each confirmed entry of it is a row behind the commit's
-rows. The ledger is closed before the next commit of the chain, and that commit *settles* it: it names the rows of the ledger as
-its own, or there are none.
+rows. The ledger is closed before the next commit of the chain, which *settles* it: it names the rows of the ledger as its own, or
+there are none.
 
 Entry 0 of a commit ledger is a ``CommitHeader``, every other entry a ``Commit``, both JSON. ``bookspark.logs.chain.codec`` makes
 the bytes. Source: docs/decisions/logs.md; for open ledgers docs/decisions/lanes.md.
@@ -37,24 +36,22 @@ class EntryRange(NamedTuple):
 
     @property
     def rows_each(self) -> int:
-        """Rows in each entry."""
         return self.rows // (self.last_entry_id - self.first_entry_id + 1)
 
     def continues(self, other: EntryRange) -> bool:
-        """Does it follow ``other`` at once, with as many rows in each entry? Then the two are one range."""
+        """Does it follow ``other`` at once, with as many rows in each entry, so that the two are one range?"""
         follows = (self.ledger_id, self.first_entry_id) == (other.ledger_id, other.last_entry_id + 1)
         return follows and self.rows_each == other.rows_each
 
 
 class Position(NamedTuple):
-    """The part of a log before a point: batches, rows, and bytes of payload."""
+    """The part of a log before a point; ``size``: bytes of payload."""
 
     batches: int = 0
     rows: int = 0
     size: int = 0
 
     def followed_by(self, commit: Commit) -> Position:
-        """The position after ``commit``, which begins here."""
         return Position(self.batches + 1, self.rows + commit.rows, self.size + commit.size)
 
 
@@ -62,7 +59,7 @@ START = Position()
 
 
 TXN = "txn:"
-"""Prefix of an application's id in place of a query's id: a batch write with a version."""
+"""Prefix of an application's id in place of a query's: a batch write with a version."""
 FILES = "f:"
 """Prefix of a digest of offsets that includes lists of files."""
 
@@ -74,12 +71,12 @@ class Fingerprint(NamedTuple):
     values: str = ""
     """A sum over its rows, independent of their order. Empty: unknown."""
     plan: str = ""
-    """Digest of the plan that Spark wrote before the batch ran: the offsets, and the time of the plan. Empty: unknown."""
+    """Digest of Spark's plan before the batch ran: the offsets, and the time of the plan. Empty: unknown."""
     offsets: str = ""
-    """Digest of the source offsets in the plan; with prefix FILES, also of the files behind them. Empty: unknown."""
+    """Digest of the source offsets in the plan; with prefix FILES, also of their files. Empty: unknown."""
 
     def same_as(self, other: Fingerprint) -> bool:
-        """Do two fingerprints with one number belong to the same batch?"""
+        """Are two batches of one number the same?"""
         if self.plan and self.plan == other.plan:
             return True
         if self._offsets_compare(other) and self.offsets != other.offsets:
@@ -87,7 +84,7 @@ class Fingerprint(NamedTuple):
         return self.rows == other.rows and (not self.values or not other.values or self.values == other.values)
 
     def may_be_planned_as(self, other: Fingerprint) -> bool:
-        """Do the plans alone, where known, allow that both belong to the same batch?"""
+        """Do the plans alone, where known, allow that two batches of one number are the same?"""
         if not self.plan or not other.plan or self.plan == other.plan:
             return True
         if not (self.offsets and other.offsets):
@@ -95,7 +92,7 @@ class Fingerprint(NamedTuple):
         return self.offsets == other.offsets or not self._offsets_compare(other)
 
     def _offsets_compare(self, other: Fingerprint) -> bool:
-        """Are both offsets known, and digests of the same things? Earlier versions included no files."""
+        """Are both digests known, and of the same things? Earlier versions included no files."""
         return bool(self.offsets and other.offsets) and self.offsets.startswith(FILES) == other.offsets.startswith(
             FILES
         )
@@ -103,7 +100,7 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One micro-batch, or one batch write. Its rows are those of ``ranges``, in this order, and no others."""
+    """One micro-batch, or one batch write. Its rows are those of ``ranges``, in this order."""
 
     query: str
     batch: int
@@ -111,16 +108,16 @@ class Commit:
     epoch: int
     ranges: tuple[EntryRange, ...]
     time_ms: int = 0
-    """Time of the commit, in ms since 1970; in a chain times never go back."""
+    """In ms since 1970; times in a chain never go back."""
     _: KW_ONLY
     fingerprint: Fingerprint | None = None
-    """Fingerprint of a micro-batch. None: written by an earlier version, or a batch write."""
+    """None: written by an earlier version, or a batch write."""
     first_row: int | None = None
-    """The rows of the chain before it. None: there are none, or an earlier version wrote it."""
+    """The rows of the chain before it. None: none, or written by an earlier version."""
     first_byte: int | None = None
     """The bytes of payload of the chain before it. None: as for ``first_row``."""
     open_ledger: int | None = None
-    """The ledger that it opens: its confirmed entries are the rows that follow. None: it opens none."""
+    """The opened ledger: its confirmed entries are the rows that follow. None: none."""
     stamped: bool = False
     """Its rows carry their append times (``rows.stamped_rows``); none of them is later than ``time_ms``."""
     statistics: str = ""
@@ -137,7 +134,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitHeader:
-    """All commits before a point of the log: their sums, and the last batch of each query, in the order of their commits."""
+    """All commits before a point of the log: their sums, and each query's last batch, in the order of commits."""
 
     epoch: int = 0
     position: Position = START
@@ -145,23 +142,22 @@ class CommitHeader:
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
     """Fingerprint of each query's last batch; absent for a batch in an earlier version's header."""
     time_ms: int = 0
-    """The time of the newest commit; 0: there is none, or an earlier version wrote the header."""
+    """The time of the newest commit; 0: none, or written by an earlier version."""
     open_ledger: int | None = None
-    """The ledger that the newest commit opened. It is not written: the first commit of a ledger settles the open one."""
+    """Opened by the newest commit. It is not written: the first commit of a ledger settles the open one."""
 
     @property
     def last_query(self) -> str:
-        """The streaming query with the last commit; empty if there is none."""
+        """The streaming query with the last commit, or ""."""
         return next((query for query in reversed(tuple(self.last_batches)) if not query.startswith(TXN)), "")
 
     def placed(self, commit: Commit) -> Commit:
-        """``commit`` as the next one of the chain: with the position of its rows, and a time not before its predecessor's,
-        although clocks jump."""
+        """``commit`` as the next one of the chain: with the position of its rows, and a time that does not go back, although
+        clocks jump."""
         time_ms, (_, rows, size) = max(commit.time_ms, self.time_ms), self.position
         return replace(commit, time_ms=time_ms, first_row=rows or None, first_byte=size or None)
 
     def followed_by(self, commit: Commit) -> CommitHeader:
-        """The header after one more commit."""
         position, time_ms = self.position.followed_by(commit), max(self.time_ms, commit.time_ms)
         if commit.query == commit.run:
             return replace(self, epoch=commit.epoch, position=position, time_ms=time_ms, open_ledger=commit.open_ledger)
@@ -171,7 +167,6 @@ class CommitHeader:
         return CommitHeader(commit.epoch, position, batches, told, time_ms, commit.open_ledger)
 
     def entering(self, epoch: int) -> CommitHeader:
-        """The header that opens a commit ledger of ``epoch``."""
         newest = dict(list(self.last_batches.items())[-QUERIES_MAX:])
         told = {query: self.fingerprints[query] for query in newest if query in self.fingerprints}
         return CommitHeader(epoch, self.position, newest, told, self.time_ms)

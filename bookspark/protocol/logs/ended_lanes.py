@@ -5,8 +5,8 @@ in a new lane, which knows the old one's commits. The steps, each without effect
 
 1. ``ending``: the ending run owns the lane. It recovers the chain, settles the open ledger, and closes the last commit ledger.
 2. ``lane_ended``: the lane's record has its number of rows.
-3. A document by the name of each of its writers, and by the place of the Spark checkpoint (``Ended``). This comes before the
-   index: a writer that comes back without either would be new to the log, and its replay would be there twice.
+3. A document by the name of each writer, and by the place of the Spark checkpoint (``Ended``). It comes before the index: a
+   writer without either would be new to the log, and its replay would be there twice.
 4. ``out_of_index``: the log's record has the lane in its tail of ended ones. A full tail is written as a block first.
 
 Ended lanes are in the order of step 4, which never changes. Source: docs/decisions/lanes.md.
@@ -21,7 +21,7 @@ from bookspark.protocol.logs.lanes import BATCH_WRITES, place_key, service_write
 from bookspark.protocol.logs.log_record import CLAIMS_MAX, Lane, LogRecord
 
 BLOCK = 1000
-"""Lanes in a block, and most lanes in the tail of the log's record."""
+"""Lanes in a block, and most in the tail."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Ended:
 
 
 def kept_of(record: LogRecord, lane: Lane, owner_query: str) -> list[Ended]:
-    """The remains of a lane of the log ``record``. ``owner_query``: the last owner in the lane's own record, perhaps missing in
-    the index, which is written after the claim."""
+    """``owner_query``: the last owner in the lane's own record, perhaps missing in the index, which is written after the
+    claim."""
     owner = owner_query if owner_query.startswith(service_writer("")) else writer_of(owner_query)
     writers = dict.fromkeys((*lane.writers, *([owner] if owner_query else ())))
     kept = [Ended(record.ctime_ms, lane.number, writer, writer) for writer in writers]
@@ -62,7 +62,7 @@ def check_may_end(record: LogRecord, number: int) -> None:
 
 
 def ending(record: LogRecord, run: str) -> LogRecord:
-    """The lane's record with ``run``, which is to end it, as its owner. Unchanged if repeated, or if the lane has ended. Raises
+    """The lane's record with ``run`` as its owner, to end it. Unchanged if repeated, or if the lane has ended. Raises
     LogTakenOverError if ``run`` has lost the lane."""
     if record.owner == run or record.ended_rows is not None:
         return record
@@ -73,14 +73,14 @@ def ending(record: LogRecord, run: str) -> LogRecord:
 
 
 def lane_ended(record: LogRecord, run: str, epoch: int, rows: int, time_ms: int, after: int) -> LogRecord:
-    """The lane's record with ``rows`` rows for ever, the last one of ``time_ms``. ``after``: its writer's previous lane. Raises
+    """The lane's record with its final number of rows and last time. ``after``: its writer's previous lane. Raises
     LogTakenOverError if ``run`` does not own it in ``epoch``."""
     record.check_writer(run, epoch)
     return replace(record, claims=(), ended_rows=rows, ended_ms=time_ms, after=after)
 
 
 def full_block(record: LogRecord) -> tuple[int, tuple[int, ...]] | None:
-    """The block, as number and lanes, that must exist before one more lane ends; None if the tail has room."""
+    """The block (number, lanes) to write before one more lane ends; None if the tail has room."""
     if len(record.ended_lanes) < BLOCK:
         return None
     return record.ended_count // BLOCK - 1, record.ended_lanes
@@ -96,5 +96,5 @@ def out_of_index(record: LogRecord, number: int) -> LogRecord:
 
 
 def blocks_of(record: LogRecord, first: int) -> range:
-    """The blocks with lanes from number ``first`` on, in the order of their ends, from 0."""
+    """The blocks from the lane that ended as number ``first`` on, from 0."""
     return range(first // BLOCK, (record.ended_count - len(record.ended_lanes)) // BLOCK)

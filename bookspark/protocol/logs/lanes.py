@@ -32,11 +32,11 @@ from bookspark.protocol.logs.log_record import AnotherQueryError, Lane, LogChang
 
 
 class Moves(NamedTuple):
-    """The lanes that a reader leaves, and those that it takes, ascending.
+    """Lanes that a reader leaves, and takes, ascending.
 
     Law: a lane has one reader at a time. Each reader has the same number of lanes, or one more for those that joined first. A
-    reader with more than that leaves lanes whose progress it has saved, so a lane changes hands without a repeated row; the
-    others have to wait for that. An ended lane is left once all of it is read and saved.
+    reader with more leaves lanes whose progress it has saved, so a lane changes hands without a repeated row; the others wait for
+    that. An ended lane is left once all of it is read and saved.
 
     Source: Kafka's consumer groups; here each reader decides for itself, from state visible to all of them."""
 
@@ -47,8 +47,8 @@ class Moves(NamedTuple):
 def moves(
     lanes: Collection[int], members: Sequence[str], name: str, holders: Mapping[int, str], unsaved: Collection[int]
 ) -> Moves:
-    """The moves of member ``name``. ``lanes``: those that have rows, or may get more. ``members``: all of them, in the order in
-    which they joined. ``holders``: the reader of each lane. ``unsaved``: its lanes with unsaved progress."""
+    """The moves of member ``name``. ``lanes``: those that have rows, or may get more. ``members``: in the order in which they
+    joined. ``holders``: the reader of each lane. ``unsaved``: its lanes with unsaved progress."""
     each, over = divmod(len(lanes), len(members))
     share = each + (members.index(name) < over)
     mine = sorted(lane for lane, holder in holders.items() if holder == name)
@@ -77,12 +77,11 @@ class TooManyLanesError(BookKeeperError):
 
 
 def lane_name(log: str, lane: int) -> str:
-    """The name of the record of a log's lane."""
     return f"{log}{MARK}{lane}" if lane else log
 
 
 def lane_of(name: str) -> tuple[str, int]:
-    """The log and the lane of a name; ``orders`` and ``orders@0`` are lane 0 of log ``orders``."""
+    """The log and the lane: ``orders`` and ``orders@0`` are lane 0 of log ``orders``."""
     log, mark, number = name.partition(MARK)
     return log, int(number) if mark else 0
 
@@ -93,7 +92,7 @@ def writer_of(query: str) -> str:
 
 
 def place_key(checkpoint: str) -> str:
-    """The key of an ended lane's remains by the place of its Spark checkpoint."""
+    """The key of an ended lane's remains by its Spark checkpoint."""
     return f"checkpoint:{checkpoint}"
 
 
@@ -103,20 +102,17 @@ def service_writer(name: str) -> str:
 
 
 def writers_of_lanes(record: LogRecord, records: Iterable[LogRecord]) -> dict[str, str]:
-    """The writer of each lane of the log ``record``, by the lane's name; ``ended`` for an ended lane. ``records``: those of its
-    lanes."""
+    """Writers by the lane's name; ``ended`` for an ended lane. ``records``: those of the log's lanes."""
     writers = {record.name: writer_of(record.owner_query) if record.owner_query else BATCH_WRITES}
     writers |= {one.name: "ended" for one in records if one.ended_rows is not None}
     return writers | {lane_name(record.name, lane.number): lane.writers[-1] for lane in record.lanes}
 
 
 def is_service(writer: str) -> bool:
-    """Is it the name of a service's producer?"""
     return writer.startswith(service_writer(""))
 
 
 def new_lane(record: LogRecord, lane: int) -> LogRecord:
-    """The record of a new lane without rows; ``record``: the log's."""
     return LogRecord(lane_name(record.name, lane), record.options, record.master_key, ctime_ms=record.ctime_ms)
 
 
@@ -125,7 +121,7 @@ def with_lane(
 ) -> LogRecord:
     """The record with ``lane`` as the lane of ``writer``. Unchanged if repeated.
 
-    ``after``: the ended lane that it continues; 0: none. ``follows``: the writer of that lane, if it was another. Raises
+    ``after``: the ended lane that it continues; 0: none. ``follows``: that lane's writer, if it was another. Raises
     LogChangedError if another writer has that lane, the writer another lane, or the followed writer has a lane again;
     TooManyLanesError.
     """
@@ -144,8 +140,7 @@ def with_lane(
 
 
 def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "") -> LogRecord:
-    """The record with ``writer``, who may follow another, as the last one of ``lane``. The owner of lane 0 is in its own
-    record."""
+    """The record with ``writer``, who may follow another, as the last one of ``lane``. Lane 0 has its owner in its own record."""
 
     def written(one: Lane) -> Lane:
         before = tuple(other for other in one.writers if other != writer)
@@ -156,12 +151,12 @@ def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "")
 
 
 def lane_in_index(record: LogRecord, writer: str) -> int | None:
-    """The lane that ``writer`` writes, or wrote before another followed it; None if the index has none."""
+    """The lane that ``writer`` writes, or wrote before another followed it, or None."""
     return next((lane.number for lane in record.lanes if writer in lane.writers), None)
 
 
 def has_lane(record: LogRecord, follows: str) -> bool:
-    """Has the followed writer a lane that has not ended? Then the follower takes that lane, and no new one is made beside it: two
+    """Has the followed writer a lane that has not ended? Then its follower takes that lane, and gets no new one beside it: two
     runs of the follower could each choose another of the two."""
     return bool(follows) and lane_in_index(record, follows) is not None
 
@@ -186,9 +181,9 @@ def lane_of_query(
     """The lane of a streaming query; None if it needs a new one.
 
     ``committed``: the queries in the newest header of lane 0. ``follows``: the query whose lane it may take over. ``checkpoint``:
-    the place of its Spark checkpoint; empty if unknown. ``ended``: the writer of the ended lane stored by a writer's name, or by
-    the place of a Spark checkpoint; None if there is none. Raises AnotherQueryError if the query to follow has no lane, or if
-    another query's Spark checkpoint was at the place: it was deleted or replaced, and its rows would come again.
+    the place of its Spark checkpoint; empty if unknown. ``ended``: the writer of an ended lane, by a writer's name or by the
+    place of a Spark checkpoint, or None. Raises AnotherQueryError if the query to follow has no lane, or if another query's Spark
+    checkpoint was at the place: it was deleted or replaced, and its rows would come again.
     """
     found = _known_lane(record, query, committed)
     if found is not None:
@@ -216,7 +211,7 @@ def lane_of_query(
 
 
 def lane_of_batch_write(record: LogRecord, run: str) -> int | None:
-    """The lane of the batch write ``run``; None if batch writes need a new one."""
+    """None if batch writes need a new lane."""
     if record.batch_write(run) is not None or record.epoch == 0:
         return 0
     return lane_in_index(record, BATCH_WRITES)
@@ -233,32 +228,31 @@ def _known_lane(record: LogRecord, query: str, committed: Collection[str]) -> in
 
 Offset = Mapping[str, int]
 """A place in a log: ``position``, the rows of lane 0 before it; ``log``, the creation time of the log; for each other lane its
-number, and its rows before it; ``ended``: the number of lanes, in the order of their ends, that lie before it whole and unnamed.
-A lane that is not named is at its beginning."""
+number, and its rows before it; ``ended``: the number of ended lanes, first ended first, that lie before it whole and unnamed. Any
+other lane is at its beginning."""
 _LANE_0, _LOG, _ENDED = "position", "log", "ended"
 _NO_LANES = frozenset({_LANE_0, _LOG, _ENDED})
 
 
 def offset_at(ctime_ms: int, rows: Mapping[int, int], ended: int = 0) -> dict[str, int]:
-    """The offset behind these numbers of rows, by lane, and behind the first ``ended`` ended lanes."""
+    """The offset behind these rows by lane, and behind the first ``ended`` ended lanes."""
     others = {str(lane): rows[lane] for lane in sorted(rows) if lane}
     return {_LANE_0: rows.get(0, 0), _LOG: ctime_ms, **others, **({_ENDED: ended} if ended else {})}
 
 
 def rows_before(offset: Offset) -> dict[int, int]:
-    """The rows of each named lane before the offset, in the order of lanes."""
+    """The rows before the offset by named lane, in the order of lanes."""
     found = {int(key): rows for key, rows in offset.items() if key not in _NO_LANES}
     return {0: offset[_LANE_0], **dict(sorted(found.items()))}
 
 
 def ended_before(offset: Offset) -> int:
-    """The number of unnamed ended lanes before the offset."""
+    """Unnamed ended lanes before the offset."""
     return offset.get(_ENDED, 0)
 
 
 def later(offset: Offset, newest: Offset) -> dict[str, int]:
-    """The later of two places in a log, or in ledgers, lane by lane. A known row may be missing in the next look, so no lane goes
-    back.
+    """The later of two places in a log, or in ledgers, lane by lane: a row once known may be missing in the next look.
 
     Lanes that ended between the two are named in ``offset`` alone. If ``newest`` counts fewer ended lanes, it was read too early
     to add lanes: a lane that it still names may be one of those.

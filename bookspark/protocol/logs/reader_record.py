@@ -1,9 +1,7 @@
 """One reader of a log: its identity, its progress, and whether its record is outdated.
 
-Law: the record is for people: no rows are chosen by it, because a reader goes on from its own checkpoint or its saved place. A
-reader silent for STALE_MS is *stale*; a reader that ended in order is *closed*.
-
-The times are those of the reader's clock.
+Law: the record is for people: a reader goes on from its own checkpoint or its saved place. A reader silent for STALE_MS is
+*stale*; a reader that ended in order is *closed*. Times are those of the reader's clock.
 """
 
 from __future__ import annotations
@@ -19,16 +17,14 @@ BEAT_MS = 5_000
 """Interval of a live reader's reports, also without progress."""
 STALE_MS = 4 * BEAT_MS
 KEPT_MS = 7 * 24 * 3600 * 1000
-"""A record is deleted after this silence of its reader."""
+"""Silence of a reader after which its record is deleted."""
 UNNAMED_KEPT_MS = 3600 * 1000
-"""The same for a reader without a name: no reader can go on from its place."""
+"""The same for a reader without a name, whose place is of no use."""
 KEPT_MAX = 100
-"""Most records of dead readers kept for each log."""
+"""Most records of dead readers for each log."""
 
 
 class ReaderKind(Enum):
-    """Kind of reader."""
-
     SPARK = "spark"
     """A streaming query."""
     PYTHON = "python"
@@ -44,21 +40,17 @@ class ReaderState(Enum):
 
 @dataclass(frozen=True)
 class ReaderRecord:
-    """One reader's last report."""
-
     kind: ReaderKind
     offset: Mapping[str, int]
-    """The place behind the last row that it has finished."""
+    """The place behind its last finished row."""
     since_ms: int
     """Start of the reader."""
     heard_ms: int
     """Time of this report."""
     reader: str = ""
-    """The id of the query, or the name of the group; empty if there is none, or it is not known yet."""
+    """The id of the query, or the name of the group; empty if unknown or none."""
     run: str = ""
-    """The run of the query."""
     name: str = ""
-    """The name of the query."""
     closed: bool = False
 
     def state(self, now_ms: int) -> ReaderState:
@@ -91,7 +83,7 @@ def _old(record: ReaderRecord, now_ms: int) -> bool:
 
 
 def _followed(same: Mapping[str, ReaderRecord], now_ms: int) -> set[str]:
-    """The names, among records of one query or group, of readers with a successor."""
+    """Readers with a successor, by name; ``same``: records of one query or group."""
     if next(iter(same.values())).kind is ReaderKind.SPARK:
         newest = max(same.values(), key=lambda one: one.since_ms)
         return {name for name, one in same.items() if one.run != newest.run}

@@ -16,15 +16,15 @@ below the last one            refused: its former content is unknown
 
 Two batches of one number are *the same* by the first of these rules that has its data:
 
-1. They have the same plan: Spark planned the batch once. Its rows may come in another order, in other partitions, and may even be
-   others, if the query's values are random. Spark writes a plan before it runs the batch, and a replay runs the same plan.
-2. They have the same offsets (where both are known), the same number of rows and the same sum over the rows. A batch planned anew
-   may still be the same: a Spark checkpoint was set back by one batch, and nothing came in since.
+1. They have the same plan. Spark writes a plan before it runs the batch, and a replay runs the same plan. Its rows may come in
+   another order, in other partitions, and may even be others, if the query's values are random.
+2. They have the same offsets (where both are known), the same number of rows and the same sum over the rows: a Spark checkpoint
+   was set back by one batch, nothing came in since, and the batch was planned anew.
 3. A commit without a sum (written by an earlier version) has only the number of rows to compare.
 
-A new batch is judged by the plan of the log's last number in its Spark checkpoint: the same plan, or the same offsets. (Rows are
-compared when a batch is written. But a batch without rows is not in the log, so a copy of the checkpoint may have put a batch
-with rows there, under the same number.)
+A new batch is judged by the plan of the log's last number in its Spark checkpoint: the same plan, or the same offsets. (Comparing
+rows is not enough: a batch without rows is not in the log, so a copy of the checkpoint may have put a batch with rows there,
+under the same number.)
 
 A plan is unknown if the Spark checkpoint can't be read where the batch is committed (``spark.connector.sink``). A replay with
 random values is then refused, and its error names the option that accepts it as the same.
@@ -47,18 +47,16 @@ class Batch(NamedTuple):
     """A micro-batch to be committed, with names for its errors."""
 
     log: str
-    """The name of the log."""
     query: str
-    """The query's id."""
     number: int
     """Its number in the query."""
     fingerprint: Fingerprint | None = None
-    """Its fingerprint. None: not known yet, or the batch is to be accepted as the one of its number."""
+    """None: not known yet, or the batch is to be accepted as the one of its number."""
     checkpoint: str = ""
     """The place of the query's Spark checkpoint. Empty: unknown."""
     before: Callable[[int], Fingerprint] | None = None
-    """The plan of an earlier batch in that Spark checkpoint, by its number. None: no comparison is needed, because the run of
-    this batch has written to the log before."""
+    """The plan of an earlier batch in that Spark checkpoint, by its number. None: no comparison is needed, because this run has
+    written to the log before."""
 
 
 def is_committed(header: CommitHeader, batch: Batch) -> bool:
@@ -90,8 +88,7 @@ def is_committed(header: CommitHeader, batch: Batch) -> bool:
 
 
 def _check_last(kept: Fingerprint | None, last: int, batch: Batch) -> None:
-    """Raise CheckpointRewoundError if the last batch in the log differs from the batch of its number in the batch's
-    checkpoint."""
+    """Raise CheckpointRewoundError if the log's last batch differs from the batch of its number in the batch's checkpoint."""
     if batch.before is None or last < 0:
         return
     if kept is not None and not kept.may_be_planned_as(batch.before(last)):

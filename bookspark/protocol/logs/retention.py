@@ -2,11 +2,10 @@
 
 Law: rows go from the front of a lane, whole commits at a time, and only beyond one of the bounds:
 
-* by time: a commit whose rows are all older than ``retention_ms``, by the caller's clock. The times of a lane never go back, so
-  no younger row is before an older one.
+* by time: a commit whose rows are all older than ``retention_ms``, by the caller's clock. A lane's times never go back.
 * by bytes: a commit behind which at least ``retention_bytes`` of the lane are committed.
 
-So each younger row, and the newest bytes of each lane, stay. docs/decisions/lanes.md lists rows that stay longer.
+docs/decisions/lanes.md lists rows that stay longer.
 
 The document is ``/bookspark/retention/<log>``, beside the log's record: versions that do not know it read and write the log as
 before, and do not drop it. Source: Kafka's ``retention.ms`` and ``retention.bytes``.
@@ -23,8 +22,6 @@ from bookspark.protocol.logs.log_record import LogRecord
 
 @dataclass(frozen=True)
 class Retention:
-    """How long rows of a log stay."""
-
     ctime_ms: int = 0
     """Creation time of the log: an earlier log of the name may have left its document."""
     retention_ms: int = 0
@@ -34,7 +31,6 @@ class Retention:
 
     @property
     def forever(self) -> bool:
-        """Do all rows stay?"""
         return not (self.retention_ms or self.retention_bytes)
 
     def expired(self, commit: Commit, after: Position, size: int, now_ms: int) -> bool:
