@@ -8,24 +8,18 @@ or fences may be gone. The bookie does not serve before phase one is done, and s
    fenced and put in limbo, durably;
 3. the cookie is stamped.
 
-The mark covers closed ledgers, which step 2 omits. A late add of the old writer would make such a ledger anew, unfenced; with an
-ack quorum of such bookies an entry would be confirmed after the ledger's end. So a ledger at or below the mark that is made anew,
-by an add or a repair's copy, has an *unsure* fence. The writer's adds are refused until the metadata, read after the boot, says
-OPEN with this bookie in its last fragment: no recovery had begun then, so there was no fence to lose. A fence that comes while
-the metadata is read wins, because the add is decided again.
-
-The first boot notes a mark as well: an earlier bookie of the same id may have been decommissioned and emptied, fences included.
+A ledger at or below the mark that is made anew, by an add or a repair's copy, has an *unsure* fence, because step 2 omits closed
+ledgers (docs/decisions/without-the-journal.md). The writer's adds are refused until the metadata, read after the boot, says OPEN
+with this bookie in its last fragment: no recovery had begun then, so there was no fence to lose. A fence that comes while the
+metadata is read wins, because the add is decided again. The first boot notes a mark as well: an earlier bookie of the same id may
+have lost fences. When one directory is lost, fences in the others are unsure too: a fence may have been recorded while they were
+absent.
 
 A directory that is unreadable or full at a boot has no record of that boot. Used alone later, it counts on from its own number,
 so two boots may share a number, and losses healed in one directory's history may stand in the other's. When they meet again, all
-is healed only if each of them says so (``marks_together``). Nothing shows which boot came later: an older copy of the metadata
-gives out the mark's ledger ids once more.
+is healed only if each of them says so (``marks_together``).
 
-When one directory is lost, fences in the other directories are unsure as well: a fence may have been recorded while these were
-out of use or full.
-
-Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence"; docs/decisions/without-the-journal.md for the mark.
-Phase two is ``bookie_healing``.
+Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence". Phase two is ``bookie_healing``.
 """
 
 from __future__ import annotations

@@ -12,17 +12,14 @@ A decision names the control records to sync before the answer goes out. The cal
 boot. An add's own LAC and LAFR (last add fully replicated) are replayed from its entry batch.
 
 A bookie's LAC (last add confirmed) is the highest from its writer: in a row, in a request header, or explicit. Fencing freezes
-it: the old writer is refused, and a recoverer's adds carry the LAC of the fencing phase (docs/decisions/traps.md, trap 1). A
-refused request leaves the LAC as it was.
+it: a recoverer's adds carry the LAC of the fencing phase (docs/decisions/traps.md, trap 1).
 
-An unreadable copy is *lost*: the entry is not held from then on, and ``EntriesLost`` names the copy. No record says that an entry
-is back: an entry added again is held, so its absence is never asked for. Its old copy stays lost whatever an older checkpoint or
-log says, because no location is used twice.
+An unreadable copy is *lost*, and ``EntriesLost`` names it. No record says that an entry is back: an entry added again is held, so
+its absence is never asked for. No location is used twice, so an older checkpoint or log never brings the lost copy back.
 
 Source: BookKeeper's ``LedgerDescriptorImpl`` and ``HandleFactoryImpl``; #4462 (a fenced ledger is not made anew by its old
-writer's add: the fence needs no entry, and ``garbage_collection`` makes the fence of a collected ledger *unsure*); TLA+ actions
-``BookieSendsAddConfirmedResponse``, ``BookieSendsAddFencedResponse``; BP-46, "Protection Mechanism", for limbo (``bookie_boot``
-decides who enters it).
+writer's add; ``garbage_collection``); TLA+ actions ``BookieSendsAddConfirmedResponse``, ``BookieSendsAddFencedResponse``; BP-46,
+"Protection Mechanism", for limbo (``bookie_boot``).
 """
 
 from __future__ import annotations

@@ -2,16 +2,14 @@
 
 Law: an answered fence stands in at least one directory that was in use then. A copy left behind by a full or failed disk looks
 whole and lacks later writes, so a whole copy replaces a damaged one only if it goes at least as far. Writes are numbered, with
-the same number in every copy, and a copy is complete up to the number before the first missing one.
+the same number in every copy, and a copy is complete up to the number before the first missing one. If damaged copies may have
+gone farther than every whole one, the boot is lossy, and every known ledger may have had a fence (``bookie_boot``). Without any
+whole copy the bookie stays down.
 
-If damaged copies may have gone farther than every whole one, records of unknown ledgers are lost: the boot is lossy, and every
-known ledger may have had a fence (``bookie_boot``). Without any whole copy the bookie stays down.
-
-An unreadable directory is left out, and is behind when it comes back. Used alone meanwhile, it would count on from the same
-number with other writes. So a boot without some directories skips ``NUMBERS_LEFT_OUT`` numbers and notes the absent ones in each
-copy, and a copy never replaces that of a directory without which it was used. Copies of directories used each without the other
-are complete together, but their lossy boots share numbers, and losses healed in one may stand in the other: the boot that sees
-them is lossy. A full directory may fall as far behind as an unreadable one (``left_behind``), and is noted in the same way."""
+An absent directory (unreadable, or full: ``left_behind``) is behind when it comes back. Used alone meanwhile, it would count on
+from the same number with other writes. So a boot without it skips ``NUMBERS_LEFT_OUT`` numbers and notes its absence in each
+copy, and a copy never replaces that of a directory absent at its use. Copies used each without the other are complete together,
+but their lossy boots share numbers, and losses healed in one may stand in the other: the boot that sees them is lossy."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """A bookie's cookie: its id and its directories (BP-46, "A note on cookies").
 
 Law: identity is the disk. The first boot writes the cookie to each directory and to the metadata store. On every later boot all
-copies must be there and equal, or the bookie stays down. The address is *not* part of it: a bookie that comes back elsewhere is
-the same bookie (unlike BookKeeper's cookie, see docs/decisions/bookies-outlive-tasks.md).
+copies must be there and equal, or the bookie stays down. The address is *not* part of it, unlike BookKeeper's: a bookie that
+comes back elsewhere is the same bookie (docs/decisions/bookies-outlive-tasks.md).
 
-Each directory is stamped, then the metadata store, and only then is data written. So only a crash in between leaves stamped
-directories without data whose bookie the metadata store does not know, and that bookie finishes its first boot. If the metadata
-store knows the cookie, a directory without it was lost or emptied. A boot without its content needs a permission (an option, or
-``bookspark cookie fix``), and is lossy. Such a directory is stamped last, after phase one (``bookie_boot``).
+Each directory is stamped, then the metadata store, and only then is data written. So stamped directories without data, of a
+bookie unknown to the metadata store, are an unfinished first boot, which goes on. If the metadata store knows the cookie, a
+directory without it was lost or emptied. A boot without its content needs a permission (an option, or ``bookspark cookie fix``),
+is lossy, and stamps that directory last, after phase one (``bookie_boot``).
 """
 
 from __future__ import annotations

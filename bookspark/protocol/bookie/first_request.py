@@ -4,12 +4,11 @@ Law: the first request for a ledger fixes the ledger's master key on the bookie,
 only if the ledger's metadata, read after the request came, exists, names this bookie, and has the same master key. So a client
 that guesses an id can't fence a ledger that this bookie has not seen, nor a future ledger.
 
-Recovery still works: it marks the ledger IN_RECOVERY before its first fence, and fences the bookies in this metadata with the
-password's master key. While the metadata is unreadable, this bookie counts towards no coverage; the recoverer needs the metadata
-as well.
+Recovery still works: it marks the ledger IN_RECOVERY before its first fence, and fences the bookies in this metadata. While the
+metadata is unreadable, this bookie counts towards no coverage; the recoverer needs the metadata as well.
 
-An add is granted without a look at the metadata, because an append must not wait for the metadata store. So any client that may
-send adds can take a future id; the shared secret or client certificates keep strangers out (docs/security.md).
+An add does not wait for the metadata store. So any client that may send adds can take a future id; the shared secret or client
+certificates keep strangers out (docs/security.md).
 
 BookKeeper takes the master key of the first request as it comes, fences included (``LedgerDescriptor``, ``HandleFactoryImpl``).
 """

@@ -6,24 +6,19 @@ explicit NoSuchLedger for its own record. A failed or partial listing proves not
     held ──listing complete──► suspects ──its own record: NoSuchLedger──► collected ──CollectionNoted synced──► forgotten
                                └────────────── a request is granted before that ──────────────┘──► kept
 
-The bookie must note its ledgers (``held``) **before** the listing begins. A ledger's record is made before its first add, so a
-ledger in ``held`` that is missing in the listing was deleted. A younger ledger is kept. Ledger ids are not used twice. A ledger
-with a lost record was not deleted (``lost_records``): it is kept until an operator gives it up.
+The bookie must note its ledgers (``held``) **before** the listing begins. A ledger's record is made before its first add, and ids
+are not used twice, so a ledger in ``held`` that is missing in the listing was deleted. A ledger with a lost record was not
+deleted (``lost_records``): it is kept until an operator gives it up.
 
-The metadata can judge only ids that it gave out, or noted before a user gave them. Any client that may send adds can make a
-ledger known whose id is still to be given out, and its collection could hit the ledger made at that moment. So a suspect beyond
-``given_out``, which is read before ``held``, is kept and reported. An id outside the allowed range (accepted by an earlier
-bookie) can name no future ledger: it is collected without a question.
+An id beyond ``given_out``, which is read before ``held``, may still be given out: any client that may send adds can make it known
+here, and its collection could hit the ledger made at that moment. So such a suspect is kept and reported. An id outside the
+allowed range (accepted by an earlier bookie) can name no future ledger: it is collected without a question. A given-out id may
+get its record during this look. A request granted after the read of the record keeps the ledger until another look.
 
-A given-out id may get its record during this look. Requests granted before the read of the record concerned a ledger with a
-record, or one not made yet. A request granted later keeps the ledger until another look. (BookKeeper deletes every ledger missing
-in its last look.)
-
-A fence goes with its ledger, and the old writer's add may still be under way (#4462). BookKeeper remembers collected fenced
-ledgers for seven days, in memory. Here one number stands for all of them, for ever, written before the first of them is
-forgotten: the highest id ever collected (``CollectionNoted``). A ledger up to that id that is made anew has an *unsure* fence
-(``bookie_boot.first_contact``), so the writer's adds need metadata that says OPEN and names the bookie. A new ledger has a higher
-id and costs nothing.
+A fence goes with its ledger, and the old writer's add may still be under way (#4462). So the highest id ever collected
+(``CollectionNoted``) is kept for ever, and written before the first ledger is forgotten. A ledger up to that id that is made anew
+has an *unsure* fence (``bookie_boot.first_contact``), so the writer's adds need metadata that says OPEN and names the bookie.
+(BookKeeper remembers collected fenced ledgers for seven days, in memory.)
 
 Source: docs/decisions/traps.md, traps 6 and 8; ``ScanAndCompareGarbageCollector`` of BookKeeper, which notes its ledgers first
 and reads the record of each suspect with ``verifyMetadataOnGC`` (#870: bugs in the listing deleted live ledgers);

@@ -2,17 +2,15 @@
 
 Law: an id held by a bookie is given to no other ledger. A starting bookie compares its ids with those that the metadata gave out.
 Held ids beyond were made before the metadata went back (or by a stranger, which looks the same), so they are *lost records*: the
-metadata notes the range, and all ids in it count as given out. As long as the note stands, no held ledger in it is collected. ::
+metadata notes the range, all ids in it count as given out, and no held ledger in it is collected. ::
 
     held beyond given out ──noted as lost──► skipped by the counter ──► kept until a person gives them up
 
 The note comes before the counter moves, so a client that sees such an id as given out, without a record, sees the note too.
-Bookies start one after the other, and a later one may hold somewhat higher ids: BEYOND more ids are noted and skipped, so no new
-ledger gets one of these in between.
+Bookies that start later may hold somewhat higher ids, so BEYOND more ids are noted and skipped.
 
-Ids beyond IDS_MAX are not skipped, because the counter has only 2³¹ ids; a stranger can send such an id. The bookie keeps and
-reports it. Ids given by users may lie far beyond the counter. Lost records among these are noted, and count as given by a user;
-the counter stays.
+Ids beyond IDS_MAX are not skipped, because the counter has only 2³¹ ids and a stranger can send such an id. The bookie keeps and
+reports it. Lost records among ids given by users are noted, and count as given by a user; the counter stays.
 
 BookKeeper deletes the entries of such ledgers, or mixes them with those of the ledgers that get their ids.
 """

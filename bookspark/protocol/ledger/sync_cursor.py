@@ -3,13 +3,13 @@
 VD is volatile durability (BP-14): an add to a VD ledger is acknowledged before it is synced. LAC is the last add confirmed.
 
 Law: LastAddSynced is the highest id such that the bookie has synced every id up to it that is *assigned to it*. It covers nothing
-added after the sync began, and a LAC never moves it. (BP-14 lets the cursor jump to the LAC. Such a cursor would say nothing
-about this bookie's copies, on which guaranteed write quorum and an ensemble change rely.)
+added after the sync began, and a LAC never moves it: guaranteed write quorum and ensemble changes rely on this bookie's copies
+(docs/decisions/relaxed-durability.md).
 
-A bookie's assignment depends on its position in the ensemble, and contains no id below the fragment in which the bookie joined.
-Each request carries it (``Assignment``), so a striped ledger's cursor steps over ids of other bookies. A bookie that stays in an
-ensemble keeps its assignment. A bookie that left and came back at another position gets a new one: its cursor starts again, from
-the ids synced here by then. A late request of the earlier stay changes nothing.
+A bookie's assignment (``Assignment``, part of each request) depends on its position in the ensemble, and contains no id below the
+fragment in which the bookie joined. So a striped ledger's cursor steps over ids of other bookies. A bookie that left and came
+back at another position gets a new assignment: its cursor starts again, from the ids synced here by then. A late request of the
+earlier stay changes nothing.
 
 Source: BP-14, "Changes to Bookies", with striping, which BP-14 leaves as future work.
 """

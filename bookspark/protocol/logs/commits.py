@@ -3,13 +3,12 @@
 Law: a batch is committed once. A writer first looks up (query id, batch id) in the chain (``replays``), then commits.
 
 Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. It
-keeps the ``QUERIES_MAX`` queries and applications with the latest commits. A batch write has no Spark checkpoint to replay from:
-its query id *is* its run id, no header keeps it, and the log's record shows whether it is committed. A batch write with a version
-of an application (``txnAppId``) has these in their places, and is committed if the chain has that version, or a later one.
+keeps the ``QUERIES_MAX`` queries and applications with the latest commits. A batch write's query id *is* its run id; no header
+keeps it, and the log's record shows whether it is committed. A batch write with a version of an application (``txnAppId``) has
+these in their places, and is committed if the chain has that version, or a later one.
 
-A producer's rows need no commit each: a commit *opens* a ledger, and each confirmed entry of it is a row behind the commit's
-rows. The ledger is closed before the next commit of the chain, which *settles* it: it names the rows of the ledger as its own, or
-there are none.
+A producer's commit *opens* a ledger: each confirmed entry of it is a row behind the commit's rows. The ledger is closed before
+the next commit of the chain, which *settles* it: it names the rows of the ledger as its own, or there are none.
 
 Entry 0 of a commit ledger is a ``CommitHeader``, every other entry a ``Commit``, both JSON. ``bookspark.logs.chain.codec`` makes
 the bytes. Source: docs/decisions/logs.md; for open ledgers docs/decisions/lanes.md.

@@ -20,14 +20,13 @@ record, each written by compare-and-set:
 ``offload_done``         afterwards (``log_offload``).
 =======================  ======================================================================================================
 
-Reason for exactly-once (docs/decisions/logs.md): a commit (``commits``) is one entry of the last commit ledger. A writer in
-another process, or in another epoch, first *recovers* that ledger, which fences it. From then on the former writer's append
-fails. The new writer looks up (query id, batch id) there, and only then begins a new commit ledger, which enters the record only
-once its header and the commit are confirmed.
+Exactly-once (docs/decisions/logs.md): a commit (``commits``) is one entry of the last commit ledger. A writer in another process,
+or in another epoch, first *recovers* that ledger, which fences the former writer. It looks up (query id, batch id) there, and
+only then begins a new commit ledger, which enters the record only once its header and the commit are confirmed.
 
-A batch write ends no query, because it has an epoch of its own. Its commit fences the owner's commit ledger. The owner's next
-commit is refused as fenced; the owner recovers, sees that its epoch stands, and goes on in a new ledger. Batch writes queue by
-compare-and-set: each loser has another's success before it, recovers that, and tries again.
+A batch write has an epoch of its own, so it ends no query. Its commit fences the owner's commit ledger; the owner recovers, sees
+that its epoch stands, and goes on in a new ledger. Batch writes queue by compare-and-set: each loser has another's success before
+it.
 """
 
 from __future__ import annotations

@@ -16,18 +16,16 @@ below the last one            refused: its former content is unknown
 
 Two batches of one number are *the same* by the first of these rules that has its data:
 
-1. They have the same plan. Spark writes a plan before it runs the batch, and a replay runs the same plan. Its rows may come in
-   another order, in other partitions, and may even be others, if the query's values are random.
-2. They have the same offsets (where both are known), the same number of rows and the same sum over the rows: a Spark checkpoint
-   was set back by one batch, nothing came in since, and the batch was planned anew.
+1. The same plan: Spark writes it before it runs the batch, and replays it. The rows may differ, if the query's values are random.
+2. The same offsets (where both are known), number of rows and sum over the rows: a Spark checkpoint was set back by one batch,
+   nothing came in since, and the batch was planned anew.
 3. A commit without a sum (written by an earlier version) has only the number of rows to compare.
 
-A new batch is judged by the plan of the log's last number in its Spark checkpoint: the same plan, or the same offsets. (Comparing
-rows is not enough: a batch without rows is not in the log, so a copy of the checkpoint may have put a batch with rows there,
-under the same number.)
+A new batch is judged by the plan or offsets of the log's last number in its Spark checkpoint. Its own rows prove nothing: a copy
+of the checkpoint may have put a batch with rows under a number whose batch has none here.
 
 A plan is unknown if the Spark checkpoint can't be read where the batch is committed (``spark.connector.sink``). A replay with
-random values is then refused, and its error names the option that accepts it as the same.
+random values is then refused, and its error names the option that accepts it as the same. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ read, where an absent entry is no contradiction.
 After a late answer the next replica is asked beside it (a *speculative* read, ``ReadIsLate``). A late replica is asked last until
 it delivers.
 
-The entries of a striped ledger (ensemble larger than the write quorum) lie on different bookies in turn. One round trip for each
-would be slow, so the bookie of the next entry also sends the later ones that it holds (a *sparse* read). These wait here for
-their turn: per bookie about as many bytes as one answer carries. Where write sets overlap, some entries come twice.
+The entries of a striped ledger lie on different bookies in turn. The bookie of the next entry also sends the later ones that it
+holds (a *sparse* read), which saves round trips. They wait here for their turn: per bookie about as many bytes as one answer
+carries. Where write sets overlap, some entries come twice.
 
 ::
 

@@ -12,22 +12,19 @@ IN_RECOVERY and can be recovered again. ::
            REREADING ──────┘ ◄────┐     │
                          conflict └─ CLOSING ──► DONE
 
-Parts: ``Fencing``, ``RunRead``, ``WriteBack`` and ``LaterEntries`` are one round of questions each; ``LossNotes`` records
-accepted losses; ``Asked`` separates late answers from impossible ones.
-
-Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble of
-the metadata with which recovery began: the writer can't have written anywhere else. A lost compare-and-set makes recovery begin
-anew, without the replacements of ``WriteBack``.
+``Fencing``, ``RunRead``, ``WriteBack`` and ``LaterEntries`` are one round of questions each. Reads of LACs (last add confirmed)
+and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble of the metadata with which recovery
+began: the writer can't have written anywhere else. A lost compare-and-set makes recovery begin anew, without the replacements of
+``WriteBack``.
 
 A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR (last add fully replicated) on, because
-confirmed entries after it may be on an ack quorum only. Its end is never below the highest LAC in the answers: a seemingly absent
-entry up to that LAC stops the recovery.
+confirmed entries after it may be on an ack quorum only. A seemingly absent entry up to the highest LAC stops the recovery.
 
-Recovery can never know enough of some ledgers (ack quorum 1 with a bookie in limbo, bookies gone for good). Then an operator may
-*accept the loss*: an entry still unknown after all bookies were asked counts as absent, if each bookie that did not deny it lost
-it by its own report or is named as lost for good (``LossNotes``). The ledger ends before it only if no bookie of the ensemble
-holds a later entry (``LaterEntries``). Otherwise, or if it is known to be confirmed, it stays in the ledger, unreadable: no
-existing entry is cut off.
+An operator may *accept the loss* where recovery can never know enough (docs/decisions/without-the-journal.md). An entry still
+unknown after all bookies were asked then counts as absent, if each bookie that did not deny it lost it by its own report or is
+named as lost for good (``LossNotes``). The ledger ends before it only if no bookie of the ensemble holds a later entry
+(``LaterEntries``). Otherwise, or if it is known to be confirmed, it stays in the ledger, unreadable: no existing entry is cut
+off.
 
 Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of
 answers; BookKeeper's ``LedgerRecoveryOp``.

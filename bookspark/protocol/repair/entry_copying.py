@@ -11,9 +11,9 @@ else: the end lists such entries (``NotCopied``). The replica of the last delive
                     └───┘
 
 * After many missing answers running a bookie counts as unreachable: it is not asked for the rest.
-* The entries of a striped ledger lie on different bookies in turn, and one request for each would cost more than all else. So one
-  bookie is asked for all its entries of many runs (a *sweep*, by a sparse read), and the next bookie for the rest. A sweep also
-  brings unneeded entries, so it is for short entries only. Entries missing in a sweep of their bookie are read by themselves.
+* A striped ledger with short entries is read in *sweeps*, because one request for each entry would cost more than all else: one
+  bookie is asked for all its entries of many runs (a sparse read), and the next bookie for the rest. Entries missing in a sweep
+  of their bookie are read by themselves.
 * A run refused because of some of its entries is halved until these are isolated. A target that refuses everything, or does not
   answer, gets nothing more.
 

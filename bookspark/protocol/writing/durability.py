@@ -3,27 +3,26 @@
 PD is persistent durability, VD volatile durability (BP-14). E is the ensemble size, WQ the write quorum, AQ the ack quorum.
 
 Law: the LAC (last add confirmed) covers only entries synced by an ack quorum of their write set. On a PD ledger an ack says so.
-On a VD ledger an ack says that the entry is in memory: enough to acknowledge the append, but nothing for the LAC, which follows
-the bookies' LastAddSynced in each answer (``SyncReport``). If three bookies have synced up to 1, 2 and 3, the LAC is 3 at AQ 1, 2
-at AQ 2 and 1 at AQ 3. The writer applies that rule entry by entry. The result equals ``quorum.last_add_confirmed_of`` for E = WQ,
-and is never less for striped ledgers.
+On a VD ledger an ack is enough to acknowledge the append, but nothing for the LAC, which follows the bookies' LastAddSynced in
+each answer (``SyncReport``), entry by entry. The result equals ``quorum.last_add_confirmed_of`` for E = WQ, and is never less for
+striped ledgers.
 
-Additions to BP-14, which leaves these as future work:
+Additions to BP-14, which leaves these as future work (docs/decisions/relaxed-durability.md):
 
 * **Striping**: a bookie's cursor covers its assigned ids. Each request carries the assignment (``sync_cursor.Assignment``).
-* **Ensemble change**: the writer keeps every unconfirmed entry. The new fragment starts after the last confirmed entry (on a
-  guaranteed ledger, after the last fully replicated one). The new bookie's cursor starts before that fragment, and it gets all of
-  its entries. So an entry that a lost bookie had acknowledged but not synced counts again only when the new bookie has synced it.
-  A report counts if its assignment is that of the bookie's present stay in the ensemble.
+* **Ensemble change**: the new fragment starts after the last confirmed entry (on a guaranteed ledger, after the last fully
+  replicated one). The new bookie's cursor starts before it, and the bookie gets all unconfirmed entries. So an entry that a lost
+  bookie had acknowledged but not synced counts again only once the new bookie has synced it. A report counts if its assignment is
+  that of the bookie's present stay in the ensemble.
 * **Restart**: when a bookie's incarnation changes, its acks of unsynced entries are taken back, and these entries are sent again.
 * **Missed entries**: entries that a bookie missed while away, and others have synced, are not sent to it. In its cursor they
   would be a hole that never closes, so its assignment begins after the released entries.
-* **sync()** of everything up to an id T: once that is acknowledged, each bookie is asked to sync, so the sync begins after the
-  adds. A bookie that acknowledges an entry later is asked again. The user's sync is done at LAC ≥ T. The writer itself syncs
-  after each ``sync_bytes``, so kept content is bounded. A bookie has at most one sync under way.
+* **sync()** up to an id T: once T is acknowledged, each bookie is asked to sync, so the sync begins after the adds. A bookie that
+  acknowledges an entry later is asked again. The sync is done at LAC ≥ T. The writer itself syncs after each ``sync_bytes``, so
+  kept content is bounded. A bookie has at most one sync under way.
 
-An ack of an incarnation known to have ended does not count. Incarnations are random numbers: the last one reported is the latest.
-So the driver must not hand in an answer of a connection after the ``BookieBack`` of the next one.
+An ack of an ended incarnation does not count. Incarnations are random numbers: the last one reported is the latest. So the driver
+must not hand in an answer of a connection after the ``BookieBack`` of the next one.
 """
 
 from __future__ import annotations

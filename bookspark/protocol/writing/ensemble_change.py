@@ -11,13 +11,9 @@ again on top; otherwise the writer is fenced. The old ensemble stays until the w
                         └─ put off until BookiesChanged, or given up (policy)
 
 A failed bookie may stay, if there was no replacement or the change is delayed. It counts as failed until the client is connected
-to it again, or until it takes adds again and no entry that it missed is awaited.
-
-A bookie much slower than the others (``HeldUp``) counts as failed too, as long as an ack quorum exists without it. It is better
-than a failed bookie, and is not replaced by one.
-
-A metadata store that does not answer says nothing about bookies: the writer asks for new bookies again until it answers
-(``MetadataFailed``).
+to it again, or until it takes adds again and no entry that it missed is awaited. A bookie much slower than the others
+(``HeldUp``) counts as failed too, as long as an ack quorum exists without it, but is not replaced by a failed one. A silent
+metadata store says nothing about bookies: the writer asks for new bookies again until it answers (``MetadataFailed``).
 
 ``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the working bookies can't complete some write set, or
 until a bookie reports that it is read-only, which does not pass. ``OFF`` is for a driver that can't choose bookies.

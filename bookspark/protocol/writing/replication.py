@@ -6,19 +6,18 @@ Law of **best effort** (BookKeeper): the writer releases an entry at an ack quor
 entry, so no add may complete during an ensemble change: it would lie before the fragment on the old bookies, or on bookies that
 the new fragment does not name. Autorecovery completes copies left at an ack quorum.
 
-Law of **guaranteed** ("Guaranteeing write quorum", tweaks 1 to 3): every id up to LAFR, and every id of every fragment but the
-last, is on WQ bookies; after the close every id is. An entry is acknowledged at an ack quorum, and kept until its write set is
-complete. A new fragment starts after LAFR and takes along all entries below WQ, the confirmed ones too. Therefore
+Law of **guaranteed** ("Guaranteeing write quorum", tweaks 1 to 3; docs/decisions/guaranteed-write-quorum.md): every id up to
+LAFR, and every id of every fragment but the last, is on WQ bookies; after the close every id is. An entry is acknowledged at an
+ack quorum, and kept until its write set is complete. A new fragment starts after LAFR and takes along all entries below WQ, the
+confirmed ones too. Therefore
 
 * bookies with a confirmed entry below WQ are *pinned*: they are not replaced now (figures 3 and 5);
-* an entry that has reached WQ behind one that has not keeps an ack quorum in place. The paper replaces one bookie at a time,
-  which implies this. Here many failures make one change;
+* an entry that has reached WQ behind one that has not keeps an ack quorum in place: many failures make one change, unlike in the
+  paper;
 * adds complete during a change, and only bookies that stay count;
 * the writer closes once nothing is below WQ. Recovery starts after LAFR, writes back to WQ, and never closes below the highest
-  LAC that it received. Without replacements for failed bookies neither closes: it waits, or leaves the ledger as it is.
-
-Two bookies that fail for good may each be pinned by an entry that only the other one lacks. Then the ledger waits for one of
-them. At WQ 3 and AQ 2 the promise covers only AQ − 1 failures.
+  LAC that it received. Without replacements for failed bookies neither closes: it waits, or leaves the ledger as it is. Beyond AQ
+  − 1 failures a ledger may wait for one of its bookies.
 """
 
 from __future__ import annotations
