@@ -10,7 +10,7 @@ or fences may be gone. The bookie does not serve before phase one is done, and s
 
 A ledger at or below the mark that is made anew, by an add or a repair's copy, has an *unsure* fence, because step 2 omits closed
 ledgers (docs/decisions/without-the-journal.md). The writer's adds are refused until the metadata, read after the boot, says OPEN
-with this bookie in its last fragment: no recovery had begun then, so there was no fence to lose. A fence that comes while the
+with this bookie in its last fragment. No recovery had begun then, so there was no fence to lose. A fence that comes while the
 metadata is read wins, because the add is decided again. The first boot notes a mark as well: an earlier bookie of the same id may
 have lost fences. When one directory is lost, fences in the others are unsure too: a fence may have been recorded while they were
 absent.

@@ -1,8 +1,8 @@
 """Ledgers with lost records: an older copy of the metadata was restored, and would give out their ids again.
 
 Law: an id held by a bookie is given to no other ledger. A starting bookie compares its ids with those that the metadata gave out.
-Held ids beyond were made before the metadata went back (or by a stranger, which looks the same), so they are *lost records*: the
-metadata notes the range, all ids in it count as given out, and no held ledger in it is collected. ::
+Held ids beyond were made before the metadata went back (or by a stranger, which looks the same), so they are *lost records*. The
+metadata notes the range: all ids in it count as given out, and no held ledger in it is collected. ::
 
     held beyond given out ──noted as lost──► skipped by the counter ──► kept until a person gives them up
 

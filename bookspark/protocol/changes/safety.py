@@ -1,6 +1,6 @@
 """May a bookie go away now?
 
-Law: no step of a change leaves an entry with fewer than its ack quorum of copies that count, nor takes a bookie from under a
+Law: no step of a change leaves an entry with fewer than its ack quorum of copies that count. No step takes a bookie from under a
 ledger that is being written, unless the operator allowed an ack quorum there. A copy counts if its bookie is registered, answers,
 has nothing in limbo, is not known to lack entries of the ledger, and is not being taken down itself. An entry with too few copies
 for other reasons keeps its last ones: no bookie with such a copy goes away.

@@ -1,7 +1,7 @@
 """An operator's wish for a cluster, and the progress of a change.
 
 Law: ``Progress`` has only facts that can't be observed after a crash of the applying process: a bookie's state before the change,
-bookies made read-only by it, and bookies taken down by it. It is kept durably *before* the step that needs it, so a successor
+and the bookies that the change made read-only or took down. It is kept durably *before* the step that needs it, so a successor
 after a crash knows every affected bookie.
 """
 

@@ -228,8 +228,8 @@ def _known_lane(record: LogRecord, query: str, committed: Collection[str]) -> in
 
 Offset = Mapping[str, int]
 """A place in a log: ``position``, the rows of lane 0 before it; ``log``, the creation time of the log; for each other lane its
-number, and its rows before it; ``ended``: the number of ended lanes, first ended first, that lie before it whole and unnamed. Any
-other lane is at its beginning."""
+number, and its rows before it. ``ended``: the number of lanes, first ended first, that lie before it whole and unnamed. Any other
+lane is at its beginning."""
 _LANE_0, _LOG, _ENDED = "position", "log", "ended"
 _NO_LANES = frozenset({_LANE_0, _LOG, _ENDED})
 

@@ -17,8 +17,8 @@ below the last one            refused: its former content is unknown
 Two batches of one number are *the same* by the first of these rules that has its data:
 
 1. The same plan: Spark writes it before it runs the batch, and replays it. The rows may differ, if the query's values are random.
-2. The same offsets (where both are known), number of rows and sum over the rows: a Spark checkpoint was set back by one batch,
-   nothing came in since, and the batch was planned anew.
+2. The same offsets (where both are known), number of rows and sum over the rows. This is a batch planned anew: a Spark checkpoint
+   was set back by one batch, and nothing came in since.
 3. A commit without a sum (written by an earlier version) has only the number of rows to compare.
 
 A new batch is judged by the plan or offsets of the log's last number in its Spark checkpoint. Its own rows prove nothing: a copy

@@ -4,8 +4,8 @@ Law: an entry is delivered at the first positive answer. It counts as absent onl
 if the metadata can be read again, only after the metadata showed no other bookies. Anything else is an error that says nothing
 about the entry. Entries are delivered in id order, each once.
 
-The caller chooses readable ids: up to a LAC (last add confirmed) from a bookie, or up to the last add pushed for an unconfirmed
-read, where an absent entry is no contradiction.
+The caller chooses readable ids: up to a LAC (last add confirmed) from a bookie. An unconfirmed read goes up to the last add
+pushed; there an absent entry is no contradiction.
 
 After a late answer the next replica is asked beside it (a *speculative* read, ``ReadIsLate``). A late replica is asked last until
 it delivers.

@@ -21,10 +21,9 @@ A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the high
 confirmed entries after it may be on an ack quorum only. A seemingly absent entry up to the highest LAC stops the recovery.
 
 An operator may *accept the loss* where recovery can never know enough (docs/decisions/without-the-journal.md). An entry still
-unknown after all bookies were asked then counts as absent, if each bookie that did not deny it lost it by its own report or is
-named as lost for good (``LossNotes``). The ledger ends before it only if no bookie of the ensemble holds a later entry
-(``LaterEntries``). Otherwise, or if it is known to be confirmed, it stays in the ledger, unreadable: no existing entry is cut
-off.
+unknown after all bookies were asked then counts as absent. Each bookie must have denied it, reported its loss, or be named as
+lost for good (``LossNotes``). The ledger ends before it only if no bookie of the ensemble holds a later entry (``LaterEntries``).
+Otherwise, or if it is known to be confirmed, it stays in the ledger, unreadable: no existing entry is cut off.
 
 Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of
 answers; BookKeeper's ``LedgerRecoveryOp``.

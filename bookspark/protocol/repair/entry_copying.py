@@ -11,7 +11,7 @@ else: the end lists such entries (``NotCopied``). The replica of the last delive
                     └───┘
 
 * After many missing answers running a bookie counts as unreachable: it is not asked for the rest.
-* A striped ledger with short entries is read in *sweeps*, because one request for each entry would cost more than all else: one
+* A striped ledger with short entries is read in *sweeps*, because one request for each entry would cost more than all else. One
   bookie is asked for all its entries of many runs (a sparse read), and the next bookie for the rest. Entries missing in a sweep
   of their bookie are read by themselves.
 * A run refused because of some of its entries is halved until these are isolated. A target that refuses everything, or does not
@@ -97,7 +97,7 @@ class NotCopied(NamedTuple):
 
     Law: an entry is *lost* only if every bookie of its write set but the targets was reached, and each has no such entry, lost
     its copy, or gave bytes with a wrong digest. It is *unreached* if any such bookie could not be asked, is in limbo, or can't
-    read now (an I/O error, as without a free file descriptor): the next attempt may read it, so nothing final may be written
+    read now (an I/O error, as without a free file descriptor). The next attempt may read it, so nothing final may be written
     about it."""
 
     first: int

@@ -3,7 +3,7 @@
 WQ is the write quorum, AQ the ack quorum, LAC the last add confirmed, LAFR the last add fully replicated.
 
 Law of **best effort** (BookKeeper): the writer releases an entry at an ack quorum. A new fragment starts after the last confirmed
-entry, so no add may complete during an ensemble change: it would lie before the fragment on the old bookies, or on bookies that
+entry, so no add may complete during an ensemble change. It would lie before the fragment on the old bookies, or on bookies that
 the new fragment does not name. Autorecovery completes copies left at an ack quorum.
 
 Law of **guaranteed** ("Guaranteeing write quorum", tweaks 1 to 3; docs/decisions/guaranteed-write-quorum.md): every id up to
