@@ -115,7 +115,7 @@ class EnsembleChanges:
             self._missed.pop(bookie, None)
 
     def due(self, metadata: LedgerMetadata, copies: int, gives_up: bool) -> frozenset[str]:
-        """Bookies to replace now, without those already leaving. Bookies in ``put_off`` wait for the end of a change under way."""
+        """Bookies to replace now, without those already leaving. Bookies in ``put_off`` wait for the end of a change."""
         if not self.failed:
             return self.failed
         waits = self.mode is ChangeMode.DELAYED and not self.read_only
