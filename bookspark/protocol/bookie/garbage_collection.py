@@ -13,7 +13,8 @@ deleted (``lost_records``): it is kept until an operator gives it up.
 ``given_out`` is read before ``held``. An id beyond it may be given out at this moment, to a ledger that the collection would hit:
 any client that may send adds can make such an id known here. So such a suspect is kept and reported. An id outside the allowed
 range (accepted by an earlier bookie) can name no future ledger: it is collected without a question. A given-out id may get its
-record during this look. A request granted after the read of the record keeps the ledger until another look.
+record during this look: requests granted before the read of the record concerned a ledger with a record, or one not made yet. A
+request granted later keeps the ledger until another look.
 
 A fence goes with its ledger, and the old writer's add may still be under way (#4462). So the highest id ever collected
 (``CollectionNoted``) is kept for ever, and written before the first ledger is forgotten. A ledger up to that id that is made anew

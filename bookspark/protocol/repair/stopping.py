@@ -48,7 +48,7 @@ class Known:
 
 
 def dangers_of(metadata: LedgerMetadata, stopped: Collection[str], known: Known) -> Iterator[Danger]:
-    """Nothing: the ledger allows to stop the bookies ``stopped``."""
+    """Yields nothing if the ledger allows a stop of the bookies ``stopped``."""
     gone = set(known.down) | set(stopped)
     for fragment, last in metadata.fragment_ranges():
         if set(fragment.ensemble).isdisjoint(stopped):

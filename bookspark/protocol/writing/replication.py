@@ -16,8 +16,8 @@ confirmed ones too. Therefore
   paper;
 * adds complete during a change, and only bookies that stay count;
 * the writer closes once nothing is below WQ. Recovery starts after LAFR, writes back to WQ, and never closes below the highest
-  LAC that it received. Without replacements for failed bookies neither closes: it waits, or leaves the ledger as it is. Beyond AQ
-  − 1 failures a ledger may wait for one of its bookies.
+  LAC that it received. Without replacements for failed bookies neither closes: it waits, or leaves the ledger as it is. With more
+  failures than promised, a ledger may wait for one of its bookies.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: an append is acknowledged once an ack quorum of its write set has it and every append before it is acknowledged. After the
 first sign of a fence nothing is acknowledged. The LAC (last add confirmed) covers acknowledged and synced entries. The closed
-ledger ends at the last confirmed entry, with any closing client, or ``close`` fails.
+ledger ends at the last confirmed entry, whichever client closed it, or ``close`` fails.
 
 States (``TRANSITIONS`` lists the events of each, ``ANSWERS`` the answers of the metadata store and of placement)::
 
