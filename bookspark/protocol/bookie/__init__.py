@@ -1,16 +1,16 @@
-"""What a bookie decides by itself: whom it answers what, whether it may serve, and what it may throw away.
+"""A bookie's own decisions: answers to requests, permission to serve, and garbage collection.
 
 ======================  ========================================================================================================
-``bookie_ledger``       one ledger on one bookie: who may add, what fencing changes, what an absent entry is answered
-``first_request``       whether a request without an entry may make a ledger known
-``bookie_boot``         what a lossy boot forbids before the bookie serves again (phase one)
-``control_copies``      what the copies of a control log tell together, when some are damaged
-``reach``               whether a directory is an older copy of itself
-``cookie``              who the bookie is, and whether its directories are its own
-``ReadOnlySwitch``    whether an operator made the bookie read-only
-``bookie_process``        which ledger ids the metadata has forgotten that it gave out
-``garbage_collection``  which ledgers were deleted, and may be thrown away
-``lease``               who looks after a bookie's process, and when it has to end
+``bookie_ledger``       one ledger on one bookie: admitted adds, the effect of a fence, the answer for an absent entry
+``first_request``       may a request without an entry make a ledger known?
+``bookie_boot``         prohibitions after a lossy boot, before the bookie serves again (phase one)
+``control_copies``      are the copies of a control log complete together, when some are damaged?
+``reach``               is a directory an older copy of itself?
+``cookie``              the bookie's identity, and its directories
+``read_only_switch``    the operator's switch to read-only
+``lost_records``        ledger ids that the metadata gave out and has forgotten
+``garbage_collection``  deleted ledgers, which may be thrown away
+``lease``               the holder of a bookie's process, and the end of a process without one
 ======================  ========================================================================================================
 
 Example::

@@ -1,4 +1,4 @@
-"""What a bookie decides about one ledger: who may add, what fencing changes, and what an absent entry is answered.
+"""One ledger on one bookie: admitted adds, the effect of a fence, and the answer for an absent entry.
 
 Law: a fence holds for ever and against everyone but a recoverer; a request with a wrong password changes nothing; absence is
 Negative only where nothing was lost, and Unknown everywhere else. State goes one way only::
@@ -8,22 +8,18 @@ Negative only where nothing was lost, and Unknown everywhere else. State goes on
     LAC, LAFR: never go back
     a copy of an entry: held ──found unreadable──► lost, for ever; another copy may be added
 
-A decision names the control records that have to be synced in the control log before the answer goes out. The caller writes
-them, and hands them to ``replay`` at boot. An add's own LAC and LAFR are replayed from its entry batch.
+A decision names the control records to sync before the answer goes out. The caller writes them, and hands them to ``replay`` at
+boot. An add's own LAC and LAFR (last add fully replicated) are replayed from its entry batch.
 
-The LAC (last add confirmed) of a bookie is the highest that its writer told it: in a row, in a request header, or explicitly. It
-is frozen at fencing, because from then on the old writer is refused, and a recoverer's adds carry the LAC that was found at
-fencing (docs/decisions/traps.md, trap 1). A refused request leaves the LAC as it was. LAFR is the last add
-fully replicated.
+A bookie's LAC (last add confirmed) is the highest from its writer: in a row, in a request header, or explicit. Fencing freezes
+it: a recoverer's adds carry the LAC of the fencing phase (docs/decisions/traps.md, trap 1).
 
-A copy that can't be read any more is *lost*: it is not held from then on, and ``EntriesLost`` says which one it was. Nothing says
-that an entry is back. An entry that was added again is held, so nobody asks whether it is absent; and its old copy stays lost
-whatever an older checkpoint or log says, because no location is used twice.
+An unreadable copy is *lost*, and ``EntriesLost`` names it. No record says that an entry is back: an entry added again is held, so
+its absence is never asked for. No location is used twice, so an older checkpoint or log never brings the lost copy back.
 
 Source: BookKeeper's ``LedgerDescriptorImpl`` and ``HandleFactoryImpl``; #4462 (a fenced ledger is not made anew by its old
-writer's add: the fence needs no entry to stand on, and when a deleted ledger is collected with its fence,
-``garbage_collection`` keeps a number that makes the fence *unsure*); TLA+ actions ``BookieSendsAddConfirmedResponse``,
-``BookieSendsAddFencedResponse``; BP-46, "Protection Mechanism", for limbo (``bookie_boot`` says who enters it).
+writer's add; ``garbage_collection``); TLA+ actions ``BookieSendsAddConfirmedResponse``, ``BookieSendsAddFencedResponse``; BP-46,
+"Protection Mechanism", for limbo (``bookie_boot``).
 """
 
 from __future__ import annotations
@@ -77,24 +73,24 @@ class LimboNoted(NamedTuple):
 
 
 class LimboCleared(NamedTuple):
-    """The entries of the ledger that lossy boot ``boot``, or one before it, had lost are back."""
+    """The entries lost by lossy boot ``boot``, or one before it, are back."""
 
     ledger_id: int
     boot: int
 
 
 class FenceUnsureNoted(NamedTuple):
-    """The ledger was made anew below the lossy-boot mark: a fence that it had may be lost."""
+    """The ledger was made anew at or below the lossy-boot mark: an earlier fence may be lost."""
 
     ledger_id: int
 
 
 NO_COPY = -1
-"""The ``where`` of lost entries of which no copy is there that might be found again."""
+"""The ``where`` of lost entries without any copy that could be read again."""
 
 
 class EntriesLost(NamedTuple):
-    """The copy of entries ``first..last`` at location ``where`` is lost: it can't be read, or it is gone (``NO_COPY``)."""
+    """The copy of ``first..last`` at location ``where`` is unreadable, or gone (``NO_COPY``)."""
 
     ledger_id: int
     first: int
@@ -108,14 +104,14 @@ ControlRecord = (
 
 
 class Decision(NamedTuple):
-    """An answer, and what has to be synced before it is given."""
+    """An answer, and the records to sync before it goes out."""
 
     response: Response
     records: tuple[ControlRecord, ...] = ()
     ask_metadata: bool = False
-    """The answer does not stand yet: read the ledger's metadata, call ``bookie_boot.answer_unsure``, and decide again."""
+    """The answer is provisional: read the ledger's metadata, call ``bookie_boot.answer_unsure``, and decide again."""
     recovery: bool = False
-    """The decision is about an add of a recoverer, which a fence does not stop."""
+    """An add of a recoverer, which a fence does not stop."""
 
 
 _DONE = Decision(Positive())
@@ -138,7 +134,7 @@ _ASK_METADATA = Decision(FENCE_UNSURE, ask_metadata=True)
 
 @dataclass(slots=True)
 class BookieLedger:
-    """One ledger on one bookie. A ledger that a bookie never heard of has none."""
+    """A ledger unknown to the bookie has none."""
 
     ledger_id: int
     master_key: bytes | None = field(default=None, repr=False)
@@ -146,18 +142,18 @@ class BookieLedger:
     last_add_confirmed: int = NO_ENTRY
     last_add_fully_replicated: int = NO_ENTRY
     explicit_last_add_confirmed: int = NO_ENTRY
-    """The highest LAC that came without an entry: it is in the control log only."""
+    """The highest LAC without an entry: only the control log has it."""
     lost: EntryRanges = NO_RANGES
-    """Entries of which a copy was lost here. Those of them that are held again are here still until ``entries_back``."""
+    """Entries whose copy was lost here; listed until ``entries_back``."""
     away: EntryRanges = NO_RANGES
-    """Entries of which the copy is in a directory that this process uses no more. No record is written of them: the next start
-    finds the directory readable, or is lossy. So nobody may count them as lost for good."""
+    """Entries whose copy is in a directory no longer used by this process. They have no record, and are not lost for good: at the
+    next start the directory is readable, or the boot is lossy."""
     limbo_boot: int = 0
-    """The last lossy boot that may have lost entries of the ledger. 0: there was none."""
+    """The last lossy boot that may have lost entries of the ledger; 0: none."""
     limbo_cleared_boot: int = 0
-    """The last lossy boot whose losses are back. 0: there was none."""
+    """The last lossy boot whose losses are back; 0: none."""
     fence_unsure: bool = False
-    """A fence that was here may be lost, so the writer's adds wait for the metadata (``bookie_boot``)."""
+    """An earlier fence may be lost, so the writer's adds wait for the metadata (``bookie_boot``)."""
 
     @property
     def limbo(self) -> bool:
@@ -165,8 +161,8 @@ class BookieLedger:
         return self.limbo_boot > self.limbo_cleared_boot
 
     def admit_add(self, master_key: bytes, recovery: bool) -> Decision:
-        """May these entries be added? Changes nothing. ``added`` follows once the batch is taken, so an add that is refused for
-        another reason (a conflict, a full disk) leaves no trace."""
+        """May these entries be added? Changes nothing: ``added`` follows once the batch is stored, so an add refused for another
+        reason (a conflict, a full disk) leaves no trace."""
         if self.master_key is not None and master_key != self.master_key:
             return _REFUSED_KEY
         if self.fenced and not recovery:
@@ -178,9 +174,9 @@ class BookieLedger:
         return _DONE_RECOVERY if recovery else _DONE
 
     def admit_sync(self, master_key: bytes) -> Decision:
-        """May the writer of a VD ledger (volatile durability) have it synced, and be told what is synced? The caller asks when
-        the request comes and again when the sync is done. After a fence the old writer must not hear of syncs: recovery writes
-        here too, and a report of its entries would make the old writer confirm an entry after the ledger's end."""
+        """May the writer of a VD ledger (volatile durability) sync it and see its sync cursor? Asked when the request comes, and
+        again after the sync. After a fence the old writer must see no cursor: it covers recovery's entries, and the writer would
+        confirm an entry after the ledger's end."""
         if self.master_key is not None and master_key != self.master_key:
             return _REFUSED_KEY
         if self.fenced:
@@ -188,7 +184,7 @@ class BookieLedger:
         return Decision(FENCE_UNSURE) if self.fence_unsure else _DONE
 
     def added(self, decision: Decision, last_add_confirmed: int, last_add_fully_replicated: int) -> bool:
-        """The add was taken. True if the LAC (last add confirmed) went up.
+        """Take over a stored add. True if the LAC (last add confirmed) went up.
 
         Raises ValueError, and changes nothing, if ``decision`` was no admission, or if a fence came after it.
         """
@@ -201,7 +197,7 @@ class BookieLedger:
         return self.note(last_add_confirmed, last_add_fully_replicated)
 
     def note(self, last_add_confirmed: int, last_add_fully_replicated: int) -> bool:
-        """Take over the LAC and LAFR that an add carries, now or at boot. True if the LAC went up."""
+        """Take over the LAC and LAFR of an add. True if the LAC went up."""
         if last_add_fully_replicated > self.last_add_fully_replicated:
             self.last_add_fully_replicated = last_add_fully_replicated
         if last_add_confirmed > self.last_add_confirmed:
@@ -210,7 +206,7 @@ class BookieLedger:
         return False
 
     def fence(self, master_key: bytes) -> Decision:
-        """Fence, for a recoverer that knows the password. A second fence changes nothing."""
+        """Fence, for a recoverer with the password."""
         records: tuple[ControlRecord, ...] = ()
         if self.master_key is None:
             self.master_key = master_key
@@ -241,8 +237,7 @@ class BookieLedger:
         return Decision(Positive(), records) if records else _DONE
 
     def replay(self, record: ControlRecord) -> None:
-        """Take over a control record at boot. Order and repetitions don't matter, so several control logs can be replayed one
-        after the other.
+        """Take over a control record at boot, in any order and any number of times.
 
         Raises ValueError, and changes nothing, for a record of another ledger.
         """
@@ -265,7 +260,7 @@ class BookieLedger:
             self.fence_unsure = True
 
     def control_records(self) -> tuple[ControlRecord, ...]:
-        """The records that ``replay`` needs to make this control state again."""
+        """The records from which ``replay`` makes this control state again."""
         records: tuple[ControlRecord, ...] = ()
         if self.master_key is not None:
             records = (MasterKeyNoted(self.ledger_id, self.master_key),)
@@ -282,10 +277,10 @@ class BookieLedger:
         return records + tuple(EntriesLost(self.ledger_id, first, last) for first, last in self.lost)
 
     def clear_limbo(self, boot: int) -> Decision:
-        """The entries that lossy boot ``boot`` had lost are back and synced. A later lossy boot keeps the ledger in limbo.
+        """End the limbo of lossy boot ``boot``: its lost entries are back and synced. A later lossy boot keeps the limbo.
 
-        Raises ValueError, and changes nothing, for a boot after the last one that put the ledger in limbo: that would end a limbo
-        that is still to come.
+        Raises ValueError, and changes nothing, for a boot after the ledger's last lossy one: its number would end a limbo still
+        to come.
         """
         if 0 < self.limbo_boot < boot:
             raise ValueError(
@@ -296,26 +291,24 @@ class BookieLedger:
         return Decision(Positive(), (record,))
 
     def lose(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Copies of these entries are lost."""
         self.lost = with_ranges(self.lost, ranges)
 
     def lose_for_now(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Copies of these entries are in a directory that is used no more."""
+        """Mark copies as away: their directory is no longer used."""
         self.away = with_ranges(self.away, ranges)
 
     @property
     def lacking(self) -> EntryRanges:
-        """Entries of which a copy was here that can't be read now, for good or not. Those that are held again are among them
-        until ``entries_back``."""
+        """Lost and away entries; listed until ``entries_back``."""
         return with_ranges(self.lost, self.away) if self.away else self.lost
 
     def entries_back(self, held: Iterable[tuple[int, int]]) -> None:
-        """The entries in ``held`` (ascending ranges) are held and durable, so none of them is lost any more."""
+        """The entries in ``held`` (ascending ranges) are held and durable again."""
         held = list(held)
         self.lost, self.away = without_ranges(self.lost, held), without_ranges(self.away, held)
 
     def fence_is_sure(self) -> None:
-        """The metadata said that the ledger had no fence to lose. No record is written: after the next boot it is asked again."""
+        """The metadata shows that there was no fence to lose. Not recorded: the next boot reads the metadata again."""
         self.fence_unsure = False
 
     def _first_contact(self, master_key: bytes) -> tuple[ControlRecord, ...]:
@@ -332,9 +325,9 @@ def may_read(ledger: BookieLedger | None, master_key: bytes | None) -> bool:
 def answer_absent(
     ledger: BookieLedger | None, entry_id: int, *, storage_damaged: bool, boot_unsure: bool = False
 ) -> Negative | Unknown:
-    """The answer to a read of an entry that the index does not know. Only this function makes a Negative. ``storage_damaged``:
-    something can't be read, and it is not known what; it may be readable tomorrow. ``boot_unsure``: a lossy boot may have lost
-    the entry (``bookie_boot.absence_unsure``). That is final here: only another bookie's copy brings it back."""
+    """The answer to a read of an entry missing in the index. Only this function makes a Negative. ``storage_damaged``:
+    unidentified data is unreadable, perhaps only for now. ``boot_unsure``: a lossy boot may have lost the entry
+    (``bookie_boot.absence_unsure``); only another bookie's copy brings it back."""
     if storage_damaged:
         return STORAGE_DAMAGED
     if boot_unsure:
@@ -351,8 +344,8 @@ def answer_absent(
 def absence_proven(
     ledger: BookieLedger | None, first: int, last: int, *, storage_damaged: bool, boot_unsure: bool = False
 ) -> int:
-    """How far absence is Negative: ``first - 1``, or the highest id up to which none of ``first..last``, which the index does not
-    know, can have been lost."""
+    """The highest id up to which the absence of ``first..last``, all missing in the index, is Negative; ``first - 1`` if there is
+    none."""
     if storage_damaged or boot_unsure or (ledger is not None and ledger.limbo):
         return first - 1
     lost = None if ledger is None else first_within(ledger.lacking, first, last)
@@ -360,19 +353,17 @@ def absence_proven(
 
 
 def answer_last_add_confirmed(ledger: BookieLedger) -> Positive | Unknown:
-    """The answer to a read of the LAC, with the fence flag (after ``fence``) or without. In limbo the LAC may be lost, so a
-    bookie in limbo counts towards no coverage."""
+    """The answer to a read of the LAC, fencing or not. In limbo the LAC may be lost, so the bookie counts towards no coverage."""
     return IN_LIMBO if ledger.limbo else Positive()
 
 
 def acked_after_sync(*, recovery: bool, volatile: bool, journal_write_data: bool) -> bool:
-    """Does the ack of an add wait for the sync? ``volatile``: the add is to a VD ledger (BP-14). What recovery or repair writes
-    is synced before its ack in every mode, and a duplicate waits for the sync of the kept copy (docs/decisions/one-log.md)."""
+    """Does the ack of an add wait for the sync? ``volatile``: the add is to a VD ledger (BP-14). Adds of recovery and repair are
+    synced before their ack in every mode, and a duplicate waits for the sync of the kept copy (docs/decisions/one-log.md)."""
     return recovery or (journal_write_data and not volatile)
 
 
 def same_content(kept: tuple[int, bytes | memoryview], added: tuple[int, bytes | memoryview]) -> bool:
-    """Are two copies of an entry, each given as (length, payload), equal? Then the second add is a duplicate, otherwise a
-    conflict. The LAC in the row and the digest over it may differ, because a writer that resends an entry sends its newer
-    LAC."""
+    """Are two copies of an entry, each as (length, payload), equal? If so, the second add is a duplicate, else a conflict. LAC
+    and digest may differ: a writer that resends an entry sends its newer LAC."""
     return kept == added

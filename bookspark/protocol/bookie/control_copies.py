@@ -1,20 +1,15 @@
-"""What the copies of a control log tell together, when some of them are damaged.
+"""Copies of a control log: are they complete together when some are damaged?
 
-Law: a fence that was answered stands in at least one directory that was in use then. A copy that its disk left behind (the disk
-was full, or failed) is whole, as far as one can see from it, and lacks what came later. So a whole copy takes the place of a
-damaged one only if it goes at least as far as that one went. Writes are numbered, each has its number in every copy, and a copy
-is complete up to the number before the first that is missing.
+Law: an answered fence stands in at least one directory that was in use then. A copy left behind by a full or failed disk looks
+whole and lacks later writes, so a whole copy replaces a damaged one only if it goes at least as far. Writes are numbered, with
+the same number in every copy, and a copy is complete up to the number before the first missing one. If damaged copies may have
+gone farther than every whole one, the boot is lossy, and every known ledger may have had a fence (``bookie_boot``). Without any
+whole copy the bookie stays down.
 
-If the damaged copies may have gone farther than every whole one, records are lost, and nobody can tell of which ledgers: the
-boot is lossy, and every ledger that is known may have had a fence (``bookie_boot``). Without any whole copy the bookie stays
-down.
-
-A directory that can't be read is left out, and its copy is behind when it comes back. If it is used without the others first,
-both go on from the same number with writes of their own. So a boot without some directories leaves ``NUMBERS_LEFT_OUT`` numbers
-out and notes in each copy which ones it is without. A copy stands for none that it was used without. Copies of directories that
-were used each without the other hold all that was written, together, but their lossy boots have the same numbers, and what one
-of them calls healed the other may have lost: the boot that finds them is lossy. A directory without room may be left behind as
-far as one that can't be read (``left_behind``), and is noted as such."""
+An absent directory (unreadable, or full: ``left_behind``) is behind when it comes back. Used alone meanwhile, it would count on
+from the same number with other writes. So a boot without it skips ``NUMBERS_LEFT_OUT`` numbers and notes its absence in each
+copy, and a copy never replaces that of a directory absent at its use. Copies used each without the other are complete together,
+but their lossy boots share numbers, and losses healed in one may stand in the other: the boot that sees them is lossy."""
 
 from __future__ import annotations
 
@@ -27,9 +22,9 @@ NUMBERS_LEFT_OUT = 1 << 32
 
 
 class ControlCopy(NamedTuple):
-    """One directory's control log. ``whole``: it is there, and nothing in it is damaged. ``complete_to``: it has every write up
-    to this number. ``reaches``: the highest write that may have gone to it; None if that can't be told. ``without``: the numbers
-    of directories that the bookie was last used without (of a damaged copy: none). ``directory``: the number of its own."""
+    """One directory's control log. ``whole``: it exists and is undamaged. ``complete_to``: it has every write up to this number.
+    ``reaches``: the highest write that may have gone to it; None if unknown. ``without``: directories absent at its last use
+    (empty if damaged), by number. ``directory``: its own number."""
 
     whole: bool
     complete_to: int
@@ -40,7 +35,6 @@ class ControlCopy(NamedTuple):
 
 class CopiesTell(Enum):
     ALL = auto()
-    """Everything that was ever written."""
     TOO_LITTLE = auto()
     """Records may be lost."""
     NOTHING = auto()
@@ -48,7 +42,7 @@ class CopiesTell(Enum):
 
 
 def judge_copies(copies: Iterable[ControlCopy]) -> CopiesTell:
-    """Do the copies have everything together that was written to any of them?"""
+    """Do the copies together have every write to any of them?"""
     found = list(copies)
     damaged = [copy for copy in found if not copy.whole]
     if not damaged:
@@ -61,20 +55,19 @@ def judge_copies(copies: Iterable[ControlCopy]) -> CopiesTell:
 
 
 def _stands_for(copy: ControlCopy, damaged: ControlCopy) -> bool:
-    """Has the whole ``copy`` all that the damaged one had?"""
+    """Has the whole ``copy`` every write of the damaged one?"""
     if damaged.reaches is None or damaged.directory in copy.without:
         return False
     return damaged.reaches <= copy.complete_to
 
 
 def left_behind(copies: Iterable[ControlCopy], written_to: int) -> frozenset[int]:
-    """Of directories that have no room for what the others tell, by number: those that would go on, if they were used alone, from
-    numbers that the others have used. The bookie is used without them."""
+    """Full directories that the bookie runs without: used alone, they would count on from numbers already used by the others."""
     return frozenset(copy.directory for copy in copies if copy.complete_to + NUMBERS_LEFT_OUT <= written_to)
 
 
 def used_apart(copies: Iterable[ControlCopy]) -> frozenset[int]:
-    """The directories that were used each without another one of them, by number."""
+    """Numbers of directories used each without another one of them."""
     found = list(copies)
     pairs = [(copy, other) for copy in found for other in found]
     return frozenset(

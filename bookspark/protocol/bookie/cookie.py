@@ -1,14 +1,13 @@
-"""A bookie's cookie: who it is and which directories are its own (BP-46, "A note on cookies").
+"""A bookie's cookie: its id and its directories (BP-46, "A note on cookies").
 
-Law: identity is the disk. The cookie is written to each directory and to the metadata store when a bookie boots for the first
-time. On every later boot all copies must be there and equal, or the bookie stays down. The address is *not* part of it: a bookie
-that comes back elsewhere is the same bookie (unlike BookKeeper's cookie, see docs/decisions/bookies-outlive-tasks.md).
+Law: identity is the disk. The first boot writes the cookie to each directory and to the metadata store. On every later boot all
+copies must be there and equal, or the bookie stays down. The address is *not* part of it, unlike BookKeeper's: a bookie that
+comes back elsewhere is the same bookie (docs/decisions/bookies-outlive-tasks.md).
 
-Stamping goes to each directory, then to the metadata store, and only then the first byte of data is written. So a crash in
-between leaves directories without data whose bookie the metadata store does not know. Nothing else leaves such directories, so
-that bookie finishes its first boot. If the metadata store knows the cookie, every directory had it, so a directory without it was
-lost or emptied. A boot without its content needs a permission (an option, or ``bookspark cookie fix``), and is lossy. Such a
-directory is stamped last, after phase one (``bookie_boot``).
+Each directory is stamped, then the metadata store, and only then is data written. So stamped directories without data, of a
+bookie unknown to the metadata store, are an unfinished first boot, which goes on. If the metadata store knows the cookie, a
+directory without it was lost or emptied. A boot without its content needs a permission (an option, or ``bookspark cookie fix``),
+is lossy, and stamps that directory last, after phase one (``bookie_boot``).
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from bookspark.errors import InvalidCookieError
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """``directories`` are absolute paths in configured order; ``instance_id`` is the cluster's, ``nonce`` this
-    bookie's."""
+    """``directories``: absolute paths in configured order; ``instance_id``: the cluster's; ``nonce``: this bookie's."""
 
     bookie_id: str
     directories: tuple[str, ...]
@@ -33,40 +31,35 @@ class Cookie:
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """Who the bookie is, and where its cookie is still to be written."""
+    """The bookie's cookie, and the places still to be stamped."""
 
     cookie: Cookie
     directories: tuple[str, ...] = ()
-    """The directories that are stamped, before the metadata store."""
     metadata: bool = False
-    """Is the cookie written to the metadata store as well?"""
     lost: tuple[str, ...] = ()
-    """Those of ``directories`` that had a cookie once. Their content is gone."""
+    """Members of ``directories`` that had a cookie once. Their content is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class CookieCopies:
-    """The copies of the cookie that a boot found."""
-
     in_directories: Mapping[str, Cookie | None]
-    """The cookie in each configured directory that can be read; None where there is none."""
+    """The cookie in each readable configured directory; None if the directory has none."""
     in_metadata: Mapping[str, Cookie | None]
-    """The metadata store's cookie for each bookie id that was found in a directory or named by the operator; None where there is
-    none."""
+    """The metadata store's cookie, or None, for each bookie id in a directory or named by the operator."""
     with_data: Collection[str]
-    """The directories that hold data: more than a cookie and the files that a lossy boot begins with."""
+    """Directories with data: more than a cookie and the files that a lossy boot begins with."""
 
 
 @dataclass(frozen=True, slots=True)
 class CookiePermissions:
-    """What an operator allows a boot to do by itself."""
+    """The operator's permissions for a boot."""
 
     named: str = ""
-    """The id that the bookie is to have. Without it, a bookie whose directories were all emptied is not known again."""
+    """The bookie's id. Without it, a bookie with all directories emptied is not recognised."""
     stamp_missing: bool = False
-    """Go on without what was in directories that lost their cookie."""
+    """Go on without the content of directories that lost their cookie."""
     add_empty: bool = False
-    """Take in empty directories that the cookie does not name."""
+    """Add empty directories that the cookie does not name."""
 
 
 NOTHING_PERMITTED = CookiePermissions()
@@ -75,10 +68,10 @@ NOTHING_PERMITTED = CookiePermissions()
 def check_cookies(
     copies: CookieCopies, fresh: Cookie, zookeeper: str, permitted: CookiePermissions = NOTHING_PERMITTED
 ) -> Stamps:
-    """Decide which bookie boots. ``fresh`` is the cookie that a first boot would stamp: it names the configured directories and
-    the cluster, with a new id and nonce. ``zookeeper`` is for the commands in messages.
+    """Decide which bookie boots. ``fresh``: the cookie of a first boot, with the configured directories, the cluster, and a new
+    id and nonce. ``zookeeper``: for the commands in messages.
 
-    Raises InvalidCookieError with what was expected, what was found, and the command that fixes it.
+    Raises InvalidCookieError with the expected and the actual cookie, and the command that fixes it.
     """
     configured = fresh.directories
     found = {directory: cookie for directory, cookie in copies.in_directories.items() if cookie is not None}
@@ -136,7 +129,7 @@ def check_cookies(
 
 
 def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitted: CookiePermissions) -> Stamps:
-    """No directory has a cookie: it is a first boot, or the bookie has lost everything."""
+    """No directory has a cookie: a first boot, or a bookie that lost everything."""
     configured = fresh.directories
     for directory in configured:
         if directory in copies.with_data:
@@ -159,8 +152,8 @@ def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitt
 def _agreed(
     found: Mapping[str, Cookie], configured: tuple[str, ...], permitted: CookiePermissions
 ) -> tuple[str, Cookie]:
-    """The cookie that all directories share, and a directory that has it. A crash while directories were being added leaves two
-    cookies; the later one names more directories."""
+    """The cookie shared by all directories, and a directory that has it. A crash during the addition of directories leaves two
+    cookies; the later one names more directories. Returns the earlier one."""
     first, cookie = min(found.items(), key=lambda item: len(item[1].directories))
     for directory, other in found.items():
         grown = permitted.add_empty and replace(cookie, directories=configured) == other
@@ -173,8 +166,8 @@ def _agreed(
 
 
 def _may_add(cookie: Cookie, configured: tuple[str, ...], copies: CookieCopies, permitted: CookiePermissions) -> bool:
-    """Are the configured directories those of the cookie, in its order, and empty ones behind them that may be added? In front of
-    them they would change which numbers of logs each directory has (``LogDirectory.log_number``)."""
+    """Are the configured directories those of the cookie, in its order, with permitted, empty ones behind them? In front they
+    would change the log numbers of each directory (``LogDirectory.log_number``)."""
     named, new = configured[: len(cookie.directories)], configured[len(cookie.directories) :]
     empty = all(
         directory in copies.in_directories

@@ -1,16 +1,14 @@
-"""What it takes to make a ledger known to a bookie without an entry of it: a fence or an explicit LAC (last add confirmed).
+"""The first request for a ledger on a bookie without an entry: a fence or an explicit LAC (last add confirmed).
 
-Law: the first request that a bookie hears of a ledger fixes the ledger's master key there, for ever. A fence or an explicit LAC
-is granted only if the ledger's metadata, read after the request came, has that ledger, names this bookie in a fragment, and has
-the same master key. So whoever guesses an id can't fence a ledger that this bookie has not seen, nor one that is still to be
-made.
+Law: the first request for a ledger fixes the ledger's master key on the bookie, for ever. A fence or an explicit LAC is granted
+only if the ledger's metadata, read after the request came, exists, names this bookie, and has the same master key. So a client
+that guesses an id can't fence a ledger that this bookie has not seen, nor a future ledger.
 
-It breaks no recovery. A recoverer marks the ledger IN_RECOVERY before its first fence, and fences the bookies that this metadata
-names, with the master key of the password. So a bookie that never got an entry can be fenced by whoever knows the password.
-While the metadata can't be read, this bookie counts towards no coverage; the recoverer needs the metadata as well.
+Recovery still works: it marks the ledger IN_RECOVERY before its first fence, and fences the bookies in this metadata. While the
+metadata is unreadable, this bookie counts towards no coverage; the recoverer needs the metadata as well.
 
-An entry needs no such look: an append must not wait for the metadata store. Whoever may send adds at all can take an id that is
-not given out yet; the shared secret or client certificates keep strangers from that (docs/security.md).
+An add does not wait for the metadata store. So any client that may send adds can take a future id; the shared secret or client
+certificates keep strangers out (docs/security.md).
 
 BookKeeper takes the master key of the first request as it comes, fences included (``LedgerDescriptor``, ``HandleFactoryImpl``).
 """
@@ -28,8 +26,8 @@ _NOT_NAMED = Unknown(UnknownReason.LIMBO, "the ledger's metadata does not name t
 
 
 def answer_first_request(bookie: str, metadata: LedgerMetadata | None, master_key: bytes) -> Positive | Unknown:
-    """May a request without an entry make the ledger known here? ``metadata``: as it was read after the request came; None:
-    there is no such ledger."""
+    """May a request without an entry make the ledger known here? ``metadata``: read after the request came; None for a ledger
+    that does not exist."""
     if metadata is None:
         return _NO_RECORD
     if not any(bookie in fragment.ensemble for fragment in metadata.fragments):

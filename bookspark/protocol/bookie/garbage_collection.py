@@ -1,36 +1,28 @@
-"""What a bookie may throw away: ledgers that were deleted, and no others.
+"""Garbage collection on a bookie: deleted ledgers, and no others, may be thrown away.
 
-Law: a ledger is collected only when two different looks at the metadata say that it is gone: a listing of all ledgers
-that came to its end, and then a read of its own record that was answered with an explicit NoSuchLedger. A listing that
-failed or was partial proves nothing, nor does a record that could not be read. ::
+Law: a ledger is collected only after two looks at the metadata: a complete listing of all ledgers without it, and then an
+explicit NoSuchLedger for its own record. A failed or partial listing proves nothing, nor does an unreadable record. ::
 
     held ──listing complete──► suspects ──its own record: NoSuchLedger──► collected ──CollectionNoted synced──► forgotten
                                └────────────── a request is granted before that ──────────────┘──► kept
 
-The bookie has to note the ledgers that it holds (``held``) **before** the listing begins. A ledger's record is made before its
-first add. So a ledger that was held by then and is not in the listing was deleted. A younger ledger may be missing because it is
-young, and is kept. Ledger ids are not used twice.
+The bookie must note its ledgers (``held``) **before** the listing begins. A ledger's record is made before its first add, and ids
+are not used twice, so a ledger in ``held`` that is missing in the listing was deleted. A ledger with a lost record was not
+deleted (``lost_records``): it is kept until an operator gives it up.
 
-A ledger whose record is lost was not deleted (``bookie_process``): it is kept until a person gives it up.
+``given_out`` is read before ``held``. An id beyond it may be given out at this moment, to a ledger that the collection would hit:
+any client that may send adds can make such an id known here. So such a suspect is kept and reported. An id outside the allowed
+range (accepted by an earlier bookie) can name no future ledger: it is collected without a question. A given-out id may get its
+record during this look: requests granted before the read of the record concerned a ledger with a record, or one not made yet. A
+request granted later keeps the ledger until another look.
 
-The metadata can judge only what it gave out, or noted before a user gave it. Whoever may send adds can make a ledger known whose
-id is still to be given out: its record is missing because it is not made yet, and forgetting it could hit the ledger that is made
-at that moment. So a suspect beyond ``given_out``, which is read before ``held``, is kept and told of. An id that no ledger can
-have (a bookie once took them) names nothing that could come: it goes without a question. One suspect that can't be judged keeps
-nobody else.
+A fence goes with its ledger, and the old writer's add may still be under way (#4462). So the highest id ever collected
+(``CollectionNoted``) is kept for ever, and written before the first ledger is forgotten. A ledger up to that id that is made anew
+has an *unsure* fence (``bookie_boot.first_contact``), so the writer's adds need metadata that says OPEN and names the bookie.
+(BookKeeper remembers collected fenced ledgers for seven days, in memory.)
 
-An id that was given out may get its record while this look goes on. What a bookie granted before it read the record was granted
-to a ledger that has a record, or to one that was not made yet. A request that is granted later keeps the ledger until another
-look. (BookKeeper deletes whatever its last look did not find.)
-
-A fence goes with its ledger, and the old writer's add may still be under way (#4462). BookKeeper remembers collected
-ledgers that were fenced for seven days, in memory. Here one number is kept for all of them, for ever, and is
-written before the first of them is forgotten: the highest id that was ever collected (``CollectionNoted``). If a ledger up to
-that id is made anew, its fence is *unsure*, as below the lossy-boot mark (``bookie_boot.first_contact``). So the writer's adds
-need metadata that says OPEN and names the bookie, and a deleted ledger has none. A new ledger has a higher id and costs nothing.
-
-Source: docs/decisions/traps.md, traps 6 and 8; ``ScanAndCompareGarbageCollector`` of BookKeeper, which notes what it holds
-first and reads the record of each suspect with ``verifyMetadataOnGC`` (#870: bugs in the listing deleted live ledgers);
+Source: docs/decisions/traps.md, traps 6 and 8; ``ScanAndCompareGarbageCollector`` of BookKeeper, which notes its ledgers first
+and reads the record of each suspect with ``verifyMetadataOnGC`` (#870: bugs in the listing deleted live ledgers);
 ``HandleFactoryImpl`` (#4462).
 """
 
@@ -45,13 +37,13 @@ from bookspark.protocol.ledger.responses import Negative, NegativeReason, Respon
 
 
 class Complete(NamedTuple):
-    """The listing came to its end: it has every ledger that was there all the time."""
+    """It has every ledger that existed during the whole listing."""
 
     ledgers: Set[int]
 
 
 class Incomplete(NamedTuple):
-    """The listing failed, as a whole or in part. ``why`` is for people."""
+    """Failed, as a whole or in part. ``why`` is for people."""
 
     why: str
 
@@ -60,7 +52,7 @@ Listing = Complete | Incomplete
 
 
 class CollectionNoted(NamedTuple):
-    """Ledgers up to ``highest_ledger_id`` may have been collected. If there are several, the highest holds."""
+    """Ledgers up to ``highest_ledger_id`` may have been collected. The highest record holds."""
 
     highest_ledger_id: int
 
@@ -69,29 +61,28 @@ NOTHING_COLLECTED = CollectionNoted(-1)
 
 
 def suspects(held: Iterable[int], listing: Listing) -> tuple[int, ...]:
-    """The ledgers that may be gone, ascending. ``held``: the ledgers that were held before the listing began, in any order and
-    any number of times."""
+    """Ledgers that may be gone, ascending. ``held``: noted before the listing began, in any order, repetitions allowed."""
     if isinstance(listing, Incomplete):
         return ()
     return tuple(sorted({ledger_id for ledger_id in held if ledger_id not in listing.ledgers}))
 
 
 class Suspected(NamedTuple):
-    """Suspects by what can be said of them, each ascending."""
+    """Suspects by verdict, each ascending."""
 
     asked: tuple[int, ...]
     """Their own records are to be read now."""
     not_given_out: tuple[int, ...]
-    """Nobody can say that these were deleted: they are kept."""
+    """Kept: their deletion can't be proved."""
     lost: tuple[int, ...]
-    """Their records are lost: they are kept."""
+    """Kept: their records are lost."""
     no_ledgers: tuple[int, ...]
     """Ids that no ledger can have: they may be thrown away."""
 
 
 def sort_suspects(suspected: Collection[int], given_out: int, lost: Collection[LostRecords] = ()) -> Suspected:
     """``given_out``: the highest id that the metadata had given out, or noted as a user's, before ``held`` was noted. ``lost``:
-    as read after that."""
+    read after that."""
     of_lost = {ledger_id for ledger_id in suspected if any(one.first <= ledger_id <= one.last for one in lost)}
     possible = [ledger_id for ledger_id in suspected if 0 <= ledger_id <= LEDGER_ID_MAX and ledger_id not in of_lost]
     return Suspected(
@@ -103,7 +94,7 @@ def sort_suspects(suspected: Collection[int], given_out: int, lost: Collection[L
 
 
 def collectable(suspected: Iterable[int], records: Mapping[int, Response]) -> tuple[int, ...]:
-    """The ledgers that may be thrown away. ``records``: the answer to the read of each suspect's own record."""
+    """Ledgers to throw away. ``records``: the answer to the read of each suspect's own record."""
     return tuple(ledger_id for ledger_id in suspected if _gone(records.get(ledger_id)))
 
 
@@ -112,5 +103,5 @@ def _gone(answer: Response | None) -> bool:
 
 
 def note_collection(before: CollectionNoted, collected: Collection[int]) -> CollectionNoted:
-    """The record that has to be synced in every directory before the first of ``collected`` is forgotten."""
+    """The record to sync in every directory before the first of ``collected`` is forgotten."""
     return CollectionNoted(max(before.highest_ledger_id, *collected, NOTHING_COLLECTED.highest_ledger_id))

@@ -1,17 +1,15 @@
-"""The lease on a bookie: who looks after the process, and when a process that nobody looks after has to end.
+"""The lease on a bookie: its holder looks after the process; a process without a holder ends at the deadline.
 
-Law: at most one connection holds the lease; a lease that has lapsed never comes back; a bookie that is stopping is
-adopted by nobody. So an adopter that was granted the lease has a bookie that serves on, and one that was refused learns
-why::
+Law: at most one connection holds the lease; a lapsed lease never comes back; a stopping bookie grants none. So a client with the
+lease has a bookie that serves on, and a refused client gets the reason::
 
                  Claim                      Drop (by the holder)      deadline passed      Stop
     UNCLAIMED    HELD, Grant                –                         STOPPING, End        STOPPING, End
     HELD         Refuse (names the holder)  UNCLAIMED, counts down    – (it has none)      STOPPING, End
     STOPPING     Refuse (is stopping)       –                         –                    –
 
-A bookie starts UNCLAIMED, counting down. One that runs in the foreground starts HELD: its own process holds the lease until it
-stops, so nobody else can claim it. Time comes in as an argument, in seconds of any clock that only goes forward. It is
-looked at before the event is: a claim that comes after the deadline finds the bookie stopping.
+A bookie starts UNCLAIMED, counting down; in the foreground it starts HELD by its own process, until it stops. Time is an
+argument, in seconds of any monotonic clock, and is judged before the event: after the deadline a claim meets a stopping bookie.
 
 Source: docs/decisions/bookies-outlive-tasks.md.
 """
@@ -32,7 +30,7 @@ class LeaseState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """``connection`` asks for the lease; ``holder`` says for whom, to people."""
+    """``connection`` asks for the lease; ``holder`` names its owner to people."""
 
     connection: int
     holder: str
@@ -40,21 +38,21 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """``connection`` was closed: its owner closed it or died. Only the holder's counts."""
+    """``connection`` was closed, or its owner died. Only the holder's counts."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The bookie is to stop; ``why`` is for people."""
+    """``why`` is for people."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing but time has passed."""
+    """Only time has passed."""
 
 
 Event = Claim | Drop | Stop | Tick
@@ -69,7 +67,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """``holder`` is who has the lease. It is empty if the bookie is stopping."""
+    """``holder``: the lease's holder; empty if the bookie is stopping."""
 
     connection: int
     reason: str
@@ -78,7 +76,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Stop the bookie cleanly. Given exactly once."""
+    """Stop the bookie cleanly. Returned exactly once."""
 
     why: str
 
@@ -94,8 +92,8 @@ TRANSITIONS = {
 
 
 class Lease:
-    """One bookie's lease. ``deadline`` is the time at which a ``Tick`` is due; None if none is. ``holder``: who holds it from the
-    beginning and for good, for people; "": nobody does."""
+    """One bookie's lease. ``deadline``: the time of the next ``Tick``; None if none is due. ``holder``: name, for people, of a
+    permanent holder from the start; "" for none."""
 
     def __init__(self, lease_seconds: float, now: float, holder: str = "") -> None:
         self.lease_seconds = lease_seconds
@@ -107,7 +105,7 @@ class Lease:
     def step(self, event: Event, now: float) -> list[Action]:
         """The actions that follow from ``event`` at time ``now``, to be carried out in order.
 
-        Raises IllegalEventError, and changes nothing, for what is no event of a lease.
+        Raises IllegalEventError, and changes nothing, for an object that is no event of a lease.
         """
         cell_of(TRANSITIONS, self.state, event)
         actions: list[Action] = []

@@ -1,7 +1,7 @@
-"""The switch by which an operator makes a bookie read-only, whatever room it has.
+"""The operator's switch to read-only, independent of free space.
 
-Law: the switch stays as it was set last, over any restart. The control logs of several directories may hold different settings,
-and each may be replayed in any order, so settings are numbered, and the highest number counts.
+Law: the switch keeps its last setting over any restart. The control logs of several directories are replayed in any order, so
+settings are numbered, and the highest number counts.
 
 Source: BookKeeper's ``forceReadOnlyBookie`` and ``persistBookieStatusEnabled``.
 """
@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 
 class ReadOnlySwitched(NamedTuple):
-    """Setting number ``number`` of the switch."""
-
     number: int
     read_only: bool
 
@@ -22,5 +20,5 @@ NEVER_SWITCHED = ReadOnlySwitched(0, False)
 
 
 def switched(last_number: int, read_only: bool) -> ReadOnlySwitched:
-    """The next setting. ``last_number``: the highest one that was given out, whether its record is durable or not."""
+    """The next setting. ``last_number``: the highest number used, whether its record is durable or not."""
     return ReadOnlySwitched(last_number + 1, read_only)

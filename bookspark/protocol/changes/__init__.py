@@ -1,12 +1,12 @@
-"""What is to be changed of a living cluster, and which steps lead there: grow, shrink, move, restart, upgrade, replace a disk.
+"""Changes of a living cluster, and the steps that lead there: grow, shrink, move, restart, upgrade, replace a disk.
 
 ====================  ==========================================================================================================
-``wanted``            what an operator wants, and what a change has done that nobody can see
-``observed``          what is seen of a cluster: its bookies, and the fragments that each of them is named for
-``steps``             the steps, and what is decided at one moment
+``wanted``            the operator's wish, and progress that can't be observed
+``observed``          the observed cluster: its bookies, and the fragments that name each of them
+``steps``             the steps, and the decision at one moment
 ``safety``            may a bookie go away now?
-``planner``           (wanted, progress, observed) → the next safe steps, what is waited for, or why it can't be done
-``foresight``         all steps of a change, if nothing befalls the cluster meanwhile
+``planner``           (wanted, progress, observed) → the next safe steps, the conditions to wait for, or the refusal
+``foresight``         all steps of a change, if nothing else happens to the cluster meanwhile
 ====================  ==========================================================================================================
 
 Example::

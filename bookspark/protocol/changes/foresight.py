@@ -1,7 +1,7 @@
-"""All steps of a change, if nothing befalls the cluster meanwhile: what a dry run shows.
+"""All steps of a change, if nothing else happens to the cluster meanwhile: the output of a dry run.
 
-Law: the steps are those of ``planner.decide``, over and over, on a copy of what was seen. Nothing else is assumed than that each
-step succeeds, that writers replace a read-only bookie, and that a bookie that was restarted comes back whole.
+Law: the steps are those of ``planner.decide``, repeated on a copy of the observed cluster. The only assumptions: each step
+succeeds, writers replace a read-only bookie, and a restarted bookie comes back whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DECISIONS_MAX = 1_000_000
 def foreseen(
     wanted: Wanted, progress: Progress, observed: Observed, moves_max: int = 4096
 ) -> Iterator[Step | Decision]:
-    """The steps in their order; at last the decision that ends them: a complete one, or one that waits or refuses."""
+    """The steps in their order, then the decision that ends them: complete, waiting or refusing."""
     seen = Observed(
         dict(observed.bookies),
         observed.fragments.copy(),
@@ -53,7 +53,7 @@ def foreseen(
 
 
 def make(seen: Observed, step: Step) -> None:
-    """What becomes of the cluster by a step that succeeds."""
+    """Change ``seen`` as a successful step would."""
     if isinstance(step, Move):
         now = (_swapped(one, step) for one in seen.fragments.of_ledger(step.ledger_id))
         seen.fragments.put(step.ledger_id, list(now))
@@ -95,7 +95,7 @@ def _swapped(fragment: Placed, move: Move) -> Placed:
 
 
 def _replace_in_open(seen: Observed, fragment: Placed, name: str) -> None:
-    """The writer goes on with another bookie; what it wrote so far stays where it is."""
+    """The writer's next entries go to another bookie; earlier ones stay."""
     others = [b for b, one in seen.bookies.items() if one.writable and b not in fragment.ensemble]
     if not others:
         return

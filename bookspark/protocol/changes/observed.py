@@ -1,8 +1,7 @@
-"""What is seen of a cluster: its bookies, and the fragments that each is named for.
+"""The observed cluster: its bookies, and the fragments that name each of them.
 
-Law: a fragment is here once for each look, and is found by its bookies without a walk over all: a cluster may have a thousand
-bookies and millions of fragments. What is not known is never taken for good: a bookie that does not answer, or heals itself, is
-not *settled*, and its copies don't count.
+Law: a bookie's fragments are reached without a walk over all: a cluster may have a thousand bookies and millions of fragments.
+Unknown never counts as good: a bookie that does not answer, or heals itself, is not *settled*, and its copies don't count.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 class Placed(NamedTuple):
-    """One fragment of a ledger."""
-
     ledger_id: int
     first_entry_id: int
     ensemble: tuple[str, ...]
@@ -25,13 +22,13 @@ class Placed(NamedTuple):
     open: bool
     """It may still get entries: the last fragment of a ledger that is not closed."""
     byte_count: int
-    """Bytes that each bookie of the ensemble holds of it, about. 0 where the length is not known yet."""
+    """Approximate bytes on each bookie of the ensemble; 0 while the length is unknown."""
     loss: bool = False
-    """People accepted that entries of the ledger are lost."""
+    """An operator accepted a loss of the ledger's entries."""
 
 
 class Shape(NamedTuple):
-    """What fragments of many ledgers have in common: a cluster has few of them, and millions of fragments."""
+    """Properties shared by many fragments: a cluster has few shapes, and millions of fragments."""
 
     ensemble: tuple[str, ...]
     write_quorum: int
@@ -41,7 +38,7 @@ class Shape(NamedTuple):
 
 
 def placed(metadata: LedgerMetadata) -> Iterator[Placed]:
-    """The fragments of a ledger. All entries of it are taken for equally large."""
+    """A ledger's fragments, as if all of its entries had the same size."""
     entries = metadata.last_entry_id + 1 if metadata.closed else 0
     for fragment, last in metadata.fragment_ranges():
         count = max(0, last + 1 - fragment.first_entry_id) if last is not None and entries else 0
@@ -63,16 +60,16 @@ def _shape(one: Placed) -> Shape:
 
 
 class Fragments:
-    """The fragments of a cluster, by ledger, by bookie and by shape."""
+    """An index by ledger, by bookie and by shape."""
 
     def __init__(self, found: Iterable[Placed] = ()) -> None:
         self._of_ledger: dict[int, tuple[Placed, ...]] = {}
         self._by_bookie: dict[str, dict[tuple[int, int], Placed]] = {}
         self._open: dict[str, dict[tuple[int, int], Placed]] = {}
         self._shapes: dict[Shape, tuple[Shape, set[int]]] = {}
-        """The ledgers of each shape. All fragments of a shape have its ensemble, as one object."""
+        """The ledgers of each shape. All fragments of a shape share one ensemble object."""
         self.bytes_of: dict[str, int] = {}
-        """Bytes of all fragments that name a bookie, about."""
+        """Approximate bytes of all fragments that name a bookie."""
         ledgers: dict[int, list[Placed]] = {}
         for one in found:
             ledgers.setdefault(one.ledger_id, []).append(one)
@@ -80,7 +77,7 @@ class Fragments:
             self.put(ledger_id, each)
 
     def put(self, ledger_id: int, fragments: Iterable[Placed]) -> None:
-        """These are the fragments of the ledger now; none: it is gone."""
+        """Replace the ledger's fragments; none: it is gone."""
         for old in self._of_ledger.pop(ledger_id, ()):
             key = old.ledger_id, old.first_entry_id
             self._forget(_shape(old), ledger_id)
@@ -113,45 +110,39 @@ class Fragments:
                 del self._shapes[shape]
 
     def by_shape(self) -> dict[Shape, set[int]]:
-        """The ledgers that have a fragment of each shape there is, as they are now: later changes of this index are not in it."""
+        """The ledgers with a fragment of each shape, as a copy."""
         return {shape: ledgers.copy() for shape, (_, ledgers) in self._shapes.items()}
 
     def of_ledger(self, ledger_id: int) -> tuple[Placed, ...]:
-        """The fragments of a ledger, by first entry id."""
+        """By first entry id."""
         return self._of_ledger.get(ledger_id, ())
 
     def of(self, bookie_id: str) -> Collection[Placed]:
-        """The fragments that name a bookie."""
         return self._by_bookie.get(bookie_id, {}).values()
 
     def open_on(self, bookie_id: str) -> Collection[Placed]:
-        """Those of them that may still get entries."""
+        """The bookie's fragments that may still get entries."""
         return self._open.get(bookie_id, {}).values()
 
     def ledgers(self) -> Collection[int]:
-        """The ids of all ledgers."""
         return self._of_ledger.keys()
 
     def all(self) -> Iterator[Placed]:
-        """Every fragment."""
         for each in self._of_ledger.values():
             yield from each
 
     def copy(self) -> Fragments:
-        """Another index of the same fragments."""
         return Fragments(self.all())
 
 
 @dataclass(frozen=True)
 class ObservedBookie:
-    """One bookie as it was seen."""
-
     bookie_id: str
     registered: bool = True
     has_cookie: bool = True
     read_only: bool = False
     settled: bool = True
-    """It answers, nothing of it is in limbo, and it lacks nothing that it knows of."""
+    """It answers, has nothing in limbo, and knows of no lacking entry."""
     unsettled_why: str = ""
     incarnation: int = 1
     lossy_boot: int = 0
@@ -161,7 +152,6 @@ class ObservedBookie:
 
     @property
     def counts(self) -> bool:
-        """Do its copies count?"""
         return self.registered and self.settled
 
     @property
@@ -172,14 +162,12 @@ class ObservedBookie:
 
 @dataclass
 class Observed:
-    """A cluster at one moment."""
-
     bookies: dict[str, ObservedBookie]
     fragments: Fragments = field(default_factory=Fragments)
     lacking: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    """By ledger, the bookies that are known to lack entries of it."""
+    """Bookies known to lack entries, by ledger."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
-    """Ledgers whose records can't be decoded, and why."""
+    """Ledgers with records that can't be decoded, and the reason."""
     autorecovery_enabled: bool = True
 
     def counts(self, bookie_id: str, ledger_id: int) -> bool:

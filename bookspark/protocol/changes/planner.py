@@ -1,16 +1,16 @@
-"""(wanted, progress, observed) → the next safe steps of a change, what is waited for, or why it can't be made.
+"""(wanted, progress, observed) → the next safe steps of a change, the conditions to wait for, or the refusal.
 
-Law: the planner keeps nothing. What it decides follows from what is wanted, from ``Progress``, and from what is seen at this
-moment; so whoever goes on after a crash decides the same. It begins with no further bookie while one that it did not take down is
-missing or heals itself, and has no more than ``at_once`` of them read-only or down. What it began it ends first. A bookie goes
-through these; each arrow back is a crash, or a bookie that fails meanwhile::
+Law: the planner keeps no state: a successor after a crash decides the same from ``Wanted``, ``Progress`` and the cluster observed
+now. It begins with no further bookie while a bookie outside the change is missing or heals itself, and keeps at most ``at_once``
+of them read-only or down. Begun bookies come first. A bookie goes through these; each arrow back is a crash, or a bookie that
+fails meanwhile::
 
     serves ──SetReadOnly──► writers replace it ──Restart, ReplaceDisk──► down ──► heals ──Resume──► serves
        │                                                                     (of itself)
        └────SetReadOnly──► writers replace it ──Move, Move, …──► named by no ledger ──Stop──► down ──Forget──► gone
 
-Source: BookKeeper's ``BookieDecommission``, which stops the bookie first and copies afterwards; here the copies are moved while
-the bookie still gives them, so no entry ever has fewer. docs/clusters/changes.md.
+Source: docs/clusters/changes.md. BookKeeper's ``BookieDecommission`` stops the bookie first and copies afterwards; here the
+bookie still serves during the moves, so no entry ever has fewer copies.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from bookspark.protocol.changes.steps import (
 )
 from bookspark.protocol.changes.wanted import Before, Progress, Wanted
 
-# -- Which copies are moved, and to which bookie.
+# -- Moves: fragments to move, and their targets.
 #
-# Law: a copy is moved once. It goes to the bookie with the fewest bytes that is not in its ensemble, and that shares host and
-# rack with no more of the other copies than the one it leaves. So what is moved is what the leaving bookies hold, or what the
-# fullest ones hold above the average, and no more. Bytes are those that the records name, as if all bookies had the same room.
-# A fragment that may still get entries is not moved: its writer replaces the bookie.
+# Law: a copy is moved once, to the bookie with the fewest bytes that is not in its ensemble, and that shares host and rack with
+# no more of the other copies than its source does. No more is moved than the copies of leaving bookies, or the bytes of the
+# fullest ones above the average. Bytes are those in the records, as if all bookies had the same room. A fragment that may still
+# get entries is not moved: its writer replaces the bookie.
 
 
 EVEN_PART = 0.05
-"""A bookie with up to this part more or less than the average is left alone."""
+"""A bookie this close to the average stays as it is."""
 
 
 def evacuation(
@@ -55,9 +55,9 @@ def evacuation(
     count_max: int,
     preferred: Collection[str] = (),
 ) -> tuple[list[Move], Placed | None]:
-    """Moves of ``fragments`` away from ``source`` to ``candidates``, at most ``count_max``; ``preferred`` ones come first.
+    """At most ``count_max`` moves of ``fragments`` from ``source`` to ``candidates``, to ``preferred`` ones first.
 
-    Returns the moves, and a fragment for which there is no bookie, if there is one."""
+    Returns the moves, and a fragment without any possible target, or None."""
     heap = [(bookie not in preferred, observed.fragments.bytes_of.get(bookie, 0), bookie) for bookie in candidates]
     heapq.heapify(heap)
     moves: list[Move] = []
@@ -92,7 +92,7 @@ def evacuation(
 
 
 def levelling(observed: Observed, candidates: Collection[str], count_max: int) -> list[Move]:
-    """Moves from the fullest of ``candidates`` to the emptiest, until all are about even; at most ``count_max``."""
+    """At most ``count_max`` moves from the fullest of ``candidates`` to the emptiest, until all are about even."""
     loads = {bookie: observed.fragments.bytes_of.get(bookie, 0) for bookie in candidates}
     if len(loads) < 2:
         return []
@@ -119,7 +119,7 @@ def levelling(observed: Observed, candidates: Collection[str], count_max: int) -
         left = pieces.setdefault(donor, iter(list(observed.fragments.of(donor))))
         found = _fitting(observed, left, donor, receiver, loads[donor] - loads[receiver], moved)
         if found is None:
-            # All that it has was looked at: it stays as it is for now. The next look begins anew.
+            # All its fragments were tried: it stays as it is for now. The next look begins anew.
             heapq.heappop(full)
             continue
         moved.add((found.ledger_id, found.first_entry_id))
@@ -137,8 +137,8 @@ def _fitting(
     bytes_max: int,
     moved: Collection[tuple[int, int]],
 ) -> Placed | None:
-    """The next of the donor's fragments that makes the two more even, and loses no spread. What is passed over is not looked at
-    again by this call's levelling."""
+    """The donor's next fragment that makes the two more even without a loss of spread. Skipped ones are not tried again in this
+    levelling."""
     for one in pieces:
         if one.open or not 0 < one.byte_count < bytes_max or receiver in one.ensemble:
             continue
@@ -150,7 +150,7 @@ def _fitting(
 
 
 def _shared(observed: Observed, bookie_id: str, fragment: Placed, leaving: str) -> tuple[int, int]:
-    """With how many of the fragment's other copies a copy on this bookie would share its host, and its rack."""
+    """Other copies of the fragment on this bookie's host, and on its rack."""
     here = observed.bookies.get(bookie_id)
     if here is None:
         return 0, 0
@@ -161,20 +161,19 @@ def _shared(observed: Observed, bookie_id: str, fragment: Placed, leaving: str) 
     )
 
 
-# --
+# -- The decision: begun bookies first, then others, then balance.
 
 
 MOVES_MAX = 256
-"""So many moves are decided at one look."""
+"""Most moves in one decision."""
 
 
 def decide(wanted: Wanted, progress: Progress, observed: Observed, moves_max: int = MOVES_MAX) -> Decision:
-    """What is to be done now."""
     return _Deciding(wanted, progress, observed, moves_max).decided()
 
 
 def permitted(wanted: Wanted, progress: Progress, observed: Observed, step: Step) -> str:
-    """Why the step must not be made after all, in words; empty if it may be. ``observed`` is from a look just before the step."""
+    """The reason against the step, in words, or "". ``observed``: from a look just before the step."""
     if not isinstance(step, Takes):
         return ""
     decision = decide(wanted, progress, observed)
@@ -193,7 +192,7 @@ class _Deciding:
     waits: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     going_down: set[str] = field(default_factory=set)
-    """They take no copies of each other: two that are to be restarted would hand the same ones to and fro."""
+    """These take no copies of each other: two bookies before their restart would hand the same ones to and fro."""
 
     def decided(self) -> Decision:
         self._refuse()
@@ -208,7 +207,7 @@ class _Deciding:
             self.steps += levelling(self.observed, self._takers(), self.moves_max)
         return Decision(tuple(self.steps), tuple(self.waits), tuple(self.refusals))
 
-    # -- what can't be done at all
+    # -- impossible changes
 
     def _refuse(self) -> None:
         wanted, bookies = self.wanted, self.observed.bookies
@@ -237,7 +236,7 @@ class _Deciding:
                 "bookies are restarted at a time, and enable it afterwards"
             )
 
-    # -- what was begun
+    # -- begun bookies
 
     def _go_on(self, bookie_id: str) -> None:
         bookie = self.observed.bookies.get(bookie_id)
@@ -256,7 +255,7 @@ class _Deciding:
             self._take_down(bookie)
 
     def _done(self, bookie: ObservedBookie) -> bool:
-        """Is the bookie back, and as it is wanted?"""
+        """Is the bookie back, in the wanted state?"""
         if not bookie.registered:
             return False
         before = self.progress.before.get(bookie.bookie_id, Before(0, 0))
@@ -281,7 +280,7 @@ class _Deciding:
             self._take_down(bookie)
 
     def _take_down(self, bookie: ObservedBookie) -> None:
-        """The bookie is read-only, or it is gone of itself. It is restarted once nothing is in the way."""
+        """The bookie is read-only, or down by itself. Restart it once nothing is in the way."""
         name = bookie.bookie_id
         self.going_down.add(name)
         quiet_first = not (self.wanted.below_write_quorum and name in self.wanted.restart)
@@ -291,7 +290,7 @@ class _Deciding:
             return
         disk = self.wanted.replace_disks.get(name)
         if name not in self.wanted.restart and disk is None:
-            # The change was given up meanwhile: whoever is back is let go.
+            # The change was given up meanwhile: a bookie that is back is left alone.
             self.waits.append(f"{name} is down: start it again")
             return
         step: Step = Restart(name, self.wanted.version) if disk is None else ReplaceDisk(name, disk)
@@ -306,7 +305,7 @@ class _Deciding:
             self.steps.append(step)
 
     def _move_first(self, name: str) -> bool:
-        """Copies whose ack quorum needs every bookie are moved before theirs goes down. Returns whether there are any."""
+        """Move copies without a spare above their ack quorum before their bookie goes down. False if there are none."""
         needing = [
             one for one in self.observed.fragments.of(name) if not one.open and left_over(one, (name,)) < one.ack_quorum
         ]
@@ -362,7 +361,7 @@ class _Deciding:
             )
 
     def _readable(self, fragments: Iterable[Placed]) -> Iterator[Placed]:
-        """Those of which every entry has a copy that counts; the others are told."""
+        """Fragments whose every entry has a copy that counts; the first other fragment becomes a wait."""
         for one in fragments:
             gone = [b for b in one.ensemble if not self.observed.counts(b, one.ledger_id)]
             if not gone or left_over(one, gone):
@@ -370,7 +369,7 @@ class _Deciding:
             elif not any("no copy" in wait for wait in self.waits):
                 self.waits.append(f"no copy of entries of ledger {one.ledger_id} counts: start {', '.join(gone)}")
 
-    # -- who comes next
+    # -- the next bookies
 
     def _begin_others(self, under_way: int) -> None:
         begun = self.progress.quieted | self.progress.away
@@ -392,7 +391,7 @@ class _Deciding:
                 self.waits.append(f"{name} is not whole: {bookie.unsettled_why}")
                 return
             if under_way >= self.wanted.at_once:
-                # More is to be done, and what is under way says what is done or waited for.
+                # The bookies under way account for the present steps and waits.
                 return
             if bookie.registered and missing:
                 why = missing[0].unsettled_why or "is down: start it, or remove it"
@@ -402,7 +401,7 @@ class _Deciding:
             self._begin(name, bookie)
 
     def _order(self) -> Iterator[str]:
-        """Bookies that are down come first, so that a change never takes another one beside them."""
+        """Bookies that are down come first, so that a change never takes down another beside them."""
         wanted = self.wanted
         kinds = (wanted.replace_disks, wanted.restart, wanted.move, wanted.remove)
         every = list(dict.fromkeys(name for kind in kinds for name in sorted(kind)))
@@ -419,7 +418,7 @@ class _Deciding:
         self._take_down(bookie)
 
     def _room_without(self, name: str) -> bool:
-        """Can others take what this bookie has to give away before it goes down? If not, that is told."""
+        """Can others take this bookie's copies before it goes down? If not, add a wait or a refusal."""
         others = [one for one in self._takers() if one != name]
         stay = [one for one in self.observed.bookies if one != name and one not in self.wanted.leaving]
         for one in self.observed.fragments.of(name):

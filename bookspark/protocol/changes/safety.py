@@ -1,12 +1,11 @@
 """May a bookie go away now?
 
-Law: no step of a change leaves an entry with fewer than its ack quorum of copies on bookies that count, nor takes a bookie from
-under a ledger that is being written, unless the operator said that an ack quorum is enough there. A copy counts if its bookie is
-registered, answers, has nothing in limbo, is not known to lack entries of the ledger, and is not being taken down itself. An
-entry that has too few copies without any doing of the change keeps its last ones: no bookie goes away that has one.
+Law: no step of a change leaves an entry with fewer than its ack quorum of copies that count. No step takes a bookie from under a
+ledger that is being written, unless the operator allowed an ack quorum there. A copy counts if its bookie is registered, answers,
+has nothing in limbo, is not known to lack entries of the ledger, and is not being taken down itself. An entry with too few copies
+for other reasons keeps its last ones: no bookie with such a copy goes away.
 
-AQ is the ack quorum, WQ the write quorum. Source: bookkeeper-overview ("Ack Quorums"); ``questions/safe_to_stop.sql`` asks the
-same of a snapshot.
+Source: bookkeeper-overview ("Ack Quorums"); ``questions/safe_to_stop.sql`` is the same question for a snapshot.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from bookspark.protocol.ledger.quorum import write_sets
 
 
 def left_over(fragment: Placed, gone: Collection[str]) -> int:
-    """How many copies the entry of the fragment that has the fewest is left with, if the bookies in ``gone`` don't count."""
+    """The fewest copies of any entry of the fragment outside of ``gone``."""
     there = [bookie not in gone for bookie in fragment.ensemble]
     if len(there) == fragment.write_quorum:
         return sum(there)
@@ -31,9 +30,9 @@ def is_in_the_way(
     away: Collection[str],
     below_write_quorum: bool = False,
 ) -> str:
-    """Why the bookie must stay up for now, in words; empty if it may go away.
+    """The reason why the bookie must stay up for now, in words, or "".
 
-    ``away``: bookies that are being taken down, or may be down at the same time."""
+    ``away``: bookies being taken down, or possibly down at the same time."""
     bookie = observed.bookies[bookie_id]
     if not bookie.registered:
         return ""

@@ -1,6 +1,6 @@
-"""The steps of a change, and what is decided at one moment.
+"""The steps of a change, and the decision at one moment.
 
-Law: each step may be made twice. Whoever goes on after a crash does not know whether the last step was made.
+Law: each step may be made twice, because a successor after a crash does not know whether the last step was made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SetReadOnly:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The bookie's process ends, and another one serves the same directories."""
+    """The bookie's process ends, and another serves the same directories."""
 
     bookie_id: str
     version: str = ""
@@ -42,7 +42,7 @@ class ReplaceDisk:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The bookie is back: it takes new entries again, if the change had made it read-only."""
+    """The bookie is back and takes new entries again, if the change had made it read-only."""
 
     bookie_id: str
 
@@ -52,7 +52,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The copies that ``source`` has of a fragment go to ``target``, and the record names it instead."""
+    """The copies of a fragment on ``source`` go to ``target``, and the record names it instead."""
 
     ledger_id: int
     first_entry_id: int
@@ -67,7 +67,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The bookie's process ends for good. No ledger names it any more."""
+    """The process of a bookie that no ledger names ends for good."""
 
     bookie_id: str
 
@@ -77,7 +77,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The cookie of a bookie that is stopped, and that no ledger names, is removed."""
+    """The cookie of a stopped bookie that no ledger names is removed."""
 
     bookie_id: str
 
@@ -87,21 +87,20 @@ class Forget:
 
 Step = SetReadOnly | Restart | ReplaceDisk | Resume | Move | Stop | Forget
 Takes = (Restart, ReplaceDisk, Stop)
-"""The steps that take a bookie down."""
+"""Steps that take a bookie down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done now. All empty: the change is complete."""
+    """All empty: the change is complete."""
 
     steps: tuple[Step, ...] = ()
-    """Safe to make now. After each one that is no ``Move`` the cluster is looked at again."""
+    """Safe to make now. After each step but a ``Move`` the cluster is observed again."""
     waits: tuple[str, ...] = ()
-    """What has to happen by itself before more can be done, in words."""
+    """Conditions that must come true by themselves first, in words."""
     refusals: tuple[str, ...] = ()
-    """Why the change can't be made as the cluster is, in words, with what to do about it."""
+    """Reasons against the change in the present cluster, in words, with the remedy."""
 
     @property
     def complete(self) -> bool:
-        """Is all as it is wanted?"""
         return not (self.steps or self.waits or self.refusals)

@@ -1,8 +1,8 @@
-"""What an operator wants of a cluster, and how far a change is.
+"""An operator's wish for a cluster, and the progress of a change.
 
-Law: what can be seen of the cluster is never kept here. ``Progress`` has only what nobody could see after a crash of the one who
-applies the change: how a bookie was before it, which bookies the change itself made read-only, and which it took down. It is kept
-durably *before* a step that needs it is made, so a change that goes on after a crash never forgets a bookie.
+Law: ``Progress`` has only facts that can't be observed after a crash of the applying process: a bookie's state before the change,
+and the bookies that the change made read-only or took down. It is kept durably *before* the step that needs it, so a successor
+after a crash knows every affected bookie.
 """
 
 from __future__ import annotations
@@ -17,38 +17,35 @@ from bookspark.protocol.changes.steps import Forget, ReplaceDisk, Restart, Resum
 
 @dataclass(frozen=True)
 class Wanted:
-    """A change of a cluster. Bookies are named by their ids."""
+    """Bookies are named by their ids."""
 
     restart: frozenset[str] = frozenset()
-    """Bookies that are to run anew."""
     version: str = ""
-    """The version that the bookies in ``restart`` are to run; those that run it already stay up. Empty: any."""
+    """For the bookies in ``restart``; bookies that already run it stay up. Empty: any."""
     replace_disks: Mapping[str, str] = field(default_factory=dict)
-    """The directory that is to be on another disk, by bookie."""
+    """The directory that gets another disk, by bookie."""
     move: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Bookies that leave, each with those that get its copies."""
+    """Bookies that leave, each with the targets of its copies."""
     remove: frozenset[str] = frozenset()
-    """Bookies that leave; any others get their copies."""
+    """Bookies that leave, with any targets."""
     balance: bool = False
-    """Copies are moved to the bookies that have the fewest bytes, as after new ones were started."""
+    """Move copies to the bookies with the fewest bytes."""
     at_once: int = 1
-    """How many bookies may be read-only or down at a time because of the change."""
+    """Most bookies read-only or down because of the change."""
     below_write_quorum: bool = False
-    """Restart bookies under ledgers that are being written, as long as an ack quorum stays up. False: first wait until the
-    ledgers' writers have replaced the bookie."""
+    """Restart bookies under ledgers that are being written, as long as an ack quorum stays up. False: wait until their writers
+    have replaced the bookie."""
 
     @property
     def leaving(self) -> frozenset[str]:
-        """The bookies that are not to be part of the cluster any more."""
         return self.remove | self.move.keys()
 
     def named(self) -> frozenset[str]:
-        """Every bookie that the change is about."""
         return self.restart | self.leaving | self.replace_disks.keys()
 
 
 class Before(NamedTuple):
-    """How a bookie was when the change began."""
+    """A bookie's state when the change began."""
 
     incarnation: int
     """0: it was down."""
@@ -57,7 +54,7 @@ class Before(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a change has done, and what can't be seen."""
+    """Facts of a change that can't be observed."""
 
     before: Mapping[str, Before]
     quieted: frozenset[str] = frozenset()
@@ -66,7 +63,7 @@ class Progress:
     """Bookies that the change took down, or is about to."""
 
     def begun(self, step: Step) -> Progress:
-        """To be kept before the step is made."""
+        """The progress to keep before the step is made."""
         match step:
             case SetReadOnly():
                 return replace(self, quieted=self.quieted | {step.bookie_id})
@@ -75,13 +72,12 @@ class Progress:
         return self
 
     def ended(self, step: Step) -> Progress:
-        """To be kept once the step is made."""
+        """The progress to keep once the step is made."""
         if isinstance(step, Resume | Forget):
             return replace(self, quieted=self.quieted - {step.bookie_id}, away=self.away - {step.bookie_id})
         return self
 
 
 def begin(wanted: Wanted, observed: Observed) -> Progress:
-    """The progress of a change that begins now."""
     seen = ((bookie, observed.bookies.get(bookie)) for bookie in sorted(wanted.named()))
     return Progress({bookie: Before(one.incarnation, one.lossy_boot) for bookie, one in seen if one is not None})

@@ -1,16 +1,16 @@
-"""What all decisions about ledgers share: the record of a ledger, quorum arithmetic, and the language of the machines.
+"""Shared parts of all decisions about ledgers: the ledger's record, quorum arithmetic, and the language of the machines.
 
 ===================  ===========================================================================================================
-``ledger_metadata``  ``LedgerMetadata``: a ledger's record, and the few ways in which it changes
-``ledger_choices``   what a creator may choose, and what it is warned of
-``quorum``           who holds an entry, and when answers are enough
+``ledger_metadata``  ``LedgerMetadata``: a ledger's record and its transitions
+``ledger_choices``   a creator's choices: contradictions refused, risks warned of
+``quorum``           write sets, and verdicts over answers
 ``responses``        the three classes of answers: Positive, Negative, Unknown
-``actions``          what machines ask the world to do, and what the world tells them
-``transitions``      tables of states and events, and the error for what they do not list
-``sync_cursor``      what a bookie has synced of a VD ledger (volatile durability), as one number
+``actions``          actions and events of the machines
+``transitions``      tables of states and events, and the error for an unlisted pair
+``sync_cursor``      synced entries of a VD ledger (volatile durability) on a bookie, as one number
 ``entry_ranges``     sets of entry ids, as ranges
-``bookkeeper_keys``  how BookKeeper makes keys from a password, and what a bookie keeps of them
-``accepted_loss``    an operator's declaration that what can't be known of a ledger is lost
+``bookkeeper_keys``  BookKeeper's keys from a password, and a bookie's hash of them
+``accepted_loss``    an operator's declaration that unknown entries of a ledger are lost
 ===================  ===========================================================================================================
 
 ::

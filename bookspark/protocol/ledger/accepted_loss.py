@@ -1,12 +1,11 @@
-"""An accepted loss: an operator declared lost what can't be known of a ledger. The ledger's metadata keeps that.
+"""An accepted loss: an operator's declaration, kept in the ledger's metadata, that unknown entries of a ledger are lost.
 
-Law: only what a bookie says itself, or what an operator says of a bookie by its name, counts as lost: a bookie that is merely
-away may have everything. The record is written together with the close that rests on it, and stays for good. It says exactly
-which ids and which bookies it is about, so repair passes over these and over nothing else. A ledger that could be closed without
-it has none.
+Law: only a bookie's own answer, or an operator who names the bookie, makes a loss: a bookie merely away may have everything. The
+record is written with the close that rests on it, and stays for good. It lists ids and bookies exactly, so repair passes over
+these only. A ledger closed without a loss has no such record.
 
 Bytes: the field ``acceptedLoss`` of the ledger's record (docs/formats.md). Earlier versions wrote a label of the custom metadata,
-without ids; it is told to people and decides nothing, because anybody can write such a label.
+without ids; anybody can write such a label, so it is shown to people and decides nothing.
 """
 
 from __future__ import annotations
@@ -23,23 +22,21 @@ MILLISECONDS_MAX = 253_402_300_799_999
 """The latest time of a record, in ms since 1970: the end of the year 9999."""
 EARLIER_LABEL = "bookspark.accepted_loss"
 LOSSES_MAX = 4000
-"""The most losses in one record, which has to fit into a node of ZooKeeper (1 MB)."""
+"""Most losses in one record: the record has to fit into a node of ZooKeeper (1 MB)."""
 
 
 class LossKind(Enum):
-    """What a loss is about."""
-
     FENCE = "fence"
-    """Whether these bookies are fenced, and which entries they know to be confirmed. No ids."""
+    """Unknown fences of these bookies, and unknown confirmed entries. No ids."""
     ENTRIES = "entries"
     """Confirmed entries that no bookie returned. They stay in the ledger, unreadable."""
     END = "end"
-    """Whether there was an entry ``first``: the ledger was closed before it."""
+    """Unknown existence of entry ``first``: the ledger was closed before it."""
 
 
 class Loss(NamedTuple):
-    """``first..last``: inclusive ids; −1 of a FENCE. ``bookies``: of ENTRIES the write set, each of which lost them, denied them
-    or was named; otherwise those that lost what they knew or were named."""
+    """``first..last``: inclusive ids; −1 of a FENCE. ``bookies``: of ENTRIES the write set, each of which lost the entries,
+    denied them or was named; otherwise the bookies that lost their state or were named."""
 
     kind: LossKind
     first: int
@@ -47,18 +44,17 @@ class Loss(NamedTuple):
     bookies: tuple[str, ...]
 
     def follows(self, before: Loss) -> bool:
-        """Are both about entries of the same bookies, one right after the other?"""
+        """Are both ENTRIES of the same bookies, with this one starting right after ``before``?"""
         same = (self.kind, self.bookies) == (before.kind, before.bookies)
         return same and self.kind is LossKind.ENTRIES and self.first == before.last + 1
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """``by``: who accepted it. ``at_ms``: when, in milliseconds since 1970. ``named``: the bookies that they declared lost for
-    good. ``losses``: what was not known, in the order in which it was met. ``not_known``: the first of it in words, with the
-    answers of that moment.
+    """``by``: the operator. ``at_ms``: the time, in ms since 1970. ``named``: bookies that the operator declared lost for good.
+    ``losses``: in the order of discovery. ``not_known``: the first loss in words, with the answers of that moment.
 
-    Raises ConfigurationError for losses that can't be.
+    Raises ConfigurationError for impossible losses.
     """
 
     by: str
@@ -74,14 +70,13 @@ class AcceptedLoss:
                 raise ConfigurationError(f"no loss of {kind.value} {first}..{last} on {bookies} can be accepted")
 
     def lost_on(self, bookie: str) -> Iterator[tuple[int, int]]:
-        """The entries of the ledger that are accepted as lost on ``bookie``, as ascending ranges that don't overlap."""
+        """Ascending ranges that don't overlap."""
         return (
             (loss.first, loss.last) for loss in self.losses if loss.kind is LossKind.ENTRIES and bookie in loss.bookies
         )
 
     def taken_over(self, first: int, last: int, swap: Mapping[str, str]) -> AcceptedLoss:
-        """The same, once other bookies (``swap``) have taken over the entries ``first..last``: what the old ones lost, they don't
-        have either."""
+        """The loss after the bookies in ``swap`` took over the entries ``first..last``, with the losses of the old ones."""
         losses: list[Loss] = []
         for loss in (part for each in self.losses for part in _parts(each, first, last)):
             if loss.kind is LossKind.ENTRIES and first <= loss.first <= last:
@@ -103,7 +98,7 @@ def _parts(loss: Loss, first: int, last: int) -> Iterator[Loss]:
 
 
 def noted_by_earlier_version(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
-    """What an earlier version noted as a label, for people; None if there is no such label, or it is a user's own."""
+    """An earlier version's label, for people; None if it is absent or a user's own."""
     try:
         found = json.loads(custom_metadata[EARLIER_LABEL])
         by, at_ms, not_known = found["by"], found["at_ms"], found["not_known"]

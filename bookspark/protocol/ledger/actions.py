@@ -1,14 +1,11 @@
-"""What the machines of the writer, the reader and the recoverer ask the world to do, and what the world tells them.
+"""Actions and events: requests of the machines (writer, reader, recoverer) to the world, and its answers.
 
 Law: a machine is stepped with one event and returns the actions that follow, in order; it does nothing itself. Bookies are named
-by id, ids of entries are inclusive ranges, and ``entries`` is opaque: whatever carries the content (a batch frame in the client,
-a value in the simulator) comes back in an action as it came in an event.
+by id, entry ids are inclusive ranges, and ``entries`` is opaque (a batch frame in the client, a value in the simulator).
 
 LAC is the last add confirmed, LAFR the last add fully replicated (of a guaranteed ledger). A VD ledger has volatile durability
-(BP-14).
-
-Actions and events are values, never changed. Those of every add are not frozen dataclasses, because a frozen one takes six times
-as long to make.
+(BP-14). Actions and events never change. The classes made for every add are not frozen: a frozen dataclass takes six times as
+long to make.
 """
 
 from __future__ import annotations
@@ -44,9 +41,9 @@ class WriteMetadata:
 class SendAdd:
     """Send ``first..last`` to each of ``bookies``; each is answered by ``AddAnswered``.
 
-    ``entries``: only from a recoverer or a repair; those of a repair may have gaps between ``first`` and ``last``.
-    ``last_add_fully_replicated``: only of a guaranteed ledger. ``assignment``: only of a VD ledger; it goes with the request, and
-    with the answer into its ``SyncReport``.
+    ``entries``: only from a recoverer or a repair; a repair's may have gaps between ``first`` and ``last``.
+    ``last_add_fully_replicated``: only of a guaranteed ledger. ``assignment``: only of a VD ledger; the bookie's ``SyncReport``
+    repeats it.
     """
 
     bookies: tuple[str, ...]
@@ -60,7 +57,7 @@ class SendAdd:
 
 @dataclass(frozen=True, slots=True)
 class SendSync:
-    """Ask each of ``bookies`` to sync what it has of a VD ledger; each is answered by ``SyncAnswered``."""
+    """Ask each of ``bookies`` to sync its entries of a VD ledger; each is answered by ``SyncAnswered``."""
 
     bookies: tuple[str, ...]
     assignment: Assignment
@@ -68,7 +65,7 @@ class SendSync:
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Tell each of ``bookies`` the LAC and the LAFR without an entry; each is answered by ``ExplicitLacAnswered``."""
+    """Send the LAC and the LAFR without an entry to each of ``bookies``; each is answered by ``ExplicitLacAnswered``."""
 
     bookies: tuple[str, ...]
     last_add_confirmed: int
@@ -78,7 +75,7 @@ class SendLac:
 @dataclass(frozen=True, slots=True)
 class SendRead:
     """Read ``first..last`` from one bookie, as much as one answer holds; answered by ``ReadAnswered``. ``fence``: the bookie
-    takes no more adds of the writer. ``sparse``: the bookie goes on behind entries that it does not hold."""
+    refuses the writer's adds from then on. ``sparse``: the bookie skips entries that it does not hold."""
 
     bookie: str
     first: int
@@ -89,9 +86,9 @@ class SendRead:
 
 @dataclass(frozen=True, slots=True)
 class SendReadLac:
-    """Ask one bookie for its LAC; answered by ``LacAnswered``. ``fence``: the bookie takes no more adds of the writer. With
-    ``wait_for`` the bookie holds the answer until its LAC is as high, or for a time that the driver sets (long poll), and may
-    send that entry along."""
+    """Ask one bookie for its LAC; answered by ``LacAnswered``. ``fence``: the bookie refuses the writer's adds from then on.
+    ``wait_for`` (long poll): the bookie holds its answer until its LAC is as high, or until the driver's time limit, and may send
+    that entry along."""
 
     bookie: str
     fence: bool = False
@@ -100,7 +97,7 @@ class SendReadLac:
 
 @dataclass(frozen=True, slots=True)
 class SendListHeld:
-    """Ask one bookie which entries from ``first`` on it holds durably; answered by ``HeldAnswered``."""
+    """Ask one bookie for its durable entries from ``first`` on; answered by ``HeldAnswered``."""
 
     bookie: str
     first: int
@@ -112,17 +109,17 @@ class SendListHeld:
 @dataclass(frozen=True, slots=True)
 class ChooseBookies:
     """Choose one bookie for each of ``replaced``, none of them in ``ensemble``; answered by ``BookiesChosen``,
-    ``NoBookies``, or ``MetadataFailed`` if the store does not tell which there are."""
+    ``NoBookies``, or ``MetadataFailed`` if the store can't list the bookies."""
 
     ensemble: tuple[str, ...]
     replaced: tuple[str, ...]
     sound_only: bool = False
-    """Those that are replaced are slow, and better than a bookie that failed a moment ago."""
+    """The replaced bookies are only slow, so a bookie that failed a moment ago is no better choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleChanged:
-    """The ledger's record names another last ensemble now. From here on everything is sent to that."""
+    """The ledger's record names another last ensemble. From here on everything goes to that ensemble."""
 
     metadata: LedgerMetadata
     version: int
@@ -133,31 +130,31 @@ class EnsembleChanged:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Confirm:
-    """The LAC rose: every append up to ``last_add_confirmed`` is acknowledged to the user, and may be read by anybody.
-    The writer's driver may forget the content, unless the ledger is guaranteed (``Release``)."""
+    """The LAC rose: every append up to ``last_add_confirmed`` is acknowledged to the user and readable by all. The writer's
+    driver may forget the content, unless the ledger is guaranteed (``Release``)."""
 
     last_add_confirmed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Every append up to ``last_add_acknowledged`` is acknowledged to the user. Only of a VD ledger, of which more can be
-    acknowledged than is confirmed."""
+    """Every append up to ``last_add_acknowledged`` is acknowledged to the user. Only of a VD ledger, where acknowledged entries
+    run ahead of confirmed ones."""
 
     last_add_acknowledged: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Every entry up to ``last_add_fully_replicated`` is on its whole write set: its content may be forgotten. Only of
-    a guaranteed ledger."""
+    """Every entry up to ``last_add_fully_replicated`` is on its whole write set, so its content may be forgotten. Only of a
+    guaranteed ledger."""
 
     last_add_fully_replicated: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand ``first..last`` to the user; ``entries`` as they were read."""
+    """Hand ``first..last`` to the user; ``entries`` as the bookie sent them."""
 
     first: int
     last: int
@@ -166,7 +163,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The machine has done what it was for. ``metadata`` and ``version`` are the ledger's, where they are of interest."""
+    """The machine has reached its goal. ``metadata`` and ``version`` are the ledger's, where the caller needs them."""
 
     metadata: LedgerMetadata | None = None
     version: int = 0
@@ -174,7 +171,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The machine can't do what it was for. Everything that the user waits for fails with ``error``."""
+    """The machine can't reach its goal. All pending requests of the user fail with ``error``."""
 
     error: BookKeeperError
 
@@ -203,13 +200,12 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin: the first event of a machine whose first action needs no answer. The machine's ``start`` steps it with this
-    event."""
+    """Begin: the first event of a machine whose first action needs no answer (its ``start``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRead:
-    """The ledger's record, and the version to change it by."""
+    """The ledger's record, and its version for a compare-and-set."""
 
     metadata: LedgerMetadata
     version: int
@@ -217,28 +213,27 @@ class MetadataRead:
 
 @dataclass(frozen=True, slots=True)
 class MetadataWritten:
-    """The compare-and-set was made, and the record has this version now."""
+    """The compare-and-set succeeded; the record has this version now."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataConflict:
-    """Somebody else changed the record first."""
+    """Another client changed the record first."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataFailed:
-    """The store gave no answer within its own deadline, or said that the ledger is gone (NoSuchLedgerError); the
-    outcome of a write is unknown."""
+    """The store timed out, or the ledger is gone (NoSuchLedgerError). The outcome of a write is unknown."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """What a bookie tells with each positive answer about a VD ledger: ``last_add_synced`` for the ``assignment`` that came with
-    the request, and the ``incarnation`` of its process."""
+    """Part of each positive answer about a VD ledger: ``last_add_synced`` for the request's ``assignment``, and the
+    ``incarnation`` of the bookie's process."""
 
     last_add_synced: int
     incarnation: int
@@ -247,7 +242,7 @@ class SyncReport:
 
 @dataclass(slots=True, unsafe_hash=True)
 class AddAnswered:
-    """A bookie answered an add, or did not in time. ``synced``: of a VD ledger, if the response is positive."""
+    """A bookie answered an add, or timed out. ``synced``: of a VD ledger, if the response is positive."""
 
     bookie: str
     first: int
@@ -258,7 +253,7 @@ class AddAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswered:
-    """A bookie answered ``SendSync``, or did not in time. ``synced``: if the response is positive."""
+    """A bookie answered ``SendSync``, or timed out. ``synced``: if the response is positive."""
 
     bookie: str
     response: Response
@@ -267,26 +262,26 @@ class SyncAnswered:
 
 @dataclass(frozen=True, slots=True)
 class BookiesChosen:
-    """Placement chose one bookie for each that is to be replaced, in their order."""
+    """Placement chose one bookie for each replaced one, in their order."""
 
     bookies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoBookies:
-    """There are not enough bookies; ``error`` names every candidate and why it was refused. A best-effort writer that has lost
-    its ack quorum gives up at this, so a driver that expects bookies back soon may wait before it says so."""
+    """Too few bookies; ``error`` names every candidate and why it was refused. A best-effort writer without its ack quorum gives
+    up at this, so a driver that expects bookies back soon may wait before it sends this event."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
-    """A bookie answered a read, or did not in time.
+    """A bookie answered a read, or timed out.
 
-    ``first..last`` came; ``last`` = ``first − 1`` if nothing did. ``following``: the bookie's answer for the id after that;
-    Positive where the range or the size limit ended there. ``length``: the ledger's in bytes with entry ``last``. ``ahead``: what
-    else came of a sparse read, each entry with its id.
+    ``first..last``: the entries in the answer; ``last`` = ``first − 1`` if there are none. ``following``: the bookie's answer for
+    the next id; Positive where the range or the size limit ended there. ``length``: the ledger's, in bytes, up to and with entry
+    ``last``. ``ahead``: further entries of a sparse read, each with its id.
     """
 
     bookie: str
@@ -301,15 +296,14 @@ class ReadAnswered:
 @dataclass(frozen=True, slots=True)
 class ReadIsLate:
     """An answer has taken long. For a read from ``first`` on, another replica is asked as well (speculative read). A read of the
-    LAC ends with the answers so far, if one bookie told its LAC."""
+    LAC ends with the answers so far, if one bookie has reported its LAC."""
 
     first: int = NO_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
 class LacAnswered:
-    """A bookie answered ``SendReadLac``, or did not in time. ``entries``: of a long poll, the entry that was waited for, if it
-    came along."""
+    """A bookie answered ``SendReadLac``, or timed out. ``entries``: the awaited entry of a long poll, if it came along."""
 
     bookie: str
     response: Response
@@ -320,8 +314,8 @@ class LacAnswered:
 
 @dataclass(frozen=True, slots=True)
 class HeldAnswered:
-    """A bookie answered ``SendListHeld``, or did not in time. ``last``, if the response is positive: an id from ``first`` on that
-    it holds, or ``first − 1`` if it holds none. There may be higher ones."""
+    """A bookie answered ``SendListHeld``, or timed out. ``last``, if the response is positive: an id from ``first`` on that the
+    bookie holds, or ``first − 1`` if it holds none. Higher ones may exist."""
 
     bookie: str
     first: int
@@ -331,7 +325,7 @@ class HeldAnswered:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """The time that the user gave is over."""
+    """The user's time limit is over."""
 
 
 Event = (

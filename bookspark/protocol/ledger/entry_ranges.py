@@ -1,6 +1,6 @@
-"""Sets of entry ids as ranges (first, last): sorted, apart from each other, never empty.
+"""Sets of entry ids as ranges (first, last): sorted, with gaps between them, never empty.
 
-Law: every function returns such ranges again, and changes nothing.
+Law: every function takes and returns such ranges, and changes none.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _FEW, _MANY = 4, 256
 
 
 def with_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> EntryRanges:
-    """``ranges`` and ``others``, which may come in any order and overlap. It takes the time of one sort, however many they are; a
-    few that come to many take the time of a copy."""
+    """The union; ``others`` may come in any order and overlap. Takes the time of one sort; a few added to many, that of a
+    copy."""
     others = list(others)
     if len(others) <= _FEW and len(ranges) > _MANY:
         for first, last in others:
@@ -42,7 +42,7 @@ def _with_one(ranges: EntryRanges, first: int, last: int) -> EntryRanges:
 
 
 def without_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> EntryRanges:
-    """What of ``ranges`` is not in ``others``, which ascend and may overlap."""
+    """``ranges`` without the ids of ``others``, which ascend and may overlap."""
     left: list[tuple[int, int]] = []
     others = list(others)
     at = 0
@@ -61,7 +61,7 @@ def without_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> En
 
 
 def first_within(ranges: EntryRanges, first: int, last: int) -> int | None:
-    """The lowest id of ``first..last`` that is in ``ranges``, None if none is."""
+    """The lowest id of ``first..last`` in ``ranges``; None if there is none."""
     at = bisect_left(ranges, first, key=itemgetter(1))
     if at == len(ranges) or ranges[at][0] > last:
         return None

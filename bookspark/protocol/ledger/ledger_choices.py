@@ -1,7 +1,7 @@
-"""What a creator may choose for a ledger (quorums, ``ledger_type``, ``replication``), and what it is warned of.
+"""A creator's choices for a ledger (quorums, ``ledger_type``, ``replication``): contradictions are refused, risks warned of.
 
-Law: choices that contradict each other, or that promise nothing, are refused before anything is made, with the reason. What is
-merely risky is allowed, with a warning. ``docs/durability.md`` tells users what each choice promises.
+Law: contradictory or meaningless choices are refused before anything is made, with the reason. Risky choices are allowed, with a
+warning. ``docs/durability.md`` explains the promise of each choice to users.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication, check_quorums
 
 STRIPED_ENSEMBLE_MAX = 1023
-"""The largest ensemble of a striped VD ledger (volatile durability): each request tells the bookie its stripe, in numbers of ten
+"""The largest ensemble of a striped VD ledger (volatile durability): each request carries the bookie's stripe, in numbers of ten
 bits."""
 
 
 def check_choices(
     ensemble_size: int, write_quorum: int, ack_quorum: int, ledger_type: LedgerType, replication: Replication
 ) -> None:
-    """Raise a ConfigurationError for choices that make no sense together."""
+    """Raise a ConfigurationError for choices that contradict each other."""
     check_quorums(ensemble_size, write_quorum, ack_quorum)
     if replication is Replication.GUARANTEED and write_quorum == 1:
         raise ConfigurationError(
@@ -32,7 +32,7 @@ def check_choices(
 
 
 def check_digest(digest_type: DigestType, ledger_type: LedgerType, replication: Replication) -> None:
-    """Raise a ConfigurationError if BookKeeper's own clients may write the ledger and can't keep what was chosen."""
+    """Raise a ConfigurationError for choices that BookKeeper's own clients, which may write the ledger, don't support."""
     if digest_type.bookkeepers and (ledger_type, replication) != (LedgerType.PD_JOURNAL, Replication.BEST_EFFORT):
         raise ConfigurationError(
             f"digest_type {digest_type.value} is for ledgers that BookKeeper's own clients read and write, and they know neither "
@@ -42,8 +42,7 @@ def check_digest(digest_type: DigestType, ledger_type: LedgerType, replication: 
 
 
 def risk_of(ack_quorum: int, ledger_type: LedgerType, without_journal: int) -> str:
-    """The warning for a creator who chooses a risk; empty if there is none. ``without_journal``: how many bookies of the ensemble
-    acknowledge before they sync."""
+    """The warning for a risky choice, else "". ``without_journal``: bookies of the ensemble that acknowledge before they sync."""
     if ack_quorum > 1 or not without_journal or ledger_type is LedgerType.VD_JOURNAL:
         return ""
     return (

@@ -7,7 +7,7 @@ Law: a metadata value never changes; each transition makes a new one, and only t
     a new last fragment, while not CLOSED  (the writer; a recoverer together with its close)
     another ensemble of a fragment that gets no more entries   (re-replication)
 
-The fields are those of BookKeeper's ``LedgerMetadataFormat`` (bookkeeper-overview, "Metadata Store"), with the two immutable
+The fields are those of BookKeeper's ``LedgerMetadataFormat`` (bookkeeper-overview, "Metadata Store"), and the two immutable
 choices of BP-14 (``ledger_type``) and of "Guaranteeing write quorum" (``replication``). Entry ids start at 0, and −1 stands for
 no entry. (In the TLA+ specification they start at 1, and 0 stands for none.)
 """
@@ -22,12 +22,12 @@ from bookspark.errors import ConfigurationError, InvalidArgumentError
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 
 NO_ENTRY = -1
-"""The id before the first entry: an empty ledger's last entry, and a LAC (last add confirmed) that confirms nothing."""
+"""The id before the first entry: an empty ledger's last entry, or a LAC (last add confirmed) that confirms nothing."""
 
 LEDGER_ID_MAX = 9_999_999_999
-"""Ledger ids go from 0 to this one: the layout of ZooKeeper's paths has a place for ten digits."""
+"""The highest ledger id: the layout of ZooKeeper's paths has ten digits."""
 BOOKKEEPERS_LEDGER_ID_MAX = (1 << 31) - 2
-"""In a cluster for BookKeeper's clients: these have other paths for the ledgers beyond (``HierarchicalLedgerManager``)."""
+"""The highest id in a cluster for BookKeeper's clients: they use other paths beyond it (``HierarchicalLedgerManager``)."""
 
 
 class LedgerState(Enum):
@@ -37,10 +37,10 @@ class LedgerState(Enum):
 
 
 class DigestType(Enum):
-    """How a writer protects each entry, over (ledger, entry, LAC, length, payload).
+    """Protection of each entry, over (ledger, entry, LAC, length, payload).
 
-    ``BOOKKEEPER_…``: exactly as BookKeeper's own clients do it. Such a ledger's record is BookKeeper's own too, so they can write
-    and read it (docs/compatibility.md)."""
+    ``BOOKKEEPER_…``: exactly as BookKeeper's own clients do it. Such a ledger's record is BookKeeper's too, so they can write and
+    read it (docs/compatibility.md)."""
 
     CRC32C = "CRC32C"
     CRC32 = "CRC32"
@@ -54,20 +54,20 @@ class DigestType(Enum):
 
     @property
     def bookkeepers(self) -> bool:
-        """Is it a digest of BookKeeper's own clients?"""
+        """Is this a digest of BookKeeper's own clients?"""
         return self.value.startswith("BOOKKEEPER_")
 
 
 class LedgerType(Enum):
-    """When an add is acknowledged (BP-14): PD, persistent durability, after the sync; VD, volatile durability, before it."""
+    """Time of the acknowledgement (BP-14): PD, persistent durability, after the sync; VD, volatile durability, before it."""
 
     PD_JOURNAL = "PD_JOURNAL"
     VD_JOURNAL = "VD_JOURNAL"
 
 
 class Replication(Enum):
-    """What write quorum means: an aim (best effort), or a promise (guaranteed). The promise does not cover the last fragment of a
-    ledger that is not closed."""
+    """Meaning of the write quorum: an aim (best effort) or a promise (guaranteed). The promise does not cover the last fragment
+    of a ledger that is not closed."""
 
     BEST_EFFORT = "best_effort"
     GUARANTEED = "guaranteed"
@@ -75,7 +75,7 @@ class Replication(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Entries from ``first_entry_id`` on lie on ``ensemble``, a tuple of bookie ids in write-set order."""
+    """Entries from ``first_entry_id`` on lie on ``ensemble``, bookie ids in write-set order."""
 
     first_entry_id: int
     ensemble: tuple[str, ...]
@@ -95,17 +95,16 @@ class LedgerMetadata:
     length: int = 0
     digest_type: DigestType = DigestType.CRC32C
     master_key: bytes = field(default=b"", repr=False)
-    """A hash of the password. The password itself is not kept."""
     password: bytes = field(default=b"", repr=False)
-    """Only of a ledger with a digest of BookKeeper: its clients compare the password itself, so its record has it."""
+    """Only with a digest of BookKeeper: its clients compare the password itself."""
     ledger_type: LedgerType = LedgerType.PD_JOURNAL
     replication: Replication = Replication.BEST_EFFORT
     ctime_ms: int = 0
     c_token: int = 0
-    """A random number of the creating client. It tells its own record from another's when the answer to a create is lost."""
+    """A random number by which the creating client recognises its own record when the answer to a create is lost."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
     accepted_loss: AcceptedLoss | None = None
-    """What an operator declared lost so that the ledger could be closed; None if nothing had to be."""
+    """Losses that an operator declared to close the ledger."""
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
@@ -127,7 +126,7 @@ class LedgerMetadata:
         return self.state is LedgerState.CLOSED
 
     def is_same_ledger(self, other: LedgerMetadata) -> bool:
-        """Can ``other`` be a version of the same ledger's record? What was chosen at the creation never changes."""
+        """Can ``other`` be a version of the same ledger's record? Choices made at creation never change."""
         return (
             self.ledger_id == other.ledger_id
             and (self.ensemble_size, self.write_quorum, self.ack_quorum)
@@ -140,22 +139,20 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def bookies(self) -> list[str]:
-        """All bookies that a fragment names, sorted."""
         return sorted({bookie for fragment in self.fragments for bookie in fragment.ensemble})
 
     def fragment_of(self, entry_id: int) -> Fragment:
-        """The fragment that ``entry_id`` belongs to."""
         return next(f for f in reversed(self.fragments) if f.first_entry_id <= entry_id)
 
     def write_set_of(self, entry_id: int) -> tuple[str, ...]:
-        """The bookies that hold ``entry_id``, in write-set order."""
+        """In write-set order."""
         last = self.fragments[-1]
         ensemble = (last if last.first_entry_id <= entry_id else self.fragment_of(entry_id)).ensemble
         start = entry_id % self.ensemble_size
         return (ensemble + ensemble)[start : start + self.write_quorum]
 
     def fragment_ranges(self) -> Iterator[tuple[Fragment, int | None]]:
-        """Each fragment with the last entry id in it; None for the open end of a ledger that is not closed."""
+        """Each fragment with its last entry id; None for the open end of a ledger that is not closed."""
         for fragment, following in zip(self.fragments, self.fragments[1:], strict=False):
             yield fragment, following.first_entry_id - 1
         yield self.fragments[-1], self.last_entry_id if self.closed else None
@@ -166,7 +163,7 @@ class LedgerMetadata:
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def close_at(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        """OPEN or IN_RECOVERY → CLOSED. Fragments that would start after the end are dropped."""
+        """OPEN or IN_RECOVERY → CLOSED. Fragments that start after the end are dropped."""
         assert not self.closed, "a closed ledger is not closed again"
         kept = tuple(f for f in self.fragments if f.first_entry_id <= max(last_entry_id, 0))
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, fragments=kept)
@@ -178,8 +175,7 @@ class LedgerMetadata:
         return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble)))
 
     def re_replicated(self, first_entry_id: int, swap: Mapping[str, str]) -> LedgerMetadata:
-        """The fragment that starts at ``first_entry_id`` with some bookies replaced by others that hold its entries by
-        now."""
+        """The fragment at ``first_entry_id``, with some bookies replaced by others that now hold its entries."""
         assert self.closed or first_entry_id != self.last_fragment.first_entry_id, "the writer may still add to it"
         fragments = tuple(
             Fragment(f.first_entry_id, tuple(swap.get(b, b) for b in f.ensemble))
@@ -195,7 +191,7 @@ class LedgerMetadata:
 
 
 def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-    """E ≥ WQ ≥ AQ ≥ 1, or an InvalidArgumentError that names the three."""
+    """Raise InvalidArgumentError unless E ≥ WQ ≥ AQ ≥ 1."""
     chosen = {"ensemble_size": ensemble_size, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
     for name, one in chosen.items():
         if type(one) is not int:

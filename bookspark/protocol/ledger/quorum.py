@@ -1,9 +1,9 @@
-"""Quorum arithmetic: who holds an entry, and when answers are enough. Pure functions, nothing else.
+"""Quorum arithmetic: write sets, and verdicts over answers. Pure functions, nothing else.
 
 E is the ensemble size, WQ the write quorum, AQ the ack quorum, LAC the last add confirmed.
 
 Law: each verdict is reached as soon as no further answer can change it. *Absent* follows from explicit negatives only. Each
-function has a deliberately simple twin in ``tests/protocol/test_quorum.py``; the two are compared for all E ≤ 6.
+function has a deliberately simple twin in ``tests/protocol/test_quorum.py``; the test compares both for all E ≤ 6.
 
 Sources: bookkeeper-overview ("Write quorums", "Ack Quorums"); BP-46, "A note on Quorums";
 docs/decisions/three-valued-answers.md for coverage over real write sets and for the threshold of 1 in recovery reads.
@@ -16,7 +16,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What a set of answers says. PENDING: answers that are still to come can decide it."""
+    """Conclusion from a set of answers. PENDING: answers still to come can decide it."""
 
     PENDING = "pending"
     PRESENT = "present"
@@ -25,7 +25,7 @@ class Verdict(Enum):
 
 
 def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
-    """Ensemble positions that hold ``entry_id``: WQ of them, from ``entry_id mod E`` on, round robin."""
+    """Ensemble positions of the bookies for ``entry_id``: WQ of them, from ``entry_id mod E`` on, round robin."""
     return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
 
 
@@ -36,15 +36,15 @@ def write_sets(ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:
 
 
 def quorum_coverage(write_quorum: int, ack_quorum: int) -> int:
-    """QC: how many bookies of a write set leave no ack quorum among the rest."""
+    """QC: the number of bookies of a write set that leaves no ack quorum among the rest."""
     return write_quorum - ack_quorum + 1
 
 
 def covered(ensemble_size: int, write_quorum: int, ack_quorum: int, positives: Collection[int]) -> bool:
     """Are fewer than an ack quorum of bookies outside ``positives`` (ensemble positions), in every write set?
 
-    This is what fencing needs: bookies that were not fenced can't acknowledge an entry by themselves any more. If E = WQ, any
-    E − AQ + 1 bookies are enough (the ensemble coverage EC of BP-46); a striped ledger may need other ones.
+    Fencing needs this: unfenced bookies alone can't acknowledge an entry any more. If E = WQ, any E − AQ + 1 bookies are enough
+    (the ensemble coverage EC of BP-46); a striped ledger may need others.
     """
     return all(
         sum(position not in positives for position in window) < ack_quorum
@@ -55,8 +55,8 @@ def covered(ensemble_size: int, write_quorum: int, ack_quorum: int, positives: C
 def fencing_verdict(
     ensemble_size: int, write_quorum: int, ack_quorum: int, positives: Collection[int], unknowns: Collection[int]
 ) -> Verdict:
-    """PRESENT once covered; UNKNOWN once the positions in ``unknowns`` make that impossible. An answer to a fencing request is
-    never Negative."""
+    """PRESENT once covered; UNKNOWN once the positions in ``unknowns`` make coverage impossible. An answer to a fencing request
+    is never Negative."""
     if covered(ensemble_size, write_quorum, ack_quorum, positives):
         return Verdict.PRESENT
     possible = set(range(ensemble_size)) - set(unknowns)
@@ -68,8 +68,8 @@ def recovery_read_verdict(
 ) -> Verdict:
     """May an entry be recovered, or does the ledger end before it?
 
-    PRESENT at ``positives_needed`` (1, as BookKeeper ships; AQ is the text of BP-46), ABSENT at QC negatives, UNKNOWN
-    only when all WQ have answered and neither holds.
+    PRESENT at ``positives_needed`` (1, as BookKeeper ships; AQ in the text of BP-46), ABSENT at QC negatives, UNKNOWN only when
+    all WQ have answered and neither holds.
     """
     if positives >= positives_needed:
         return Verdict.PRESENT
@@ -81,8 +81,8 @@ def recovery_read_verdict(
 def last_add_confirmed_of(write_quorum: int, ack_quorum: int, last_adds_synced: Sequence[int]) -> int:
     """The LAC of a VD ledger, from each ensemble position's LastAddSynced (BP-14, "LAC Advance Protocol").
 
-    Of one write set it is the AQ-th largest, which is the maximum of the first WQ − AQ + 1 in ascending order. Of a striped
-    ledger it is the minimum over its write sets.
+    For one write set it is the AQ-th largest, which is the maximum of the first WQ − AQ + 1 in ascending order. For a striped
+    ledger it is the minimum over the write sets.
     """
     return min(
         sorted((last_adds_synced[position] for position in window), reverse=True)[ack_quorum - 1]
@@ -91,7 +91,7 @@ def last_add_confirmed_of(write_quorum: int, ack_quorum: int, last_adds_synced: 
 
 
 def read_verdict(write_quorum: int, positives: int, negatives: int, unknowns: int) -> Verdict:
-    """An ordinary read: PRESENT at the first positive, ABSENT only if all WQ say so (BP-46, "Read entry")."""
+    """An ordinary read: PRESENT at the first positive, ABSENT only after WQ negatives (BP-46, "Read entry")."""
     if positives:
         return Verdict.PRESENT
     if negatives == write_quorum:

@@ -1,8 +1,8 @@
 """The three classes of answers, as types (BP-46, "A note on Response Codes").
 
 Law: *Positive*, explicit *Negative* and *Unknown* are different types, and nothing turns an Unknown into a Negative. Only a
-Negative may shorten a ledger, so a function that decides about absence takes a ``Negative`` and cannot be handed anything else.
-``FENCED`` and ``UNAUTHORIZED`` are kinds of Unknown: they tell why a bookie refused, and prove nothing about what it holds.
+Negative may shorten a ledger, so a function that decides about absence takes a ``Negative`` and nothing else. ``FENCED`` and
+``UNAUTHORIZED`` are kinds of Unknown: they give a bookie's reason to refuse, and prove nothing about its entries.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ class NegativeReason(Enum):
 
 
 class UnknownReason(Enum):
-    """Why nothing is known."""
-
     TIMEOUT = "no answer in time"
     UNREACHABLE = "not reachable"
     IO_ERROR = "I/O error"
@@ -38,21 +36,21 @@ class UnknownReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Positive:
-    """OK. ``value`` is what the request asked for (entries, or a last add confirmed), or None."""
+    """OK. ``value``: the requested value (entries, or a last add confirmed), or None."""
 
     value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """The bookie says explicitly that it has no such entry or ledger."""
+    """The bookie states that it has no such entry or ledger."""
 
     reason: NegativeReason = NegativeReason.NO_SUCH_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Anything else: nothing is known of what the bookie holds. ``detail`` is for people."""
+    """Any other answer: it says nothing about the bookie's entries. ``detail`` is for people."""
 
     reason: UnknownReason
     detail: str = ""
@@ -64,8 +62,7 @@ class Unknown:
 Response = Positive | Negative | Unknown
 
 FINAL_REASONS = frozenset((UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE))
-"""Reasons for which it is no use to ask again: FENCED and UNAUTHORIZED never change, and a bookie that is UNREACHABLE is asked
-once there is a new connection."""
+"""Reasons against a second request: FENCED and UNAUTHORIZED never change; UNREACHABLE needs a new connection first."""
 
 FENCED = Unknown(UnknownReason.FENCED)
 UNAUTHORIZED = Unknown(UnknownReason.UNAUTHORIZED)

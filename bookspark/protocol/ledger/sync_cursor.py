@@ -1,19 +1,17 @@
-"""The sync cursor of a VD ledger on one bookie: which of its entries are synced, as one number.
+"""The sync cursor of a VD ledger on one bookie: its synced entries, as one number.
 
 VD is volatile durability (BP-14): an add to a VD ledger is acknowledged before it is synced. LAC is the last add confirmed.
 
 Law: LastAddSynced is the highest id such that the bookie has synced every id up to it that is *assigned to it*. It covers nothing
-that was added after the sync began. A LAC that the bookie hears never moves it: an id counts because it is synced here, not
-because it is confirmed elsewhere. (BP-14 lets the cursor jump to the LAC. Then a cursor says nothing about this bookie's copies,
-on which guaranteed write quorum and an ensemble change rely.)
+added after the sync began, and a LAC never moves it: guaranteed write quorum and ensemble changes rely on this bookie's copies
+(docs/decisions/relaxed-durability.md).
 
-What is assigned to a bookie depends on its position in the ensemble. An id below the fragment in which the bookie joined is never
-assigned to it. The writer tells both with each request (``Assignment``), so that a striped ledger's cursor steps over ids of
-other bookies. A bookie that stays in an ensemble keeps its assignment over ensemble changes. One that left and came back at
-another position gets a new one: its cursor starts again, from what is synced here by then. A late request of the earlier stay,
-from a connection that has ended, changes nothing.
+A bookie's assignment (``Assignment``, part of each request) depends on its position in the ensemble, and contains no id below the
+fragment in which the bookie joined. So a striped ledger's cursor steps over ids of other bookies. A bookie that left and came
+back at another position gets a new assignment: its cursor starts again, from the ids synced here by then. A late request of the
+earlier stay changes nothing.
 
-Source: BP-14, "Changes to Bookies", with striping, which it leaves as future work.
+Source: BP-14, "Changes to Bookies", with striping, which BP-14 leaves as future work.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 
 
 class Assignment(NamedTuple):
-    """The ids that one bookie is to hold: from ``first_entry_id`` on, those whose write set has ``position``."""
+    """The ids of one bookie: from ``first_entry_id`` on, those whose write set has ``position``."""
 
     first_entry_id: int
     ensemble_size: int = 1
@@ -33,31 +31,29 @@ class Assignment(NamedTuple):
     position: int = 0
 
     def holds(self, entry_id: int) -> bool:
-        """Is ``entry_id`` in the stripe? ``first_entry_id`` is not looked at."""
+        """Is ``entry_id`` in the stripe, whatever ``first_entry_id`` is?"""
         return (self.position - entry_id) % self.ensemble_size < self.write_quorum
 
     def next_held(self, entry_id: int) -> int:
-        """The first id from ``entry_id`` on that is in the stripe."""
         while not self.holds(entry_id):
             entry_id += 1
         return entry_id
 
 
 def assignment(first_entry_id: int, ensemble_size: int, write_quorum: int, position: int) -> Assignment:
-    """The assignment of ``position``; all positions of an unstriped ensemble have the same one."""
+    """The assignment of ``position``; all positions of an unstriped ensemble share the same."""
     if ensemble_size == write_quorum:
         return Assignment(first_entry_id)
     return Assignment(first_entry_id, ensemble_size, write_quorum, position)
 
 
 class SyncCursor:
-    """One VD ledger's cursor on one bookie. ``ranges`` are the synced ids after the cursor, as sorted ranges with gaps between
-    them."""
+    """``ranges``: the synced ids after the cursor, as sorted ranges with gaps between them."""
 
     __slots__ = ("assignment", "last_add_synced", "ranges")
 
     def __init__(self, synced: Iterable[tuple[int, int]] = ()) -> None:
-        """``synced``: the id ranges found on disk at boot. A replay syncs everything that it finds before it reports it."""
+        """``synced``: the id ranges on disk at boot, all synced by the replay."""
         self.assignment: Assignment | None = None
         self.last_add_synced = NO_ENTRY
         self.ranges: tuple[tuple[int, int], ...] = ()
@@ -65,15 +61,15 @@ class SyncCursor:
             self._insert(first, last)
 
     def assign(self, new: Assignment) -> bool:
-        """A request came with the assignment ``new``. An assignment older than the cursor's changes nothing. True if the cursor
-        starts again: then the caller reports everything that is synced once more (``synced``)."""
+        """Take the assignment ``new`` of a request; one older than the cursor's changes nothing. True if the cursor starts again:
+        the caller then reports every synced range once more (``synced``)."""
         old = self.assignment
         again = False
         if old is not None:
             if new.first_entry_id < old.first_entry_id:
                 return False
             if new[1:] != old[1:]:
-                # Cursor and ranges step over ids that belonged to others, and which may be this bookie's now.
+                # Cursor and ranges step over ids of other bookies, which may be this bookie's now.
                 self.last_add_synced, self.ranges, again = NO_ENTRY, (), True
         self.assignment = new
         self.last_add_synced = max(self.last_add_synced, new.first_entry_id - 1)
@@ -88,7 +84,7 @@ class SyncCursor:
                 self._advance(self.assignment)
 
     def last_add_synced_for(self, asked: Assignment) -> int:
-        """LastAddSynced for a request that came with ``asked``; ``NO_ENTRY`` if the cursor has another assignment by now."""
+        """LastAddSynced for a request with the assignment ``asked``; ``NO_ENTRY`` if the cursor has another by now."""
         return self.last_add_synced if asked == self.assignment else NO_ENTRY
 
     def copy(self) -> SyncCursor:
@@ -97,11 +93,9 @@ class SyncCursor:
         return new
 
     def key(self) -> tuple[Assignment | None, int, tuple[tuple[int, int], ...]]:
-        """All of the state, to compare and to hash."""
         return self.assignment, self.last_add_synced, self.ranges
 
     def _advance(self, mine: Assignment) -> None:
-        """Move the cursor over ids that are synced or other bookies'."""
         end = self.last_add_synced
         passed = 0
         for first, last in self.ranges:
@@ -113,7 +107,7 @@ class SyncCursor:
         self.ranges = self.ranges[passed:]
 
     def _insert(self, first: int, last: int) -> None:
-        """Add a range. It is joined with a range that it touches, or that only ids of other bookies divide from it."""
+        """Add a range, joined with ranges that it touches or that only ids of other bookies separate from it."""
         mine = self.assignment or Assignment(0)
         joined: list[tuple[int, int]] = []
         for low, high in sorted((*self.ranges, (first, last))):

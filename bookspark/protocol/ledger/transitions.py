@@ -1,19 +1,17 @@
-"""Tables of states and events: what a machine takes in each of its states, and what it refuses.
+"""Tables of states and events: a machine's accepted events in each of its states.
 
-Law: an event that the table does not list for the machine's state raises ``IllegalEventError``, and the machine stays as it
-was. So does an event that its state allows, but whose content can't be: an answer to a question that was never asked. Each
-machine has its table at the top of its module, as data, and looks it up first thing in ``step``. A cell is one of
+Law: an event without a cell for the machine's state raises ``IllegalEventError``, and so does an event with impossible content
+(an answer to a question never asked); the machine keeps its state. Each machine has its table at the top of its module, as data,
+and looks it up first thing in ``step``. A cell is one of
 
 ``TAKEN``
     The machine acts on the event.
 ``LATE``
-    The event is legal and changes nothing: an answer to a question of an earlier state, or one that is not needed any more.
-    Networks deliver these; ``step`` returns no actions.
+    Networks deliver such answers: to a question of an earlier state, or no longer needed. ``step`` returns no actions.
 ``REFUSED``
     The user must not do this now. ``step`` raises the user's error, one of ``bookspark.errors``, and changes nothing.
 
-A pair without a cell is a defect of the driver: the machine did not ask for such an answer.
-``tests/protocol/test_transitions.py`` compares each table with what its machine really does, for every pair.
+``tests/protocol/test_transitions.py`` compares each table with its machine, for every pair.
 
 Source: h11, whose one table of states and events refuses the rest.
 """
@@ -39,9 +37,9 @@ Table = Mapping[State, Row]
 
 
 class IllegalEventError(RuntimeError):
-    """A driver gave a machine an event that its state does not allow. It is a defect of Bookspark; nothing was changed.
+    """A driver gave a machine an event that its state does not allow: a defect of Bookspark. The machine keeps its state.
 
-    ``why``: what is wrong with the event's content, if its type is allowed.
+    ``why``: the fault in the event's content, if its type is allowed.
     """
 
     def __init__(self, state: Enum, event: object, why: str = "") -> None:
@@ -60,5 +58,5 @@ def cell_of(table: Table[State], state: State, event: object) -> Cell:
 
 
 def row(taken: tuple[type, ...] = (), late: tuple[type, ...] = (), refused: tuple[type, ...] = ()) -> dict[type, Cell]:
-    """A row of a table. A type that is named twice is TAKEN before REFUSED before LATE."""
+    """A row of a table. A type in several lists is TAKEN before REFUSED before LATE."""
     return {**dict.fromkeys(late, LATE), **dict.fromkeys(refused, REFUSED), **dict.fromkeys(taken, TAKEN)}

@@ -1,16 +1,16 @@
-"""What is decided about logs: who writes one, which ledgers it is made of, which batches are committed, and what was offloaded.
+"""Decisions about logs: writers, ledgers of a log, committed batches, and offloaded rows.
 
 =================  =============================================================================================================
 ``log_record``     the log's record, and the transitions that change it
-``lanes``          the lanes of a log: who writes which, and what an offset says
-``ended_lanes``    how a lane ends, and what is kept of it
+``lanes``          the lanes of a log: the writer of each, and the meaning of an offset
+``ended_lanes``    the end of a lane, and its remains
 ``retention``      how long rows of a log stay
-``log_options``    how a log's rows are kept, and in which ledgers
-``orphans``        which ledgers can never become part of a log
+``log_options``    storage of a log's rows, and properties of its ledgers
+``orphans``        ledgers that can never become part of a log
 ``commits``        one commit, and the header that sums up those before it
-``replays``        whether a micro-batch is committed already, or of a Spark checkpoint that was set back
-``log_offload``    how far the rows were offloaded to a table
-``reader_record``  what one reader told of itself, and whether that still tells something
+``replays``        is a micro-batch committed already, or from a Spark checkpoint that was set back?
+``log_offload``    progress of an offload to a table
+``reader_record``  one reader's last report, and whether it is outdated
 =================  =============================================================================================================
 
 Example::

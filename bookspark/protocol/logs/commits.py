@@ -1,16 +1,14 @@
-"""The commits of a log: what one is, what sums up those before it, and whether a batch is committed already.
+"""The commits of a log, the header that sums up earlier commits, and the fingerprint of a batch.
 
-Law: a batch is committed once. Whoever writes commits first looks for (query id, batch id) in what the chain says (``replays``).
+Law: a batch is committed once. A writer first looks up (query id, batch id) in the chain (``replays``), then commits.
 
-Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. A
-batch write has no Spark checkpoint to be replayed from: its query id *is* its run id, no header keeps it, and the log's record
-says whether it is committed. One that says which version it is of which application (``txnAppId``) has these in their places, and
-is committed if the chain has that version, or a later one. A header keeps the ``QUERIES_MAX`` queries and applications that
-committed last.
+Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. It
+keeps the ``QUERIES_MAX`` queries and applications with the latest commits. A batch write's query id *is* its run id; no header
+keeps it, and the log's record shows whether it is committed. A batch write with a version of an application (``txnAppId``) has
+these in their places, and is committed if the chain has that version, or a later one.
 
-A producer's rows need no commit each: a commit *opens* a ledger, and whatever is confirmed in it follows the commit's rows, an
-entry a row. The ledger is closed before the next commit of the chain, and that commit *settles* it: it names the rows of the
-ledger as its own, or there are none.
+A producer's commit *opens* a ledger: each confirmed entry of it is a row behind the commit's rows. The ledger is closed before
+the next commit of the chain, which *settles* it: it names the rows of the ledger as its own, or there are none.
 
 Entry 0 of a commit ledger is a ``CommitHeader``, every other entry a ``Commit``, both JSON. ``bookspark.logs.chain.codec`` makes
 the bytes. Source: docs/decisions/logs.md; for open ledgers docs/decisions/lanes.md.
@@ -23,7 +21,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NamedTuple
 
 QUERIES_MAX = 1000
-"""How many streaming queries a header keeps."""
+"""Most streaming queries in a header."""
 
 
 class EntryRange(NamedTuple):
@@ -37,24 +35,22 @@ class EntryRange(NamedTuple):
 
     @property
     def rows_each(self) -> int:
-        """How many rows each entry has."""
         return self.rows // (self.last_entry_id - self.first_entry_id + 1)
 
     def continues(self, other: EntryRange) -> bool:
-        """Does it follow ``other`` at once, with as many rows in each entry? Then the two are one range."""
+        """Does it follow ``other`` at once, with as many rows in each entry, so that the two are one range?"""
         follows = (self.ledger_id, self.first_entry_id) == (other.ledger_id, other.last_entry_id + 1)
         return follows and self.rows_each == other.rows_each
 
 
 class Position(NamedTuple):
-    """How much of a log lies before a point of it: batches, rows, and bytes of payload."""
+    """The part of a log before a point; ``size``: bytes of payload."""
 
     batches: int = 0
     rows: int = 0
     size: int = 0
 
     def followed_by(self, commit: Commit) -> Position:
-        """The position after ``commit``, which begins at this one."""
         return Position(self.batches + 1, self.rows + commit.rows, self.size + commit.size)
 
 
@@ -62,26 +58,24 @@ START = Position()
 
 
 TXN = "txn:"
-"""Stands before the application's id where a commit names what committed: a batch write that says which version it is."""
+"""Prefix of an application's id in place of a query's: a batch write with a version."""
 FILES = "f:"
-"""Stands before a digest of offsets that takes in lists of files."""
+"""Prefix of a digest of offsets that includes lists of files."""
 
 
 class Fingerprint(NamedTuple):
-    """What tells a batch from another one of the same number."""
+    """Identity of a batch among batches with the same number."""
 
     rows: int
-    """The number of its rows."""
     values: str = ""
-    """A sum over its rows, in any order. Empty: not known."""
+    """A sum over its rows, independent of their order. Empty: unknown."""
     plan: str = ""
-    """A digest of the plan that Spark wrote before it ran the batch: the offsets, and when they were made. Empty: not known."""
+    """Digest of Spark's plan before the batch ran: the offsets, and the time of the plan. Empty: unknown."""
     offsets: str = ""
-    """A digest of the sources' offsets in the plan; with FILES before it, also of the files that they stand for. Empty: not
-    known."""
+    """Digest of the source offsets in the plan; with prefix FILES, also of their files. Empty: unknown."""
 
     def same_as(self, other: Fingerprint) -> bool:
-        """Are both of the same batch, if they are of one number?"""
+        """Are two batches of one number the same?"""
         if self.plan and self.plan == other.plan:
             return True
         if self._offsets_compare(other) and self.offsets != other.offsets:
@@ -89,7 +83,7 @@ class Fingerprint(NamedTuple):
         return self.rows == other.rows and (not self.values or not other.values or self.values == other.values)
 
     def may_be_planned_as(self, other: Fingerprint) -> bool:
-        """Do the plans alone, as far as they are known, allow that both are of the same batch?"""
+        """Do the plans alone, where known, allow that two batches of one number are the same?"""
         if not self.plan or not other.plan or self.plan == other.plan:
             return True
         if not (self.offsets and other.offsets):
@@ -97,7 +91,7 @@ class Fingerprint(NamedTuple):
         return self.offsets == other.offsets or not self._offsets_compare(other)
 
     def _offsets_compare(self, other: Fingerprint) -> bool:
-        """Are the offsets of both known, and digests of the same things? Earlier versions knew of no files."""
+        """Are both digests known, and of the same things? Earlier versions included no files."""
         return bool(self.offsets and other.offsets) and self.offsets.startswith(FILES) == other.offsets.startswith(
             FILES
         )
@@ -105,7 +99,7 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One micro-batch, or one batch write. Its rows are those of ``ranges``, in this order, and no others."""
+    """One micro-batch, or one batch write. Its rows are those of ``ranges``, in this order."""
 
     query: str
     batch: int
@@ -113,20 +107,20 @@ class Commit:
     epoch: int
     ranges: tuple[EntryRange, ...]
     time_ms: int = 0
-    """When it was made, in ms since 1970; in a chain no commit is of an earlier time than one before it."""
+    """In ms since 1970; times in a chain never go back."""
     _: KW_ONLY
     fingerprint: Fingerprint | None = None
-    """What tells a micro-batch from another one of its number. None: an earlier version wrote it, or it is a batch write."""
+    """None: written by an earlier version, or a batch write."""
     first_row: int | None = None
-    """The rows of the chain before it. None: nothing is before it, or an earlier version wrote it."""
+    """The rows of the chain before it. None: none, or written by an earlier version."""
     first_byte: int | None = None
     """The bytes of payload of the chain before it. None: as for ``first_row``."""
     open_ledger: int | None = None
-    """The ledger that it opens: confirmed entries of it are the rows that follow. None: it opens none."""
+    """The opened ledger: its confirmed entries are the rows that follow. None: none."""
     stamped: bool = False
-    """Its rows say themselves when they were appended (``rows.stamped_rows``); none of them later than ``time_ms``."""
+    """Its rows carry their append times (``rows.stamped_rows``); none of them is later than ``time_ms``."""
     statistics: str = ""
-    """What it tells of its rows (``logs.rows.statistics``), for readers that want few of them. Empty: nothing."""
+    """Statistics of its rows (``logs.rows.statistics``), for readers that want few of them. Empty: none."""
 
     @property
     def rows(self) -> int:
@@ -139,31 +133,30 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitHeader:
-    """All commits before a point of the log: their sums, and the last batch of each query, in the order of their commits."""
+    """All commits before a point of the log: their sums, and each query's last batch, in the order of commits."""
 
     epoch: int = 0
     position: Position = START
     last_batches: Mapping[str, int] = field(default_factory=dict)
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """What tells the last batch of each query; none for a batch of which an earlier version wrote a header."""
+    """Fingerprint of each query's last batch; absent for a batch in an earlier version's header."""
     time_ms: int = 0
-    """The time of the newest commit; 0: there is none, or an earlier version wrote the header."""
+    """The time of the newest commit; 0: none, or written by an earlier version."""
     open_ledger: int | None = None
-    """The ledger that the newest commit opened. It is not written: the first commit of a ledger settles what was open."""
+    """Opened by the newest commit. It is not written: the first commit of a ledger settles the open one."""
 
     @property
     def last_query(self) -> str:
-        """The streaming query that committed last; empty if none did."""
+        """The streaming query with the last commit, or ""."""
         return next((query for query in reversed(tuple(self.last_batches)) if not query.startswith(TXN)), "")
 
     def placed(self, commit: Commit) -> Commit:
-        """``commit`` as the next one of the chain: it says where its rows begin, and its time is not before the one before it,
-        although clocks jump."""
+        """``commit`` as the next one of the chain: with the position of its rows, and a time that does not go back, although
+        clocks jump."""
         time_ms, (_, rows, size) = max(commit.time_ms, self.time_ms), self.position
         return replace(commit, time_ms=time_ms, first_row=rows or None, first_byte=size or None)
 
     def followed_by(self, commit: Commit) -> CommitHeader:
-        """The header after one more commit."""
         position, time_ms = self.position.followed_by(commit), max(self.time_ms, commit.time_ms)
         if commit.query == commit.run:
             return replace(self, epoch=commit.epoch, position=position, time_ms=time_ms, open_ledger=commit.open_ledger)
@@ -173,14 +166,13 @@ class CommitHeader:
         return CommitHeader(commit.epoch, position, batches, told, time_ms, commit.open_ledger)
 
     def entering(self, epoch: int) -> CommitHeader:
-        """The header that opens a commit ledger of ``epoch``."""
         newest = dict(list(self.last_batches.items())[-QUERIES_MAX:])
         told = {query: self.fingerprints[query] for query in newest if query in self.fingerprints}
         return CommitHeader(epoch, self.position, newest, told, self.time_ms)
 
 
 def merged(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:
-    """``ranges`` in order, with neighbours that continue one another made one."""
+    """``ranges`` in order, with continuing neighbours joined."""
     result: list[EntryRange] = []
     for item in ranges:
         last = result[-1] if result else None

@@ -1,23 +1,20 @@
-"""The lanes of a log: their names, the index of them in the log's record, who writes which, and what an offset says.
+"""The lanes of a log: their names, their index in the log's record, the writer of each, and the meaning of an offset.
 
-Law: a lane is a chain as a log of one writer is, with a record of its own, so nothing that its writer does concerns another lane.
-The log's record is lane 0. It has the index of the others: a number is given out once, and a writer that has a lane finds it
-again, until the lane ends (``ended_lanes``).
+Law: a lane is a chain, like a log with one writer, with a record of its own, so its writer never affects another lane. The log's
+record is lane 0. It has the index of the others: a number is given out once, and a writer with a lane gets it again, until the
+lane ends (``ended_lanes``).
 
 =====================  =================================================================================================
-
 writer                 lane
 =====================  =================================================================================================
-
-a streaming query      the one that the index says is its; lane 0 if it owns that or has committed there; lane 0 of a log that
-                       nobody wrote; the lane of the query that it ``follows``; else a new one
-a batch write          lane 0 if no query ever owned it; else the one lane that batch writes share
-a service's producer   the one that the index says is its; else a new one
+a streaming query      its lane in the index; lane 0 if it owns that or has committed there; lane 0 of a log without any
+                       writer; the lane of the query that it ``follows``; else a new lane
+a batch write          lane 0 if no query ever owned it; else the one lane shared by batch writes
+a service's producer   its lane in the index; else a new lane
 =====================  =================================================================================================
 
-
 The union of lanes between two offsets is in the order of lanes, in each lane in the order of rows. So it follows from the offsets
-alone, and a plan that is made again is the same plan.
+alone, and a repeated plan is the same plan.
 
 Source: docs/decisions/lanes.md.
 """
@@ -31,17 +28,17 @@ from typing import NamedTuple
 from bookspark.errors import BookKeeperError
 from bookspark.protocol.logs.log_record import AnotherQueryError, Lane, LogChangedError, LogRecord
 
-# -- Which lanes of a log each of the readers of a group has, if they share them.
-#
-# Law: a lane has one reader at a time. Each reader has the same number of lanes, or one more: those that joined first do. A
-# reader that has more than that leaves lanes of which it has saved all that it read, so a lane changes hands without a row's
-# coming twice; the others have to wait for that. A lane that has ended, and of which all was read and saved, is left.
-#
-# Source: Kafka's consumer groups; here each reader decides for itself, from what all of them see.
+# -- Groups: the lanes of each reader in a group that shares them.
 
 
 class Moves(NamedTuple):
-    """The lanes that a reader leaves, and those that it takes, ascending."""
+    """Lanes that a reader leaves, and takes, ascending.
+
+    Law: a lane has one reader at a time. Each reader has the same number of lanes, or one more for those that joined first. A
+    reader with more leaves lanes whose progress it has saved, so a lane changes hands without a repeated row; the others wait for
+    that. An ended lane is left once all of it is read and saved.
+
+    Source: Kafka's consumer groups; here each reader decides for itself, from state visible to all of them."""
 
     leave: list[int]
     take: list[int]
@@ -50,8 +47,8 @@ class Moves(NamedTuple):
 def moves(
     lanes: Collection[int], members: Sequence[str], name: str, holders: Mapping[int, str], unsaved: Collection[int]
 ) -> Moves:
-    """What member ``name`` is to do. ``lanes``: those that have rows, or may have more. ``members``: all of them, those that
-    joined first come first. ``holders``: who has which lane. ``unsaved``: lanes of which it has not saved all that it read."""
+    """The moves of member ``name``. ``lanes``: those that have rows, or may get more. ``members``: in the order in which they
+    joined. ``holders``: the reader of each lane. ``unsaved``: its lanes with unsaved progress."""
     each, over = divmod(len(lanes), len(members))
     share = each + (members.index(name) < over)
     mine = sorted(lane for lane, holder in holders.items() if holder == name)
@@ -62,17 +59,17 @@ def moves(
     return Moves(sorted(leave), free[: max(0, share - len(needed))])
 
 
-# --
+# -- Names, the index, and the lane of a writer.
 
 
 LANES_MAX = 1000
-"""How many lanes a log may have beside lane 0: the index is a part of one record."""
+"""Most lanes of a log beside lane 0: the index is a part of one record."""
 WRITERS_MAX = 100
-"""How many of a lane's writers the index remembers."""
+"""Most writers of a lane in the index."""
 BATCH_WRITES = "batch"
-"""The writer whose lane all batch writes share."""
+"""The writer of the lane that all batch writes share."""
 MARK = "@"
-"""Stands between a log's name and the number of a lane. It is in no log's name."""
+"""Separates a log's name from the number of a lane. No log's name contains it."""
 
 
 class TooManyLanesError(BookKeeperError):
@@ -80,56 +77,52 @@ class TooManyLanesError(BookKeeperError):
 
 
 def lane_name(log: str, lane: int) -> str:
-    """The name of the record of a log's lane."""
     return f"{log}{MARK}{lane}" if lane else log
 
 
 def lane_of(name: str) -> tuple[str, int]:
-    """The log and the lane that ``name`` is of; ``orders`` and ``orders@0`` are lane 0 of log ``orders``."""
+    """The log and the lane: ``orders`` and ``orders@0`` are lane 0 of log ``orders``."""
     log, mark, number = name.partition(MARK)
     return log, int(number) if mark else 0
 
 
 def writer_of(query: str) -> str:
-    """How the index names a streaming query."""
+    """The name of a streaming query in the index."""
     return f"query:{query}"
 
 
 def place_key(checkpoint: str) -> str:
-    """What a lane that ended is kept by, beside its writers: the place of its Spark checkpoint."""
+    """The key of an ended lane's remains by its Spark checkpoint."""
     return f"checkpoint:{checkpoint}"
 
 
 def service_writer(name: str) -> str:
-    """How the index, and a commit, name a service's producer."""
+    """The name of a service's producer in the index and in a commit."""
     return f"service:{name}"
 
 
 def writers_of_lanes(record: LogRecord, records: Iterable[LogRecord]) -> dict[str, str]:
-    """Who writes each lane of the log ``record``, by the lane's name; ``ended``: nobody ever will. ``records``: those of its
-    lanes."""
+    """Writers by the lane's name; ``ended`` for an ended lane. ``records``: those of the log's lanes."""
     writers = {record.name: writer_of(record.owner_query) if record.owner_query else BATCH_WRITES}
     writers |= {one.name: "ended" for one in records if one.ended_rows is not None}
     return writers | {lane_name(record.name, lane.number): lane.writers[-1] for lane in record.lanes}
 
 
 def is_service(writer: str) -> bool:
-    """Is it the name of a service's producer?"""
     return writer.startswith(service_writer(""))
 
 
 def new_lane(record: LogRecord, lane: int) -> LogRecord:
-    """The record of a lane that has no rows yet, of the log that ``record`` is the record of."""
     return LogRecord(lane_name(record.name, lane), record.options, record.master_key, ctime_ms=record.ctime_ms)
 
 
 def with_lane(
     record: LogRecord, lane: int, writer: str, checkpoint: str = "", after: int = 0, follows: str = ""
 ) -> LogRecord:
-    """The record with ``lane`` as the lane of ``writer``. Done twice it changes nothing.
+    """The record with ``lane`` as the lane of ``writer``. Unchanged if repeated.
 
-    ``after``: the lane that ended and that it goes on after; 0: none. ``follows``: the writer of that one, if it was another.
-    Raises LogChangedError if another writer has that lane, the writer another lane, or the one that it follows has one again;
+    ``after``: the ended lane that it continues; 0: none. ``follows``: that lane's writer, if it was another. Raises
+    LogChangedError if another writer has that lane, the writer another lane, or the followed writer has a lane again;
     TooManyLanesError.
     """
     known = lane_in_index(record, writer)
@@ -147,7 +140,7 @@ def with_lane(
 
 
 def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "") -> LogRecord:
-    """The record with ``writer``, who may follow another one, as the last one of ``lane``. Lane 0 tells its owner itself."""
+    """The record with ``writer``, who may follow another, as the last one of ``lane``. Lane 0 has its owner in its own record."""
 
     def written(one: Lane) -> Lane:
         before = tuple(other for other in one.writers if other != writer)
@@ -158,18 +151,18 @@ def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "")
 
 
 def lane_in_index(record: LogRecord, writer: str) -> int | None:
-    """The lane that ``writer`` writes, or wrote before another one followed it; None if the index names none."""
+    """The lane that ``writer`` writes, or wrote before another followed it, or None."""
     return next((lane.number for lane in record.lanes if writer in lane.writers), None)
 
 
 def has_lane(record: LogRecord, follows: str) -> bool:
-    """Has the writer that another one follows a lane that has not ended? Then that one is to be followed, and no lane made beside
-    it: of two runs of the follower, each could find another one of the two."""
+    """Has the followed writer a lane that has not ended? Then its follower takes that lane, and gets no new one beside it: two
+    runs of the follower could each choose another of the two."""
     return bool(follows) and lane_in_index(record, follows) is not None
 
 
 def after_of(record: LogRecord, number: int) -> int:
-    """The lane that ended and that lane ``number`` of the log goes on after; 0: none."""
+    """The ended lane that lane ``number`` continues; 0: none."""
     return next((lane.after for lane in record.lanes if lane.number == number), 0)
 
 
@@ -187,10 +180,10 @@ def lane_of_query(
 ) -> int | None:
     """The lane of a streaming query; None if it needs a new one.
 
-    ``committed``: the queries that the newest header of lane 0 names. ``follows``: the query whose lane it may take over.
-    ``checkpoint``: where its Spark checkpoint is; empty if that is not known. ``ended``: tells whose lane ended that is kept by
-    the name of a writer, or by the place of a Spark checkpoint; None if none is. Raises AnotherQueryError if the query to follow
-    has no lane, or if the Spark checkpoint of another query was there: it was deleted or replaced, and its rows would come again.
+    ``committed``: the queries in the newest header of lane 0. ``follows``: the query whose lane it may take over. ``checkpoint``:
+    the place of its Spark checkpoint; empty if unknown. ``ended``: the writer of an ended lane, by a writer's name or by the
+    place of a Spark checkpoint, or None. Raises AnotherQueryError if the query to follow has no lane, or if another query's Spark
+    checkpoint was at the place: it was deleted or replaced, and its rows would come again.
     """
     found = _known_lane(record, query, committed)
     if found is not None:
@@ -218,7 +211,7 @@ def lane_of_query(
 
 
 def lane_of_batch_write(record: LogRecord, run: str) -> int | None:
-    """The lane of the batch write ``run``; None if batch writes need a new one."""
+    """None if batch writes need a new lane."""
     if record.batch_write(run) is not None or record.epoch == 0:
         return 0
     return lane_in_index(record, BATCH_WRITES)
@@ -234,36 +227,35 @@ def _known_lane(record: LogRecord, query: str, committed: Collection[str]) -> in
 # -- offsets
 
 Offset = Mapping[str, int]
-"""A place in a log: ``position``, the rows of lane 0 before it; ``log``, when the log was made; for each other lane its number,
-and its rows before it; ``ended``: all rows of so many lanes, those that ended first, are before it, and nothing else is said of
-them. A lane that is not named is at its beginning."""
+"""A place in a log: ``position``, the rows of lane 0 before it; ``log``, the creation time of the log; for each other lane its
+number, and its rows before it. ``ended``: the number of lanes, first ended first, that lie before it whole and unnamed. Any other
+lane is at its beginning."""
 _LANE_0, _LOG, _ENDED = "position", "log", "ended"
 _NO_LANES = frozenset({_LANE_0, _LOG, _ENDED})
 
 
 def offset_at(ctime_ms: int, rows: Mapping[int, int], ended: int = 0) -> dict[str, int]:
-    """The offset behind these numbers of rows, one for each lane, and behind the first ``ended`` lanes that ended."""
+    """The offset behind these rows by lane, and behind the first ``ended`` ended lanes."""
     others = {str(lane): rows[lane] for lane in sorted(rows) if lane}
     return {_LANE_0: rows.get(0, 0), _LOG: ctime_ms, **others, **({_ENDED: ended} if ended else {})}
 
 
 def rows_before(offset: Offset) -> dict[int, int]:
-    """How many rows of each lane that is named lie before the offset, in the order of lanes."""
+    """The rows before the offset by named lane, in the order of lanes."""
     found = {int(key): rows for key, rows in offset.items() if key not in _NO_LANES}
     return {0: offset[_LANE_0], **dict(sorted(found.items()))}
 
 
 def ended_before(offset: Offset) -> int:
-    """Of how many ended lanes all rows lie before the offset, without their being named."""
+    """Unnamed ended lanes before the offset."""
     return offset.get(_ENDED, 0)
 
 
 def later(offset: Offset, newest: Offset) -> dict[str, int]:
-    """The later of two places in a log, or in ledgers, lane by lane. A row that was heard of once may not be heard of again at
-    once.
+    """The later of two places in a log, or in ledgers, lane by lane: a row once known may be missing in the next look.
 
-    Lanes that ended between the two are named in ``offset`` alone. If it is ``newest`` that knows of fewer ended lanes, it was
-    read too early to tell of any other: a lane that it still names may be one of those.
+    Lanes that ended between the two are named in ``offset`` alone. If ``newest`` counts fewer ended lanes, it was read too early
+    to add lanes: a lane that it still names may be one of those.
     """
     known, new = ended_before(offset), ended_before(newest)
     if new < known:
@@ -282,9 +274,9 @@ def is_offset(offset: Mapping[str, object]) -> bool:
 
 
 def shared_out(waiting: Mapping[int, int], most: int) -> dict[int, int]:
-    """What each lane gives of ``most``: ``most`` in all, or all that waits.
+    """Split a budget of ``most`` rows over lanes; the shares are ``most`` in all, or everything that waits.
 
-    Each lane in which something waits gives something, those first in which most waits; what is left goes by how much waits.
+    Each lane with waiting rows gives at least one, the longest backlog first; the rest is split in proportion.
     """
     busy = sorted((lane for lane, some in waiting.items() if some), key=lambda lane: -waiting[lane])
     shares = dict.fromkeys(waiting, 0) | dict.fromkeys(busy[:most], 1)

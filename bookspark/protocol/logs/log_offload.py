@@ -1,17 +1,17 @@
-"""How far the rows of a log were offloaded to a table, as part of the log's record.
+"""The progress of a log's offload to a table, as part of the log's record.
 
-Law: before a transaction puts rows into the table, the record says where it will end. So another process, after a crash or at the
-same time, writes the same transaction again or finds it done, and no row is in the table twice::
+Law: before a transaction puts rows into the table, the record has its end. So another process, after a crash or at the same time,
+writes the same transaction again or finds it done, and no row is in the table twice::
 
     begun(end) ──► rows up to end written to the table, as transaction ``end`` ──► done(end, version) ──► ledgers deleted
       │ another end stands: that one first         │ done already: the table skips it
 
-A process may end after any of these steps, and each can be done again without harm. Rows of an offload that is only begun may be
-in the table. Nobody reads them from there, because readers go by ``position``.
+A process may end after any of these steps, and each can be repeated without harm. Rows of a begun offload may be in the table,
+but readers go by ``position``. The number of a transaction is its end row, which only grows (Delta: ``txnAppId``,
+``txnVersion``).
 
-The number of a transaction is the row it ends at, which only grows (Delta: ``txnAppId``, ``txnVersion``). Sources:
-docs/decisions/logs.md for the record; Pulsar's tiered storage for the idea, whose ledger metadata goes from "uuid written" to
-"complete" in the same way.
+Sources: docs/decisions/logs.md for the record; Pulsar's tiered storage for the idea, whose ledger metadata goes from "uuid
+written" to "complete" in the same way.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class OffloadError(BookKeeperError):
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """The rows before ``position`` are in ``table``, but for those that were truncated before they were offloaded."""
+    """The rows before ``position`` are in ``table``, but for those truncated before their offload."""
 
     table: str
-    """Where it lies: a path or URI."""
+    """A path or URI."""
     position: int = 0
     version: int = -1
-    """A version of the table that has the rows, as all later versions do. −1: they were truncated before there was one."""
+    """A version of the table with the rows, as in all later ones. −1: they were truncated before there was one."""
     pending: int = 0
-    """The row at which the transaction ends that was begun and is not known to be done. 0: there is none."""
+    """The end row of the pending transaction; 0: there is none."""
 
     def begun(self, table: str, end: int) -> Offload:
-        """With a transaction up to row ``end`` begun. Unchanged if another one is pending, or if ``end`` is no progress.
+        """Unchanged if another transaction is pending, or if ``end`` is no progress.
 
         Raises OffloadError for another table.
         """
@@ -49,9 +49,9 @@ class Offload:
         return self if self.pending or end <= self.position else replace(self, pending=end)
 
     def done(self, end: int, version: int) -> Offload:
-        """With the transaction up to row ``end`` in the table since ``version``. Done twice it changes nothing.
+        """Unchanged if repeated.
 
-        Raises OffloadError if no transaction up to that row was begun.
+        Raises OffloadError if no transaction up to row ``end`` was begun.
         """
         if end <= self.position:
             return self

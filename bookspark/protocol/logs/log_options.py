@@ -1,4 +1,4 @@
-"""The options of a log: how its rows are kept, and in which ledgers.
+"""The options of a log: storage of its rows, and properties of its ledgers.
 
 Source: docs/decisions/logs.md.
 """
@@ -14,8 +14,6 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Re
 
 
 class RowFormat(Enum):
-    """What an entry of a data ledger holds."""
-
     VALUE = "value"
     """One row with one value: a string or bytes."""
     ARROW = "arrow"
@@ -23,18 +21,16 @@ class RowFormat(Enum):
 
 
 class Compression(Enum):
-    """How the payloads of data ledgers are compressed."""
-
     NONE = "none"
     ZSTD = "zstd"
     ZSTD_DICTIONARY = "zstd_dictionary"
-    """zstd with a dictionary, for small values. It is trained from the first rows of the log and kept in the log's record."""
+    """zstd with a dictionary, for small values. It is trained from the log's first rows and kept in the log's record."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What a log's data ledgers are created with, and what they hold. Commit ledgers are always PD (persistent durability: an
-    append is acknowledged after the sync). Those in ``ALTERABLE`` may be changed later."""
+    """Options of data ledgers. Commit ledgers are always PD (persistent durability: an append is acknowledged after the sync).
+    Options in ``ALTERABLE`` may be changed later."""
 
     ensemble_size: int = 3
     write_quorum: int = 3
@@ -45,7 +41,7 @@ class LogOptions:
     row_format: RowFormat = RowFormat.VALUE
     compression: Compression = Compression.NONE
     columns: str = ""
-    """The schema of the rows, as Spark's JSON. Empty unless the row format is ARROW."""
+    """The schema of the rows, as Spark's JSON, if the row format is ARROW."""
 
     def __post_init__(self) -> None:
         check_choices(self.ensemble_size, self.write_quorum, self.ack_quorum, self.ledger_type, self.replication)
@@ -57,4 +53,4 @@ class LogOptions:
 
 
 ALTERABLE = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "compression")
-"""The options that concern ledgers to come alone."""
+"""Options that affect future ledgers only."""

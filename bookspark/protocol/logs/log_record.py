@@ -1,33 +1,32 @@
-"""A log's record: who may write, and which ledgers make up the log.
+"""A log's record: its permitted writers, and the ledgers that make up the log.
 
 Law: a log is the chain of its commit ledgers, in the record's order, and nothing else. Only the transitions below change the
 record, each written by compare-and-set:
 
 =======================  ======================================================================================================
-``claim(run)``           A run of a streaming query that never claimed before becomes the owner, in the next epoch. The owner
-                         stays the owner. A run that claimed and lost never claims again: its query ends, so two runs can't take
-                         turns for ever. A query that is new to a log of another query must name that one.
+``claim(run)``           A new run of a streaming query becomes the owner, in the next epoch. The owner stays the owner. A run
+                         that claimed and lost never claims again: its query ends, so two runs can't take turns for ever. A
+                         query that is new to a log of another query must name that one.
 ``batch_write_begun``,   A batch write gets the next epoch too, beside the owner, who stays the owner.
 ``batch_write_ended``
-``with_commit_ledger``   A writer (the owner, or a batch write that has begun) appends a commit ledger, if the last one still is
-                         the one that it recovered.
+``with_commit_ledger``   A writer (the owner, or a begun batch write) appends a commit ledger, if the last one is still the one
+                         that it recovered.
 ``with_compacted``       A writer puts one commit ledger, with the same commits, in the place of several, but never of the last.
-``truncated(row)``       Anyone who may write says that the rows before ``row`` are not wanted any more. Ledgers of the chain
-                         that hold nothing else leave it, but the last one stays.
-``with_dictionary``      Anyone who may write sets, once, what values are compressed with.
-``altered``              Anyone who may write changes options; writers take them when they next make a ledger.
-``offload_begun``,       Whoever offloads rows to a table says up to which row it is about to, and then that it has
-``offload_done``         (``log_offload``).
+``truncated(row)``       A permitted writer drops the rows before ``row``. Ledgers of the chain without later rows leave it, but
+                         the last one stays.
+``with_dictionary``      A permitted writer sets, once, the dictionary for values.
+``altered``              A permitted writer changes options; writers use them for their next ledger.
+``offload_begun``,       An offloading process records the end row before it writes to the table, and the table's version
+``offload_done``         afterwards (``log_offload``).
 =======================  ======================================================================================================
 
-Why that is exactly-once (docs/decisions/logs.md): a commit (``commits``) is one entry of the last commit ledger. Whoever is to
-write the next commit in another process, or in another epoch, first *recovers* that ledger, which fences it. From then on the
-former writer's append fails, and the new writer reads what was written. It looks there for (query id, batch id), and only then
-begins a new commit ledger. That ledger is put into the record only once its header and the commit are confirmed.
+Exactly-once (docs/decisions/logs.md): a commit (``commits``) is one entry of the last commit ledger. A writer in another process,
+or in another epoch, first *recovers* that ledger, which fences the former writer. It looks up (query id, batch id) there, and
+only then begins a new commit ledger, which enters the record only once its header and the commit are confirmed.
 
-Why a batch write ends no query: it is a writer with an epoch of its own. Its commit fences the owner's commit ledger, so the
-owner's next commit finds itself fenced, recovers, sees that its epoch stands, and goes on in a new ledger. Batch writes queue by
-compare-and-set: each one that loses has another's success before it, recovers that, and tries again.
+A batch write has an epoch of its own, so it ends no query. Its commit fences the owner's commit ledger; the owner recovers, sees
+that its epoch stands, and goes on in a new ledger. Batch writes queue by compare-and-set: each loser has another's success before
+it.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from bookspark.protocol.logs.log_offload import Offload, OffloadError
 from bookspark.protocol.logs.log_options import ALTERABLE, LogOptions
 
 CLAIMS_MAX = 1000
-"""How many runs the record remembers. An older run could claim again: two runs would fight for the log, and lose no entry."""
+"""Most runs in the record. An older run could claim again: two runs would fight for the log, and lose no entry."""
 BATCH_WRITE_MS_MAX = 24 * 3600 * 1000
-"""A batch write that takes longer is taken for dead when another one begins, so that what it left can be collected. If it lives,
-its commit is refused, and it has written nothing."""
+"""A batch write that takes longer counts as dead when another begins, so that its ledgers can be collected. If it lives, its
+commit is refused, and it has written nothing."""
 
 LOG_LABEL, EPOCH_LABEL, ROLE_LABEL, RUN_LABEL = "bookspark.log", "bookspark.epoch", "bookspark.role", "bookspark.run"
 ENCODING_LABEL = "bookspark.encoding"
@@ -79,32 +78,29 @@ class LaneEndedError(LogChangedError):
 
 
 class CommitLedger(NamedTuple):
-    """One commit ledger of the chain, and the epoch whose owner appended it."""
+    """One commit ledger of the chain, and the epoch of the writer that appended it."""
 
     ledger_id: int
     epoch: int
 
 
 class LinkStart(NamedTuple):
-    """Where the commits of a commit ledger begin, which never changes. With it a time is found in a chain unopened."""
+    """The first commit of a commit ledger. It never changes, and locates a time in a chain without opening ledgers."""
 
     ledger_id: int
     time_ms: int
-    """The time of its first commit."""
     row: int = -1
-    """The rows of the lane before its first commit, if none of that commit's is of an earlier time than ``time_ms``. −1: its rows
-    have times of their own."""
+    """The rows of the lane before its first commit, if none of that commit is earlier than ``time_ms``. −1: its rows have their
+    own times."""
 
 
 class BatchWrite(NamedTuple):
-    """A batch write that is under way."""
-
     run: str
     epoch: int
     begun_ms: int
-    """When it began, in ms since 1970, by its own clock."""
+    """In ms since 1970, by its own clock."""
     commit_ledger: int = -1
-    """The commit ledger that has its commit; −1: it has not committed yet."""
+    """The ledger with its commit; −1: it has not committed yet."""
 
 
 class Lane(NamedTuple):
@@ -112,11 +108,11 @@ class Lane(NamedTuple):
 
     number: int
     writers: tuple[str, ...]
-    """Who writes it: the last one, which followed those before it."""
+    """The last one writes, and followed those before it."""
     checkpoint: str = ""
-    """Where the last one's Spark checkpoint is; empty if it has none, or that is not known."""
+    """The place of the last writer's Spark checkpoint; empty if unknown or none."""
     after: int = 0
-    """The lane that the writer had before, which ended; 0: none."""
+    """The writer's previous, ended lane; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,55 +122,50 @@ class LogRecord:
     name: str
     options: LogOptions = field(default_factory=LogOptions)
     master_key: bytes = field(default=b"", repr=False)
-    """The hash of the password. Every ledger of the log has the same."""
+    """The hash of the password, for every ledger of the log."""
     epoch: int = 0
-    """The owner's epoch; 0: there never was an owner."""
+    """0: there never was an owner."""
     owner: str = ""
     claims: tuple[str, ...] = ()
-    """Runs that claimed the log, and batch writes that ended, in this order."""
+    """Runs that claimed the log, and ended batch writes, in this order."""
     commit_ledgers: tuple[CommitLedger, ...] = ()
     ctime_ms: int = 0
-    """When the log was made. It tells the log from a later one of the same name."""
+    """Creation time of the log. Distinguishes it from a later one of the same name."""
     first_position: int = 0
-    """The rows before it are truncated: they may be gone."""
+    """Earlier rows are truncated: they may be gone."""
     dictionary: bytes = b""
-    """The dictionary that values are compressed with. Empty until it is trained, if the options ask for one. Never replaced."""
+    """For compressed values. Empty until it is trained, if the options ask for one. Never replaced."""
     offload: Offload | None = None
-    """Which rows are in a table as well; None if none are."""
+    """Rows that are in a table as well."""
     owner_query: str = ""
-    """The owner's streaming query. Empty: an earlier version wrote the record, or no query has written to the log."""
+    """The owner's streaming query. Empty: written by an earlier version, or without a query so far."""
     batch_writes: tuple[BatchWrite, ...] = ()
-    """Batch writes that are under way."""
     batch_epoch: int = 0
-    """The highest epoch of a batch write."""
     checkpoint: str = ""
-    """Where the Spark checkpoint of the owner's query is; empty if that is not known."""
+    """The place of that query's Spark checkpoint; empty if unknown."""
     lanes: tuple[Lane, ...] = ()
     """The log's lanes beside this one, by number."""
     lanes_made: int = 0
-    """The highest number that was given to a lane."""
+    """The highest number given to a lane."""
     ended_lanes: tuple[int, ...] = ()
     """The lanes that ended last, in this order (``ended_lanes``). Earlier ones are in blocks."""
     ended_count: int = 0
-    """How many lanes have ended."""
     ended_rows: int | None = None
-    """Of a lane that has ended: how many rows it has for ever. None: it has not."""
+    """Fixed number of rows of an ended lane; None while it has not ended."""
     ended_ms: int = 0
-    """Of a lane that has ended: the time of its last row."""
+    """Time of an ended lane's last row."""
     after: int = 0
-    """Of a lane that has ended: the lane that its writer had before; 0: none."""
+    """Previous lane of an ended lane's writer; 0: none."""
     link_starts: tuple[LinkStart, ...] = ()
-    """Where commit ledgers of the chain begin, in its order. An earlier version put those into the chain that are not here."""
+    """In the chain's order, without ledgers appended by an earlier version."""
 
     @property
     def newest_epoch(self) -> int:
-        """The highest epoch that was given out."""
         return max(self.epoch, self.batch_epoch)
 
     @property
     def recovered(self) -> bool:
-        """Has a writer recovered the chain since the owner claimed it? Until then a commit of an earlier owner may still
-        appear."""
+        """Has a writer recovered the chain since the owner claimed it? Until then an earlier owner's commit may still appear."""
         return (
             self.epoch == 0
             or self.ended_rows is not None
@@ -191,15 +182,16 @@ class LogRecord:
 
     @property
     def oldest_live_epoch(self) -> int:
-        """The lowest epoch whose writer may still commit; of a log without writers the next one, 0 if it never had one."""
+        """The lowest epoch whose writer may still commit; without writers the next one, 0 if there never was one."""
         return min(self.live_epochs, default=self.newest_epoch + 1 if self.newest_epoch else 0)
 
     def claim(self, run: str, query: str = "", follows: str = "", last_query: str = "") -> LogRecord:
         """The record with ``run`` as its owner.
 
-        ``query``: the streaming query that the run is of. ``follows``: the query whose log it may take over. ``last_query``: the
-        query that committed last, for a record that does not name it. Raises AnotherQueryError if the log is of a third query,
-        LogTakenOverError if ``run`` owned the log and has lost it, or ValueError if ``run`` is empty.
+        ``query``: the run's streaming query. ``follows``: the query whose log it may take over. ``last_query``: the query with
+        the last commit, for a record that does not name it. Raises AnotherQueryError if the log belongs to a third query,
+        LogTakenOverError if ``run`` owned the log and has lost it, LaneEndedError if the lane has ended, or ValueError if ``run``
+        is empty.
         """
         if not run:
             raise ValueError(f"log {self.name!r}: a run without an id can't own a log")
@@ -216,7 +208,7 @@ class LogRecord:
         return replace(self, epoch=self.newest_epoch + 1, owner=run, claims=claims, owner_query=query)
 
     def batch_write_begun(self, run: str, now_ms: int) -> LogRecord:
-        """The record with the batch write ``run`` under way. Done twice it changes nothing.
+        """The record with the batch write ``run`` under way. Unchanged if repeated.
 
         Raises LogTakenOverError if it has ended, or ValueError if ``run`` is empty.
         """
@@ -231,16 +223,16 @@ class LogRecord:
         kept = [
             write
             for write in self.batch_writes
-            # The last ledger of the chain may be open: readers need not see the commit in it yet.
+            # The last ledger of the chain may be open: readers may not see the commit in it yet.
             if now_ms - write.begun_ms < BATCH_WRITE_MS_MAX or write.commit_ledger == last != -1
         ]
         return replace(self, batch_writes=(*kept, BatchWrite(run, epoch, now_ms)), batch_epoch=epoch)
 
     def batch_write_ended(self, run: str, closed: bool) -> LogRecord:
-        """The record without the batch write ``run``, which can never begin again. Done twice it changes nothing.
+        """The record without the batch write ``run``, which can never begin again. Unchanged if repeated.
 
-        ``closed``: whether its commit ledger is closed, if it has one. If not, readers need not see its commit yet, and would
-        take its data ledgers for orphans. So it stays under way.
+        ``closed``: is its commit ledger, if any, closed? If not, it stays under way: readers may not see its commit yet, and
+        would take its data ledgers for orphans.
         """
         write = self.batch_write(run)
         if write is None or (write.commit_ledger >= 0 and not closed):
@@ -249,11 +241,11 @@ class LogRecord:
         return replace(self, batch_writes=others, claims=(*self.claims, run)[-CLAIMS_MAX:])
 
     def batch_write(self, run: str) -> BatchWrite | None:
-        """The batch write ``run``; None if it is not under way."""
+        """None if it is not under way."""
         return next((write for write in self.batch_writes if write.run == run), None)
 
     def altered(self, **options: object) -> LogRecord:
-        """The record with these options, of ``ALTERABLE``, changed. Raises ConfigurationError if they contradict the others."""
+        """Raises ConfigurationError if ``options``, all of ``ALTERABLE``, contradict the others."""
         assert set(options) <= set(ALTERABLE), options
         return replace(self, options=replace(self.options, **options))  # type: ignore[arg-type]
 
@@ -270,17 +262,16 @@ class LogRecord:
         raise self._taken_over(run)
 
     def ended(self, epoch: int) -> bool:
-        """Is the epoch over, and is all that was committed in it there to be read?"""
+        """Is the epoch over, with all its commits readable?"""
         return self.recovered and epoch <= self.newest_epoch and epoch not in self.live_epochs
 
     def with_commit_ledger(
         self, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...], start: LinkStart | None = None
     ) -> LogRecord:
-        """The record with one more commit ledger, for the writer that ``recovered`` the last of that chain. ``start``: where its
-        commits begin.
+        """The record with one more commit ledger, for the writer that ``recovered`` the last of that chain. Unchanged if
+        repeated.
 
-        Raises LogTakenOverError if ``run`` is no writer in ``epoch``, or LogChangedError if the last one is another. Done twice
-        it changes nothing.
+        Raises LogTakenOverError if ``run`` is no writer in ``epoch``, or LogChangedError if the last one is another.
         """
         self.check_writer(run, epoch)
         link, write = CommitLedger(ledger_id, epoch), self.batch_write(run)
@@ -295,15 +286,15 @@ class LogRecord:
         return replace(self, commit_ledgers=(*self.commit_ledgers, link), batch_writes=writes, link_starts=starts)
 
     def with_compacted(self, replaced: tuple[CommitLedger, ...], by: int, run: str, epoch: int) -> LogRecord:
-        """The record with one commit ledger in the place of neighbours, which are closed and whose commits it has.
+        """The record with commit ledger ``by`` in the place of closed neighbours, whose commits it has. Unchanged if repeated.
 
-        Raises LogTakenOverError if ``run`` is no writer in ``epoch``, LogChangedError if they are not in the chain like that, or
-        ValueError if there are none. Done twice it changes nothing.
+        Raises LogTakenOverError if ``run`` is no writer in ``epoch``, LogChangedError if the chain has no such neighbours before
+        its last ledger, or ValueError if there are none.
         """
         if not replaced:
             raise ValueError(f"log {self.name!r}: ledger {by} was to take the place of no commit ledgers")
         self.check_writer(run, epoch)
-        # Epochs of batch writes and of the owner mix. The highest says that no commit in it is of a later epoch.
+        # Epochs of batch writes and of the owner mix. The highest is an upper bound for all its commits.
         link = CommitLedger(by, max(link.epoch for link in replaced))
         if link in self.commit_ledgers:
             return self
@@ -318,7 +309,7 @@ class LogRecord:
         return self._with_chain((*before, link, *after), starts)
 
     def truncated(self, row: int, ends: Mapping[CommitLedger, int]) -> LogRecord:
-        """The record without the rows before ``row``. ``ends``: the row after the last one of each closed ledger of the chain.
+        """The record without the rows before ``row``. ``ends``: the end row of each closed ledger of the chain.
 
         Never undoes an earlier truncation, and never drops the last ledger, which sums up all before it.
         """
@@ -329,18 +320,17 @@ class LogRecord:
         return replace(self, first_position=first)._with_chain(self.commit_ledgers[dropped:], self.link_starts)
 
     def with_dictionary(self, dictionary: bytes) -> LogRecord:
-        """The record with ``dictionary``, unless it has one already."""
         return self if self.dictionary else replace(self, dictionary=dictionary)
 
     def offload_begun(self, table: str, end: int) -> LogRecord:
-        """The record with an offload to ``table`` up to row ``end`` begun, unless another one is pending.
+        """Unchanged if another offload is pending.
 
         Raises OffloadError if the log is offloaded to another table.
         """
         return replace(self, offload=(self.offload or Offload(table)).begun(table, end))
 
     def offload_done(self, end: int, version: int) -> LogRecord:
-        """The record with the rows before ``end`` in ``version`` of the table.
+        """The rows before ``end`` are in ``version`` of the table.
 
         Raises OffloadError if no offload up to that row was begun.
         """
@@ -349,7 +339,6 @@ class LogRecord:
         return replace(self, offload=self.offload.done(end, version))
 
     def _with_chain(self, chain: tuple[CommitLedger, ...], starts: Iterable[LinkStart]) -> LogRecord:
-        """The record with these commit ledgers, and no more ``starts`` than theirs."""
         ledgers = {link.ledger_id for link in chain}
         kept = tuple(start for start in starts if start.ledger_id in ledgers)
         return replace(self, commit_ledgers=chain, link_starts=kept)
@@ -369,7 +358,6 @@ class LogRecord:
         )
 
     def another_query(self, query: str, before: str) -> AnotherQueryError:
-        """The error of a query that is not the one that writes here."""
         return AnotherQueryError(
             f"log {self.name!r} is written by query {before}, and query {query or '(without an id)'} is new to it: nothing of it "
             "is written. If it is the same query, its Spark checkpoint was deleted or is another query's: give it its own "

@@ -1,4 +1,4 @@
-"""Which ledgers of a log can never become part of it.
+"""Orphans: ledgers made for a log that can never become part of it.
 
 Law: judged by epoch, never by age. Source: docs/decisions/logs.md.
 """
@@ -11,17 +11,17 @@ from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, LogRecord
 
 
 def epoch_of(labels: Mapping[str, bytes]) -> int:
-    """The epoch that a ledger's labels say, 0 without such a label. A label that is no number is somebody else's. Its ledger
-    counts as one of an epoch to come, so it is nobody's orphan."""
+    """The epoch in a ledger's labels, 0 without such a label. A label that is no number is foreign: its ledger counts as one of a
+    future epoch, so it is no orphan."""
     found = labels.get(EPOCH_LABEL, b"0")
     return int(found) if found.isdigit() and len(found) < 19 else 1 << 62
 
 
 def is_orphan(record: LogRecord, ledger_id: int, labels: Mapping[str, bytes], referenced: Collection[int]) -> bool:
-    """Was the ledger made for the log, and can it never become part of it? Judged by epoch, never by age.
+    """Was the ledger made for the log without any chance to become part of it?
 
-    ``labels`` is the ledger's custom metadata. ``referenced`` are the data ledgers that *all* commits of the log's chain name,
-    read after ``record``. A ledger of an epoch whose writer may still commit is never an orphan.
+    ``labels``: the ledger's custom metadata. ``referenced``: the data ledgers in *all* commits of the log's chain, read after
+    ``record``. A ledger of an epoch whose writer may still commit is never an orphan.
     """
     if labels.get(LOG_LABEL) != record.name.encode() or not record.ended(epoch_of(labels)):
         return False

@@ -1,7 +1,7 @@
-"""Is a micro-batch new, a replay of one that is committed, or one of a Spark checkpoint that was set back?
+"""Is a micro-batch new, a replay of a committed one, or from a Spark checkpoint that was set back?
 
-Law: a batch is committed once, and no new rows are taken for rows that are committed. Spark numbers the batches of a query
-upwards and replays the last one only. So the number, and for the last number the *fingerprint* that its commit keeps, decide:
+Law: a batch is committed once, and no new rows are taken for committed rows. Spark numbers the batches of a query upwards and
+replays the last one only. So the number decides, and for the last number the *fingerprint* in its commit:
 
 ============================  ===============================================================================================
 number                        the batch is
@@ -11,23 +11,21 @@ above it, and the query had   refused: a copy of the query's Spark checkpoint is
 another batch as the last
 the last one, the same batch  a replay: it is committed, nothing is written
 the last one, another batch   refused
-below the last one            refused: nobody knows any more what was in it
+below the last one            refused: its former content is unknown
 ============================  ===============================================================================================
 
-Two batches of one number are *the same* if one of these holds, the first that can be told:
+Two batches of one number are *the same* by the first of these rules that has its data:
 
-1. They have the same plan: Spark planned the batch once. Its rows may come in another order, in other partitions, and may even be
-   others, if the query's values are random. Spark writes a plan before it runs the batch, and a replay runs the same plan.
-2. They have the same offsets (where both are known), the same number of rows and the same sum over the rows. A batch that was
-   planned anew and is the same batch all the same: a Spark checkpoint was set back by one batch, and nothing came in since.
-3. Of a commit that has no sum (an earlier version wrote it), the number of rows is all there is to compare.
+1. The same plan: Spark writes it before it runs the batch, and replays it. The rows may differ, if the query's values are random.
+2. The same offsets (where both are known), number of rows and sum over the rows. This is a batch planned anew: a Spark checkpoint
+   was set back by one batch, and nothing came in since.
+3. A commit without a sum (written by an earlier version) has only the number of rows to compare.
 
-A new batch is judged by what its Spark checkpoint says of the number that is the last one in the log: the same plan, or the same
-offsets. (Rows are compared when a batch is written. But a batch without rows is not in the log, so a copy of the checkpoint may
-have put a batch with rows there, under the same number.)
+A new batch is judged by the plan or offsets of the log's last number in its Spark checkpoint. Its own rows prove nothing: a copy
+of the checkpoint may have put a batch with rows under a number whose batch has none here.
 
-A plan can't be told if the Spark checkpoint can't be read where the batch is committed (``spark.connector.sink``). A
-replay with random values is then refused, and its error names the option that takes it for the same.
+A plan is unknown if the Spark checkpoint can't be read where the batch is committed (``spark.connector.sink``). A replay with
+random values is then refused, and its error names the option that accepts it as the same. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations
@@ -44,21 +42,19 @@ class CheckpointRewoundError(BookKeeperError):
 
 
 class Batch(NamedTuple):
-    """A micro-batch that is to be committed, and what an error about it names."""
+    """A micro-batch to be committed, with names for its errors."""
 
     log: str
-    """The name of the log."""
     query: str
-    """The query's id."""
     number: int
     """Its number in the query."""
     fingerprint: Fingerprint | None = None
-    """What tells it. None: not known yet, or whatever it is, it is to be taken for the batch of its number."""
+    """None: not known yet, or the batch is to be accepted as the one of its number."""
     checkpoint: str = ""
-    """Where the query's Spark checkpoint is. Empty: not known."""
+    """The place of the query's Spark checkpoint. Empty: unknown."""
     before: Callable[[int], Fingerprint] | None = None
-    """The plan of an earlier batch in that Spark checkpoint, by its number. None: it need not be compared, because the run that
-    writes this batch has written to the log before."""
+    """The plan of an earlier batch in that Spark checkpoint, by its number. None: no comparison is needed, because this run has
+    written to the log before."""
 
 
 def is_committed(header: CommitHeader, batch: Batch) -> bool:
@@ -90,7 +86,7 @@ def is_committed(header: CommitHeader, batch: Batch) -> bool:
 
 
 def _check_last(kept: Fingerprint | None, last: int, batch: Batch) -> None:
-    """Raise CheckpointRewoundError if the last batch in the log is not the one of its number in the batch's checkpoint."""
+    """Raise CheckpointRewoundError if the log's last batch differs from the batch of its number in the batch's checkpoint."""
     if batch.before is None or last < 0:
         return
     if kept is not None and not kept.may_be_planned_as(batch.before(last)):

@@ -1,12 +1,11 @@
 """How long the rows of a log stay: by time, by bytes, or for ever.
 
-Law: rows go from the front of a lane, whole commits at a time, and only what is beyond one of the bounds goes:
+Law: rows go from the front of a lane, whole commits at a time, and only beyond one of the bounds:
 
-* by time: a commit whose rows are all older than ``retention_ms``, by the clock of whoever asks. The times of a lane never go
-  back, so no younger row is before an older one.
+* by time: a commit whose rows are all older than ``retention_ms``, by the caller's clock. A lane's times never go back.
 * by bytes: a commit behind which at least ``retention_bytes`` of the lane are committed.
 
-So each row younger than that, and the newest bytes of each lane, stay. What stays longer is said in docs/decisions/lanes.md.
+docs/decisions/lanes.md lists rows that stay longer.
 
 The document is ``/bookspark/retention/<log>``, beside the log's record: versions that do not know it read and write the log as
 before, and do not drop it. Source: Kafka's ``retention.ms`` and ``retention.bytes``.
@@ -23,18 +22,15 @@ from bookspark.protocol.logs.log_record import LogRecord
 
 @dataclass(frozen=True)
 class Retention:
-    """How long rows of a log stay."""
-
     ctime_ms: int = 0
-    """When the log was made: an earlier log of the name may have left its document."""
+    """Creation time of the log: an earlier log of the name may have left its document."""
     retention_ms: int = 0
-    """Rows that are older go, in ms; 0: none go for their age."""
+    """Age of rows to drop, in ms; 0: no bound."""
     retention_bytes: int = 0
-    """Rows of a lane go while more bytes than that follow them; 0: none go for that."""
+    """A lane's rows go while at least this many bytes follow them; 0: no bound."""
 
     @property
     def forever(self) -> bool:
-        """Do all rows stay?"""
         return not (self.retention_ms or self.retention_bytes)
 
     def expired(self, commit: Commit, after: Position, size: int, now_ms: int) -> bool:

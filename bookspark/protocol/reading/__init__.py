@@ -1,8 +1,8 @@
-"""What is decided when entries are read: by a reader, by a reader that waits for more, and by ledger recovery.
+"""Decisions about reads: by a reader, by a reader that waits for more entries, and by ledger recovery.
 
 ===================  ===========================================================================================================
-``range_read``       a range of entries, from whichever replicas answer
-``read_order``       in which order the replicas of an entry are asked
+``range_read``       a range of entries, from any replicas that answer
+``read_order``       the order in which the replicas of an entry are asked
 ``lac_read``         the LAC (last add confirmed) of a ledger that is not closed
 ``lac_wait``         waiting until an entry is confirmed or the ledger is closed (long poll)
 ``recovery``         ledger recovery: fence, find the last entry, write back, close

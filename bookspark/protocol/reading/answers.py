@@ -1,4 +1,4 @@
-"""The answers of bookies to one question: how many there are of each kind, and how people are told of them."""
+"""Bookies' answers to one question: counted by kind, and in words for people."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from bookspark.protocol.ledger.responses import Negative, Positive, Response, Un
 
 
 def count_kinds(answers: Collection[Response]) -> tuple[int, int, int]:
-    """How many are (Positive, Negative, Unknown)."""
+    """(Positive, Negative, Unknown)"""
     kinds = [type(answer) for answer in answers]
     return kinds.count(Positive), kinds.count(Negative), kinds.count(Unknown)
 
 
 def nothing_came(following: Response) -> Response:
-    """What an answer to a read without entries says of the first one. A bookie that says OK and sends none has not said that it
-    has the entry."""
+    """The answer for the first entry of an empty read. OK without an entry does not prove that the bookie has it."""
     if isinstance(following, Positive):
         return Unknown(UnknownReason.BAD_REQUEST, "an answer without entries or a reason")
     return following

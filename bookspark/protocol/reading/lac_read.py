@@ -1,9 +1,8 @@
-"""Asking for the LAC (last add confirmed) of a ledger that is not closed, without fencing it.
+"""Read of the LAC (last add confirmed) of a ledger that is not closed, without a fence.
 
-Law: the LAC that is returned is a confirmed one. The read is finished as soon as the answers cover every ack quorum: then no
-add that was acknowledged before carried a higher LAC. When all bookies have answered, or the others are late (``ReadIsLate``),
-the LAC of one bookie is enough: it is confirmed, but perhaps not the newest. With an ack quorum of 1, only the answers of all
-bookies are a coverage, so a bookie that hangs costs that delay. ::
+Law: the returned LAC is a confirmed one. The read is finished as soon as the answers cover every ack quorum: no add acknowledged
+before carried a higher LAC. When all bookies have answered, or the others are late (``ReadIsLate``), one LAC is enough, though
+perhaps not the newest. With an ack quorum of 1, only all answers are a coverage, so a hanging bookie costs that delay. ::
 
     NEW ──Start──► ASKING ──covered, or no more answers are waited for──► DONE
 
@@ -48,7 +47,7 @@ TRANSITIONS = {
 
 
 class LacRead:
-    """One read of the LAC from the bookies of the last ensemble. ``last_add_confirmed`` is the highest that was heard."""
+    """``last_add_confirmed``: the highest in the answers of the last ensemble."""
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self.phase = LacReadPhase.NEW
@@ -58,14 +57,12 @@ class LacRead:
         self._late = False
 
     def start(self) -> list[Action]:
-        """Ask every bookie of the last ensemble."""
         return self.step(Start())
 
     def step(self, event: Start | LacReadEvent) -> list[Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked.
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked.
 
-        A bookie that never saw the ledger says so: its LAC is −1, which counts as an answer. At the deadline, the bookies that
-        have not answered have failed.
+        A Negative counts as a LAC of −1: the bookie never saw the ledger. At the deadline, bookies without an answer have failed.
         """
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []

@@ -1,9 +1,9 @@
 """Waiting until an entry is confirmed, the ledger is closed, or the deadline has passed (long poll).
 
-Law: the LAC (last add confirmed) that is returned is a confirmed one. Every bookie of the last ensemble holds its answer, as
-each learns of a LAC at another time. A close tells the bookies nothing, and an ensemble change tells the new bookies nothing.
-So the driver watches the metadata as well, and every ``MetadataRead`` is taken in. The bookies may be gone before the watch
-reports their replacement. So the machine reads the metadata before it fails because no bookie tells its LAC. ::
+Law: the returned LAC (last add confirmed) is a confirmed one. Every bookie of the last ensemble holds its answer, because each
+learns of a LAC at another time. Neither a close nor an ensemble change gives the bookies a LAC, so the driver watches the
+metadata as well, and the machine takes every ``MetadataRead``. The bookies may be gone before the watch reports their
+replacement, so the machine reads the metadata before it fails for lack of a LAC. ::
 
     NEW ──Start──► WAITING ──all bookies failed, twice in a row──► LOOKING (ReadMetadata)
                      ▲  │ confirmed, closed or deadline              │  │
@@ -42,7 +42,7 @@ class LacWaitPhase(Enum):
     NEW = auto()
     WAITING = auto()
     LOOKING = auto()
-    """The metadata is being read, as nobody tells its LAC."""
+    """The metadata is being read, because no bookie reports its LAC."""
     DONE = auto()
 
 
@@ -50,7 +50,7 @@ LacWaitEvent = LacAnswered | MetadataRead | MetadataFailed | DeadlinePassed
 
 TRANSITIONS = {
     LacWaitPhase.NEW: row(taken=(Start,)),
-    # MetadataRead comes from the driver's watch. A watch that fails is the driver's own concern.
+    # MetadataRead comes from the driver's watch. A failed watch is the driver's own concern.
     LacWaitPhase.WAITING: row(taken=(LacAnswered, MetadataRead, DeadlinePassed)),
     LacWaitPhase.LOOKING: row(taken=(LacAnswered, MetadataRead, MetadataFailed, DeadlinePassed)),
     LacWaitPhase.DONE: row(late=(LacAnswered, MetadataRead, MetadataFailed, DeadlinePassed)),
@@ -58,8 +58,8 @@ TRANSITIONS = {
 
 
 class LacWait:
-    """Waits until ``entry_id`` is confirmed. ``last_add_confirmed`` is the highest LAC that was heard; ``entries`` is the entry,
-    if it came with that LAC."""
+    """Waits until ``entry_id`` is confirmed. ``last_add_confirmed``: the highest in the answers; ``entries``: the entry, if it
+    came with that LAC."""
 
     def __init__(self, metadata: LedgerMetadata, entry_id: int) -> None:
         self.phase = LacWaitPhase.NEW
@@ -69,22 +69,20 @@ class LacWait:
         self._entry_id = entry_id
         self._ever_asked: frozenset[str] = frozenset()
         self._asked: frozenset[str] = frozenset()
-        """The bookies of the ensemble that was asked last."""
+        """The last asked ensemble."""
         self._failed: dict[str, Response] = {}
-        """The answers of bookies that failed."""
         self._last_round = False
-        """All have failed once, and none has told anything since."""
+        """All have failed once, and none has reported a LAC since."""
 
     def start(self) -> list[Action]:
-        """The first requests, or the end."""
         return self.step(Start())
 
     def step(self, event: Start | LacWaitEvent) -> list[Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked.
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked.
 
-        A bookie that held its answer in vain is asked again. Bookies that failed are asked again once all have: they may have
-        been restarted one after the other. If all fail again, none has told anything meanwhile, and the metadata names no
-        others, then nobody tells.
+        A bookie that held its answer in vain is asked again. Failed bookies are asked again once all have failed: they may have
+        been restarted one after the other. The wait fails if all fail again without a LAC meanwhile, and the metadata names no
+        others.
         """
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []
@@ -106,7 +104,7 @@ class LacWait:
                 return self._answered(event)
 
     def _learn(self, metadata: LedgerMetadata) -> list[Action]:
-        """Take the metadata in: ask the bookies that are new, or end."""
+        """Take the metadata in: ask the new bookies, or end."""
         self._metadata = metadata
         self._hear(metadata.last_entry_id if metadata.closed else metadata.last_fragment.first_entry_id - 1)
         if metadata.closed or self.last_add_confirmed >= self._entry_id:
@@ -142,7 +140,7 @@ class LacWait:
         return [] if self.phase is LacWaitPhase.LOOKING else self._next_round()
 
     def _next_round(self) -> list[Action]:
-        """Ask all again once all have failed, or look who else there is."""
+        """Ask all again once all have failed; after a second failure read the metadata."""
         ensemble = self._metadata.last_fragment.ensemble
         if any(bookie not in self._failed for bookie in ensemble):
             return []

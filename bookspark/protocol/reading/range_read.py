@@ -1,19 +1,18 @@
-"""Reading a range of entries from whichever replicas answer.
+"""Reading a range of entries from any replicas that answer.
 
-Law: an entry is delivered at the first positive answer. It is called absent only when all bookies of its write set say so
-and, if the metadata can be read again, only after it showed no other bookies. Anything else is an error that says nothing about
-the entry. Entries are delivered in id order, each once.
+Law: an entry is delivered at the first positive answer. It counts as absent only when all bookies of its write set deny it and,
+if the metadata can be read again, only after the metadata showed no other bookies. Anything else is an error that says nothing
+about the entry. Entries are delivered in id order, each once.
 
-The caller knows what may be read: ids up to a LAC (last add confirmed) that was heard, or up to the last add pushed for an
-unconfirmed read, where an absent entry is no contradiction.
+The caller chooses readable ids: up to a LAC (last add confirmed) from a bookie. An unconfirmed read goes up to the last add
+pushed; there an absent entry is no contradiction.
 
-A late answer lets the next replica be asked beside it (a *speculative* read, ``ReadIsLate``). A replica that was late is asked
-last until it delivers.
+After a late answer the next replica is asked beside it (a *speculative* read, ``ReadIsLate``). A late replica is asked last until
+it delivers.
 
-The entries of a striped ledger (ensemble larger than the write quorum) lie on different bookies in turn. Asked one by one,
-each would cost a round trip. So the bookie that is asked for the next entry also sends the later ones that it holds (a
-*sparse* read), and they wait here for their turn: per bookie about as many bytes as one answer carries. Where write sets
-overlap, some entries come twice.
+The entries of a striped ledger lie on different bookies in turn. The bookie of the next entry also sends the later ones that it
+holds (a *sparse* read), which saves round trips. They wait here for their turn: per bookie about as many bytes as one answer
+carries. Where write sets overlap, some entries come twice.
 
 ::
 
@@ -73,7 +72,7 @@ RangeReadEvent = ReadAnswered | ReadIsLate | MetadataRead | MetadataFailed
 
 TRANSITIONS = {
     RangeReadPhase.NEW: row(taken=(Start,)),
-    # ReadAnswered and ReadIsLate about an entry that was delivered meanwhile are late as well.
+    # ReadAnswered and ReadIsLate about an entry delivered meanwhile are late as well.
     RangeReadPhase.READING: row(taken=(ReadAnswered, ReadIsLate)),
     RangeReadPhase.LOOKING: row(taken=(MetadataRead, MetadataFailed), late=(ReadAnswered, ReadIsLate)),
     RangeReadPhase.DONE: row(late=(ReadAnswered, ReadIsLate)),
@@ -83,9 +82,9 @@ TRANSITIONS = {
 class RangeRead:
     """The entries ``first..last`` of a ledger.
 
-    ``rereads_metadata``: the driver answers ``ReadMetadata``. It is asked when no replica delivered, because the ledger may
-    have been closed, or its bookies replaced, since ``metadata`` was read. ``reads_ahead``: a striped ledger is read
-    sparsely; the driver then has to take several deliveries at once.
+    ``rereads_metadata``: the driver answers ``ReadMetadata``, asked when no replica delivered: the ledger may have been closed,
+    or its bookies replaced, since ``metadata`` was read. ``reads_ahead``: read a striped ledger sparsely; the driver then accepts
+    several deliveries at once.
     """
 
     def __init__(
@@ -100,33 +99,32 @@ class RangeRead:
         self.phase = RangeReadPhase.NEW
         self.next_entry_id = first
         self.delivered_by = order.first
-        """The bookie that delivered last."""
+        """The bookie of the last delivery."""
         self._metadata = metadata
         self._first = first
         self._last = last
         self._order = order
         self._deliveries: dict[str, int] = {}
-        """How often each bookie has delivered. Counted only if the order is not sticky."""
+        """Counted only if the order is not sticky."""
         self._rereads_metadata = rereads_metadata
         self._reads_ahead = reads_ahead
         self._ahead: dict[int, Any] = {}
         """Entries that came before their turn, by id."""
         self._late: set[str] = set()
         self._asked: dict[str, int] = {}
-        """The bookies that were asked for ``next_entry_id`` and have not answered yet, each with the last id it was asked for."""
+        """Bookies with an open request for ``next_entry_id``, each with its last requested id."""
         self._answers: dict[str, Response] = {}
 
     @property
     def answers(self) -> Mapping[str, Response]:
-        """What each bookie that did not deliver ``next_entry_id`` said of it."""
+        """Answers for ``next_entry_id`` from bookies that did not deliver it."""
         return self._answers
 
     def start(self) -> list[Action]:
-        """The first request, or the end of an empty range."""
         return self.step(Start())
 
     def step(self, event: Start | RangeReadEvent) -> list[Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []
         match event:
@@ -145,7 +143,7 @@ class RangeRead:
                 return [self._fail(self._not_looked_up(event.error))]
 
     def _is_late(self, event: ReadAnswered) -> bool:
-        """Whether the entry was delivered meanwhile. Raises IllegalEventError for an answer to a question that was not asked."""
+        """Was the entry delivered meanwhile? Raises IllegalEventError for an answer to a question never asked."""
         if self._first <= event.first < self.next_entry_id:
             return True
         if event.first != self.next_entry_id or event.bookie not in self._asked:
@@ -160,7 +158,7 @@ class RangeRead:
         return False
 
     def _ask_another(self, first: int) -> list[Action]:
-        """The answer for entry ``first`` takes long: ask the next replica as well."""
+        """The answer for entry ``first`` takes long."""
         if first > self.next_entry_id:
             raise IllegalEventError(self.phase, ReadIsLate(first), "this entry was not asked for yet")
         if first < self.next_entry_id:
@@ -191,7 +189,7 @@ class RangeRead:
         return actions + self._ask()
 
     def _deliver_ahead(self) -> list[Action]:
-        """Deliver the entries that came before their turn and have it now."""
+        """Deliver early entries whose turn has come."""
         self._ahead = {i: entries for i, entries in self._ahead.items() if i >= self.next_entry_id}
         actions: list[Action] = []
         while self.next_entry_id in self._ahead:
@@ -201,7 +199,7 @@ class RangeRead:
         return actions
 
     def _ask(self) -> list[Action]:
-        """Ask one more replica, wait for those that were asked, or end."""
+        """Ask one more replica, wait for those already asked, or end."""
         left = self._left()
         if not left:
             return [] if self._asked else [self._look_again()]
@@ -229,7 +227,7 @@ class RangeRead:
         return ReadMetadata()
 
     def _metadata_read(self, found: LedgerMetadata) -> list[Action]:
-        """Ask the bookies that are new. Without any, the answers stand."""
+        """Ask the new bookies. Without any, the answers stand."""
         before = self._write_set()
         if found.closed and self.next_entry_id > found.last_entry_id:
             end = f"the ledger was closed at entry {found.last_entry_id}"
@@ -268,7 +266,7 @@ class RangeRead:
         return ReadError(f"{what} could not be read from any replica ({reasons}); it may be readable later")
 
     def _not_looked_up(self, error: BookKeeperError) -> BookKeeperError:
-        """The metadata could not be read again, so nobody knows who else may hold the entry."""
+        """Other holders of the entry are unknown, because the metadata could not be read again."""
         if isinstance(error, NoSuchLedgerError):
             return error
         return ReadError(

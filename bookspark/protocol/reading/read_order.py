@@ -1,4 +1,4 @@
-"""In which order the replicas of an entry are asked."""
+"""The order in which the replicas of an entry are asked."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """A reader's preferences. Every replica is asked before an entry counts as unreadable, whatever they are."""
+    """A reader's preferences. An entry is unreadable only after every replica was asked."""
 
     rotation: int = 0
-    """Which of several equally good replicas comes first. Readers with different numbers spread over the replicas."""
+    """Choice among equally good replicas. Readers with different numbers spread over the replicas."""
     sticky: bool = True
-    """True: the replica that delivered last is asked first for what follows. False: the one that delivered least often is."""
+    """Ask first the replica of the last delivery. False: the replica with the fewest deliveries."""
     first: str | None = None
-    """The replica that delivered before this read."""
+    """The replica of the last delivery before this read."""
     near: frozenset[str] = frozenset()
-    """Bookies that are asked before the others."""
+    """Bookies to ask before the others."""
     doubtful: frozenset[str] = frozenset()
-    """Bookies that are asked after the others: they could not be reached a moment ago."""
+    """Bookies to ask after the others: unreachable a moment ago."""
 
     def choose(
         self, candidates: Sequence[str], delivered_by: str | None, late: Collection[str], deliveries: Mapping[str, int]
     ) -> str:
-        """The one of ``candidates`` that is asked next. ``late``: those that were slow and have not delivered since;
-        ``deliveries``: how often each bookie has delivered."""
+        """The next of ``candidates``. ``late``: slow bookies without a delivery since; ``deliveries``: counts by bookie."""
         if self.sticky and delivered_by is not None and delivered_by in candidates and delivered_by not in late:
             return delivered_by
         start = self.rotation % len(candidates)

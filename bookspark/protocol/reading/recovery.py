@@ -1,8 +1,8 @@
 """Ledger recovery: fence the writer, find the last entry, write entries back, close the ledger.
 
-Law: recovery closes a ledger at an entry only when no later entry can have been confirmed, and every entry up to it is on an
-ack quorum, synced (of a guaranteed ledger: on its write quorum). If it can't know, it stops and changes nothing: the
-ledger stays IN_RECOVERY and can be recovered again. ::
+Law: recovery closes a ledger at an entry only when no later entry can have been confirmed, and every entry up to it is on an ack
+quorum, synced (of a guaranteed ledger: on its write quorum). If it can't know, it stops and changes nothing: the ledger stays
+IN_RECOVERY and can be recovered again. ::
 
     NEW ──► STARTING ──► FENCING ──► READING ⇄ WRITING ⇄ CHOOSING     DONE: from any phase, with a Finish or a Fail
              ▲ compare-    ▲            │  ▲
@@ -12,22 +12,21 @@ ledger stays IN_RECOVERY and can be recovered again. ::
            REREADING ──────┘ ◄────┐     │
                          conflict └─ CLOSING ──► DONE
 
-Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble
-of the metadata that recovery began with: the writer can't have written anywhere else. A bookie that refuses a write-back may
-be replaced (``WriteBack``). A lost compare-and-set makes recovery begin anew, without these replacements.
+``Fencing``, ``RunRead``, ``WriteBack`` and ``LaterEntries`` are one round of questions each. Reads of LACs (last add confirmed)
+and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble of the metadata with which recovery
+began: the writer can't have written anywhere else. A lost compare-and-set makes recovery begin anew, without the replacements of
+``WriteBack``.
 
 A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR (last add fully replicated) on, because
-confirmed entries after it may be on an ack quorum only. Its end is never below the highest LAC that was heard: an entry up to
-that LAC which seems absent stops the recovery.
+confirmed entries after it may be on an ack quorum only. A seemingly absent entry up to the highest LAC stops the recovery.
 
-Recovery can never know enough of some ledgers (ack quorum 1 with a bookie in limbo, bookies that are gone for good). Then an
-operator may *accept the loss*: an entry that stays unknown after all bookies were asked counts as "not there", if each bookie
-that did not deny it says that it lost it or is named as lost for good (``LossNotes``). The ledger ends before it only if no
-bookie of the ensemble holds a later entry, which may be a confirmed one (``LaterEntries``). Otherwise, and if the entry is
-known to be confirmed, it stays in the ledger, unreadable: nothing that there is is cut off.
+An operator may *accept the loss* where recovery can never know enough (docs/decisions/without-the-journal.md). An entry still
+unknown after all bookies were asked then counts as absent. Each bookie must have denied it, reported its loss, or be named as
+lost for good (``LossNotes``). The ledger ends before it only if no bookie of the ensemble holds a later entry (``LaterEntries``).
+Otherwise, or if it is known to be confirmed, it stays in the ledger, unreadable: no existing entry is cut off.
 
-Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes
-of answers; BookKeeper's ``LedgerRecoveryOp``.
+Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of
+answers; BookKeeper's ``LedgerRecoveryOp``.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_
 from bookspark.protocol.reading.answers import count_kinds, in_words, is_wrong_password, nothing_came, wrong_password
 from bookspark.protocol.writing.replication import BestEffort, replication_of
 
-# -- What a machine has asked of bookies so far, so that it can tell an answer that comes late from one that can't be.
-#
-# Law: it only grows. An answer about entries that were never asked for, or from a bookie that was never asked, is a defect of
-# the driver. Whether an answer is still wanted is the machine's concern.
+# -- Questions asked so far: late answers and impossible answers.
 
 
 class Asked:
-    """The bookies that were asked for a LAC, for entries, to write and what they hold, and how far the entries went."""
+    """Bookies asked for a LAC, for entries, for a write or for held entries, and the ids in these questions.
+
+    Law: it only grows. An answer outside of it is a defect of the driver. The machine itself decides whether it still needs an
+    answer."""
 
     __slots__ = ("for_lac", "listed_from", "read_to", "to_list", "to_read", "to_write", "written_to")
 
@@ -76,13 +75,12 @@ class Asked:
         """The highest first id of a read."""
         self.to_write: frozenset[str] = frozenset()
         self.written_to = NO_ENTRY
-        """The highest id that was sent to be written."""
+        """The highest id sent in an add."""
         self.to_list: frozenset[str] = frozenset()
         self.listed_from = NO_ENTRY
-        """The highest first id of a question for what is held."""
+        """The highest first id of a question for held entries."""
 
     def note(self, actions: Iterable[object]) -> None:
-        """These actions are carried out."""
         for action in actions:
             match action:
                 case SendReadLac():
@@ -98,7 +96,7 @@ class Asked:
                     self.listed_from = max(self.listed_from, action.first)
 
     def check(self, phase: Enum, event: object) -> None:
-        """Raise IllegalEventError if ``event`` is a bookie's answer to a question that was never asked."""
+        """Raise IllegalEventError if ``event`` is a bookie's answer to a question never asked."""
         match event:
             case LacAnswered():
                 known = event.bookie in self.for_lac
@@ -120,16 +118,16 @@ class Asked:
             raise IllegalEventError(phase, event, "it was never asked for")
 
 
-# -- One round of fencing: every bookie of the last ensemble is asked for its LAC, with the fence flag.
-#
-# Law: fencing is done once the bookies that answered cover every ack quorum. From then on no entry can reach an ack quorum by
-# the old writer's adds, so no higher LAC (last add confirmed) than the highest that was heard is ever told to it.
-#
-# Source: ``FencingPhase`` of bookkeeper-tlaplus.
+# -- Fencing: every bookie of the last ensemble is asked for its LAC, with the fence flag.
 
 
 class Fencing:
-    """The answers of one round. ``last_add_confirmed`` and ``last_add_fully_replicated`` are the highest that were heard."""
+    """The answers of one round. ``last_add_confirmed`` and ``last_add_fully_replicated``: the highest in them.
+
+    Law: fencing is done once the answering bookies cover every ack quorum. From then on the old writer's adds can't reach an ack
+    quorum, so it never confirms more than the highest LAC (last add confirmed) in the answers.
+
+    Source: ``FencingPhase`` of bookkeeper-tlaplus."""
 
     __slots__ = ("_metadata", "answers", "last_add_confirmed", "last_add_fully_replicated")
 
@@ -143,19 +141,17 @@ class Fencing:
         return [SendReadLac(bookie, fence=True) for bookie in self._ensemble]
 
     def concerns(self, event: LacAnswered) -> bool:
-        """Is the bookie one of the last ensemble?"""
         return event.bookie in self._ensemble
 
     def heard(self, event: LacAnswered) -> None:
-        """Take an answer in that concerns this round."""
         self.answers[event.bookie] = event.response
         if isinstance(event.response, Positive):
             self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
             self.last_add_fully_replicated = max(self.last_add_fully_replicated, event.last_add_fully_replicated)
 
     def verdict(self, lost: Collection[str] = ()) -> Verdict:
-        """PRESENT: fenced. UNKNOWN: no further answer can make it so. PENDING: more answers can decide it. ``lost``: bookies that
-        can't acknowledge anything any more, fenced or not."""
+        """PRESENT: fenced. UNKNOWN: no further answer can complete the fence. ``lost``: bookies that can acknowledge no add any
+        more, fenced or not."""
         m = self._metadata
         positives = [i for i, b in enumerate(self._ensemble) if b in lost or isinstance(self.answers.get(b), Positive)]
         others = [i for i, b in enumerate(self._ensemble) if b in self.answers and i not in positives]
@@ -170,20 +166,20 @@ class Fencing:
         return self._metadata.last_fragment.ensemble
 
 
-# -- One round of questions during a recovery that may accept a loss: does any bookie hold an entry behind one that is not known?
-#
-# Law: where an entry can't be known, a later one may have been confirmed all the same, and be whole on a bookie that never had
-# the earlier one. Every bookie of the last ensemble is asked, and each has answered, or counts as lost (``LossNotes``), before
-# the ledger may end there. A bookie in limbo is asked, too: it says "unknown" of what it lacks, and still holds what it holds.
-#
-# Decision: what a bookie holds, durably, is asked, and not what it answers to a read, because a read ends at the first entry
-# that a bookie in limbo does not have. One entry is enough to know that the ledger goes on, so a bookie need not tell them all.
-#
-# Source: docs/decisions/without-the-journal.md; BookKeeper has no such question, because its recovery accepts no loss.
+# -- Later entries: does a bookie hold an entry behind an unknown one? Asked only where a loss may be accepted.
 
 
 class LaterEntries:
-    """The entries from ``first`` on. ``last`` is the highest id that any bookie told; ``first − 1`` if none did."""
+    """The entries from ``first`` on. ``last``: the highest id in the answers; ``first − 1`` if there is none.
+
+    Law: behind an unknown entry a later one may have been confirmed, and be whole on a bookie that never had the earlier one.
+    Every bookie of the last ensemble has to answer, or to count as lost (``LossNotes``), before the ledger may end there. A
+    bookie in limbo is asked, too: it still reports held entries.
+
+    The question is for durably held entries, because a read ends at the first entry that a bookie in limbo lacks. One entry is
+    enough to know that the ledger goes on.
+
+    Source: docs/decisions/without-the-journal.md. BookKeeper's recovery accepts no loss and has no such question."""
 
     __slots__ = ("_ensemble", "answers", "first", "last")
 
@@ -191,18 +187,16 @@ class LaterEntries:
         self.first = first
         self.last = first - 1
         self.answers: dict[str, Response] = {}
-        """What each bookie says of entries from ``first`` on: Negative if it holds none."""
+        """Negative if the bookie holds no entry from ``first`` on."""
         self._ensemble = metadata.last_fragment.ensemble
 
     def start(self) -> list[Action]:
         return [SendListHeld(bookie, self.first) for bookie in self._ensemble]
 
     def concerns(self, event: HeldAnswered) -> bool:
-        """Is it an answer to this question, of a bookie that was asked?"""
         return event.first == self.first and event.bookie in self._ensemble
 
     def heard(self, event: HeldAnswered) -> None:
-        """Take an answer in that concerns this round."""
         answer = event.response
         if isinstance(answer, Positive):
             self.last = max(self.last, event.last)
@@ -215,11 +209,7 @@ class LaterEntries:
         return len(self.answers) == len(self._ensemble)
 
 
-# -- What a recovery that may accept a loss could not find out, noted for the ledger's record.
-#
-# Law: only an operator accepts a loss (``accepted_loss``), and an answer counts as lost only if the bookie says itself that it
-# lost what it had, or if the operator named the bookie. A bookie that could not be reached may have everything, so recovery
-# stops, and the error tells which bookies to bring back or to name.
+# -- Loss notes: facts that recovery could not establish, noted for the ledger's record.
 
 
 _NOTES_MAX = 100
@@ -227,7 +217,11 @@ _SAY_THAT_THEY_LOST_IT = frozenset((UnknownReason.LIMBO, UnknownReason.LOST))
 
 
 class LossNotes:
-    """``accepted``: who accepts the loss, and which bookies they name; None if nobody does."""
+    """``accepted``: the operator and the bookies that they name; None if no loss is accepted.
+
+    Law: only an operator accepts a loss (``accepted_loss``), and an answer counts as lost only if the bookie itself reports the
+    loss, or if the operator named the bookie. An unreachable bookie may have everything, so recovery stops, and the error lists
+    the bookies to bring back or to name."""
 
     __slots__ = ("_accepted", "_losses", "_not_known")
 
@@ -241,7 +235,7 @@ class LossNotes:
         return self._accepted is not None
 
     def lost(self, answers: Mapping[str, Response]) -> tuple[str, ...]:
-        """The bookies whose answer counts as lost."""
+        """Bookies whose answer counts as lost."""
         if self._accepted is None:
             return ()
         named = self._accepted.named
@@ -252,12 +246,12 @@ class LossNotes:
         )
 
     def accept_fence(self, what: str, answers: Mapping[str, Response]) -> None:
-        """Note that the bookies whose answer counts as lost are not known to be fenced."""
+        """Note that the fence of bookies whose answer counts as lost is unknown."""
         bookies = tuple(sorted(self.lost(answers)))
         self._note(Loss(LossKind.FENCE, -1, -1, bookies), what, answers)
 
     def accept(self, kind: LossKind, entry_id: int, what: str, answers: Mapping[str, Response]) -> bool:
-        """Note that ``what``, which is about an entry, is not known. False if nobody accepts that, or a bookie may know it."""
+        """Note that ``what``, about an entry, is unknown. False if no loss is accepted, or a bookie may know the entry."""
         if self._accepted is None or self.may_know(answers):
             return False
         bookies = answers if kind is LossKind.ENTRIES else self.lost(answers)
@@ -265,12 +259,12 @@ class LossNotes:
         return True
 
     def may_know(self, answers: Mapping[str, Response]) -> list[str]:
-        """The bookies that did not deny the entry, and whose answer does not count as lost."""
+        """Bookies that did not deny the entry, and whose answer does not count as lost."""
         lost = self.lost(answers)
         return [bookie for bookie, answer in answers.items() if not isinstance(answer, Negative) and bookie not in lost]
 
     def advice(self, ledger_id: int, answers: Mapping[str, Response]) -> str:
-        """What an operator can do who wanted to accept a loss, and could not."""
+        """Advice for an operator whose acceptance of a loss was not enough."""
         away = [bookie for bookie in self.may_know(answers) if not isinstance(answers[bookie], Positive)]
         if self._accepted is None or not away:
             return "try again when more of its bookies are up"
@@ -282,12 +276,10 @@ class LossNotes:
         )
 
     def forget(self) -> None:
-        """Recovery begins anew."""
         self._losses = self._not_known = ()
 
     @property
     def too_many(self) -> bool:
-        """Are there more losses than a record has room for?"""
         return len(self._losses) > LOSSES_MAX
 
     def noted_in(self, closed: LedgerMetadata) -> LedgerMetadata:
@@ -311,7 +303,7 @@ class LossNotes:
 
 
 def _by_fragment(loss: Loss, closed: LedgerMetadata) -> Iterator[Loss]:
-    """The loss, as the closed record has it: a bookie that recovery put in place of another lacks what that one lost."""
+    """The loss by fragments of the closed record: a replacement in this recovery lacks the same entries as its predecessor."""
     if loss.kind is not LossKind.ENTRIES:
         yield loss
         return
@@ -321,26 +313,26 @@ def _by_fragment(loss: Loss, closed: LedgerMetadata) -> Iterator[Loss]:
             yield Loss(loss.kind, first, end, tuple(sorted(closed.write_set_of(first))))
 
 
-# -- One round of reads during ledger recovery: a run of entries is asked of every bookie of its first entry's write set.
-#
-# Law: the round decides about its first entry only. An answer brings as many consecutive entries as fit, and the shortest run
-# that came is written back. A bookie's answer for the id after its run is not used, because the next round asks every bookie of
-# that id's write set. Striped ledgers, whose consecutive entries lie on different bookies, are read one by one.
-#
-# Source: ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of answers.
+# -- Recovery reads: a run of entries is asked of every bookie of its first entry's write set.
 
 
 class RunRead:
-    """The entries ``first..last``, as far as one answer carries them. ``fence``: it is a recovery read."""
+    """The entries ``first..last``, as far as one answer carries them. ``fence``: this is a recovery read.
+
+    Law: the round decides about its first entry only. The shortest run in the answers is written back. A bookie's answer for the
+    id after its run is not used, because the next round asks every bookie of that id's write set. Striped ledgers are read entry
+    by entry: consecutive entries lie on different bookies.
+
+    Source: ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of answers."""
 
     __slots__ = ("_fence", "_last", "_metadata", "answers", "first", "found")
 
     def __init__(self, metadata: LedgerMetadata, first: int, last: int, fence: bool) -> None:
         self.first = first
         self.answers: dict[str, Response] = {}
-        """What each bookie answered about the first entry."""
+        """Each bookie's answer for the first entry."""
         self.found: ReadAnswered | None = None
-        """The shortest run that came."""
+        """The shortest run."""
         self._metadata = metadata
         self._last = last
         self._fence = fence
@@ -349,11 +341,9 @@ class RunRead:
         return [SendRead(bookie, self.first, self._last, fence=self._fence) for bookie in self._write_set()]
 
     def concerns(self, event: ReadAnswered) -> bool:
-        """Is it an answer to this read, of a bookie that was asked?"""
         return event.first == self.first and event.last <= self._last and event.bookie in self._write_set()
 
     def heard(self, event: ReadAnswered) -> None:
-        """Take an answer in that concerns this read."""
         present = event.last >= event.first
         self.answers[event.bookie] = Positive() if present else nothing_came(event.following)
         if present and (self.found is None or event.last < self.found.last):
@@ -370,17 +360,15 @@ class RunRead:
         return recovery_read_verdict(m.write_quorum, m.ack_quorum, *count_kinds(self.answers.values()), needed)
 
     def read_verdict(self) -> Verdict:
-        """Is the first entry there, by the rules of an ordinary read?"""
+        """Does the first entry exist, by the rules of an ordinary read?"""
         return read_verdict(self._metadata.write_quorum, *count_kinds(self.answers.values()))
 
     def _write_set(self) -> tuple[str, ...]:
         return self._metadata.write_set_of(self.first)
 
 
-# -- The phases of ledger recovery, and which events each takes.
-#
-# Law: an answer of a bookie may be late: it can belong to an earlier phase, or to the round before a lost compare-and-set. The
-# metadata store and placement answer in the phase that asked them, unless the deadline passes first.
+# -- Phases and their events. A bookie's late answer may belong to an earlier phase, or to the round before a lost
+# compare-and-set. The metadata store and placement answer in the phase that asked them, unless the deadline passes first.
 
 
 class RecoveryPhase(Enum):
@@ -388,11 +376,11 @@ class RecoveryPhase(Enum):
     STARTING = auto()
     """The record is being set to IN_RECOVERY."""
     REREADING = auto()
-    """The record is being read, after a compare-and-set was lost."""
+    """The record is being read, after a lost compare-and-set."""
     FENCING = auto()
     READING = auto()
     LOOKING = auto()
-    """Bookies are being asked for entries behind one that can't be known."""
+    """Bookies are being asked for entries behind an unknown one."""
     WRITING = auto()
     CHOOSING = auto()
     """As WRITING, while replacements are being chosen for bookies that refused the run."""
@@ -421,17 +409,16 @@ TRANSITIONS = {
 }
 
 
-# -- Writing one run of entries back during ledger recovery, and replacing the bookies that refuse it.
-#
-# Law: the run counts as written once enough bookies of its write set have it. Bookies that refuse it are replaced only if there
-# would be too few copies without them, from the first entry of the run on. The changed ensemble stays here and goes into the
-# closing compare-and-set only (BookKeeper #2615): written earlier, it would send another recoverer to bookies that do not
-# hold the entries after the run.
+# -- Write-back: one run of entries is written, and bookies that refuse it are replaced.
 
 
 class WriteBack:
-    """One run. ``copies`` is how many bookies have to have it; ``target`` is the ledger's metadata with the ensemble changes of
-    this recovery."""
+    """One run. ``copies``: the needed number of copies; ``target``: the ledger's metadata with this recovery's ensemble changes.
+
+    Law: the run is written once enough bookies of its write set have it. Bookies that refuse it are replaced, from its first
+    entry on, only if there would be too few copies without them. The changed ensemble stays here and goes into the closing
+    compare-and-set only (BookKeeper #2615): written earlier, it would send another recoverer to bookies without the entries after
+    the run."""
 
     __slots__ = ("_copies", "_last_add_confirmed", "_last_add_fully_replicated", "answers", "replaced", "run", "target")
 
@@ -447,25 +434,22 @@ class WriteBack:
         self.target = target
         self.answers: dict[str, Response] = {}
         self.replaced: tuple[str, ...] = ()
-        """The bookies for which replacements are being chosen."""
+        """Bookies whose replacements are being chosen."""
         self._copies = copies
         self._last_add_confirmed = last_add_confirmed
         self._last_add_fully_replicated = last_add_fully_replicated
 
     def start(self) -> list[Action]:
-        """Send the run to its write set."""
         return self._send(self._write_set())
 
     def concerns(self, event: AddAnswered) -> bool:
-        """Is it an answer about this run, of a bookie that is to have it?"""
         return (event.first, event.last) == (self.run.first, self.run.last) and event.bookie in self._write_set()
 
     def heard(self, event: AddAnswered) -> None:
-        """Take an answer in that concerns the run."""
         self.answers[event.bookie] = event.response
 
     def verdict(self) -> Verdict:
-        """PRESENT: there are enough copies. UNKNOWN: other bookies are needed. PENDING: answers can still decide it."""
+        """PRESENT: enough copies. UNKNOWN: other bookies are needed."""
         positives = sum(isinstance(answer, Positive) for answer in self.answers.values())
         if positives >= self._copies:
             return Verdict.PRESENT
@@ -475,14 +459,13 @@ class WriteBack:
     # -- bookies that refuse
 
     def choose(self) -> list[Action]:
-        """Ask for bookies in place of all that have refused the run."""
         ensemble = self.target.last_fragment.ensemble
         refused = self._refused()
         self.replaced = tuple(bookie for bookie in ensemble if bookie in refused)
         return [ChooseBookies(ensemble, self.replaced)]
 
     def may_be_chosen(self, bookies: tuple[str, ...]) -> bool:
-        """Is that one new bookie for each that is replaced?"""
+        """Is this one new bookie for each replaced one?"""
         return replaces(bookies, self.replaced, self.target.last_fragment.ensemble)
 
     def chosen(self, bookies: tuple[str, ...]) -> list[Action]:
@@ -508,22 +491,21 @@ class WriteBack:
 
 
 def replaces(chosen: tuple[str, ...], replaced: tuple[str, ...], ensemble: tuple[str, ...]) -> bool:
-    """Are that as many bookies as are ``replaced``, all different and none of them in the ensemble?"""
+    """Are there as many ``chosen`` as ``replaced``, all different and outside the ensemble?"""
     together = {*chosen, *ensemble}
     return len(chosen) == len(replaced) and len(together) == len(chosen) + len(ensemble)
 
 
-# --
+# -- The machine: all phases of a recovery.
 
 
 class LedgerRecovery:
     """One recoverer of one ledger. Start it with ``step(MetadataRead(…))``; it ends with a Finish or a Fail.
 
-    ``run_entries_max``: how many entries one recovery read asks for at most. Striped ledgers, whose consecutive entries lie on
-    different bookies, are read one by one. ``replaces_bookies``: the driver answers ``ChooseBookies``; otherwise too many
-    refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is recovered once an ack quorum of bookies has it, as
-    the text of BP-46 says, and not at the first one. ``accepted_loss``: who counts what can't be known as lost, and which bookies
-    they name.
+    ``run_entries_max``: most entries in one recovery read. ``replaces_bookies``: the driver answers ``ChooseBookies``; otherwise
+    too many refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is recovered once an ack quorum has it, as in
+    the text of BP-46, and not at the first copy. ``accepted_loss``: the operator who counts unknown entries as lost, and the
+    bookies that they name.
     """
 
     def __init__(
@@ -535,12 +517,12 @@ class LedgerRecovery:
     ) -> None:
         self.phase = RecoveryPhase.NEW
         self.last_add_confirmed = NO_ENTRY
-        """The highest that was heard while fencing; ``last_add_fully_replicated`` too."""
+        """The highest in the answers to fencing; ``last_add_fully_replicated`` too."""
         self.last_add_fully_replicated = NO_ENTRY
         self.next_entry_id = 0
-        """The first id about which nothing is decided."""
+        """The first undecided id."""
         self._held_to: int
-        """An id that some bookie holds. The ledger does not end before it for want of knowledge."""
+        """An id held by some bookie: the ledger does not end before it because of an unknown entry."""
         self._run_entries_max = run_entries_max
         self._replaces_bookies = replaces_bookies
         self._ack_quorum_reads = ack_quorum_reads
@@ -552,14 +534,13 @@ class LedgerRecovery:
         self._version = 0
         self._length: int | None = None
         self._round: Fencing | RunRead | LaterEntries | WriteBack | None = None
-        """What bookies are being asked: to be fenced, about entries (READING, MEASURING), about later ones (LOOKING), or to write
-        (WRITING, CHOOSING)."""
+        """The open question to bookies: the fence, entries (READING, MEASURING), later entries (LOOKING), or a write."""
         self._unknown: RunRead
-        """LOOKING: the answers about the entry that can't be known."""
+        """LOOKING: the answers about the unknown entry."""
         self._asked = Asked()
 
     def step(self, event: act.Event) -> list[act.Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         cell = cell_of(TRANSITIONS, self.phase, event)
         self._asked.check(self.phase, event)
         if cell is LATE:
@@ -601,7 +582,7 @@ class LedgerRecovery:
     # -- STARTING
 
     def _begin(self, metadata: LedgerMetadata, version: int) -> list[act.Action]:
-        """The record as it is now: at the start, and again after every lost compare-and-set."""
+        """Called at the start, and again after every lost compare-and-set."""
         self._metadata = self._target = metadata
         self._version = version
         self._policy = replication_of(metadata)
@@ -676,7 +657,7 @@ class LedgerRecovery:
             return []
         seems = "may or may not exist" if verdict is Verdict.UNKNOWN else "seems absent"
         if first <= self.last_add_confirmed:
-            # Of a confirmed entry that may be given up, everybody is heard first.
+            # A confirmed entry is given up only after all bookies have answered.
             return [] if self._loss.may_accept and not read.all_answered else self._pass_over(first, seems)
         if verdict is not Verdict.UNKNOWN:
             return self._measure()
@@ -710,7 +691,7 @@ class LedgerRecovery:
         return self._measure()
 
     def _pass_over(self, entry_id: int, how: str) -> list[act.Action]:
-        """An entry that no bookie returned, and that is confirmed or has a later one behind it."""
+        """Keep an entry without a copy as unreadable, because it is confirmed or has a later one behind it."""
         if not self._loss.accept(LossKind.ENTRIES, entry_id, f"entry {entry_id}", self._answers()):
             return self._stop(f"entry {entry_id} is confirmed, but {how}")
         if self._loss.too_many:
@@ -734,7 +715,7 @@ class LedgerRecovery:
         if is_wrong_password(event.response):
             return self._wrong_password()
         writing.heard(event)
-        # While bookies are being chosen, what is heard is decided with the choice.
+        # While bookies are being chosen, answers are judged together with the choice.
         return [] if self.phase is RecoveryPhase.CHOOSING else self._go_on(writing)
 
     def _go_on(self, writing: WriteBack) -> list[act.Action]:
@@ -826,7 +807,6 @@ class LedgerRecovery:
         return self._fail(wrong_password(f"ledger {self._metadata.ledger_id}"))
 
     def _answers(self) -> Mapping[str, Response]:
-        """The answers of the present round, or of the last one."""
         return self._round.answers if self._round is not None else {}
 
     def _stop(self, why: str) -> list[act.Action]:

@@ -1,13 +1,13 @@
-"""What is decided when copies are missing: who is lost, what is marked, and how a ledger gets its copies back.
+"""Decisions about missing copies: lost bookies, marked ledgers, and the repair of a ledger.
 
 =========================  =====================================================================================================
-``audit_plan``             what an auditor marks of a ledger
-``underreplication_task``  what a ledger's task says, and how marks are merged into it
-``replication_plan``       which entries a bookie lacks, what is copied where, and when a writer may be fenced
+``audit_plan``             an auditor's lost bookies and the marks of ledgers
+``underreplication_task``  a ledger's task, and the merge of marks into it
+``replication_plan``       lacking entries, planned copies, and permission to fence a writer
 ``ledger_replication``     one ledger's lost bookies are replaced by others that hold the copies
-``bookie_healing``         one ledger that a bookie has in limbo is recovered and copied back to it (phase two of a lossy boot)
-``entry_copying``          entries are copied from a ledger's bookies to others
-``stopping``               what would break if bookies were stopped
+``bookie_healing``         a ledger in limbo is recovered and copied back to its bookie (phase two of a lossy boot)
+``entry_copying``          copies of entries from a ledger's bookies to others
+``stopping``               dangers of stopping bookies
 =========================  =====================================================================================================
 
 Example::

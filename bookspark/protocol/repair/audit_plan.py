@@ -1,10 +1,9 @@
-"""What an auditor marks, ledger by ledger: the lost bookies of a ledger, and the entries that other bookies lack.
+"""An auditor's plan: lost bookies, and marks of ledgers with lost bookies or lacking entries.
 
-Law: the exact check compares all entries that are assigned to a bookie with all entries that it says it holds; nothing is
-sampled. A bookie that was not asked, or did not answer completely, lacks nothing: Unknown is no finding. An entry that was
-written a moment ago may still be on its way to the last of its bookies. So a finding is a suspicion until the same bookie lacks
-the same entries at a second look, by metadata that was read before it. The fragment that is still written to belongs to its
-writer.
+Law: the exact check compares all entries assigned to a bookie with all entries that it holds; nothing is sampled. A bookie
+without a complete answer lacks nothing: Unknown proves nothing. A recent entry may still be on its way to a bookie. So a lack is
+a suspicion until a second look, with metadata read before it, shows the same lack. A fragment that still gets entries belongs to
+its writer.
 
 Source: docs/decisions/delta-snapshots.md; ``AuditorBookieTask`` and ``AuditorCheckAllLedgersTask`` of BookKeeper, which reads
 the first and the last entry of each fragment.
@@ -20,28 +19,28 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.replication_plan import Ranges, lacks, repairs, waits_for_close
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 
-# -- Which bookies are lost: what an auditor concludes from the registrations that come and go.
-#
-# Law: a registered bookie, writable or read-only, is not lost. A bookie that goes away is lost after a delay, unless it is back
-# before, so a rolling restart costs no copy. If a second one goes away while a first is missing, the delay ends for all,
-# because the next one could hold the last copy. That second one must have been *seen* to go: bookies that a new auditor does
-# not find may be starting at the same time, and have the whole delay. While no bookie at all is registered, nothing is decided:
-# then the view is lost and not the bookies, or there is nobody to copy to. ::
-#
-#     registered ──gone──► missing ──delay, or a second one seen to go──► lost
-#         ▲                   │                                            │
-#         └────── back ───────┴─────────────────── back ───────────────────┘
-#
-# Time is an argument, in seconds of any clock that does not go back. Source: ``AuditorBookieCheckTask`` and ``Auditor`` of
-# BookKeeper (``lostBookieRecoveryDelay``), which does not distinguish a first look.
+# -- Lost bookies: an auditor's conclusion from registrations that come and go.
 
 
 class LostBookies:
-    """Feed it with ``look``. After that, ``to_mark`` has the bookies whose ledgers need tasks, until they are ``marked``."""
+    """``to_mark``: lost bookies whose ledgers need tasks, until they are ``marked``.
+
+    Law: a registered bookie, writable or read-only, is not lost. An absent bookie is lost after a delay, so a rolling restart
+    costs no copy. If a second one goes away while a first is missing, the delay ends for all, because the next one could hold the
+    last copy. That second one must have been *seen* to go: bookies absent at a new auditor's first look may be starting at the
+    same time, and have the whole delay. While no bookie at all is registered, nothing is decided: the view may be lost, and
+    copies have no target. ::
+
+        registered ──gone──► missing ──delay, or a second one seen to go──► lost
+            ▲                   │                                            │
+            └────── back ───────┴─────────────────── back ───────────────────┘
+
+    Time is an argument, in seconds of any monotonic clock. Source: ``AuditorBookieCheckTask`` and ``Auditor`` of BookKeeper
+    (``lostBookieRecoveryDelay``), which does not distinguish a first look."""
 
     def __init__(self, delay_seconds: float) -> None:
         self.delay_seconds = delay_seconds
-        """How long a missing bookie may stay away. It may be set at any time; the next look uses it."""
+        """Time that a missing bookie may stay away. May be set at any time, for the next look."""
         self.lost: frozenset[str] = frozenset()
         self.to_mark: frozenset[str] = frozenset()
         self._missing: dict[str, float] = {}
@@ -49,9 +48,9 @@ class LostBookies:
         self._looked_at = -math.inf
 
     def look(self, now: float, registered: Collection[str], expected: Collection[str]) -> None:
-        """``registered``: all registered bookies, read-only ones too. ``expected``: the bookies that may hold entries.
+        """``registered``: read-only bookies too. ``expected``: the bookies that may hold entries.
 
-        Raises ValueError, and changes nothing, if ``now`` is before the look before this one.
+        Raises ValueError, and changes nothing, if ``now`` is before the previous look.
         """
         if now < self._looked_at:
             raise ValueError(f"a look at {now:g} s after one at {self._looked_at:g} s: the clock has gone back")
@@ -72,26 +71,26 @@ class LostBookies:
         self.lost = kept | newly
 
     def marked(self, bookies: Collection[str]) -> None:
-        """The ledgers of these bookies have their tasks. Raises ValueError, and changes nothing, for a bookie that was not to be
-        marked."""
+        """The ledgers of these bookies have tasks. Raises ValueError, and changes nothing, for a bookie outside of
+        ``to_mark``."""
         others = set(bookies) - self.to_mark
         if others:
             raise ValueError(f"{', '.join(sorted(others))} marked, but never reported as lost")
         self.to_mark -= set(bookies)
 
     def lost_at(self) -> dict[str, float]:
-        """The bookies that are missing, and when each is lost if nothing happens."""
+        """Missing bookies, each with the time of its loss unless it comes back."""
         return {bookie: since + self.delay_seconds for bookie, since in self._missing.items()}
 
 
-# --
+# -- Marks of ledgers.
 
 
 _RANGES_TOLD = 3
 
 
 def mark_of_lost(metadata: LedgerMetadata, lost: Collection[str]) -> Mark | None:
-    """The mark of a ledger that names lost bookies where copies are to be made; None if there is nothing to do."""
+    """None if there is nothing to copy."""
     if not waits_for_close(metadata, lost) and next(repairs(metadata, lost), None) is None:
         return None
     gone = sorted({bookie for fragment in metadata.fragments for bookie in fragment.ensemble} & set(lost))
@@ -99,13 +98,12 @@ def mark_of_lost(metadata: LedgerMetadata, lost: Collection[str]) -> Mark | None
 
 
 def absent(metadata: LedgerMetadata, bookie: str, held: Ranges) -> list[tuple[int, int]]:
-    """The entries that ``bookie`` should hold and does not, as ascending ranges. ``held``: what it said it holds, in any
-    order."""
+    """Missing entries of ``bookie``, as ascending ranges. ``held``: its own list, in any order."""
     return [(copy.first, copy.last) for copy in lacks(metadata, bookie, merged(held))]
 
 
 def confirmed(first: Iterable[tuple[int, int]], second: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The entries that were absent both times, as ascending ranges."""
+    """Entries absent both times, as ascending ranges."""
     again = list(second)
     return [
         (max(low, other[0]), min(high, other[1]))
@@ -116,14 +114,13 @@ def confirmed(first: Iterable[tuple[int, int]], second: Iterable[tuple[int, int]
 
 
 def mark_of_lacking(ledger_id: int, bookie: str, ranges: list[tuple[int, int]]) -> Mark:
-    """The mark of a ledger of which ``bookie`` lacks ``ranges``."""
     told = ", ".join(f"{low}" if low == high else f"{low}..{high}" for low, high in islice(ranges, _RANGES_TOLD))
     more = f" and {len(ranges) - _RANGES_TOLD} more ranges" if len(ranges) > _RANGES_TOLD else ""
     return Mark(ledger_id, {bookie: Reason.LACKS}, f"{bookie} lacks {told}{more}")
 
 
 def mark_of_misplaced(ledger_id: int, bookies: Collection[str]) -> Mark:
-    """The mark of a ledger that should have other bookies than these."""
+    """The mark of a ledger that should have other bookies."""
     return Mark(ledger_id, dict.fromkeys(bookies, Reason.MISPLACED), f"{', '.join(bookies)} misplaced")
 
 

@@ -1,15 +1,15 @@
 """Phase two of a lossy boot: one ledger in limbo is recovered, its missing entries are copied from peers, and limbo ends.
 
-Law: limbo ends only when the ledger is CLOSED and every entry of it that is assigned to this bookie is on it, synced, or noted
-as lost. An entry is lost if every other bookie of its write set was reached and none gives it (``NotCopied``); the bookie then
-answers Unknown for it and not Negative. What can't be recovered, reached or copied now stays in limbo and is tried again. It runs
-while the bookie serves. ::
+Law: limbo ends only when the ledger is CLOSED and every entry assigned to this bookie is on it, synced, or noted as lost. An
+entry is lost if every other bookie of its write set was reached and none returns it (``NotCopied``); the bookie then answers
+Unknown for it. A ledger that can't be recovered or copied now stays in limbo for another attempt. Healing runs while the bookie
+serves. ::
 
     NEW ──► RECOVERING ──► LISTING ──► COPYING ──► CLEARING ──► DONE
           (LedgerRecovery)         (EntryCopying)
 
-Copies go to the bookie itself; ``replication_plan.lacks`` says which entries are missing. Source: BP-46, "The Full Boot-Up
-Sequence", phase two.
+Copies go to the bookie itself; ``replication_plan.lacks`` lists the missing entries. Source: BP-46, "The Full Boot-Up Sequence",
+phase two.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ListHeld:
 
 @dataclass(frozen=True, slots=True)
 class HeldListed:
-    """Inclusive ranges of entry ids, ascending, that don't overlap."""
+    """Ascending, inclusive ranges of entry ids that don't overlap."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -81,7 +81,7 @@ class HealingPhase(Enum):
 _BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
 _RECOVERY = (*_BOOKIES, MetadataRead, MetadataWritten, MetadataConflict, MetadataFailed)
 
-# Bookies are late only with answers to the ledger recovery: nothing else leaves a request under way.
+# Only answers to the ledger recovery can be late: nothing else leaves a request under way.
 TRANSITIONS = {
     HealingPhase.NEW: row(taken=(MetadataRead, MetadataFailed)),
     # ``LedgerRecovery`` has a table of its own, and decides in this phase.
@@ -95,7 +95,7 @@ TRANSITIONS = {
 
 class LedgerHealing:
     """Heals one ledger on ``bookie`` after its lossy boot number ``boot``. Start it with ``step(MetadataRead(…))``; it ends with
-    a Finish, or with a Fail after which it is tried again later."""
+    a Finish, or with a Fail before another attempt."""
 
     def __init__(self, bookie: str, boot: int, run_entries_max: int = 10_000, room: Room = ALONE) -> None:
         self.phase = HealingPhase.NEW
@@ -107,10 +107,10 @@ class LedgerHealing:
         self._metadata: LedgerMetadata | None = None
         self._copying: EntryCopying | None = None
         self.lost: tuple[NotCopied, ...] = ()
-        """The entries that no bookie gives, once that is known."""
+        """Entries that no bookie returns, known after the copying."""
 
     def step(self, event: HealingEvent) -> list[HealingAction]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         cell = cell_of(TRANSITIONS, self.phase, event)
         if self._recovery is not None:
             return self._recovering(event)  # type: ignore[arg-type]

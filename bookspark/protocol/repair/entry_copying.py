@@ -1,24 +1,24 @@
-"""Copying entries from a ledger's bookies to others: the common part of re-replication and of a bookie's healing.
+"""Copying of entries from a ledger's bookies to others: the common part of re-replication and of a bookie's healing.
 
-Law: a copy counts once its target has it synced, so it is written as a recoverer writes. Reads run ahead of writes, several of
-each under way, and the bytes that are under way are bounded (``Room``), for several ledgers together if they share one. A copying
-that has nothing under way may always begin one run, so none waits for another. An entry that several targets need is read once.
-An entry that can't be read, or that its target refuses, stops nothing else: the copying goes on behind it, and its end says which
-entries those are (``NotCopied``). The replica that delivered is asked first for what follows, so a dead one costs time once. ::
+Law: a copy counts once its target has it synced, so it is written as a recoverer writes. Reads run ahead of writes, and the bytes
+under way are bounded (``Room``), for several ledgers together if they share one. A copying with nothing under way may always
+begin one run, so none waits for another. An entry for several targets is read once. An unreadable or refused entry stops nothing
+else: the end lists such entries (``NotCopied``). The replica of the last delivery is asked first, so a dead one costs time once.
+::
 
     NEW ──Start──► COPYING ──everything was tried──► DONE
                     │   ▲  entries came: write them; an ack, an entry that nobody gives: read on
                     └───┘
 
-* A bookie that gave no answer many times running counts as unreachable from then on: it is not asked for the rest.
-* The entries of a striped ledger lie on different bookies in turn, and one request for each would cost more than all else. So one
-  bookie is asked for all that it holds of many runs (a *sweep*, by a sparse read), and the next one for what is left. It also
-  sends entries that are not needed, so this is done for short entries only. What a sweep should have brought is read by itself.
-* A run that its target refuses because of some of its entries is halved until these are found. A target that refuses everything,
-  or does not answer, gets nothing more.
+* After many missing answers running a bookie counts as unreachable: it is not asked for the rest.
+* A striped ledger with short entries is read in *sweeps*, because one request for each entry would cost more than all else. One
+  bookie is asked for all its entries of many runs (a sparse read), and the next bookie for the rest. Entries missing in a sweep
+  of their bookie are read by themselves.
+* A run refused because of some of its entries is halved until these are isolated. A target that refuses everything, or does not
+  answer, gets nothing more.
 
 The copies carry a LAC (last add confirmed) that is certainly confirmed: the end of a closed ledger, or the entry before the last
-fragment. Source: ``LedgerFragmentReplicator`` of BookKeeper, which gives a fragment up at its first entry that can't be read.
+fragment. Source: ``LedgerFragmentReplicator`` of BookKeeper, which gives a fragment up at its first unreadable entry.
 """
 
 from __future__ import annotations
@@ -52,22 +52,21 @@ from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces, runs_of
 from bookspark.protocol.repair.underreplication_task import Missed
 
-# -- How many entries are copied together: a *run*, which one bookie is asked for, and which is written by one request.
+# -- Runs: a *run* is read by one request to a bookie, and written by one request.
 #
-# Law: a run has about ``RUN_BYTES``, and at least one entry. If it is known where stored batches end, a run may be twice as
-# long, and it ends where a batch does, if one ends in it at all. A run that ends inside of a batch costs more than its entries:
-# who has the batch makes two of it, with their checksums, and they stay two where they are copied to
-# (docs/decisions/profile.md).
+# Law: a run has about ``RUN_BYTES``, and at least one entry. With known ends of stored batches, it may be twice as long, and ends
+# with a batch, if it contains an end. A run that ends inside of a batch costs more: its bookie splits the batch, with new
+# checksums, and the copy stays split (docs/decisions/profile.md).
 
 
 RUN_BYTES = 1 << 20
-"""About how many bytes one read asks for, if the size of the entries is known."""
+"""Approximate bytes of one read, if the entries' size is known."""
 LONG_RUN_BYTES = 2 * RUN_BYTES
-"""The same, if it is known where stored batches end."""
+"""The same, if the ends of stored batches are known."""
 
 
 def run_entries(metadata: LedgerMetadata, entries_max: int) -> int:
-    """How many entries make ``RUN_BYTES``; ``entries_max`` if their size is not known, and at most."""
+    """Entries in ``RUN_BYTES``, at most ``entries_max``; ``entries_max`` if their size is unknown."""
     entries = metadata.last_entry_id + 1
     if not metadata.closed or entries < 1 or metadata.length < 1:
         return entries_max
@@ -75,8 +74,8 @@ def run_entries(metadata: LedgerMetadata, entries_max: int) -> int:
 
 
 def run_end(first: int, entries: int, batch_ends: Sequence[int]) -> int:
-    """The last entry of the run that begins with ``first``. ``entries`` make ``RUN_BYTES``. ``batch_ends``: the last entry ids of
-    stored batches, ascending; empty if they are not known."""
+    """The last entry of the run from ``first`` on. ``entries``: their number in ``RUN_BYTES``. ``batch_ends``: the last entry ids
+    of stored batches, ascending; empty if unknown."""
     if batch_ends:
         before = bisect_right(batch_ends, first + entries * LONG_RUN_BYTES // RUN_BYTES - 1)
         if before and batch_ends[before - 1] >= first:
@@ -84,47 +83,44 @@ def run_end(first: int, entries: int, batch_ends: Sequence[int]) -> int:
     return first + entries - 1
 
 
-# -- Entries that a copying could not copy: which ids, to whom, and what each bookie answered.
-#
-# Law: an entry is *lost* only if every bookie of its write set was reached, and each said that it has no such entry or lost its
-# copy, or gave bytes with a wrong digest. The bookies that the copies were for don't count, because they are known to lack
-# them. An entry is *not reached* if any other bookie could not be asked, is in limbo, or can't read now (an I/O error, as when
-# it has no file descriptor left): the next attempt may read it, so nothing final may be written about it.
-#
-# Ids are told as ranges. Neighbours with the same answers make one range.
+# -- Entries not copied: their ids, targets, and the bookies' answers.
 
 
 _TOLD_MAX = 1000
-"""A message names at most this many ranges."""
+"""Most ranges in a message."""
 _NOT_GIVEN = frozenset((UnknownReason.DIGEST_MISMATCH, UnknownReason.LOST))
-"""What a bookie answers, or is found to answer, whose copy can't be read any more."""
+"""Answers of a bookie whose copy can't be read any more, some by our own check."""
 
 
 class NotCopied(NamedTuple):
-    """The entries ``first..last``, which ``targets`` did not get."""
+    """The entries ``first..last``, which ``targets`` did not get.
+
+    Law: an entry is *lost* only if every bookie of its write set but the targets was reached, and each has no such entry, lost
+    its copy, or gave bytes with a wrong digest. It is *unreached* if any such bookie could not be asked, is in limbo, or can't
+    read now (an I/O error, as without a free file descriptor). The next attempt may read it, so nothing final may be written
+    about it."""
 
     first: int
     last: int
     targets: tuple[str, ...]
     answers: Mapping[str, Response]
-    """What each bookie answered: to the reads, or to the write if the entries were ``refused``."""
+    """Each bookie's answer: to the reads, or to the write if the entries were ``refused``."""
     refused: bool = False
-    """The entries were read, or would have been, and the targets did not take them."""
+    """The entries were read, or would have been, and the targets refused them."""
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """The bookies that may have the entries, and could not be asked or can't read them now."""
+        """Bookies that may have the entries, and could not be asked or can't read them now."""
         if self.refused:
             return ()
         return tuple(b for b, answer in self.answers.items() if b not in self.targets and not is_not_given(answer))
 
     @property
     def lost(self) -> bool:
-        """Was every bookie reached, and can none give them?"""
+        """Was every bookie reached without a copy?"""
         return not self.refused and not self.unreached
 
     def missed(self) -> Missed:
-        """The same, for the ledger's task."""
         words = {bookie: in_words({bookie: answer}).partition(": ")[2] for bookie, answer in self.answers.items()}
         return Missed(self.first, self.last, self.lost, self.unreached, words)
 
@@ -135,12 +131,12 @@ class NotCopied(NamedTuple):
 
 
 def is_not_given(answer: Response) -> bool:
-    """Was the bookie reached, and will it never give the entry: is the entry absent there, or the copy lost or damaged?"""
+    """Was the bookie reached, with the entry absent, or its copy lost or damaged for ever?"""
     return isinstance(answer, Negative) or (isinstance(answer, Unknown) and answer.reason in _NOT_GIVEN)
 
 
 def joined(found: Iterable[NotCopied]) -> list[NotCopied]:
-    """The same, ascending by id, with neighbours of the same answers as one range."""
+    """Ascending by id, with neighbours of the same answers as one range."""
     result: list[NotCopied] = []
     for one in sorted(found, key=lambda each: (each.targets, each.refused, each.first)):
         before = result[-1] if result else None
@@ -158,12 +154,12 @@ def _alike(one: NotCopied, other: NotCopied) -> bool:
 
 
 def _kind(answer: Response) -> object:
-    """The answer without its words, which may name an entry."""
+    """Without words, which may name an entry."""
     return answer.reason if isinstance(answer, Negative | Unknown) else type(answer)
 
 
 def not_copied_error(ledger_id: int, found: Iterable[NotCopied]) -> EntriesNotCopiedError:
-    """The error that names all of ``found``. Its ``entries`` are ``found``, joined."""
+    """The error that names all of ``found``; its ``entries`` are ``found``, joined."""
     entries = joined(found)
     told = "; ".join(str(one) for one in islice(entries, _TOLD_MAX))
     more = f"; and {len(entries) - _TOLD_MAX} more ranges" if len(entries) > _TOLD_MAX else ""
@@ -171,23 +167,23 @@ def not_copied_error(ledger_id: int, found: Iterable[NotCopied]) -> EntriesNotCo
     return EntriesNotCopiedError(f"ledger {ledger_id}: {told}{more}; {hint}", entries)
 
 
-# --
+# -- The machine: reads and writes of a copying.
 
 
 RUNS_MAX = 8
-"""At most so many runs of that size are read or written at the same time, if the copying shares its room with no other."""
+"""Most runs of ``RUN_BYTES`` under way in a copying with a room of its own."""
 REQUESTS_MAX = 64
-"""At most so many runs of any size: those of a striped ledger have one entry."""
+"""Most runs of any size: a striped ledger's have one entry."""
 _SWEPT_MIN = 64
-"""A striped ledger is swept if a run has at least so many entries."""
+"""A striped ledger is swept if a run has at least this many entries."""
 _SWEPT_MAX = 256
 _SWEPT_BYTES = 8 << 10
-"""A sweep is for at most so many entries. Each counts as so many bytes under way, because it is a request of its own to its
-target, which takes only some thousand requests at a time."""
+"""A sweep covers at most ``_SWEPT_MAX`` entries. Each counts as at least ``_SWEPT_BYTES`` under way: it is a separate request to
+its target, which takes only some thousand requests at a time."""
 _SILENT_MAX = 16
-"""A bookie that did not answer so many times running is not asked for the rest."""
+"""Missing answers running after which a bookie is not asked for the rest."""
 _REFUSED_MAX = 64
-"""A target that refused so many entries one by one gets nothing more."""
+"""Entries refused one by one after which a target gets nothing more."""
 _SILENCE = frozenset((UnknownReason.UNREACHABLE, UnknownReason.TIMEOUT))
 _OF_ENTRIES = frozenset((UnknownReason.IO_ERROR, UnknownReason.CONFLICT))
 """Reasons for which a target may refuse some entries and take others."""
@@ -204,19 +200,19 @@ CopyingEvent = ReadAnswered | AddAnswered | DeadlinePassed
 TRANSITIONS = {
     CopyingPhase.NEW: row(taken=(Start,)),
     CopyingPhase.COPYING: row(taken=(ReadAnswered, AddAnswered, DeadlinePassed)),
-    # The requests that were under way at the deadline are answered later.
+    # The requests under way at the deadline are answered later.
     CopyingPhase.DONE: row(late=(ReadAnswered, AddAnswered, DeadlinePassed)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much may be under way, read or written, in bytes."""
+    """Bound on the bytes under way."""
 
     bytes_max: int = RUNS_MAX * RUN_BYTES
 
     def fits(self, held: int, size: int) -> bool:
-        """May a copying with ``held`` bytes under way begin a run of ``size``? It is asked again after each answer."""
+        """May a copying with ``held`` bytes under way begin a run of ``size``? Asked again after each answer."""
         return not held or held + size <= self.bytes_max
 
 
@@ -234,7 +230,7 @@ class _Reading:
 
 
 class _Sweep(NamedTuple):
-    """Entries of a striped ledger that one bookie is asked for together: those of the pieces that it holds."""
+    """Entries of a striped ledger in one request to a bookie."""
 
     ids: list[int]
     targets: tuple[str, ...]
@@ -243,15 +239,15 @@ class _Sweep(NamedTuple):
 
 
 class _Writing(NamedTuple):
-    """Runs that one target is sent together, and about how many bytes they have."""
+    """Runs in one request to a target, and their approximate bytes."""
 
     runs: list[tuple[int, int]]
     size: int
 
 
 class EntryCopying:
-    """Makes ``copies``, whose entries are all confirmed. It ends with a Finish, or with a Fail once all was tried: its
-    EntriesNotCopiedError tells what is not copied."""
+    """Makes ``copies``, whose entries are all confirmed. It ends with a Finish, or, once all was tried, with an
+    EntriesNotCopiedError that lists the rest."""
 
     def __init__(
         self,
@@ -262,41 +258,40 @@ class EntryCopying:
         room: Room = ALONE,
         batch_ends: Sequence[int] = (),
     ) -> None:
-        """``doubtful``: bookies that are asked after the others, as they are believed to be lost, or to lack the entries.
-        ``batch_ends``: the last entry ids of stored batches, ascending, if they are known (``entry_copying``)."""
+        """``doubtful``: bookies to ask last, because they are probably lost, or lack the entries. ``batch_ends``: as for
+        ``run_end``."""
         self.phase = CopyingPhase.NEW
         self._metadata = metadata
         self._left = list(reversed(pieces(copies)))
-        """What no read was begun for yet. The next piece is the last of the list."""
+        """Pieces without a read so far, in reverse order."""
         self._run_entries = run_entries(metadata, run_entries_max)
         self._batch_ends = batch_ends
         self._order = ReadOrder(doubtful=frozenset(doubtful))
         striped = metadata.ensemble_size > metadata.write_quorum
         self._sweeps = striped and self._run_entries >= _SWEPT_MIN
         self._alone: set[int] = set()
-        """Entries that are read by themselves, because a sweep did not bring them, or because their target refused them."""
+        """Entries to read by themselves: a sweep did not bring them, or their target refused them."""
         self._readings: dict[int, _Reading | _Sweep] = {}
-        """What is being read, by its first entry."""
+        """By the first entry."""
         self._writing: dict[tuple[str, int, int], _Writing] = {}
-        """What is being written, by its target, first and last entry."""
+        """By target, first and last entry."""
         self._room = room
         self._bytes_under_way = 0
         self._silent: dict[str, int] = {}
-        """How often each bookie gave no answer, since its last one."""
+        """Missing answers since the last answer."""
         self._unreachable: dict[str, Unknown] = {}
-        """Bookies that are not asked any more, with their last answer."""
+        """Bookies not asked any more, with their last answer."""
         self._refused: dict[str, int] = {}
-        """How many entries each target has refused one by one."""
+        """Entries refused one by one, by target."""
         self._dropped: dict[str, Response] = {}
-        """Targets that get nothing more, with the answer that was the reason."""
+        """Targets that get nothing more, with the deciding answer."""
         self._not_copied: list[NotCopied] = []
 
     def start(self) -> list[Action]:
-        """The first requests, or the end if there is nothing to copy."""
         return self.step(Start())
 
     def step(self, event: Start | CopyingEvent) -> list[Action]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []
         if isinstance(event, ReadAnswered | AddAnswered) and not self.awaits(event):
@@ -321,7 +316,7 @@ class EntryCopying:
                 return self._fail(LedgerRecoveryError(f"{what}; they are tried again"))
 
     def awaits(self, event: ReadAnswered | AddAnswered) -> bool:
-        """Is it the answer to a request that is under way?"""
+        """Does this answer a request under way?"""
         if isinstance(event, AddAnswered):
             return (event.bookie, event.first, event.last) in self._writing
         reading = self._readings.get(event.first)
@@ -335,7 +330,7 @@ class EntryCopying:
     # -- reading
 
     def _go_on(self) -> list[Action]:
-        """Begin as many reads as may be under way. The end, if everything was tried."""
+        """Begin as many reads as may be under way; end if everything was tried."""
         actions: list[Action] = []
         while self._left and self._has_room() and self._left[-1].first not in self._readings:
             actions += self._begin(self._left.pop())
@@ -353,7 +348,6 @@ class EntryCopying:
         )
 
     def _size(self, count: int) -> int:
-        """About how many bytes so many entries have."""
         return max(_SWEPT_BYTES * count if self._sweeps else 1, RUN_BYTES * count // self._run_entries)
 
     def _begin(self, piece: Piece) -> list[Action]:
@@ -377,14 +371,14 @@ class EntryCopying:
         return self._read_on(run, read, read.start())
 
     def _end_of_write_set(self, piece: Piece) -> int:
-        """The last entry of the piece that surely has the same write set as its first one."""
+        """The last entry of the piece that surely shares the first one's write set."""
         if self._metadata.ensemble_size > self._metadata.write_quorum:
             return piece.first
         following = (f.first_entry_id for f in self._metadata.fragments if f.first_entry_id > piece.first)
         return min(piece.last, next(following, piece.last + 1) - 1)
 
     def _leave(self, piece: Piece, done: int) -> None:
-        """What is behind entry ``done`` of the piece is read next."""
+        """Queue the rest of the piece, behind entry ``done``, as the next one."""
         if done < piece.last:
             self._left.append(piece._replace(first=done + 1))
 
@@ -397,7 +391,7 @@ class EntryCopying:
         return self._read_on(piece, read, actions)
 
     def _read_on(self, piece: Piece, read: RangeRead, actions: list[Action]) -> list[Action]:
-        """The next request of the read, or the write of the entries that it delivered."""
+        """The next request of the read, or the write of its delivered entries."""
         while True:
             match actions:
                 case [Deliver(first, last, entries), *_]:
@@ -419,11 +413,11 @@ class EntryCopying:
                     return []
 
     def _sweep(self, piece: Piece, bookies: Sequence[str]) -> list[Action]:
-        """Ask the bookie that holds the most, of ``bookies``, for this piece and those after it."""
+        """Ask the bookie with the most entries for this piece and those after it."""
         ids = list(range(piece.first, piece.last + 1))
         while self._left and len(ids) < _SWEPT_MAX:
             more = self._left[-1]
-            # Behind a gap it is another sweep's part, whose entries this one would bring once more.
+            # Entries behind a gap belong to another sweep; this one would bring them once more.
             if more.targets != piece.targets or not ids[-1] < more.first <= ids[-1] + 2 * self._metadata.ensemble_size:
                 break
             self._left.pop()
@@ -437,9 +431,9 @@ class EntryCopying:
         return [request]
 
     def _swept(self, sweep: _Sweep, event: ReadAnswered) -> list[Action]:
-        """Write what came, and leave the rest: to another bookie, or to be read by itself if this one should hold it.
+        """Write the sweep's entries. The rest goes to another bookie, or, if this bookie should hold it, to a read of its own.
 
-        The entries of the first run can't be told apart, so it is of use only if all of it is wanted."""
+        The entries of the first run can't be separated, so it is of use only if all of it is wanted."""
         wanted, came = set(sweep.ids), dict(event.ahead)
         run = range(event.first, event.last + 1)
         whole = run if wanted.issuperset(run) else ()
@@ -499,7 +493,7 @@ class EntryCopying:
         self._not_copied += (NotCopied(*run, (target,), {target: answer}, refused=True) for run in runs)
 
     def _note_refused(self, piece: Piece, targets: Iterable[str]) -> None:
-        """These targets get nothing more, and so not this piece either."""
+        """These targets get nothing more, so they lack this piece too."""
         for target in targets:
             why = {target: self._dropped[target]}
             self._not_copied.append(NotCopied(piece.first, piece.last, (target,), why, refused=True))

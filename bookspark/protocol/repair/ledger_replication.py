@@ -1,12 +1,11 @@
 """Autorecovery of one ledger: its lost bookies are replaced, fragment by fragment, by others that hold the copies.
 
-Law: ``replication_plan`` decides what is done; here is the order. A bookie that is believed to be lost may well be alive, and
-nothing relies on the belief. A copy is synced before the record names it, by compare-and-set on the record as it is then. A
-last fragment that is still written to is left to its writer for a grace time, and then to ledger recovery. A fragment that
-can't be repaired now (no other bookie is free) does not keep the others from being repaired. Neither does an entry that nobody
-gives, or that its target refuses: around it the copies are named, and there the record names the lost bookie as before, in a
-fragment of its own. So the next attempt has only these entries to do. The repair fails with all reasons once nothing else is
-left to do. ::
+Law: ``replication_plan`` makes the decisions; here is their order. A bookie believed to be lost may well be alive, and nothing
+relies on the belief. A copy is synced before the record names it, by compare-and-set on the present record. A last fragment that
+still gets entries is left to its writer for a grace time, and then to ledger recovery. A fragment without a free bookie does not
+stop the repair of the others. Neither does an unreadable or refused entry: the record names the copies around it, and for it the
+lost bookie as before, in a fragment of its own. So the next attempt has only these entries to do. The repair fails with all
+reasons once nothing else is left to do. ::
 
     NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► REREADING ──► NAMING ──► (look)
                       │ ▲                                                        ▲ lost ──────┘
@@ -62,7 +61,7 @@ from bookspark.protocol.repair.replication_plan import (
 )
 
 _FRAGMENTS_MAX = 200
-"""A record gets no more fragments than this because of entries that could not be copied: each such range may make two more."""
+"""Most fragments in a record with uncopied entries: each range of them may make two more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +87,11 @@ class ReplicationPhase(Enum):
     WAITING = auto()
     """The writer has the grace time to replace its lost bookies."""
     LOOKING_AGAIN = auto()
-    """The record is being read after the grace time."""
     RECOVERING = auto()
     CHOOSING = auto()
     COPYING = auto()
     REREADING = auto()
-    """The record is being read, to name the copies in it as it is then."""
+    """The record is being read, to name the copies in its present version."""
     NAMING = auto()
     DONE = auto()
 
@@ -104,7 +102,7 @@ _WRITE = (MetadataWritten, MetadataConflict, MetadataFailed)
 _CHOICE = (BookiesChosen, NoBookies, MetadataFailed)
 _RECOVERY = (*_BOOKIES, *_READ, *_WRITE, *_CHOICE)
 
-# Bookies are late only with answers to the ledger recovery that this machine has run: nothing else leaves a request under way.
+# Only answers to this machine's ledger recovery can be late: nothing else leaves a request under way.
 TRANSITIONS = {
     ReplicationPhase.NEW: row(taken=_READ),
     ReplicationPhase.WAITING: row(taken=(WriterWaitedFor, DeadlinePassed)),
@@ -120,10 +118,10 @@ TRANSITIONS = {
 
 
 class LedgerReplication:
-    """Repairs one ledger that lost the bookies ``lost``. Start it with ``step(MetadataRead(…))``; it ends with a Finish, or
-    with a Fail after which it is tried again later.
+    """Repairs one ledger that lost the bookies ``lost``. Start it with ``step(MetadataRead(…))``; it ends with a Finish, or with
+    a Fail before another attempt.
 
-    ``misplaced``: bookies that are well, but are to be replaced where that fences nobody.
+    ``misplaced``: working bookies to be replaced where no writer has to be fenced.
     """
 
     def __init__(
@@ -145,16 +143,16 @@ class LedgerReplication:
         self._room = room
         self._batch_ends = batch_ends
         self._metadata: LedgerMetadata | None = None
-        """The record as it was at the last look."""
+        """The record at the last look."""
         self._target: LedgerMetadata | None = None
-        """What is being written."""
+        """The record being written."""
         self._repair: Repair | None = None
         self._given_up: dict[int, BookKeeperError] = {}
-        """Fragments that can't be repaired now, by their first entry id."""
+        """By the fragment's first entry id."""
         self._not_copied: dict[int, list[NotCopied]] = {}
-        """What could not be copied of the fragments that were tried, by their first entry id at that time."""
+        """By the tried fragment's first entry id at that time."""
         self._without: list[Piece] = []
-        """The parts of the present fragment that the chosen bookies did not get."""
+        """Parts of the present fragment that the chosen bookies did not get."""
         self._chosen: dict[str, str] = {}
         self._recovery: LedgerRecovery | None = None
         self._has_recovered = False
@@ -162,7 +160,7 @@ class LedgerReplication:
         self._copying: EntryCopying | None = None
 
     def step(self, event: ReplicationEvent) -> list[ReplicationAction]:
-        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
+        """Raises IllegalEventError, and changes nothing, for an answer to a question never asked."""
         cell = cell_of(TRANSITIONS, self.phase, event)
         if self._recovery is not None:
             return self._recovering(event)  # type: ignore[arg-type]
@@ -232,13 +230,12 @@ class LedgerReplication:
         return [ChooseBookies(repair.ensemble, repair.lost)]
 
     def _choose_fewer(self, error: BookKeeperError) -> list[ReplicationAction]:
-        """There are too few bookies to replace all that the fragment lost. Replace fewer: one more copy is better than none."""
+        """Replace fewer lost bookies: one more copy is better than none."""
         assert self._repair is not None
         lost = self._repair.lost[:-1]
         return self._choose(self._repair._replace(lost=lost)) if lost else self._give_up(error)
 
     def _give_up(self, error: BookKeeperError) -> list[ReplicationAction]:
-        """The fragment can't be repaired now; the others may be."""
         assert self._metadata is not None and self._repair is not None
         self._given_up[self._repair.first] = error
         return self._look(self._metadata)
@@ -312,7 +309,7 @@ class LedgerReplication:
         return [ReadMetadata()]
 
     def _splits_max(self) -> int:
-        """How many ranges of the present fragment may get fragments of their own."""
+        """Ranges of the present fragment that may get fragments of their own."""
         assert self._metadata is not None
         return max(1, (_FRAGMENTS_MAX - len(self._metadata.fragments)) // 2)
 

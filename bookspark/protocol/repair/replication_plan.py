@@ -1,16 +1,15 @@
-"""What autorecovery decides: what is under-replicated, what is copied where, and when a ledger that is not closed may be fenced.
+"""Autorecovery's plan: under-replicated fragments, planned copies, and permission to fence a ledger that is not closed.
 
 Law: the metadata names a copy only after it is whole and synced, and a copy replaces a bookie only in a fragment that gets no
-more entries. The last fragment of a ledger that is not closed belongs to its writer (or to the recoverer that is at work), which
-replaces bookies by itself. If its bookies stay lost for longer than a grace time, ledger recovery closes the ledger first.
-Entries of such a fragment are judged up to the LAC (last add confirmed) only: later ones may still be under way. Nothing is ever
-deleted here.
+more entries. The last fragment of a ledger that is not closed belongs to its writer (or to a recoverer at work), which replaces
+bookies by itself. If its bookies stay lost beyond a grace time, ledger recovery closes the ledger first. Entries of such a
+fragment are judged up to the LAC (last add confirmed) only: later ones may be under way. Nothing is ever deleted here.
 
-Two questions are asked of the same arithmetic:
+Two questions use the same arithmetic:
 
-* the **auditor** knows which bookies are lost: ``repairs`` names the fragments, ``copies`` the entries, ``repaired`` the record;
-* a **bookie** (after a lossy boot, or now and then) and the **integrity check** know what is held: ``lacks`` names the entries
-  that are assigned to a bookie and missing on it. They are copied to that bookie, and the metadata stays as it is.
+* the **auditor** knows the lost bookies: ``repairs`` gives the fragments, ``copies`` the entries, ``repaired`` the record;
+* a **bookie** (after a lossy boot, or now and then) and the **integrity check** know the held entries: ``lacks`` gives the
+  missing ones. They are copied to the bookie, and the metadata stays as it is.
 
 Sources: bookkeeper-overview, "Recovering/Repair"; ``LedgerFragmentReplicator`` and ``ReplicationWorker`` of BookKeeper
 (its ``openLedgerRereplicationGracePeriod`` is the grace time); BP-46, "The Full Boot-Up Sequence", phase two;
@@ -30,8 +29,8 @@ Ranges = Iterable[tuple[int, int]]
 
 
 class Repair(NamedTuple):
-    """A fragment with ``lost`` bookies, which has the entries ``first..last`` and gets no more. A ledger that was closed empty
-    has no entries, but its record has to name bookies that are there all the same."""
+    """A fragment, closed to more entries, with ``lost`` bookies. A ledger closed empty has no entries, but its record has to name
+    present bookies all the same."""
 
     first: int
     last: int
@@ -40,7 +39,7 @@ class Repair(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Read ``first..last`` from the ledger's other bookies and write them to ``target`` as a recoverer does: synced."""
+    """Read ``first..last`` from the ledger's other bookies and write them to ``target``, synced, as a recoverer does."""
 
     first: int
     last: int
@@ -48,7 +47,7 @@ class Copy(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The entries ``first..last``, which all of ``targets`` are to get."""
+    """The entries ``first..last`` for all of ``targets``."""
 
     first: int
     last: int
@@ -67,7 +66,7 @@ class Unreadable(NamedTuple):
 
 
 def repairs(metadata: LedgerMetadata, lost: Collection[str]) -> Iterator[Repair]:
-    """The fragments that have lost a bookie and can be repaired now."""
+    """Fragments that have lost a bookie and get no more entries."""
     for fragment, last in metadata.fragment_ranges():
         gone = tuple(bookie for bookie in fragment.ensemble if bookie in lost)
         if gone and last is not None:
@@ -84,9 +83,8 @@ def may_fence(
 ) -> bool:
     """May autorecovery recover the ledger, and so fence its writer?
 
-    ``noticed`` is the metadata of ``waited_seconds`` ago. Yes, if the last fragment is still the same and still names a lost
-    bookie after the grace time. A writer that is at work would have replaced the bookie, a recoverer would have closed the
-    ledger.
+    Yes, if the last fragment is that of ``noticed``, ``waited_seconds`` ago, and still names a lost bookie after the grace time.
+    A writer at work would have replaced the bookie, a recoverer would have closed the ledger.
     """
     return (
         waits_for_close(now, lost)
@@ -97,8 +95,7 @@ def may_fence(
 
 
 def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) -> Iterator[Copy]:
-    """The copies that have to be made before the record may name ``chosen`` (by each lost bookie its replacement, which is no
-    member of the ensemble)."""
+    """Copies to make before the record may name ``chosen`` (lost bookie → its replacement from outside the ensemble)."""
     assert chosen.keys() <= set(repair.lost) and not set(chosen.values()) & set(repair.ensemble)
     for bookie, target in chosen.items():
         position = repair.ensemble.index(bookie)
@@ -107,7 +104,7 @@ def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) 
 
 
 def pieces(copies: Iterable[Copy]) -> list[Piece]:
-    """The same copies with each entry once, ascending by id: what several targets need is in one piece."""
+    """The same copies, ascending by id: an entry for several targets is in one piece."""
     begins: dict[int, list[str]] = {}
     ends: dict[int, list[str]] = {}
     for first, last, target in copies:
@@ -138,7 +135,7 @@ def runs_of(ids: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def unreadable(metadata: LedgerMetadata, repair: Repair) -> Iterator[Unreadable]:
-    """The entries of the fragment of which no copy can be made."""
+    """The entries of the fragment that can't be copied."""
     size = metadata.ensemble_size
     ids = range(repair.first, repair.last + 1)
     for start in range(size if size > metadata.write_quorum else 1):
@@ -154,10 +151,10 @@ def unreadable(metadata: LedgerMetadata, repair: Repair) -> Iterator[Unreadable]
 def repaired(
     now: LedgerMetadata, repair: Repair, chosen: Mapping[str, str], without: Sequence[Piece] = ()
 ) -> LedgerMetadata | None:
-    """The record ``now`` with the copies named in it. None if the fragment was changed meanwhile: then look again.
+    """The record ``now`` with the copies named in it; None if the fragment was changed meanwhile.
 
-    ``without``: entries that these of the chosen bookies did not get. There the record names the lost bookies as before, in
-    fragments of their own. Pieces are ascending and don't overlap."""
+    ``without``: entries that some chosen bookies did not get, in ascending pieces that don't overlap. These keep the lost
+    bookies, in fragments of their own."""
     fragment = Fragment(repair.first, repair.ensemble)
     if fragment not in now.fragments or (not now.closed and fragment == now.last_fragment):
         return None
@@ -175,8 +172,8 @@ def repaired(
 
 
 def few(found: Sequence[Piece], count_max: int) -> list[Piece]:
-    """The same pieces, with what lies between neighbours added until there are at most ``count_max``: each is a fragment of the
-    record, and a record has to stay small."""
+    """The pieces, joined over their smallest gaps to at most ``count_max``: each is a fragment of the record, which has to stay
+    small."""
     gaps = sorted(range(1, len(found)), key=lambda at: found[at - 1].last - found[at].first)
     kept = {0, *gaps[: count_max - 1]}
     result: list[Piece] = []
@@ -193,7 +190,7 @@ def few(found: Sequence[Piece], count_max: int) -> list[Piece]:
 
 
 def stripe(metadata: LedgerMetadata, position: int, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The ids of ``first..last`` that ensemble position ``position`` holds, as runs of consecutive ids."""
+    """The ids of ``first..last`` on an ensemble position, as runs of consecutive ids."""
     size, write_quorum = metadata.ensemble_size, metadata.write_quorum
     if size == write_quorum:
         if first <= last:
@@ -208,7 +205,7 @@ def stripe(metadata: LedgerMetadata, position: int, first: int, last: int) -> It
 
 
 def assigned(metadata: LedgerMetadata, bookie: str, last_add_confirmed: int = NO_ENTRY) -> Iterator[tuple[int, int]]:
-    """The ids that ``bookie`` has to hold, as ascending ranges. Of a fragment that is still written to, these are the ids up to
+    """The ids assigned to ``bookie``, as ascending ranges; in a fragment that still gets entries, up to
     ``last_add_confirmed``."""
     for fragment, last in metadata.fragment_ranges():
         if bookie in fragment.ensemble:
@@ -217,21 +214,19 @@ def assigned(metadata: LedgerMetadata, bookie: str, last_add_confirmed: int = NO
 
 
 def lacks(metadata: LedgerMetadata, bookie: str, held: Ranges, last_add_confirmed: int = NO_ENTRY) -> Iterator[Copy]:
-    """The entries that are assigned to ``bookie`` and that it does not hold, as copies to it; without those that an operator
-    accepted as lost on it."""
+    """Assigned entries of ``bookie`` missing in ``held``, as copies to it; without losses accepted by an operator."""
     wanted = _but_lost(metadata, bookie, assigned(metadata, bookie, last_add_confirmed))
     for first, last in missing(wanted, held):
         yield Copy(first, last, bookie)
 
 
 def _but_lost(metadata: LedgerMetadata, bookie: str, wanted: Ranges) -> Ranges:
-    """The ids of ``wanted`` that nobody accepted as lost on ``bookie``."""
     loss = metadata.accepted_loss
     return wanted if loss is None else missing(wanted, loss.lost_on(bookie))
 
 
 def missing(wanted: Ranges, held: Ranges) -> Iterator[tuple[int, int]]:
-    """The ids of ``wanted`` that are not ``held``, in one pass over both."""
+    """The ids of ``wanted`` without those of ``held``, in one pass over both."""
     rest = iter(held)
     low, high = next(rest, (NO_ENTRY, NO_ENTRY))
     exhausted = high == NO_ENTRY

@@ -1,13 +1,13 @@
-"""What would break in a ledger if bookies were stopped: the decision behind ``bookspark bookie safe-to-stop``.
+"""Dangers to a ledger if bookies were stopped: the decision behind ``bookspark bookie safe-to-stop``.
 
-Law: it is the decision of the audit query ``safe_to_stop``, without the indexes of the bookies. Stopping is dangerous if
+Law: the decision is that of the audit query ``safe_to_stop``, without the indexes of the bookies. Stopping is dangerous if
 
-* an entry that one of the stopped bookies holds would have fewer copies than its ack quorum on bookies that are up; or
-* the ledger is not closed, and a write set of its last fragment would have an ack quorum of bookies that can't be asked. Bookies
-  that have the ledger in limbo can't be asked either.
+* an entry on a stopped bookie would have fewer copies than its ack quorum on bookies that are up; or
+* the ledger is not closed, and a write set of its last fragment would have an ack quorum of bookies that can't be asked: stopped,
+  down, or with the ledger in limbo.
 
-A bookie holds what the metadata assigns to it, unless it is known to lack it. In the last fragment of a ledger that is not closed
-an entry may stand in any write set. Source: BP-46, "A note on Quorums"; docs/decisions/three-valued-answers.md.
+A bookie holds its assigned entries, unless it is known to lack them. In the last fragment of a ledger that is not closed an entry
+may lie on any write set. Source: BP-46, "A note on Quorums"; docs/decisions/three-valued-answers.md.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NOT_RECOVERABLE = "it is not closed, and too few bookies would be left to recove
 
 
 class Danger(NamedTuple):
-    """What would break in one ledger. ``first_entry_id``, ``last_entry_id``, ``copies_left``: None if ``why`` is about no
-    entries; a last one of None is the open end of the ledger."""
+    """``first_entry_id``, ``last_entry_id``, ``copies_left``: None if ``why`` concerns no entries; a last one of None is the
+    ledger's open end."""
 
     ledger_id: int
     first_entry_id: int | None
@@ -38,18 +38,17 @@ class Danger(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the bookies of one ledger."""
+    """Known faults of one ledger's bookies."""
 
     down: Collection[str] = ()
-    """Bookies that are not registered, or do not answer."""
+    """Not registered, or without an answer."""
     lacking: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    """Entries that bookies are known to lack: inclusive ranges by bookie."""
+    """Missing entries: inclusive ranges by bookie."""
     limbo: Collection[str] = ()
-    """Bookies that have the ledger in limbo."""
 
 
 def dangers_of(metadata: LedgerMetadata, stopped: Collection[str], known: Known) -> Iterator[Danger]:
-    """What would break in the ledger without the bookies ``stopped``. Nothing: they can be stopped as far as it is concerned."""
+    """Yields nothing if the ledger allows a stop of the bookies ``stopped``."""
     gone = set(known.down) | set(stopped)
     for fragment, last in metadata.fragment_ranges():
         if set(fragment.ensemble).isdisjoint(stopped):
@@ -67,9 +66,8 @@ def fewest_left(
     stopped: Collection[str],
     doubted: Collection[str],
 ) -> int | None:
-    """What a fragment tells without its entries: how few copies of one might be left without ``stopped``, if ``doubted`` don't
-    count either. None: ``dangers_of`` finds nothing in it, if all that are down, lack something or have something in limbo are
-    doubted, and no loss was accepted."""
+    """A bound without a look at entries: fewest copies left of an entry without ``stopped`` and ``doubted``. None: ``dangers_of``
+    yields nothing, provided that all bookies down, lacking entries or in limbo are in ``doubted`` and no loss was accepted."""
     gone = set(stopped) | set(doubted)
     fewest: int | None = None
     for positions in write_sets(len(ensemble), write_quorum):
@@ -115,7 +113,7 @@ def _windows(metadata: LedgerMetadata, fragment: Fragment) -> Iterator[tuple[str
 
 
 def _members(metadata: LedgerMetadata, fragment: Fragment, first: int, last: int | None) -> Iterator[tuple[str, ...]]:
-    """The write sets of the entries ``first..last``, each once."""
+    """The write sets of ``first..last``, each once."""
     size = metadata.ensemble_size
     if last is None or size == metadata.write_quorum or last - first + 1 >= size:
         yield from _windows(metadata, fragment)
@@ -127,7 +125,7 @@ def _members(metadata: LedgerMetadata, fragment: Fragment, first: int, last: int
 def _pieces(
     metadata: LedgerMetadata, fragment: Fragment, last: int | None, known: Known
 ) -> Iterator[tuple[int, int | None]]:
-    """The fragment's entries, cut where what a bookie lacks begins or ends. A closed fragment without entries has no piece."""
+    """The fragment's entries, cut at the ends of missing ranges. A closed fragment without entries has no piece."""
     first = fragment.first_entry_id
     if last is not None and last < first:
         return

@@ -1,8 +1,8 @@
-"""An underreplication task: which bookies of a ledger lack copies, why, and how its repair has gone so far.
+"""An underreplication task: a ledger's bookies that lack copies, the reasons, and the attempts so far.
 
-Law: a mark is merged into the task. It never takes a bookie out, and it always makes another version of the task. So a repair
-that is at work meanwhile can't close a task over something that it did not see: a replica that is reported damaged during its
-repair is repaired again. A failed attempt keeps the task with the reason, and puts it off.
+Law: a mark is merged into the task. It never takes a bookie out, and it always makes another version of the task. So a repair at
+work can't close a task over a mark that it did not see: a replica reported as damaged during its repair is repaired again. A
+failed attempt keeps the task with the reason, and puts it off.
 
 Source: BookKeeper's ``UnderreplicatedLedgerFormat``, which names the bookies only, and leaves the task as it is when a bookie is
 marked twice.
@@ -20,20 +20,20 @@ _TEXT_MAX = 500
 
 
 _MISSED_MAX = 200
-"""A task names at most this many ranges of entries."""
+"""Most ranges of entries in a task."""
 
 
 class Missed(NamedTuple):
-    """The entries ``first..last``, which the last attempt could not copy."""
+    """Entries that the last attempt could not copy."""
 
     first: int
     last: int
     lost: bool
-    """Every bookie was reached, and none gives them. False: some bookie could not be asked, or did not take the copy."""
+    """Every bookie was reached, and none returns them. False: a bookie could not be asked, or a target refused the copy."""
     unreached: tuple[str, ...]
-    """The bookies that may have them and could not be asked."""
+    """Bookies that may have them and could not be asked."""
     answers: Mapping[str, str]
-    """What each bookie answered, in words."""
+    """Each bookie's answer, in words."""
 
     def __str__(self) -> str:
         ids = f"entry {self.first}" if self.first == self.last else f"entries {self.first}..{self.last}"
@@ -41,55 +41,48 @@ class Missed(NamedTuple):
 
 
 class Reason(Enum):
-    """Why a bookie of a ledger needs a repair."""
-
     LOST = "lost"
-    """The bookie is believed to be gone: others take over its entries. Once it is registered again, it is asked what it lacks."""
+    """Believed to be gone: others take over its entries. Once registered again, it is asked for its lacking entries."""
     LACKS = "lacks"
-    """The bookie serves, but lacks entries that are assigned to it: they are copied to it."""
+    """Lacks assigned entries: they are copied to it."""
     MISPLACED = "misplaced"
-    """The bookie serves, but the placement policy wants another: others take over the fragments that get no more entries."""
+    """The placement policy wants another: others take over the fragments that get no more entries."""
 
 
 class Mark(NamedTuple):
-    """What an auditor found about one ledger."""
+    """An auditor's verdict on one ledger."""
 
     ledger_id: int
     bookies: Mapping[str, Reason]
     detail: str = ""
-    """The finding in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One version of a ledger's task. Times are the wall clock of whoever wrote them, in milliseconds."""
+    """One version of a ledger's task. Times are its author's wall clock, in milliseconds."""
 
     ledger_id: int
     bookies: Mapping[str, Reason]
     detail: str = ""
     marked_at_ms: int = 0
-    """When the ledger was marked first."""
+    """Time of the first mark."""
     marks: int = 1
-    """How often the ledger was marked."""
     attempts: int = 0
-    """How many attempts have failed."""
+    """Failed attempts."""
     error: str = ""
-    """Why the last attempt failed."""
     not_before_ms: int = 0
-    """The next attempt is not made before this time."""
+    """Earliest time of the next attempt."""
     missed: tuple[Missed, ...] = ()
-    """The entries that the last attempt could not copy: the first two hundred ranges."""
+    """The first ``_MISSED_MAX`` ranges that the last attempt could not copy."""
 
     def of(self, reason: Reason) -> tuple[str, ...]:
-        """The bookies that need this repair."""
         return tuple(bookie for bookie, why in self.bookies.items() if why is reason)
 
     def due(self, now_ms: int) -> bool:
-        """May it be tried now?"""
         return now_ms >= self.not_before_ms
 
     def marked(self, mark: Mark) -> Task:
-        """The task after another mark. If the mark says anything new, the task is due at once.
+        """The task after another mark, due at once if the mark says anything new.
 
         Raises ValueError for a mark of another ledger.
         """
@@ -106,7 +99,7 @@ class Task:
         )
 
     def failed(self, error: str, not_before_ms: int, missed: Sequence[Missed] = ()) -> Task:
-        """The task after an attempt that failed. ``missed``: what it could not copy."""
+        """The task after a failed attempt. ``missed``: the entries not copied."""
         return replace(
             self,
             attempts=self.attempts + 1,
@@ -117,5 +110,4 @@ class Task:
 
 
 def new_task(mark: Mark, now_ms: int) -> Task:
-    """The task of a ledger that had none."""
     return Task(mark.ledger_id, dict(mark.bookies), mark.detail[:_TEXT_MAX], now_ms)

@@ -1,16 +1,16 @@
-"""What a ledger's writer decides: who gets an entry, when it is acknowledged, who replaces a failed bookie, how it closes.
+"""Decisions of a ledger's writer: adds, acknowledgements, ensemble changes and the close.
 
 ===================  ===========================================================================================================
-``writer``           ``LedgerWriter``, the machine: its tables of states and answers, ensemble changes, the close
-``writer_events``    what the world tells a writer
-``writer_state``     the states of a writer, what it has asked, and its pending adds
-``writer_cursors``   how far a writer is: released, confirmed, acknowledged, pushed; acks of replaced bookies are taken back
-``given_ids``        the order of appends whose ids their caller gives
-``writer_errors``    what a writer ends with when it ends without a close
-``ensemble_change``  which bookies have failed, when they are replaced, and how the record is changed
-``durability``       when an add counts as durable: PD (persistent) and VD (volatile) ledgers
-``replication``      what write quorum means: best effort or guaranteed
-``explicit_lac``     when a LAC (last add confirmed) is told without an entry, and to whom again
+``writer``           ``LedgerWriter``, the machine: its tables of states and answers, its adds, the close
+``writer_events``    events from the user, the clock and the bookies
+``writer_state``     a writer's states, its open question, and its pending adds
+``writer_cursors``   a writer's progress: released, confirmed, acknowledged, pushed; acks of replaced bookies are taken back
+``given_ids``        the order of appends whose caller chooses the entry ids
+``writer_errors``    errors of a writer that ends without a close
+``ensemble_change``  failed bookies, the time of their replacement, and the change of the record
+``durability``       durable adds: PD (persistent) and VD (volatile) ledgers
+``replication``      meaning of the write quorum: best effort or guaranteed
+``explicit_lac``     LACs (last add confirmed) without an entry, and their repetition
 ===================  ===========================================================================================================
 
 ::

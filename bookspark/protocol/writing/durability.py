@@ -1,29 +1,28 @@
-"""When an add counts as durable: on a PD ledger at its ack, on a VD ledger at the sync that covers it. One policy object each.
+"""Durability of an add: at its ack on a PD ledger, at the sync that covers it on a VD ledger. One policy object for each.
 
 PD is persistent durability, VD volatile durability (BP-14). E is the ensemble size, WQ the write quorum, AQ the ack quorum.
 
-Law: the LAC (last add confirmed) covers only what an ack quorum of each write set has synced. On a PD ledger an ack says so. On a
-VD ledger an ack says that the entry is in the bookie's memory. That is enough to acknowledge the append, and nothing for the LAC:
-the LAC follows the bookies' LastAddSynced, which comes with each answer (``SyncReport``). If three bookies have synced up to 1, 2
-and 3, the LAC is 3 at AQ 1, 2 at AQ 2 and 1 at AQ 3. The writer applies that rule entry by entry. The result is the same as
-``quorum.last_add_confirmed_of`` for E = WQ, and never less for striped ledgers.
+Law: the LAC (last add confirmed) covers only entries synced by an ack quorum of their write set. On a PD ledger an ack says so.
+On a VD ledger an ack is enough to acknowledge the append, but nothing for the LAC, which follows the bookies' LastAddSynced in
+each answer (``SyncReport``), entry by entry. The result equals ``quorum.last_add_confirmed_of`` for E = WQ, and is never less for
+striped ledgers.
 
-How a VD ledger goes beyond BP-14, which leaves these as future work:
+Additions to BP-14, which leaves these as future work (docs/decisions/relaxed-durability.md):
 
-* **Striping**: a bookie's cursor is about the ids assigned to it. Each request tells these (``sync_cursor.Assignment``).
-* **Ensemble change**: the writer keeps what is not confirmed, acknowledged or not. The new fragment starts after the last
-  confirmed entry (on a guaranteed ledger, after the last fully replicated one). The new bookie's cursor starts before that
-  fragment, and it is sent everything in it. So an entry that a lost bookie had acknowledged but not synced counts again only
-  when the new bookie has synced it. A report counts if its assignment is that of the bookie's present stay in the ensemble.
-* **Restart**: when a bookie's incarnation changes, its acks of what it had not synced are taken back, and that is sent again.
-* **What a bookie missed** while it was away, and others have synced, is not sent to it. In its cursor that would be a hole that
-  never closes, so its assignment begins after what the writer is done with.
-* **sync()** of everything up to an id T: once everything up to T is acknowledged, each bookie is asked to sync, so that the sync
-  begins after the adds. A bookie that acknowledges something later is asked again. The user's sync is done at LAC ≥ T. The writer
-  asks for a sync by itself after each ``sync_bytes``, so what is kept is bounded. A bookie has at most one sync under way.
+* **Striping**: a bookie's cursor covers its assigned ids. Each request carries the assignment (``sync_cursor.Assignment``).
+* **Ensemble change**: the new fragment starts after the last confirmed entry (on a guaranteed ledger, after the last fully
+  replicated one). The new bookie's cursor starts before it, and the bookie gets all unconfirmed entries. So an entry that a lost
+  bookie had acknowledged but not synced counts again only once the new bookie has synced it. A report counts if its assignment is
+  that of the bookie's present stay in the ensemble.
+* **Restart**: when a bookie's incarnation changes, its acks of unsynced entries are taken back, and these entries are sent again.
+* **Missed entries**: entries that a bookie missed while away, and others have synced, are not sent to it. In its cursor they
+  would be a hole that never closes, so its assignment begins after the released entries.
+* **sync()** up to an id T: once T is acknowledged, each bookie is asked to sync, so the sync begins after the adds. A bookie that
+  acknowledges an entry later is asked again. The sync is done at LAC ≥ T. The writer itself syncs after each ``sync_bytes``, so
+  kept content is bounded. A bookie has at most one sync under way.
 
-An ack of an incarnation that is known to have ended does not count. Incarnations are random numbers: the later one is the one
-that was heard of later. So the driver hands in no answer of a connection after the ``BookieBack`` of the next one.
+An ack of an ended incarnation does not count. Incarnations are random numbers: the last one reported is the latest. So the driver
+must not hand in an answer of a connection after the ``BookieBack`` of the next one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.protocol.writing.writer_state import PendingAdd
 
 SYNC_BYTES = 64 << 20
-"""The default of ``sync_bytes``: a VD ledger is synced after this many bytes at the latest."""
+"""Default of ``sync_bytes``: a VD ledger is synced after this many bytes at the latest."""
 
 
 class Persistent:
@@ -47,10 +46,10 @@ class Persistent:
     volatile = False
 
     def holders(self, add: PendingAdd, leaving: frozenset[str]) -> Set[str]:
-        """The bookies that hold ``add`` synced, without those that are ``leaving``."""
+        """The bookies with a synced copy of ``add``, without those ``leaving``."""
         return add.acks - leaving if leaving else add.acks
 
-    # A PD ledger has nothing to do in these methods. ``Volatile`` tells what they are for.
+    # No-ops on a PD ledger; see ``Volatile``.
 
     def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
         pass
@@ -72,12 +71,10 @@ class Persistent:
 
 
 class Member(NamedTuple):
-    """What is known of one bookie of the ensemble."""
-
     assignment: Assignment
     last_add_synced: int
     incarnation: int = 0
-    """The incarnation of the bookie's process; 0 until it is known."""
+    """0 until it is known."""
 
 
 class Volatile:
@@ -89,23 +86,23 @@ class Volatile:
     def __init__(self, metadata: LedgerMetadata, sync_bytes: int) -> None:
         self._sync_bytes = sync_bytes
         self._requested_length = 0
-        """Bytes up to the last id that a sync was asked for."""
+        """Bytes up to the last id of a requested sync."""
         self._targets: tuple[int, ...] = ()
-        """Ids up to which a sync is wanted. Each sync waits until everything up to its id is acknowledged."""
+        """Last ids of requested syncs. Each waits until everything up to its id is acknowledged."""
         self._goal = NO_ENTRY
-        """The id up to which the bookies are being asked to sync."""
+        """The last id of the sync under way."""
         self._syncing: frozenset[str] = frozenset()
         self._ended: frozenset[tuple[str, int]] = frozenset()
         self._members: dict[str, Member] = {}
         self.joined(metadata, metadata.last_fragment.ensemble)
 
     def holders(self, add: PendingAdd, leaving: frozenset[str]) -> Set[str]:
-        """The bookies whose LastAddSynced covers ``add``, without those that are ``leaving``."""
+        """The bookies whose LastAddSynced covers ``add``, without those ``leaving``."""
         members, last = self._members, add.last
         return {b for b in add.bookies if members[b].last_add_synced >= last and b not in leaving}
 
     def grouped(self, bookies: Iterable[str]) -> list[tuple[Assignment, tuple[str, ...]]]:
-        """``bookies`` by their assignment: one request carries one."""
+        """``bookies`` by assignment, because one request carries one assignment."""
         groups: dict[Assignment, list[str]] = {}
         for bookie in bookies:
             groups.setdefault(self._members[bookie].assignment, []).append(bookie)
@@ -114,7 +111,7 @@ class Volatile:
     # -- members
 
     def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
-        """``bookies`` joined the last ensemble of ``metadata``. Those that are not in it any more are forgotten."""
+        """Members outside of the last ensemble of ``metadata`` are forgotten."""
         fragment, wanted = metadata.last_fragment, frozenset(bookies)
         members = {}
         for position, bookie in enumerate(fragment.ensemble):
@@ -130,8 +127,8 @@ class Volatile:
     def heard(
         self, bookie: str, report: SyncReport, add: PendingAdd | None, adds: Iterable[PendingAdd]
     ) -> tuple[list[Action], bool]:
-        """A member gave a positive answer with ``report``; ``add`` is what it acknowledges, if that is still pending. Returns the
-        syncs that follow, and whether the bookie was started again since it was heard of last."""
+        """A member gave a positive answer; ``add``: the acknowledged add, if still pending. Returns the syncs that follow, and
+        whether the bookie was restarted since its last answer."""
         member = self._members[bookie]
         if report.assignment == member.assignment and report.last_add_synced > member.last_add_synced:
             self._members[bookie] = member._replace(last_add_synced=report.last_add_synced)
@@ -145,15 +142,15 @@ class Volatile:
         return self.sync((bookie,)) if add.last <= self._goal else [], restarted
 
     def is_ahead(self, bookie: str, report: SyncReport, last_add_pushed: int) -> bool:
-        """Does a report that counts tell more than the bookie can have? A cursor steps over ids of other bookies."""
+        """Does a report of the present assignment claim more than was sent? A cursor steps over ids of other bookies."""
         member = self._members.get(bookie)
         if member is None or report.assignment != member.assignment:
             return False
         return report.last_add_synced >= member.assignment.next_held(last_add_pushed + 1)
 
     def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> bool:
-        """A member speaks as ``incarnation`` (0: not known). True if it was another one before: what it had not synced may be
-        gone, and its acks of that are taken back."""
+        """A member answers as ``incarnation`` (0: unknown). True if it had another before: its unsynced entries may be gone, and
+        its acks of them are taken back."""
         member = self._members[bookie]
         if incarnation in (0, member.incarnation):
             return False
@@ -168,7 +165,7 @@ class Volatile:
         return True
 
     def passed_over(self, bookies: Iterable[str], done: int, adds: Collection[PendingAdd]) -> list[Action]:
-        """``bookies`` may lack ids up to ``done``, which the writer is done with: their cursors go on behind these."""
+        """``bookies`` may lack ids up to ``done``, which are released: move their cursors behind these."""
         actions: list[Action] = []
         for bookie in bookies:
             self.pass_over(bookie, done)
@@ -176,7 +173,6 @@ class Volatile:
         return actions
 
     def pass_over(self, bookie: str, done: int) -> None:
-        """The cursor of ``bookie`` goes on behind ``done``."""
         member = self._members[bookie]
         mine, synced = member.assignment, member.last_add_synced
         if mine.first_entry_id <= done:
@@ -186,18 +182,17 @@ class Volatile:
     # -- syncs
 
     def appended(self, last: int, length: int) -> None:
-        """An append was pushed; ``length`` is the ledger's with it. Asks for a sync after each ``sync_bytes``."""
+        """``length``: the ledger's after the append. Asks for a sync after each ``sync_bytes``."""
         if length - self._requested_length >= self._sync_bytes:
             self.want(last, length)
 
     def want(self, last: int, length: int) -> None:
-        """A sync of all up to ``last`` is wanted."""
         self._requested_length = length
         if last > max(self._goal, *self._targets, NO_ENTRY):
             self._targets = (*self._targets, last)
 
     def acknowledged(self, last: int) -> list[Action]:
-        """Everything up to ``last`` is acknowledged. Returns the syncs that were waiting for that."""
+        """Returns the syncs that waited until everything up to ``last`` was acknowledged."""
         if not self._targets or last < self._targets[0]:
             return []
         while self._targets and last >= self._targets[0]:
@@ -205,19 +200,18 @@ class Volatile:
         return self.sync(self._members)
 
     def sync(self, bookies: Iterable[str]) -> list[Action]:
-        """Ask those of ``bookies`` to sync that are behind the goal and are not syncing."""
+        """Ask those of ``bookies`` to sync that are behind the goal and not syncing."""
         members = self._members
         asked = [b for b in bookies if b not in self._syncing and members[b].last_add_synced < self._goal]
         self._syncing |= frozenset(asked)
         return [SendSync(group, mine) for mine, group in self.grouped(asked)]
 
     def sync_answered(self, bookie: str) -> None:
-        """The sync under way at ``bookie`` is over."""
         self._syncing -= {bookie}
 
     def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[Action]:
-        """Ask ``bookie`` to sync again, if it acknowledged something up to the goal that no sync has covered yet. A bookie that
-        still lacks an earlier entry is not asked now: its cursor waits for that entry, and it is asked once it has it."""
+        """Ask ``bookie`` to sync again, if it acknowledged an entry up to the goal that no sync has covered yet. While it lacks
+        an earlier entry, its cursor waits, and so does this."""
         synced = self._members[bookie].last_add_synced
         first = next((add for add in adds if add.last > synced and bookie in add.bookies), None)
         if first is None or first.last > self._goal or bookie not in first.acks:
@@ -226,5 +220,5 @@ class Volatile:
 
 
 def durability_of(metadata: LedgerMetadata, sync_bytes: int) -> Persistent | Volatile:
-    """The policy that the ledger was created with."""
+    """The policy chosen at the ledger's creation."""
     return Volatile(metadata, sync_bytes) if metadata.ledger_type is LedgerType.VD_JOURNAL else Persistent()

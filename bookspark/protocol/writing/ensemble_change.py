@@ -1,28 +1,22 @@
-"""Ensemble changes of a writer: which bookies have failed, when they are replaced, and how the record is changed.
+"""Ensemble changes of a writer: failed bookies, the time of their replacement, and the change of the record.
 
 Law: one change is under way at a time, and one metadata write replaces all bookies that have failed by then. The write is a
-compare-and-set against an OPEN record. If somebody else changed the record, and only older fragments differ (re-replication),
-the change is written again on top of that; otherwise the writer is fenced. The old ensemble stays as it is until the write has
-succeeded. Then ``Cursors.replace`` (``writer_cursors``) takes back the acks of the replaced bookies::
+compare-and-set against an OPEN record. If another client changed only older fragments (re-replication), the change is written
+again on top; otherwise the writer is fenced. The old ensemble stays until the write has succeeded. Then ``Cursors.replace``
+(``writer_cursors``) takes back the acks of the replaced bookies::
 
     (none) ──failed──► CHOOSING ──BookiesChosen──► WRITING ──MetadataWritten──► (none), acks of the replaced taken back
                         ▲    │ NoBookies               │ conflict: ReadMetadata, merge, WRITING again, or fenced
                         │    ▼                         │
                         └─ put off until BookiesChanged, or given up (policy)
 
-A bookie that failed may stay: there was no other, or the change is delayed. It counts as failed until the client is connected to
-it again, or until it takes adds again and no entry that it missed is waited for. From then on it counts as a working bookie,
-should another one fail.
+A failed bookie may stay, if there was no replacement or the change is delayed. It counts as failed until the client is connected
+to it again, or until it takes adds again and no entry that it missed is awaited. A bookie much slower than the others
+(``HeldUp``) counts as failed too, as long as an ack quorum exists without it, but is not replaced by a failed one. A silent
+metadata store says nothing about bookies: the writer asks for new bookies again until it answers (``MetadataFailed``).
 
-A bookie that is much slower than the others (``HeldUp``) counts as failed too, as long as an ack quorum can be had without it. It
-is better than a bookie that has really failed, and is not replaced by one.
-
-A metadata store that does not answer says nothing about bookies: the writer asks for new bookies again until it answers
-(``MetadataFailed``).
-
-``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until some write set can't be completed by the bookies that
-have not failed, or until a bookie says that it is read-only: that is no failure that passes, so waiting for it only leaves more
-entries with a copy less. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
+``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the working bookies can't complete some write set, or
+until a bookie reports that it is read-only, which does not pass. ``OFF`` is for a driver that can't choose bookies.
 
 Source: bookkeeper-overview, "Writing" point 5; BookKeeper's ``LedgerHandle.ensembleChangeLoop`` and
 ``delayEnsembleChange``; its ``PendingAddOp.writeComplete`` for a read-only bookie; docs/decisions/traps.md, trap 3.
@@ -37,19 +31,17 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, 
 from bookspark.protocol.ledger.quorum import write_sets
 
 NOBODY: frozenset[str] = frozenset()
-"""No bookies. An empty set of its own takes 216 bytes, and an idle writer has many."""
+"""No bookies. A new empty set takes 216 bytes, and an idle writer has many."""
 
 
 class ChangeMode(Enum):
-    """When a failed bookie is replaced."""
-
     OFF = "off"
     AT_ONCE = "at once"
     DELAYED = "delayed"
 
 
 class EnsembleChanges:
-    """The part of a writer that remembers failed bookies and the change under way."""
+    """A writer's failed bookies and the change under way."""
 
     __slots__ = ("_missed", "failed", "mode", "outdated", "put_off", "read_only", "replaced", "slow", "target")
 
@@ -57,19 +49,19 @@ class EnsembleChanges:
         self.mode = mode
         self.failed: frozenset[str] = NOBODY
         self._missed: dict[str, int] = {}
-        """The last entry that each of ``failed`` is known to have missed."""
+        """The last known missed entry of each of ``failed``."""
         self.read_only: frozenset[str] = NOBODY
-        """Those of ``failed`` that said that they take no adds."""
+        """Failed bookies that take no adds."""
         self.slow: frozenset[str] = NOBODY
-        """Those of ``failed`` that only held the writer up."""
+        """Failed bookies that only held the writer up."""
         self.put_off: frozenset[str] = NOBODY
-        """Those of ``failed`` for which there was no replacement."""
+        """Failed bookies without a replacement."""
         self.replaced: frozenset[str] = NOBODY
-        """Those that leave with the change under way; empty if none is."""
+        """Bookies that leave with the change under way; empty if there is none."""
         self.outdated = False
-        """Bookies came or went while bookies were being chosen: an answer "there are none" may be out of date."""
+        """Bookies came or went during the choice, so a ``NoBookies`` may be out of date."""
         self.target: LedgerMetadata | None = None
-        """The record that the change under way writes; None while bookies are being chosen."""
+        """The record being written; None while bookies are being chosen."""
 
     @property
     def under_way(self) -> bool:
@@ -77,11 +69,11 @@ class EnsembleChanges:
 
     @property
     def unusable(self) -> frozenset[str]:
-        """Those of ``failed`` that do more than hold the writer up: without an ack quorum of others it can't go on."""
+        """``failed`` without the slow ones: the writer can't go on without an ack quorum of other bookies."""
         return self.failed - self.slow if self.slow else self.failed
 
     def fail(self, bookie: str, last: int, *, read_only: bool = False) -> None:
-        """The bookie refused, or did not answer, a request that ended with entry ``last``; ``read_only``: it takes none."""
+        """The bookie refused, or did not answer, a request ending with entry ``last``; ``read_only``: it takes no adds."""
         if self.mode is not ChangeMode.OFF:
             self.failed |= {bookie}
             self.slow -= {bookie}
@@ -89,8 +81,8 @@ class EnsembleChanges:
             self._missed[bookie] = max(last, self._missed.get(bookie, NO_ENTRY))
 
     def held_up(self, metadata: LedgerMetadata, bookies: tuple[str, ...], last: int) -> None:
-        """Appends up to ``last`` waited too long for ``bookies``, the worst first. Those fail without which each write set still
-        has an ack quorum: the others are slow, and better than none."""
+        """Appends up to ``last`` waited too long for ``bookies``, the worst first. A bookie fails if each write set keeps an ack
+        quorum without it and the other failed ones; the rest are slow, and better than none."""
         for bookie in bookies:
             missing = self.failed | {bookie}
             if bookie in metadata.last_fragment.ensemble and not quorum_lost(metadata, missing, metadata.ack_quorum):
@@ -99,15 +91,15 @@ class EnsembleChanges:
                 self.slow = slow & self.failed
 
     def took(self, bookie: str, released: int) -> None:
-        """The bookie took an add. No copy of an entry up to ``released`` is waited for."""
+        """The bookie took an add. No copy of an entry up to ``released`` is awaited."""
         missed = self._missed.get(bookie)
         stays = bookie in self.put_off or self.mode is ChangeMode.DELAYED
         if missed is not None and stays and missed <= released:
             self._forgive(bookie)
 
     def back(self, bookie: str) -> bool:
-        """The bookie can be reached again. False if nothing is to be sent to it now, as it may still leave. If there is no
-        replacement, it stays as one that has not failed."""
+        """The bookie is reachable again. False if it gets nothing now, because it may still leave. Without a replacement it stays
+        and counts as working."""
         if bookie in self.replaced:
             if self.target is None:
                 self._forgive(bookie)
@@ -123,8 +115,7 @@ class EnsembleChanges:
             self._missed.pop(bookie, None)
 
     def due(self, metadata: LedgerMetadata, copies: int, gives_up: bool) -> frozenset[str]:
-        """The bookies that ought to be replaced now, besides those that leave already. Those for which there were no others wait
-        for the end of a change that is under way."""
+        """Bookies to replace now, without those already leaving. Bookies in ``put_off`` wait for the end of a change."""
         if not self.failed:
             return self.failed
         waits = self.mode is ChangeMode.DELAYED and not self.read_only
@@ -135,19 +126,19 @@ class EnsembleChanges:
         return self.failed - self.replaced - self.put_off if self.replaced else self.failed
 
     def news(self) -> None:
-        """There may be bookies by now that were missing before."""
+        """Bookies missing before may exist by now."""
         self.put_off = frozenset()
         self.outdated = self.under_way and self.target is None
 
     def choose(self, metadata: LedgerMetadata, replaced: frozenset[str]) -> ChooseBookies:
-        """Begin a change, or widen the one for which bookies are being chosen."""
+        """Begin a change, or widen the one whose bookies are being chosen."""
         self.replaced = replaced
         self.outdated = False
         ensemble = metadata.last_fragment.ensemble
         return ChooseBookies(ensemble, tuple(b for b in ensemble if b in replaced), sound_only=replaced <= self.slow)
 
     def misfit(self, metadata: LedgerMetadata, chosen: tuple[str, ...]) -> str | None:
-        """Why ``chosen`` can't be an answer to what was asked; None if they can."""
+        """The reason why ``chosen`` can't be the answer, or None."""
         if len(chosen) != len(self.replaced) or len(set(chosen)) != len(chosen):
             return f"{len(self.replaced)} different bookies were wanted"
         if not set(chosen).isdisjoint(metadata.last_fragment.ensemble):
@@ -155,20 +146,19 @@ class EnsembleChanges:
         return None
 
     def write(self, metadata: LedgerMetadata, version: int, first: int, chosen: tuple[str, ...]) -> WriteMetadata:
-        """The bookies are chosen: the new fragment starts at ``first``."""
+        """The new fragment starts at ``first``."""
         left = iter(chosen)
         ensemble = tuple(next(left) if b in self.replaced else b for b in metadata.last_fragment.ensemble)
         self.target = metadata.with_ensemble(first, ensemble)
         return WriteMetadata(self.target, version)
 
     def written(self, version: int) -> EnsembleChanged:
-        """The record was changed."""
         assert self.target is not None
         return EnsembleChanged(self.target, version)
 
     def merge(self, ours: LedgerMetadata, event: MetadataRead) -> WriteMetadata | EnsembleChanged | None:
-        """The write did not win, or its outcome is not known. Returns the next write, on top of the record that was found, or the
-        change, if the record has it already. None: the ledger belongs to another client by now."""
+        """The write lost, or its outcome is unknown. Returns the next write, on top of the present record, or the change, if the
+        record has it already; None if the ledger belongs to another client."""
         assert self.target is not None
         found, wanted = event.metadata, self.target.last_fragment
         if found.state is not LedgerState.OPEN:
@@ -188,8 +178,8 @@ class EnsembleChanges:
         return left
 
     def keep_slow(self) -> frozenset[str]:
-        """There are not bookies enough for the change. Returns the slow ones, which stay so that others can be replaced; none if
-        only slow ones were to leave, or none of them."""
+        """Too few bookies for the change. Returns the slow ones, which stay so that others can be replaced; none if there are no
+        others."""
         slow = self.replaced & self.slow
         if slow == self.replaced:
             return NOBODY
@@ -197,14 +187,14 @@ class EnsembleChanges:
         return slow
 
     def abandon(self) -> frozenset[str]:
-        """There are no bookies for the change. Returns those that stay because of that."""
+        """No bookies for the change. Returns those that therefore stay."""
         self.put_off, stay = self.failed, self.replaced
         self.replaced = frozenset()
         return stay
 
 
 def quorum_lost(metadata: LedgerMetadata, failed: frozenset[str], copies: int) -> bool:
-    """Is there a write set of the last ensemble in which fewer than ``copies`` bookies have not failed?"""
+    """Has some write set of the last ensemble fewer than ``copies`` bookies without a failure?"""
     ensemble = metadata.last_fragment.ensemble
     return any(
         sum(ensemble[i] not in failed for i in positions) < copies

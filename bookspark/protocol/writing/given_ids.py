@@ -1,13 +1,11 @@
-"""The order of appends whose entry ids their callers give (BookKeeper's ``LedgerHandleAdv``).
+"""Order of appends whose caller chooses the entry ids (BookKeeper's ``LedgerHandleAdv``).
 
 Law: entries go out in the order of their ids, without a gap, each id once. An entry that comes before one with a lower id waits
-for that. So the ledger's writer, the bookies and the recovery are those of any ledger: they never see a gap. (BookKeeper sends
-such an entry at once, and acknowledges it later. Its length is then counted in the order of the calls; here it is exact.)
+for it, so the writer, the bookies and the recovery never see a gap. (BookKeeper sends such an entry at once, and acknowledges it
+later. Its length is then counted in the order of the calls; here it is exact.)
 
-An id that was given before is refused whatever its bytes are, as in BookKeeper: the first one counts, acknowledged or not. When
-the ledger is closed, what waits behind a gap is not part of it.
-
-States and what ends them::
+A repeated id is refused whatever its bytes are, as in BookKeeper: the first one counts, acknowledged or not. When the ledger is
+closed, entries waiting behind a gap are not part of it. ::
 
     IN_ORDER ──Given, a later id──► GAP ──Given, the missing ids──► IN_ORDER
         └───────────NoMore──────────┴──► ENDED
@@ -29,14 +27,12 @@ ENTRY_ID_MAX = (1 << 63) - 2
 
 
 class Order(Enum):
-    """Is something missing?"""
+    """Is an id missing?"""
 
     IN_ORDER = auto()
-    """Nothing waits."""
     GAP = auto()
-    """Entries wait for the next one."""
+    """Entries wait for a lower id."""
     ENDED = auto()
-    """No more ids are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +80,11 @@ class GivenIds:
         self.last_in_order = NO_ENTRY
         """Everything up to this id went out."""
         self.waiting: set[int] = set()
-        """The ids that wait for an earlier one."""
+        """Ids that wait for a lower one."""
 
     def step(self, event: IdEvent) -> list[InOrder | LeftOut]:
-        """The actions that follow from ``event``. Raises DuplicateEntryIdError, LedgerClosedError, ConfigurationError for an id
-        that can't be, and IllegalEventError; then nothing has changed."""
+        """Raises DuplicateEntryIdError, LedgerClosedError, ConfigurationError for an impossible id, and IllegalEventError; then
+        nothing has changed."""
         cell = cell_of(TRANSITIONS, self.state, event)
         if cell is LATE:
             return []

@@ -1,25 +1,23 @@
-"""What write quorum means for a ledger: best effort, or guaranteed. One policy object a ledger, chosen at its creation.
+"""Meaning of the write quorum of a ledger: best effort, or guaranteed. One policy object a ledger, chosen at its creation.
 
 WQ is the write quorum, AQ the ack quorum, LAC the last add confirmed, LAFR the last add fully replicated.
 
-Law of **best effort** (BookKeeper): the writer is done with an entry at an ack quorum. A new fragment starts after the last
-confirmed entry, so no add may complete while an ensemble change is under way: it would lie before the fragment on the old
-bookies, or on bookies that the new fragment does not name. Autorecovery copies what an ensemble change or a close leaves at an
-ack quorum.
+Law of **best effort** (BookKeeper): the writer releases an entry at an ack quorum. A new fragment starts after the last confirmed
+entry, so no add may complete during an ensemble change. It would lie before the fragment on the old bookies, or on bookies that
+the new fragment does not name. Autorecovery completes copies left at an ack quorum.
 
-Law of **guaranteed** ("Guaranteeing write quorum", tweaks 1 to 3): every id up to LAFR, and every id of every fragment but the
-last, is on WQ bookies; after the close every id is. An entry is acknowledged at an ack quorum, and kept until its write set is
-complete. A new fragment starts after LAFR and takes along all entries below WQ, the confirmed ones too. Therefore
+Law of **guaranteed** ("Guaranteeing write quorum", tweaks 1 to 3; docs/decisions/guaranteed-write-quorum.md): every id up to
+LAFR, and every id of every fragment but the last, is on WQ bookies; after the close every id is. An entry is acknowledged at an
+ack quorum, and kept until its write set is complete. A new fragment starts after LAFR and takes along all entries below WQ, the
+confirmed ones too. Therefore
 
-* bookies that hold a confirmed entry which is below WQ are *pinned*: they are not replaced now (figures 3 and 5);
-* an entry that has reached WQ, but comes after one that has not, keeps an ack quorum in place. The paper replaces one bookie at a
-  time, and then this holds by itself. Here many failures make one change;
-* adds go on completing while a change is under way, and only bookies that stay count;
+* bookies with a confirmed entry below WQ are *pinned*: they are not replaced now (figures 3 and 5);
+* an entry that has reached WQ behind one that has not keeps an ack quorum in place: many failures make one change, unlike in the
+  paper;
+* adds complete during a change, and only bookies that stay count;
 * the writer closes once nothing is below WQ. Recovery starts after LAFR, writes back to WQ, and never closes below the highest
-  LAC that it heard. Without bookies to replace failed ones neither closes: it waits, or leaves the ledger as it is.
-
-Two bookies that fail for good may each be pinned by an entry that only the other one lacks. Then the ledger waits for one of
-them. At WQ 3 and AQ 2 that is more than the AQ − 1 failures that are promised to be survived.
+  LAC that it received. Without replacements for failed bookies neither closes: it waits, or leaves the ledger as it is. With more
+  failures than promised, a ledger may wait for one of its bookies.
 """
 
 from __future__ import annotations
@@ -34,24 +32,24 @@ class BestEffort:
 
     __slots__ = ()
     keeps_confirmed = False
-    """Does the writer keep an entry after it is confirmed?"""
+    """Is a confirmed entry kept?"""
     withholds_adds = True
-    """Does no add complete while an ensemble change is under way?"""
+    """Are completions of adds withheld during an ensemble change?"""
     gives_up = True
-    """Is the ledger closed at its last confirmed entry if there are not enough bookies to go on?"""
+    """Is the ledger closed at its last confirmed entry if there are too few bookies to go on?"""
 
     def copies(self, metadata: LedgerMetadata) -> int:
-        """How many synced copies an entry needs until the writer, or the recoverer, is done with it."""
+        """Synced copies of an entry before it is released."""
         return metadata.ack_quorum
 
     def replaceable(
         self, failed: frozenset[str], confirmed: Iterable[Set[str]], metadata: LedgerMetadata
     ) -> frozenset[str]:
-        """Which of ``failed`` may leave now. ``confirmed``: the holders of each entry that is confirmed and still kept."""
+        """Failed bookies that may leave now. ``confirmed``: the holders of each confirmed entry still kept."""
         return failed
 
     def recover_after(self, last_add_confirmed: int, last_add_fully_replicated: int) -> int:
-        """The id up to which ledger recovery need not look."""
+        """The id after which ledger recovery starts to read."""
         return last_add_confirmed
 
 
@@ -87,5 +85,5 @@ class GuaranteedWriteQuorum(BestEffort):
 
 
 def replication_of(metadata: LedgerMetadata) -> BestEffort:
-    """The policy that the ledger was created with."""
+    """The policy chosen at the ledger's creation."""
     return GuaranteedWriteQuorum() if metadata.replication is Replication.GUARANTEED else BestEffort()

@@ -1,10 +1,10 @@
 """The writer of a ledger: pipelined adds, acknowledged in order, ensemble changes, and the close.
 
 Law: an append is acknowledged once an ack quorum of its write set has it and every append before it is acknowledged. After the
-first sign of a fence nothing is acknowledged. The LAC (last add confirmed) covers what is acknowledged and synced. The closed
-ledger ends at the last confirmed entry, whoever closed it, or ``close`` fails.
+first sign of a fence nothing is acknowledged. The LAC (last add confirmed) covers acknowledged and synced entries. The closed
+ledger ends at the last confirmed entry, whichever client closed it, or ``close`` fails.
 
-States and what ends them::
+States (``TRANSITIONS`` lists the events of each, ``ANSWERS`` the answers of the metadata store and of placement)::
 
     OPEN ──Close──► CLOSING ──nothing pending──► WRITING ──compare-and-set──► CLOSED
       │                │                           │ conflict: read again; still OPEN → try again;
@@ -12,13 +12,12 @@ States and what ends them::
       └── no bookies to go on with (best effort) ──► WRITING ──► FAILED, the ledger closed at the LAC,
                              or FAILED and left open, if that would cut off what a VD ledger acknowledged
 
-Which events a state allows is in ``TRANSITIONS``; which answers of the metadata store and of placement, in ``ANSWERS``.
+Parts: ``Adds`` sends entries; ``writer_cursors`` holds the progress; the policies ``replication`` (best effort, guaranteed) and
+``durability`` (PD: persistent, VD: volatile) differ from ledger to ledger; ``ensemble_change`` replaces bookies; ``explicit_lac``
+sends the LAC.
 
-Its parts: ``writer_cursors`` tells how far it is; the policies ``replication`` (best effort, guaranteed) and ``durability`` (PD:
-persistent, VD: volatile) differ from ledger to ledger; ``ensemble_change`` replaces bookies; ``explicit_lac`` sends the LAC.
-
-A bookie that does not answer delays nothing as long as an ack quorum of each write set answers. When it is back (``BookieBack``),
-it is sent the entries that are still pending. Autorecovery copies the rest.
+A silent bookie delays nothing as long as an ack quorum of each write set answers. When it is back (``BookieBack``), it gets the
+entries still pending. Autorecovery copies the rest.
 
 Sources: bookkeeper-overview, "Writing" and "Closing"; ``PendingAddOp`` and ``LedgerHandle`` of BookKeeper;
 docs/decisions/traps.md, trap 3 for ensemble changes, trap 4 for the three outcomes of a close.
@@ -57,12 +56,7 @@ from bookspark.protocol.writing.writer_events import (
 )
 from bookspark.protocol.writing.writer_state import Asked, PendingAdd, State
 
-# -- A writer's adds: how entries are sent to bookies, sent again, and synced. The part of a writer that knows no metadata store.
-#
-# Law: a bookie is sent again the pending entries that it has not acknowledged, and no others. An add tells the LAC (last add
-# confirmed) of the moment, and the LAFR (last add fully replicated) of a guaranteed ledger.
-#
-# ``cursors`` tells how far the writer is; ``durability`` is the policy of a PD (persistent) or a VD (volatile) ledger.
+# -- Adds: sends, repetitions and syncs of entries. This part of a writer knows no metadata store.
 
 
 NEVER_ASKED = "the bookie was never asked"
@@ -71,12 +65,15 @@ NOT_VOLATILE = "bookies are asked to sync a VD ledger, and no other"
 
 @lru_cache(maxsize=256)
 def _bookies_of(ensemble: tuple[str, ...]) -> frozenset[str]:
-    """One set for all ledgers of an ensemble."""
+    """One shared set for all ledgers of an ensemble."""
     return frozenset(ensemble)
 
 
 class Adds:
-    """The adds of one writer. Every bookie that a method is given is in the ensemble."""
+    """The adds of one writer. Bookies in arguments are in the ensemble.
+
+    Law: a bookie gets again the pending entries that it has not acknowledged, and no others. An add carries the LAC (last add
+    confirmed) of the moment, and the LAFR (last add fully replicated) of a guaranteed ledger."""
 
     __slots__ = ("cursors", "durability", "explicit_lac", "known")
 
@@ -88,13 +85,13 @@ class Adds:
         explicit_lac_interval_seconds: float,
     ) -> None:
         self.known = _bookies_of(metadata.last_fragment.ensemble)
-        """The bookies that are or were in the ensemble: nobody else was ever asked."""
+        """Present and former bookies of the ensemble: all bookies ever asked."""
         self.cursors = Cursors(metadata, replication)
         self.durability = durability_of(metadata, sync_bytes)
         self.explicit_lac = ExplicitLac(explicit_lac_interval_seconds)
 
     def append(self, count: int, byte_length: int, write_set: tuple[str, ...], leaving: frozenset[str]) -> list[Action]:
-        """The next ``count`` ids, for the bookies of ``write_set``; nothing is sent to those that are ``leaving``."""
+        """Append the next ``count`` ids on ``write_set``; bookies ``leaving`` get nothing."""
         cursors = self.cursors
         self.explicit_lac.entry_told(cursors.last_add_confirmed, cursors.last_add_fully_replicated)
         add = cursors.push(count, byte_length, write_set)
@@ -118,22 +115,21 @@ class Adds:
         return sends + syncs
 
     def _pass_over(self, bookies: Iterable[str]) -> list[Action]:
-        """``bookies`` may lack released entries, which are not sent any more."""
         return self.durability.passed_over(bookies, self.cursors.released, self.cursors.pending.values())
 
     def dropped(self, bookie: str) -> list[Action]:
-        """The driver dropped adds that it had held back for ``bookie``, as they were released."""
+        """The driver dropped adds held back for ``bookie``, because they were released."""
         self.explicit_lac.missed((bookie,))
         return self._pass_over((bookie,))
 
     def send_again(self, bookie: str, incarnation: int) -> list[Action]:
-        """``bookie`` can be reached again, and speaks as ``incarnation`` (0: not known)."""
+        """``bookie`` is reachable again, and answers as ``incarnation`` (0: unknown)."""
         self.durability.back(bookie, incarnation, self.cursors.pending.values())
         return self.send_missed((bookie,))
 
     def replace(self, metadata: LedgerMetadata, swap: Mapping[str, str]) -> list[Action]:
-        """The ensemble is that of ``metadata`` now. ``swap`` tells who joined in place of whom: acks of those that left are taken
-        back, and those that joined get all that counts."""
+        """The record names the new ensemble. ``swap``: old bookie → new bookie. Acks of the old ones are taken back, and the new
+        ones get every pending entry."""
         self.known = self.known.union(swap.values())
         self.cursors.replace(swap)
         self.durability.joined(metadata, swap.values())
@@ -141,13 +137,13 @@ class Adds:
         return self.send_missed(swap.values())
 
     def advance(self, leaving: frozenset[str]) -> list[Action]:
-        """Move the cursors as far as the answers allow. Copies on bookies that are ``leaving`` don't count."""
+        """Move the cursors as far as the answers allow, without copies on bookies ``leaving``."""
         return self.cursors.advance(self.durability, leaving)
 
-    # -- content that can't be
+    # -- impossible content
 
     def misfit(self, event: AddAnswered) -> str | None:
-        """Why ``event`` can't be the answer of a bookie to an add; None if it can."""
+        """The reason why ``event`` can't be an answer to an add, or None."""
         add = self.cursors.pending.get(event.first)
         sent = 0 <= event.first <= event.last <= self.cursors.released if add is None else event.last == add.last
         if not sent:
@@ -159,7 +155,6 @@ class Adds:
         return None if event.synced is None else self._misfit_report(event.bookie, event.synced)
 
     def misfit_sync(self, event: SyncAnswered) -> str | None:
-        """The same of an answer to a sync."""
         if not self.durability.volatile:
             return NOT_VOLATILE
         if event.bookie not in self.known:
@@ -169,7 +164,7 @@ class Adds:
         return None if event.synced is None else self._misfit_report(event.bookie, event.synced)
 
     def _misfit_report(self, bookie: str, report: SyncReport) -> str | None:
-        """An id that was never sent can't be synced. Taken for true, it would confirm entries before any bookie has them."""
+        """An id never sent can't be synced: such a report would confirm entries before any bookie has them."""
         return (
             "more is synced than was sent"
             if self.volatile.is_ahead(bookie, report, self.cursors.last_add_pushed)
@@ -180,27 +175,25 @@ class Adds:
 
     @property
     def volatile(self) -> Volatile:
-        """The policy of a VD ledger."""
         assert isinstance(self.durability, Volatile), "the ledger is a PD ledger"
         return self.durability
 
     def heard(self, bookie: str, report: SyncReport, add: PendingAdd | None) -> list[Action]:
-        """A positive answer came with ``report``; ``add`` if it acknowledges that. What a bookie that was started again may have
-        lost is sent again."""
+        """A positive answer with ``report``; ``add``: the acknowledged add, if any. A restarted bookie gets its possibly lost
+        entries again."""
         actions, restarted = self.volatile.heard(bookie, report, add, self.cursors.pending.values())
         return actions + self.send_missed((bookie,)) if restarted else actions
 
     def sync_rest(self, bookie: str) -> list[Action]:
-        """Ask ``bookie`` to sync again if its last sync came too early for something."""
+        """Ask ``bookie`` to sync again if its last sync came too early for an entry."""
         return self.volatile.sync_rest(bookie, self.cursors.pending.values())
 
     def sync(self) -> list[Action]:
-        """Everything that was appended so far is to be synced."""
         self.durability.want(self.cursors.last_add_pushed, self.cursors.pushed_length)
         return self.durability.acknowledged(self.cursors.last_add_acknowledged)
 
 
-# --
+# -- The machine: tables of states and answers, and the writer.
 
 
 _ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver, HeldUp)
@@ -210,7 +203,7 @@ TRANSITIONS: Table[State] = {
     State.OPEN: row(taken=(Append, Sync, Close, *_ADDS, *_OTHERS)),
     # A Sync is late while closing: the close asks for that sync itself.
     State.CLOSING: row(taken=(*_ADDS, *_OTHERS), late=(Sync,), refused=(Append,)),
-    # Every add is done with or given up. One may still be refused as fenced, by a bookie that has read of this very close.
+    # Every add is released or given up. A bookie may still refuse an add as fenced, after reading of this very close.
     State.WRITING: row(taken=_OTHERS, late=(Sync, *_ADDS), refused=(Append,)),
     State.CLOSED: row(late=(Sync, *_ADDS, *_OTHERS), refused=(Append,)),
     State.FAILED: row(late=(Sync, *_ADDS, *_OTHERS), refused=(Append,)),
@@ -225,7 +218,7 @@ ANSWERS: Table[Asked] = {
     Asked.CLOSE_WRITE: row(taken=(act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)),
     Asked.CLOSE_READ: row(taken=(act.MetadataRead, act.MetadataFailed)),
 }
-"""The answers of the metadata store and of placement, by what was asked. They are LATE once the writer has failed."""
+"""Answers of the metadata store and of placement, by question. They are LATE once the writer has failed."""
 
 _ANSWER_TYPES = frozenset().union(*ANSWERS.values())
 
@@ -233,9 +226,8 @@ _ANSWER_TYPES = frozenset().union(*ANSWERS.values())
 class LedgerWriter:
     """One ledger's writer, from its creation on.
 
-    ``changes``: when failed bookies are replaced. ``sync_bytes``: a VD ledger is synced after this many bytes at the latest.
-    ``replication``: in place of the ledger's own policy; for the simulator, which takes protections away.
-    ``explicit_lac_interval_seconds``: an idle writer tells its LAC after this time.
+    ``sync_bytes``: a VD ledger is synced after this many bytes at the latest. ``replication``: replaces the ledger's own policy
+    in the simulator, which takes protections away. ``explicit_lac_interval_seconds``: idle time before the writer sends its LAC.
     """
 
     def __init__(
@@ -260,22 +252,20 @@ class LedgerWriter:
 
     @property
     def cursors(self) -> Cursors:
-        """How far the writer is."""
         return self._adds.cursors
 
     @property
     def ended(self) -> bool:
-        """The writer is closed or has failed."""
         return self.state is State.CLOSED or self.state is State.FAILED
 
     @property
     def owes_explicit_lac(self) -> bool:
-        """May a bookie not know the LAC, so that ``Idle`` would have it told?"""
+        """Would ``Idle`` send the LAC?"""
         return not self.ended and self._adds.explicit_lac.owes(self.cursors)
 
     def step(self, event: WriterEvent) -> list[Action]:
-        """The actions that follow from ``event``. Raises LedgerClosedError for an append to a ledger that is not open, and
-        IllegalEventError for an event that the tables do not allow; then nothing has changed."""
+        """Raises LedgerClosedError for an append to a ledger that is not open, and IllegalEventError for an event that the tables
+        do not allow; then nothing has changed."""
         if TRANSITIONS[self.state].get(type(event)) is not TAKEN:
             return self._not_taken(event)
         match event:
@@ -317,7 +307,7 @@ class LedgerWriter:
         raise AssertionError(f"{event!r} is taken, and nothing takes it")
 
     def _not_taken(self, event: WriterEvent) -> list[Action]:
-        """An event that ``TRANSITIONS`` does not say TAKEN for."""
+        """An event without a TAKEN cell in ``TRANSITIONS``."""
         if isinstance(event, act.SyncAnswered) and not self._adds.durability.volatile:
             raise IllegalEventError(self.state, event, NOT_VOLATILE)
         if type(event) not in _ANSWER_TYPES:
@@ -332,12 +322,10 @@ class LedgerWriter:
         return self.metadata.last_fragment.ensemble
 
     def _ask(self, asked: Asked, question: Action) -> list[Action]:
-        """Ask the metadata store or placement."""
         self.asked = asked
         return [question]
 
     def _store_answered(self, event: WriterEvent) -> list[Action]:
-        """The answer to what was asked."""
         asked = self.asked
         match event:
             case act.BookiesChosen():
@@ -360,8 +348,8 @@ class LedgerWriter:
         raise AssertionError(f"{event!r} is an answer, and nothing takes it")
 
     def _store_failed(self, error: BookKeeperError) -> list[Action]:
-        """The metadata store did not answer. An ensemble change goes on once it does, as the appends have their own deadline;
-        but not if the ledger is gone, and a close does not."""
+        """The metadata store timed out. An ensemble change goes on once it answers, because appends have their own deadline. The
+        writer fails if the ledger is gone, or in a close."""
         if self.asked is Asked.BOOKIES:
             return self._choose(self._changes.replaced | self._replaceable())
         if self.asked in (Asked.CHANGE_WRITE, Asked.CHANGE_READ) and not isinstance(error, NoSuchLedgerError):
@@ -415,14 +403,13 @@ class LedgerWriter:
         return adds.send_again(bookie, event.incarnation) if self._changes.back(bookie) else []
 
     def _advance(self) -> list[Action]:
-        """Move the cursors as far as the answers allow."""
         leaving, released = self._changes.replaced, self._adds.cursors.released
         if leaving and self._replication.withholds_adds:
             return []
         actions = self._adds.advance(leaving)
         if self._adds.cursors.released == released and not self._changes.failed:
             return actions
-        # Bookies that were pinned may be replaced now, by a copy of what they pinned or as nobody waits for it any more.
+        # Pinned bookies may be replaced now: their entries have other copies, or are no longer awaited.
         return [*actions, *self._change_if_due(), *self._close_when_idle()]
 
     # -- VD ledgers
@@ -441,7 +428,7 @@ class LedgerWriter:
     # -- ensemble changes
 
     def _change_if_due(self) -> list[Action]:
-        """Begin an ensemble change if there is reason for one and none is under way."""
+        """Begin an ensemble change if one is due and none is under way."""
         if not self._changes.failed or self._changes.under_way or not (replaced := self._replaceable()):
             return []
         return self._choose(replaced)
@@ -450,7 +437,6 @@ class LedgerWriter:
         return self._ask(Asked.BOOKIES, self._changes.choose(self.metadata, replaced))
 
     def _replaceable(self) -> frozenset[str]:
-        """The failed bookies that are to leave, besides those that already do."""
         if self.state not in (State.OPEN, State.CLOSING) or (self.state is State.CLOSING and not self.cursors.pending):
             return frozenset()
         due = self._changes.due(self.metadata, self._copies, self._replication.gives_up)
@@ -460,7 +446,7 @@ class LedgerWriter:
     def _bookies_chosen(self, event: act.BookiesChosen) -> list[Action]:
         if (why := self._changes.misfit(self.metadata, event.bookies)) is not None:
             raise IllegalEventError(self.asked, event, why)
-        # Others failed while bookies were being chosen. One metadata write replaces all.
+        # Others failed meanwhile. One metadata write replaces all.
         if more := self._replaceable():
             return self._choose(self._changes.replaced | more)
         write = self._changes.write(self.metadata, self.version, self.cursors.released + 1, event.bookies)
@@ -484,7 +470,7 @@ class LedgerWriter:
         return [*self._advance(), *self._adds.send_missed(stay), *self._close_when_idle()]
 
     def _change_read(self, event: act.MetadataRead) -> list[Action]:
-        """The record after the write of the new ensemble did not win, or its outcome was not known."""
+        """The write of the new ensemble lost, or its outcome is unknown."""
         merged = self._changes.merge(self.metadata, event)
         if merged is None:
             self.asked = Asked.NOTHING
@@ -494,8 +480,6 @@ class LedgerWriter:
         )
 
     def _changed(self, change: act.EnsembleChanged) -> list[Action]:
-        """The record names the new ensemble: acks of those that left are taken back, and those that joined get all that
-        counts."""
         old = self._ensemble
         self.metadata, self.version, self.asked = change.metadata, change.version, Asked.NOTHING
         left = self._changes.finish()
@@ -526,7 +510,7 @@ class LedgerWriter:
         return [act.Finish(metadata, version)]
 
     def _close_read(self, event: act.MetadataRead) -> list[Action]:
-        """The record after the write of the closed one did not win."""
+        """The write of the closed record lost."""
         found, cursors = event.metadata, self.cursors
         if found.state is LedgerState.OPEN:
             self.metadata, self.version = found, event.version

@@ -1,11 +1,11 @@
-"""How far a writer is: its cursors, and the appends that it is not done with.
+"""A writer's progress: its cursors, and its pending adds.
 
 Law: released ≤ LAC (last add confirmed) ≤ acknowledged ≤ pushed, and no cursor ever goes back. ``pending`` has the adds after
-*released*: their content may be needed again. On a best-effort PD (persistent durability) ledger the first three are one. The
-policies ``durability`` and ``replication`` decide what an add needs to pass each.
+*released*: their content may be needed again. On a best-effort PD (persistent durability) ledger the first three are equal. The
+policies ``durability`` and ``replication`` decide when an add passes each.
 
-Source: bookkeeper-overview, "Writing"; BP-14 for what is acknowledged and not confirmed; "Guaranteeing write quorum" for LAFR
-(last add fully replicated).
+Source: bookkeeper-overview, "Writing"; BP-14 for acknowledged entries that are not confirmed; "Guaranteeing write quorum" for
+LAFR (last add fully replicated).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bookspark.protocol.writing.writer_state import PendingAdd
 
 
 class Cursors:
-    """The cursors of one ledger's writer. Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of
-    payload. The writer's ``durability`` is a parameter and not a field, because the state of a machine is a tree."""
+    """Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of payload. ``durability`` is a
+    parameter and no field, because the state of a machine is a tree."""
 
     __slots__ = (
         "_ack_quorum",
@@ -42,21 +42,20 @@ class Cursors:
         self._copies = replication.copies(metadata)
         self._keeps_confirmed = replication.keeps_confirmed
         self.released = NO_ENTRY
-        """The writer is done with everything up to this id."""
+        """The writer needs no entry up to this id any more."""
         self.last_add_confirmed = NO_ENTRY
         self.last_add_acknowledged = NO_ENTRY
-        """The highest id that the user was told is appended; on a PD ledger, the LAC."""
+        """The highest id acknowledged to the user; on a PD ledger, the LAC."""
         self.last_add_fully_replicated = NO_ENTRY
         """The LAFR; only guaranteed ledgers have one."""
         self.last_add_pushed = NO_ENTRY
         self.length = 0
-        """The ledger's length up to ``last_add_confirmed``."""
+        """Up to ``last_add_confirmed``."""
         self.pushed_length = 0
         self.pending: dict[int, PendingAdd] = {}
-        """The adds that are not released, by their first id, ascending."""
+        """Adds not released, by their first id, ascending."""
 
     def push(self, count: int, byte_length: int, bookies: tuple[str, ...]) -> PendingAdd:
-        """The next ``count`` ids, which are sent to ``bookies``."""
         first = self.last_add_pushed + 1
         self.last_add_pushed += count
         self.pushed_length += byte_length
@@ -64,7 +63,7 @@ class Cursors:
         return add
 
     def advance(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> list[Action]:
-        """Move all cursors as far as the answers let them. ``leaving``: bookies whose copies do not count any more."""
+        """Move all cursors as far as the answers allow, without copies on bookies ``leaving``."""
         pending, ack_quorum = self.pending, self._ack_quorum
         confirmed, released, acknowledged = self.last_add_confirmed, self.released, self.last_add_acknowledged
         while (add := pending.get(confirmed + 1)) and len(durability.holders(add, leaving)) >= ack_quorum:
@@ -91,21 +90,21 @@ class Cursors:
         return actions
 
     def confirmed_holders(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> Iterator[Set[str]]:
-        """The holders of each entry that is confirmed and not released, without those that are ``leaving``."""
+        """The holders, without those ``leaving``, of each confirmed entry not yet released."""
         add = self.pending.get(self.released + 1)
         while add and add.last <= self.last_add_confirmed:
             yield durability.holders(add, leaving)
             add = self.pending.get(add.last + 1)
 
     def missed(self, bookies: Collection[str]) -> Iterator[tuple[PendingAdd, tuple[str, ...]]]:
-        """Each add that some of ``bookies`` have not acknowledged, with these bookies."""
+        """Each add not acknowledged by some of ``bookies``, with these bookies."""
         for add in self.pending.values():
             missing = tuple(b for b in add.bookies if b in bookies and b not in add.acks)
             if missing:
                 yield add, missing
 
     def replace(self, bookies: Mapping[str, str]) -> None:
-        """The ensemble has changed: the acks of the keys of ``bookies`` are taken back, and the values stand in their places."""
+        """Put values in the places of keys; acks of the keys are taken back."""
         for add in self.pending.values():
             add.bookies = tuple(bookies.get(bookie, bookie) for bookie in add.bookies)
             add.acks -= bookies.keys()

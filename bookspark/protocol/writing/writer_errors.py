@@ -1,6 +1,6 @@
-"""The errors that a writer ends with when it ends without a close.
+"""Errors of a writer that ends without a close.
 
-Law: each message names the ledger, how far it got, and what the user does next.
+Law: each message names the ledger, its progress, and the user's next step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bookspark.protocol.writing.writer_cursors import Cursors
 def refused_at(
     bookie: str, reason: UnknownReason | None, ledger_id: int, last_add_confirmed: int
 ) -> BookKeeperError | None:
-    """The error that ends the writer when a bookie refuses it for ``reason``; None if that does not end it."""
+    """The error that ends the writer when a bookie refuses it for ``reason``, or None."""
     if reason is UnknownReason.FENCED:
         return LedgerFencedError(
             f"ledger {ledger_id} was fenced at {bookie} by another client; whether entries after "
@@ -35,7 +35,7 @@ def refused_at(
 
 
 def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedError:
-    """The record was changed by another client: the ledger is not this writer's any more."""
+    """Another client changed the record."""
     if found.closed:
         state = f"closed at entry {found.last_entry_id}"
     else:
@@ -47,8 +47,8 @@ def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedEr
 
 
 def left_open(ledger_id: int, last_add_acknowledged: int, error: BookKeeperError) -> NotEnoughBookiesError:
-    """There are no bookies to go on with, and more was acknowledged than is synced. A close at the LAC would cut off the
-    acknowledged entries. A recovery finds them on the bookies that come back."""
+    """No bookies to go on with. A close at the LAC would cut off acknowledged entries that are not synced; a recovery reads them
+    from bookies that come back."""
     return NotEnoughBookiesError(
         f"{error}. Ledger {ledger_id} was left open: entries up to {last_add_acknowledged} were acknowledged and are not all "
         "synced; open it to recover them when its bookies are back"
@@ -62,8 +62,8 @@ def late(
     durability: Persistent | Volatile,
     failed: Set[str],
 ) -> AddTimeoutError:
-    """The error when the deadline has passed: for appends that were not acknowledged, for the copies that a close waits for
-    (``copies`` of each entry), or for the close itself."""
+    """The error after the deadline: for unacknowledged appends, for the ``copies`` of each entry that a close waits for, or for
+    the close itself."""
     ledger_id, pending = metadata.ledger_id, list(cursors.pending.values())
     if not pending:
         return AddTimeoutError(f"ledger {ledger_id}: the close was not answered in time; open it to recover it")
@@ -85,7 +85,7 @@ def late(
 
 
 def missing_for_long(ledger_id: int, missing: int, seconds: float) -> AddTimeoutError:
-    """The error when entries wait for an earlier one, whose id nobody has given for ``seconds``."""
+    """Entries have waited for a lower id for ``seconds``."""
     return AddTimeoutError(
         f"ledger {ledger_id}: entry {missing} was not appended in {seconds:g} s, and later ones wait for it; entries up to "
         f"{missing - 1} may be part of the ledger: open it to recover it"

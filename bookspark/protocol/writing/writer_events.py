@@ -1,7 +1,6 @@
-"""What the world tells a writer: its user's wishes, the time, and news of bookies. Most answers to its actions are in
-``protocol.ledger.actions``.
+"""Events of a writer from its user, the clock and the bookies. Most answers to its actions are in ``protocol.ledger.actions``.
 
-Law: an event is a plain value; it says what happened, not what to do about it.
+Law: an event is a plain value; it says what happened, not how to react.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from bookspark.protocol.ledger.responses import Response
 # Not frozen, like the other values of every add (``actions``).
 @dataclass(slots=True, unsafe_hash=True)
 class Append:
-    """``count`` more entries with ``byte_length`` payload bytes together. They get the ids from ``next_entry_id``
-    on."""
+    """``count`` more entries with ``byte_length`` payload bytes together."""
 
     count: int
     byte_length: int
@@ -40,26 +38,24 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The client can't go on with the ledger: it ends, or it has a defect. ``error`` tells why."""
+    """The client can't go on with the ledger: it ends, or has a defect. ``error``: the reason."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The user wants everything that was appended so far to be confirmed. That is done once the LAC (last add confirmed) has
-    reached the ``last_add_pushed`` of now."""
+    """The user wants everything appended so far confirmed: a LAC (last add confirmed) of the present ``last_add_pushed``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellLac:
-    """The user wants the bookies to hear the LAC now, without an entry (explicit LAC)."""
+    """The user wants an explicit LAC sent now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nobody waits for the writer, and its last progress was ``quiet_seconds`` ago. ``now``: seconds of a clock that never goes
-    back."""
+    """The writer has rested for ``quiet_seconds``, and no caller waits. ``now``: seconds of a monotonic clock."""
 
     now: float
     quiet_seconds: float
@@ -67,7 +63,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class ExplicitLacAnswered:
-    """A bookie answered ``SendLac``, or did not in time. ``now`` as in ``Idle``."""
+    """A bookie answered ``SendLac``, or timed out. ``now`` as in ``Idle``."""
 
     bookie: str
     response: Response
@@ -76,8 +72,7 @@ class ExplicitLacAnswered:
 
 @dataclass(frozen=True, slots=True)
 class BookieBack:
-    """The writer can reach a bookie of the ensemble again. ``incarnation``: what the bookie told when it was connected to; 0 if
-    that is not known."""
+    """A bookie of the ensemble is reachable again. ``incarnation``: reported at the connection; 0 if unknown."""
 
     bookie: str
     incarnation: int = 0
@@ -85,13 +80,12 @@ class BookieBack:
 
 @dataclass(frozen=True, slots=True)
 class BookiesChanged:
-    """There may be bookies by now for an ensemble change that was put off for lack of them."""
+    """Bookies may exist by now for an ensemble change that was put off."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """The driver had held back adds for ``bookie``, and dropped them: the writer was done with them before the bookie could take
-    them in."""
+    """The driver dropped adds held back for ``bookie``: the writer released them before the bookie could take them."""
 
     bookie: str
 

@@ -1,8 +1,7 @@
-"""The parts of a writer's state: where it is on its way to the close, what it has asked, and the appends that it is not done
-with.
+"""Parts of a writer's state: its step on the way to the close, its open question, and its pending adds.
 
-Law: a writer asks one question at a time of the metadata store or of placement. The ``acks`` of an append only ever have members
-of its ``bookies``; its ids and its length never change, its bookies change with the ensemble only.
+Law: a writer has one open question to the metadata store or to placement. The ``acks`` of an append are members of its
+``bookies``; its ids and length never change, its bookies only with the ensemble.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """How far the writer is on its way to the close. The picture is in ``writer``."""
+    """Drawn in ``writer``."""
 
     OPEN = auto()
     CLOSING = auto()
-    """The user appends no more, and something is still pending."""
+    """The user appends no more; adds are still pending."""
     WRITING = auto()
     """Nothing is pending; the record is being closed."""
     CLOSED = auto()
@@ -27,7 +26,7 @@ class State(Enum):
 
 
 class Asked(Enum):
-    """The question that waits for an answer of the metadata store or of placement."""
+    """The open question to the metadata store or to placement."""
 
     NOTHING = auto()
     BOOKIES = auto()
@@ -35,16 +34,16 @@ class Asked(Enum):
     CHANGE_WRITE = auto()
     """``WriteMetadata`` with the new ensemble."""
     CHANGE_READ = auto()
-    """``ReadMetadata``, as the write of the new ensemble did not win, or its outcome is not known."""
+    """``ReadMetadata``: the write of the new ensemble lost, or has an unknown outcome."""
     CLOSE_WRITE = auto()
     """``WriteMetadata`` with the closed record."""
     CLOSE_READ = auto()
-    """``ReadMetadata``, as the write of the closed record did not win."""
+    """``ReadMetadata``: the write of the closed record lost."""
 
 
 @dataclass(slots=True)
 class PendingAdd:
-    """A run of entries with one write set, sent to ``bookies``; ``length`` is the ledger's in bytes with its last one."""
+    """A run of entries with one write set, sent to ``bookies``; ``length``: the ledger's, in bytes, after its last entry."""
 
     first: int
     last: int
