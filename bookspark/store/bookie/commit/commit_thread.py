@@ -1,15 +1,13 @@
 """The commit thread of one directory: it writes the items that the bookie's loop queues, in groups.
 
 Law: the loop hands over once a turn and gets one report a group (two if a part need not wait for the sync). Items that arrive
-while a group is being written form the next group: a lone add waits for one sync, and a thousand adds share one.
+during a group form the next group: a lone add waits for one sync, and a thousand adds share one.
 
 Decision: the loop itself commits a few adds if the thread is idle, because two thread switches take longer than a quick sync. A
 slow disk must not hold up other clients. So the loop commits only in the bookie's only directory, with at most one client active
-or served (``Admission.is_shared``), and after many consecutive groups of less than a millisecond. A slower group returns the work
-to the thread. The thread is idle once it has finished all hand-overs.
-
-A connected but silent client counts as absent, so a finished reader or an idle repair costs writers nothing. Such a client may
-wake up during one slow sync and wait for it.
+or served (``Admission.is_shared``), and after many consecutive groups of less than a millisecond. The thread is idle once it has
+finished all hand-overs. A connected but silent client counts as absent: a finished reader costs writers nothing, and a client
+that wakes up waits for one slow sync at most.
 """
 
 from __future__ import annotations
@@ -106,12 +104,10 @@ class CommitThread:
 
     @property
     def ended(self) -> bool:
-        """Has a started thread ended?"""
         return self._thread is not None and not self._thread.is_alive()
 
     @property
     def groups(self) -> GroupFigures:
-        """Figures of the written groups, for metrics."""
         return self._writer.figures
 
     @property

@@ -2,17 +2,15 @@
 
 Law: control records are written before entries. A group is reported done only after one sync of the control log (if it has
 control records), one write and one sync of the entry log, and the note of the synced position. A ``RelaxedWrite`` is reported as
-soon as it is written; if its ledger is of persistent durability, the directory is marked unclean first. Its sync follows in the
-background after some bytes or milliseconds, or earlier with any other sync. The notes themselves become durable about once a
-second, between two groups.
+soon as it is written; if its ledger is of persistent durability, the directory is marked unclean first. Its sync follows after
+some bytes or milliseconds, or with any other sync. The notes themselves become durable about once a second, between two groups.
 
-A failed write or sync retires the directory for good: this group and all later groups are reported failed. Nothing is retried,
-because after a failed fdatasync the content of the disk is unknown. A failure that is not the disk's is a defect; it also retires
-the directory, and ``broken`` reports it.
+A failed write or sync retires the directory for good: this and all later groups fail. Nothing is retried, because after a failed
+fdatasync the content of the disk is unknown. A failure that is not the disk's is a defect, which ``broken`` reports too.
 
-A write without room fails its group and all later items, because the loop queued them counting on the failed write. A ``SealLog``
-that names the failure ends this state: the loop queues it once it knows of the failure, and it cuts off the written part of the
-failed group. Any other item proves nothing: a ``Barrier`` may belong to a copy that the failed write was to make.
+A write without room fails its group and all later items, because the loop queued them counting on it. Only a ``SealLog`` that
+names the failure ends this state: the loop queues it once it knows of the failure, and it cuts off the written part of the failed
+group. Any other item proves nothing: a ``Barrier`` may belong to a copy that the failed write was to make.
 """
 
 from __future__ import annotations
@@ -131,7 +129,7 @@ class BackgroundSync:
         failure: Exception | None = None
         begun = monotonic()
         try:
-            # The last sync of a log covers the earlier ones.
+            # The last sync of a log covers the earlier syncs.
             for sync in reversed(syncs):
                 sync.log.sync_beside(sync.end)
         except Exception as error:

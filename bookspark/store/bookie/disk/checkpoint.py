@@ -1,10 +1,10 @@
 """The index checkpoint: a copy of the index, so that a boot need not scan all logs again.
 
-Law: a checkpoint holds exactly the rows of its directory's logs below its covered location. That location is synced when the
-checkpoint is made, so the index on disk is never ahead of the data. A checkpoint costs as much as changed since the last
-checkpoint: it consists of *parts*, each with the ledgers that changed while it was the newest, and of a short file that names
-them. A new part absorbs the preceding parts while each is at most twice as long as it. So there are few parts, and a ledger's
-total cost grows with the logarithm of their number::
+Law: a checkpoint holds exactly the rows of its directory's logs below its covered location, which is synced when the checkpoint
+is made. So the index on disk is never ahead of the data. A checkpoint consists of *parts*, each with the ledgers that changed
+while it was the newest, and of a short file that names them; so it costs as much as changed. A new part absorbs the preceding
+parts while each is at most twice as long. So there are few parts, and a ledger's total cost grows with the logarithm of
+the number of ledgers::
 
     <directory>/checkpoint                  "BSPKCKP3" │ u32 CRC32C of all that follows │ u32 flags (1: damage was found here)
                                             i64 covered log number │ i64 position in it │ i64 parts p │ i64 rewritten logs r
@@ -14,8 +14,8 @@ total cost grows with the logarithm of their number::
 Parts are durable before an atomic rename replaces ``checkpoint``, which names them, the oldest first. Unnamed parts are removed.
 A missing or bad checkpoint or part costs a full scan and nothing else.
 
-Entry logs below the covered log are covered whole. Only the named rewritten logs are in use: a crash may leave a rewritten log
-that no checkpoint names yet. Format 2 was one file (``_decode_2``) and is still read.
+Entry logs below the covered log are covered whole. Only the named rewritten logs are in use: a crash may leave others. Format 2
+was one file (``_decode_2``) and is still read.
 
 Source: docs/decisions/one-log.md; the counterpart of BookKeeper's ``LastLogMark`` and its ledger index. The parts are those of
 O'Neil and others, "The Log-Structured Merge-Tree" (1996).
@@ -46,7 +46,7 @@ from bookspark.store.bookie.disk.file_system import (
 from bookspark.store.bookie.disk.index import ROW_BYTES, ChangingRows, LedgerRows, log_of
 from bookspark.store.wire.entry_batch import Buffer
 
-# -- Blocks: the content of checkpoint parts, and the laying of newer blocks over older ones
+# -- Blocks: the content of checkpoint parts, and the laying of newer blocks over older blocks
 
 
 HEAD = struct.Struct("<qq")

@@ -1,8 +1,7 @@
 """The control log: a bookie's durable knowledge of its ledgers apart from their entries.
 
 Law: a control record is synced before the answer that rests on it, in every durability mode and in every directory of the bookie.
-A boot takes the union over all directories. The log is one file, appended to, and replaced as a whole once most of it is
-superseded::
+A boot takes the union over all directories. The log is one file, appended to, and replaced once most of it is superseded::
 
     <directory>/control.log       record │ record │ …
                                   record: u32 body length │ u32 CRC32C(body) │ body
@@ -16,8 +15,8 @@ Four records are about the copy itself, and differ between directories:
 ``logs``    the directory's entry logs and rewritten logs from now on
 ``without`` the bookie is used without these directories from now on
 
-So each copy states its extent, and a copy that a full or failed disk left behind is known to be behind. A log listed under
-``logs`` was begun and not removed on purpose, so if it is missing, it is lost.
+So a copy that a full or failed disk left behind is known to be behind. A log listed under ``logs`` that is missing is lost,
+because an intended removal is noted first.
 
 A log that lacks a write covered by its note is damaged: it is an older copy, or the copy that a rewrite was to replace. A bad
 record above the note that lacks its end or a sector is *torn*: a write cut short may have left it. Any other bad record is
@@ -395,5 +394,4 @@ class ControlLog:
 
 
 def control_note(file_system: FileSystem, directory: str) -> tuple[str, SyncedNote]:
-    """Path of a directory's control log, and its note."""
     return f"{directory}/{NAME}", SyncedNote(file_system, f"{directory}/{NOTE_NAME}", 0)

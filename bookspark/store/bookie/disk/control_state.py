@@ -152,7 +152,7 @@ class ControlState:
         return self.write_number
 
     def lose_fences(self) -> None:
-        """Mark every unfenced ledger's fence as unsure, because control records are lost. Packed ledgers stay packed. Called
+        """Mark the fence of every unfenced ledger as unsure, because control records are lost. Packed ledgers stay packed. Called
         before the bookie serves."""
         self.fences_lost = True
         packed = self.ledgers.packed
@@ -165,7 +165,7 @@ class ControlState:
                 ledger.replay(FenceUnsureNoted(ledger_id))
 
     def unsure_of(self, ledger_id: int) -> bool:
-        """May entries of the ledger be lost that no limbo covers?"""
+        """May the ledger have lost entries that no limbo covers?"""
         return absence_unsure(ledger_id, self.ledgers.look(ledger_id), self.mark, self.healed)
 
     def known(self, ledger_id: int) -> BookieLedger:

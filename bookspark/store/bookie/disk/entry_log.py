@@ -1,15 +1,15 @@
 """Entry logs: the append-only files that hold every entry of a bookie, each a plain Arrow IPC stream.
 
 Law: a log is Arrow's schema message and then batch frames, byte for byte as received. Bytes below its *synced note* are synced:
-damage there is reported, never cut and never taken for absence. Bytes above it may be torn by a crash; ``log_scan`` tells a torn
-write from damage. The first sync of a log also syncs the note, so a short or missing log with acknowledged entries is always
-known. Log numbers ascend and are used once in a bookie, over all of its directories::
+damage there is reported, never cut and never taken for absence. Bytes above it may be torn by a crash (``log_scan``). The first
+sync of a log also syncs the note, so a short or missing log with acknowledged entries is always known. Log numbers ascend and are
+used once in a bookie, over all of its directories::
 
     <directory>/logs/<number, 8 hex>.arrows     400 bytes of schema │ batch frame │ batch frame │ …
     <directory>/logs/<number, 8 hex>.synced     its note (``synced_note``)
 
-Disk space for a log is reserved without changing its length, and returned when the log is sealed. Each start of a bookie begins a
-new log at its first add, so a bookie never appends to a file of another process.
+Disk space for a log is reserved without changing its length, and returned by the seal. Each start of a bookie begins a new log at
+its first add, so a bookie never appends to a file of another process.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class EntryLog:
                 self.synced = position
 
     def renew_note(self) -> None:
-        """Replace a damaged note durably, in any thread. Nothing happens to a removed log, or to a log without synced bytes.
-        Raises OSError."""
+        """Replace a damaged note durably, in any thread. No effect on a removed log, or a log without synced bytes. Raises
+        OSError."""
         with self._noting:
             if self._removed or not self.synced:
                 return

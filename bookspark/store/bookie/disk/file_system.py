@@ -154,7 +154,7 @@ def read_all(file: File) -> bytes:
 
 
 def uncached(file_system: FileSystem, path: str) -> None:
-    """Drop a file's pages so that its next read asks the disk; nothing happens without a file. Raises OSError.
+    """Drop a file's pages so that its next read asks the disk; no effect if the file is missing. Raises OSError.
 
     Decision: ``posix_fadvise``, not direct reads: it works on every file system, and the usual readers do the checks. Unwritten
     pages stay, but the checks concern synced bytes; a page shared with unsynced bytes is checked the next time."""

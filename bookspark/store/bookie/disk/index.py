@@ -227,7 +227,7 @@ class ChangingRows(LedgerRows):
         return self.remove_numbered(reach)
 
     def remove_numbered(self, numbers: Sequence[int]) -> list[Row]:
-        """``drop_numbered``; returns the rows."""
+        """``drop_numbered``, and return the rows."""
         rows = [self.row(i) for i in numbers]
         self.drop_numbered(numbers)
         return rows
@@ -304,7 +304,6 @@ class Index:
         return self._rows.look(ledger_id) if (rows := self._rows.used.get(ledger_id)) is None else rows
 
     def holds_any(self, ledger_id: int) -> bool:
-        """Has the ledger any row?"""
         return len(self._rows.packed.get(ledger_id, b"") or self.get(ledger_id) or ()) > 0
 
     def changing(self, ledger_id: int) -> ChangingRows | None:

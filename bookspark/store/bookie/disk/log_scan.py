@@ -2,14 +2,14 @@
 
 Law: a frame is trusted only after every check: its Arrow message, its header's checksum, its body's checksum. Below the log's
 synced note each bad byte is damage. Above the note a bad frame is *torn* if it lacks a sector or its end, as a power cut leaves
-unsynced bytes; any other bad frame may have been synced and acknowledged, and is damage too. The scan continues with the next
-good frame in both cases, so later writes are never given up.
+unsynced bytes. Any other bad frame may have been synced and acknowledged, and is damage too. The scan continues behind both, so
+later writes are never given up.
 
 The next frame starts at the bad frame's stated end; its size stands in it twice. If neither end leads to a good frame, the next
 bytes that begin like a frame are tried. A payload may hold whole frames, so such a candidate needs good frames up to the end of
-the log. This search reads each byte behind the bad frame about twice, whatever its content.
+the log. This search reads each byte behind the bad frame about twice, for any content.
 
-A torn frame before good frames is replaced by a *filler*: a good frame of ledger −1, which has no entries for any reader.
+A torn frame before good frames is replaced by a *filler*: a good frame of ledger −1, without entries for any reader.
 
 A scan retains no good frame, and holds some MiB of the log at a time; behind bad bytes, the rest of the log.
 """

@@ -5,10 +5,8 @@ return a temporary copy, so callers must not change it. A caller must not hold a
 may be packed then, and a change would be lost. A value that can't be packed stays an object.
 
 ``packed`` has an entry for each id: bytes, an object that can't be packed, or None while the object is in use. So occasional use
-of a ledger moves no other entry.
-
-The ids are also kept in order, 8 bytes each: listing ten million keys of a dict takes a third of a second, and a dict that
-changes meanwhile can't be iterated in steps.
+of a ledger moves no other entry. The ids are also kept in order, 8 bytes each: listing ten million keys of a dict takes a third
+of a second, and a changing dict can't be iterated in steps.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ class PackedDict(Generic[T]):
         self.packed: dict[int, bytes | T | None] = {}
         """All ids. Callers may replace the bytes of an id at rest directly."""
         self.ids = SortedIds()
-        """All ids, ascending."""
         self.used: dict[int, T] = {}
         """Values used since the last ``turn``. A hot path may look here first; each ``turn`` makes another dict."""
         self._resting: dict[int, T] = {}
@@ -130,7 +127,6 @@ class PackedDict(Generic[T]):
 
     @property
     def in_use_count(self) -> int:
-        """Number of values that use made objects."""
         return len(self._resting) + len(self.used)
 
     def rest(self, key: int) -> None:

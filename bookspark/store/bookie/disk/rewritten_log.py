@@ -152,7 +152,7 @@ def scan_rewritten(
             position += found[0].size
         end = footer(places)
         if not complete or read_tolerant(file, position, size) != end:
-            # A block that can't be told from the footer may lie here too.
+            # A bad block may lie here too, indistinguishable from a bad footer.
             derived = end if complete and size == position + len(end) else None
             yield BadPart(
                 position, max(0, size - position), "the footer, or a block before it, fails its checks", derived

@@ -7,13 +7,13 @@ but never ahead. It tells damage from a torn write; BookKeeper #2908 lost data f
 
     i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
 
-The number (an entry log's; 0 for the control log) keeps the note of one file from being taken for another's. The note of a
-control log goes on with the number of the last write that it covers (``control_log``)::
+The number (an entry log's; 0 for the control log) keeps the note of one file from being taken for another's. A control log's note
+goes on with the number of the last write that it covers (``control_log``)::
 
     i64 write number │ u32 CRC32C(i64 file number, i64 position, i64 write number) │ u32 0
 
-The note of an entry log goes on with the position up to which the log was written before an unsynced entry was acknowledged. This
-part is never synced on purpose. It serves a boot under the same kernel (``unclean_marker``), whose page cache still has the dead
+An entry log's note goes on with the position up to which the log was written before an unsynced entry was acknowledged. It is
+never synced on purpose: it serves a boot under the same kernel (``unclean_marker``), whose page cache still has the dead
 process's writes. A page may be missing there if the disk wrote it to a wrong place and it was read again::
 
     i64 written │ u32 CRC32C(i64 file number, i64 1, i64 written) │ u32 0
@@ -137,7 +137,7 @@ class SyncedNote:
 
 
 def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
-    """Cut a file back to its note. Nothing happens without a file. Raises StorageError if the note can't be read, and OSError."""
+    """Cut a file back to its note; no effect without a file. Raises StorageError if the note can't be read, and OSError."""
     if not file_system.exists(path):
         return
     position = note.read()

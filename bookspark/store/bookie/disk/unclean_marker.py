@@ -11,11 +11,11 @@ loss. Bytes::
     <directory>/unclean     the kernel's boot id as text; "lost": entries that were synced; "fences lost": control records,
                             and perhaps such entries; or nothing
 
-With a trusted boot id, a bookie can tell a crash of its process from a crash of the host: after a process crash the page cache
-still has every acknowledged entry. (That boot syncs all of it, so the old marker then counts as its own.) The written position in
-each log's note exposes bytes that the disk wrote to another place (``synced_note``). After a failed sync the page cache proves
-nothing, so the boot id is wiped out. Neither does it prove a name: after a failed sync of the directory the marker may lie in the
-page cache alone, for good. So each process makes the marker anew before anything rests on it.
+With a trusted boot id, a bookie can tell a crash of its process, after which the page cache still has every acknowledged entry,
+from a crash of the host. (That boot syncs all of it, so the old marker counts as its own.) The written position in each log's
+note exposes bytes that the disk wrote to another place (``synced_note``). After a failed sync the page cache proves nothing, so
+the boot id is wiped out. The cache does not prove a name either: after a failed sync of the directory it may hold the only
+marker, for good. So each process makes its own marker before anything rests on it.
 
 Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal.md.
 """

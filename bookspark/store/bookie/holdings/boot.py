@@ -1,7 +1,7 @@
 """Boot: reading control logs, checkpoints and the logs' tails when a bookie starts.
 
 Law: after a boot the bookie holds every synced entry, and each unsynced batch whole or not at all. All of it is durable before
-anything rests on it. A copy lost earlier does not return to the index, whatever a checkpoint or a log holds of it. A row of the
+anything rests on it. A copy lost earlier does not return to the index, even if a checkpoint or a log still has it. A row of the
 checkpoint without its bytes in a log is lost now.
 
 A damaged control log may have held a fence. Other directories' copies replace it if they have all its records. If they may not,
@@ -202,7 +202,7 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
 
 def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
     """Fill ``state`` with the union of all control logs. Returns the encoded records that every directory needs; None if every
-    directory has them. Raises StorageError without any whole copy."""
+    directory has them. Raises StorageError if no copy is whole."""
     copies = [(directory, scan, copy) for directory, scan in scans if (copy := _copy_of(directory, scan)) is not None]
     tell = judge_copies(copy for _, _, copy in copies)
     if tell is CopiesTell.NOTHING:

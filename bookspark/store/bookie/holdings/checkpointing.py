@@ -95,8 +95,8 @@ class Checkpoints:
 
     def take(self) -> Steps[Prepared]:
         """Take a snapshot of each directory, in steps of some milliseconds. Ledgers and rows may be added between two steps: they
-        are above the covered locations. Nothing may be removed or moved meanwhile, except the rows of a failed directory. That
-        directory's snapshot is dropped, because the next start may be able to read the directory."""
+        are above the covered locations. Nothing may be removed or moved meanwhile, except the rows of a failed directory. Its
+        snapshot is dropped, because the next start may be able to read the directory."""
         whole = self._whole or any(
             directory.parts is None and not self._pending[directory.path] for directory in self._live
         )

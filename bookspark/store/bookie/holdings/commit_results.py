@@ -183,7 +183,6 @@ class CommitResults:
         return dropped
 
     def _drop(self, items: Sequence[Item]) -> None:
-        """Remove the rows of ``items`` from the index."""
         for item in items:
             if isinstance(item, (EntryWrite, RelaxedWrite)):
                 header = decode(item.frame, HEADER_OFFSET)[0]

@@ -2,8 +2,7 @@
 
 Law: a full directory has not failed: it serves its entries, and becomes writable again by itself. It turns full at one mark and
 writable only below a lower mark, so that it does not flap. It takes recovery and repair writes up to a higher mark, because
-ledgers need repair when space is short. A disk that refused a write for lack of space counts as full until the next measurement,
-whatever its figures::
+ledgers need repair when space is short. A disk that refused a write for lack of space counts as full until the next measurement::
 
               warn            low water          full            recovery
     ───────────┴─────────────────┴─────────────────┴─────────────────┴─────► used
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 
 class Takes(IntEnum):
-    """Adds that a directory takes; higher values include lower ones."""
+    """Adds that a directory takes; a higher value includes the lower values."""
 
     NOTHING = 0
     RECOVERY = 1

@@ -3,9 +3,8 @@
 Law: as in ``disk_marks``, which decides by the figures. A write without room makes its directory full at once, until the next
 measurement. The log of a directory that turns full is sealed, which returns the reserved space. A directory that missed a control
 record gets a whole new control log before it takes anything, because from then on it counts again. An operator's switch limits
-all directories to recovery and repair writes, whatever their room.
-
-Each directory that takes less has its reason in words, for refused clients: the cause and the remedy.
+all directories to recovery and repair writes, even with room. A directory that takes less has its reason and remedy in words, for
+refused clients.
 
 Source: BookKeeper's ``LedgerDirsMonitor``.
 """
@@ -111,7 +110,7 @@ class Disks:
         return {d.path: d.why for d in self._live if d.takes is not Takes.ALL}
 
     def sort(self) -> None:
-        """Choose ``writable`` and ``for_recovery`` anew, after a directory changed or failed."""
+        """Choose ``writable`` and ``for_recovery`` again, after a directory changed or failed."""
         before = self.read_only
         self.writable = [d for d in self._live if d.takes is Takes.ALL and not self.switched]
         self.for_recovery = [directory for directory in self._live if directory.takes is not Takes.NOTHING]

@@ -124,7 +124,6 @@ class Holdings:
         self.recent: dict[int, Buffer] = {}
         """Unwritten frames, by location."""
         self.logs: dict[int, tuple[LogDirectory, StoredLog]] = {}
-        """Every log and its directory, by the log's number."""
         self.next_log = 1
         """All used log numbers are lower."""
         self.volatile = VolatileLedgers(
@@ -151,7 +150,6 @@ class Holdings:
         self.read_failed: Callable[[LogDirectory], None] = lambda directory: None
         """Called for each frame that a directory's disk could not read."""
         self.losses_durable = threading.Event()
-        """Are all losses written?"""
         self.losses_durable.set()
 
     # -- reads
@@ -246,7 +244,6 @@ class Holdings:
         return None if found is None else found[0]
 
     def _is_open(self, ledger_id: int) -> bool:
-        """Is the ledger known, and not fenced?"""
         ledger = self.ledgers.look(ledger_id)
         return ledger is not None and not ledger.fenced
 

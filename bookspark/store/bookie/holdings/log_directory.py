@@ -87,7 +87,6 @@ class LogDirectory:
         self.refusals = 0
         """Number of times that writes without room, or behind such a write, have left the index."""
         self.no_room: OSError | None = None
-        """The last of those failures."""
         self.control_behind = False
         """A control record lacked room here: the directory needs a new control log before it takes anything."""
         self.control = ControlLog(file_system, path)
@@ -300,5 +299,4 @@ class LogDirectory:
 
     @property
     def bytes(self) -> int:
-        """Size of all logs."""
         return sum(found.end for found in self.stored)

@@ -68,7 +68,7 @@ PART_BYTES = 256 << 10
 """An answer is read and sent in parts of about this size. A longer entry is a part by itself."""
 _NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EACCES, errno.EPERM)
 READ_BYTES_MAX = 4 << 20
-"""Approximate maximum of an answer, whatever the request's limit."""
+"""Approximate maximum of an answer, even with a higher limit."""
 
 
 class Piece(NamedTuple):

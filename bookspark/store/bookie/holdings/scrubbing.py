@@ -3,12 +3,12 @@
 Law: a round covers every log that existed when it began, by ascending number, up to its synced position, and every row of the
 index that points into it. Two rounds fit into a period, so all held bytes are read at least once in each period, whenever they
 came or rotted. A batch that fails the checks (``checks``) is read once more, as a client reads it; an unreadable copy is lost
-(``Holdings.lose``). After a start a round continues at the noted progress of the last process. Entries moved to a new log
-meanwhile were read when they were moved.
+(``Holdings.lose``). After a start a round continues at the last process's noted progress. Entries moved to a new log meanwhile
+were read when they were moved.
 
-Damage in *dead bytes*, batches without a row, costs no entry: no read and no rewriting touches them again. Such bytes are counted
-(``dead_bytes``) and not reported as a loss. A checkpoint covers the log a minute later, so that no boot takes them for a loss.
-Bytes that follow from the rest of a log (its schema, a footer) are rewritten. ``kept_files`` checks the other files of a bookie.
+Damage in *dead bytes*, batches without a row, costs no entry: no read and no rewriting touches them again. They are counted
+(``dead_bytes``), not reported as a loss. A checkpoint covers the log a minute later, so that no boot takes them for a loss. Bytes
+that follow from the rest of a log (its schema, a footer) are rewritten. ``kept_files`` checks the other files of a bookie.
 
 Every directory notes the round's progress; the furthest note counts. One file, replaced as a whole::
 
@@ -123,11 +123,10 @@ class Scrubbing:
 
     @property
     def under_way(self) -> bool:
-        """Has this round an unread log?"""
+        """Does the round have unread logs?"""
         return self.progress.next_log < self.progress.end_log
 
     def begin(self, now_ms: int) -> None:
-        """Begin a round."""
         self._read_bytes = 0
         self.progress = msgspec.structs.replace(
             self.progress, began_ms=now_ms, next_log=0, end_log=self._holdings.next_log, done_bytes=0

@@ -70,7 +70,6 @@ class VolatileLedgers:
         """Ledgers settled at the last ``rest``, and unused since."""
 
     def __len__(self) -> int:
-        """Number of kept cursors."""
         return len(self._ledgers)
 
     def added(self, ledger_id: int, assignment: Assignment, first: int, last: int, where: int) -> None:
@@ -110,7 +109,7 @@ class VolatileLedgers:
 
     def when_begun(self, ledger_id: int, assignment: Assignment, then: Callable[[], None]) -> None:
         """Call ``then`` once all rows of the boot were visited: at once, or in later turns for many rows. It is called even if
-        the ledger is fenced, deleted or assigned anew meanwhile."""
+        the ledger is fenced, deleted or assigned again meanwhile."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.cursor.assign(assignment):
             ledger = self._begin(ledger_id, assignment)
