@@ -125,7 +125,6 @@ class BackgroundSync:
             self._make([sync for sync in queued if sync is not None], synced)
 
     def _make(self, syncs: Sequence[Sync], synced: Synced) -> None:
-        """Make ``syncs`` as one and report."""
         failure: Exception | None = None
         begun = monotonic()
         try:
@@ -428,7 +427,6 @@ class GroupWriter:
 
     @property
     def _is_due(self) -> bool:
-        """Are enough bytes written, or is enough time passed, for a background sync?"""
         waiting = self.relaxed_bytes
         return waiting > 0 and (waiting >= self._sync_bytes or monotonic() >= self._sync_at)
 

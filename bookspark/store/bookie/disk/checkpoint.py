@@ -3,8 +3,8 @@
 Law: a checkpoint holds exactly the rows of its directory's logs below its covered location, which is synced when the checkpoint
 is made. So the index on disk is never ahead of the data. A checkpoint consists of *parts*, each with the ledgers that changed
 while it was the newest, and of a short file that names them; so it costs as much as changed. A new part absorbs the preceding
-parts while each is at most twice as long. So there are few parts, and a ledger's total cost grows with the logarithm of
-the number of ledgers::
+parts while each is at most twice as long. So there are few parts, and a ledger's total cost grows with the logarithm of the
+number of ledgers::
 
     <directory>/checkpoint                  "BSPKCKP3" │ u32 CRC32C of all that follows │ u32 flags (1: damage was found here)
                                             i64 covered log number │ i64 position in it │ i64 parts p │ i64 rewritten logs r
@@ -349,7 +349,6 @@ class Snapshot:
             self.blocks.append(self._builder.take())
 
     def end(self) -> None:
-        """End the list of ledgers."""
         if len(self._builder):
             self.blocks.append(self._builder.take())
 
@@ -426,7 +425,6 @@ def _write_part(file_system: FileSystem, path: str, blocks: Iterable[Block]) -> 
 
 
 def _together(sequences: Sequence[Iterable[Block]]) -> Iterable[Block]:
-    """Merge sequences of blocks, the oldest first."""
     return reduce(lambda newer, older: overlaid(older, newer), reversed(sequences)) if sequences else ()
 
 

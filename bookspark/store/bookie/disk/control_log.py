@@ -95,7 +95,6 @@ _REWRITE_BYTES_MIN = 1 << 20
 
 
 def encode_records(records: Iterable[Record | CopyRecord]) -> bytes:
-    """Encode ``records``, one after the other."""
     pieces: list[bytes] = []
     for record in records:
         body = msgspec.msgpack.encode((_NAMES[type(record)], *record))

@@ -264,7 +264,6 @@ class ControlState:
 
     @property
     def limbo_count(self) -> int:
-        """Number of ledgers in limbo."""
         return 0 if self.healed.boot == self.mark.boot else len(self._in_limbo)
 
     def look_at_limbo(self, ledger: BookieLedger) -> None:

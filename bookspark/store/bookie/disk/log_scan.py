@@ -200,7 +200,6 @@ def _next_frame(content: memoryview, at: int) -> int | None:
 
 
 def _any_frame(content: memoryview, at: int) -> bool:
-    """Is there a good frame anywhere behind ``at``?"""
     return any(
         parse_logged_frame(content, found.start(), 0) is not None for found in _FRAME_START.finditer(content, at)
     )

@@ -17,7 +17,6 @@ class SortedIds:
     def __init__(self) -> None:
         self._parts: list[list[int]] = []
         self._firsts: list[int] = []
-        """First id of each part."""
         self._count = 0
 
     def __len__(self) -> int:

@@ -254,7 +254,6 @@ class Holdings:
         return number
 
     def begin_log(self, directory: LogDirectory) -> EntryLog:
-        """Begin a new entry log of this directory."""
         entry_log = EntryLog(self._file_system, directory.path, self.take_log_number(directory))
         self.logs[entry_log.number] = (directory, entry_log)
         return entry_log
@@ -367,7 +366,6 @@ class Holdings:
             self.ledgers_lacking.add(ledger_id)
 
     def _leave_gone(self) -> Steps[None]:
-        """Remove all rows in gone logs."""
         while True:
             gone, start = frozenset(self.gone), 0
             while ids := self.index.ledger_ids(start, _LEDGERS_A_STEP):

@@ -183,7 +183,6 @@ class LogFiles:
         return file
 
     def get_open(self, number: int) -> File | None:
-        """The log of this number if it is open."""
         with self._lock:
             file = self._files.get(number)
             if file is not None:

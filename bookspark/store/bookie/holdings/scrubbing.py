@@ -66,7 +66,7 @@ class Looked(NamedTuple):
 
     size: int
     bad: list[tuple[Piece, Stop]]
-    """Unreadable batches with a row in the index, and the reasons."""
+    """Unreadable batches that have rows, and the reasons."""
     dead_bytes: int = 0
     """Damaged bytes outside the index's batches."""
 
@@ -123,7 +123,6 @@ class Scrubbing:
 
     @property
     def under_way(self) -> bool:
-        """Does the round have unread logs?"""
         return self.progress.next_log < self.progress.end_log
 
     def begin(self, now_ms: int) -> None:
