@@ -9,8 +9,9 @@ A failed write or sync retires the directory for good: this and all later groups
 fdatasync the content of the disk is unknown. A failure that is not the disk's is a defect, which ``broken`` reports too.
 
 A write without room fails its group and all later items, because the loop queued them counting on it. Only a ``SealLog`` that
-names the failure ends this state: the loop queues it once it knows of the failure, and it cuts off the written part of the failed
-group. Any other item proves nothing: a ``Barrier`` may belong to a copy that the failed write was to make.
+names the failure, or ``Stop``, ends this state. The loop queues that ``SealLog`` once it knows of the failure; it cuts off the
+written part of the failed group. Any other item proves nothing: a ``Barrier`` may belong to a copy that the failed write was to
+make.
 """
 
 from __future__ import annotations
