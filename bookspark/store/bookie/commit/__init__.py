@@ -1,10 +1,10 @@
-"""Commit: writing to a directory in groups, so that adds share a sync.
+"""Commit: writes to a directory in groups, so that adds share a sync.
 
 ===================  ===================================================================
-``commit_thread``    the thread of a directory, and when the loop writes itself
-``group_writer``     what is done to the disk for a group, and what a failure means
-``commit_items``     what can be queued
-``completions``      how the storage answers
+``commit_thread``    the thread of a directory, and the loop's own quick commits
+``group_writer``     file operations for a group, and the handling of failures
+``commit_items``     items of the queue
+``completions``      the storage's answers
 ===================  ===================================================================
 
 An example, with a ``directory`` (``holdings.log_directory.LogDirectory``) that is in use::

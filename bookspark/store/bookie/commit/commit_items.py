@@ -1,7 +1,7 @@
-"""What the loop queues for a directory's commit thread.
+"""Items that the loop queues for a directory's commit thread.
 
-Law: an item's ``done`` is called once, on the loop: with OK when it is done as its docstring says, or with the status of why it
-can't be. Items are dealt with in their order, except that control records are written before the entries of their group.
+Law: an item's ``done`` is called once, on the loop: with OK as its docstring says, else with the status of the failure. Items
+keep their order, except that control records are written before the entries of their group.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from bookspark.store.wire.entry_batch import Buffer
 
 
 class EntryWrite(msgspec.Struct, frozen=True):
-    """Write a batch frame at ``position`` of ``log``. Done when it is synced. The frames of a log are queued in the order of
-    their positions and leave no gap; those of ``RelaxedWrite`` are among them."""
+    """Write a batch frame at ``position`` of ``log``. Done when it is synced. The frames of a log, ``RelaxedWrite`` included, are
+    queued in the order of their positions, without a gap."""
 
     log: EntryLog
     position: int
@@ -27,9 +27,8 @@ class EntryWrite(msgspec.Struct, frozen=True):
 
 
 class RelaxedWrite(msgspec.Struct, frozen=True):
-    """Write a batch frame at ``position`` of ``log``. Done when the operating system has it; its sync follows in the
-    background. ``promised``: the ledger is of persistent durability (PD), so the acknowledgement is a promise, and the
-    directory is marked unclean before."""
+    """Write a batch frame at ``position`` of ``log``. Done when the operating system has it; a background sync follows.
+    ``promised``: the ledger is of persistent durability (PD), so the directory is marked unclean before the acknowledgement."""
 
     log: EntryLog
     position: int
@@ -39,7 +38,7 @@ class RelaxedWrite(msgspec.Struct, frozen=True):
 
 
 class ControlWrite(NamedTuple):
-    """Append encoded control records, which are write ``number``. Done when they are synced."""
+    """Append encoded control records, as write ``number``. Done when they are synced."""
 
     content: bytes
     done: Done
@@ -47,7 +46,7 @@ class ControlWrite(NamedTuple):
 
 
 class ControlRewrite(NamedTuple):
-    """Replace all control records, also those that were queued before, by these encoded ones, in pieces: everything up to write
+    """Replace all control records, earlier queued ones included, by these encoded records, in pieces: the state up to write
     ``number``. Done when they are synced."""
 
     content: Sequence[bytes]
@@ -56,8 +55,7 @@ class ControlRewrite(NamedTuple):
 
 
 class RemovalNote(NamedTuple):
-    """Note that the entry logs ``gone`` will be removed on purpose, and which rewritten logs there are. Done when that is
-    synced."""
+    """Note the intended removal of the entry logs ``gone``, and the list of rewritten logs. Done when the note is synced."""
 
     gone: Sequence[int]
     rewritten: Sequence[int]
@@ -65,34 +63,32 @@ class RemovalNote(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """Write nothing. Done when all items that were queued before are done."""
+    """Write nothing. Done when all earlier items are done."""
 
     done: Done
 
 
 class Barrier(NamedTuple):
-    """Write nothing. Done when everything that was queued before is synced."""
+    """Write nothing. Done when everything queued before is synced."""
 
     done: Done
 
 
 class SyncWritten(NamedTuple):
-    """Write nothing. Done when everything that was queued before is synced. The sync is made in the background, so no write
-    that comes later waits for it."""
+    """Write nothing. Done when everything queued before is synced. The sync runs in the background and delays no later write."""
 
     done: Done
 
 
 class NoteSync(NamedTuple):
-    """Make the synced notes durable themselves."""
+    """Make the synced notes themselves durable."""
 
     done: Done
 
 
 class SealLog(NamedTuple):
-    """Seal ``log`` if it is the one that is written to, which gives back the space that it reserves (None: seal nothing).
-    ``failure``: the loop knows of this write that found no room, and has nothing of it any more. So the log is sealed whichever
-    it is, and what comes after this item may be written again."""
+    """Seal ``log`` if it is the current log, and return its reserved space (None: seal nothing). ``failure``: the loop knows of
+    this write without room and has dropped its entries, so any current log is sealed, and later items may be written again."""
 
     log: EntryLog | None
     done: Done

@@ -1,17 +1,13 @@
-"""The commit thread of one directory: what the bookie's loop queues is written there, in groups.
+"""The commit thread of one directory: it writes the items that the bookie's loop queues, in groups.
 
-Law: the loop hands over once in each of its turns, and is told of each group once (twice if some of it need not wait for the
-sync). Everything that came while a group was being written is the next group: one add alone waits for one sync, and a thousand
-share one. ``group_writer`` tells what happens to a group.
+Law: the loop hands over once a turn and gets one report a group (two if a part need not wait for the sync). Items that arrive
+during a group form the next group: a lone add waits for one sync, and a thousand adds share one.
 
-Decision: the loop itself writes and syncs a few adds that find the thread idle, because waking a thread and being woken by it
-takes longer than a quick sync. A loop must not hang on a sick disk. So it writes only where the directory is the bookie's only
-one and no more than one client is heard or served (``Admission.is_shared``), so that there is nobody else to be held up; and
-only after many consecutive groups that took less than a millisecond each. A slower group gives the work back to the thread. The
-loop knows whether the thread is idle: the loop counts what it hands over, the thread what it has done.
-
-A client that is connected and silent counts as one that is not there: both may come while the loop waits, and are held up by the
-one sync that was slow. So a reader that is done, or a repair that has nothing to do, costs writers nothing.
+Decision: the loop itself commits a few adds if the thread is idle, because two thread switches take longer than a quick sync. A
+slow disk must not hold up other clients. So the loop commits only in the bookie's only directory, with at most one client active
+or served (``Admission.is_shared``), and after many consecutive groups of less than a millisecond. The thread is idle once it has
+finished all hand-overs. A connected but silent client counts as absent: a finished reader costs writers nothing, and a client
+that wakes up waits for one slow sync at most.
 """
 
 from __future__ import annotations
@@ -33,19 +29,19 @@ Completed = Callable[["CommitThread", Sequence[Item], int, OSError | None], None
 """``completed(thread, items, synced_bytes, failure)``: the items are done, or failed with ``failure``. ``synced_bytes`` of
 ``RelaxedWrite`` are synced now."""
 Post = Callable[..., object]
-"""``post(function, *arguments)``: have it called on the loop (``loop.call_soon_threadsafe``)."""
+"""``post(function, *arguments)``: schedule a call on the loop (``loop.call_soon_threadsafe``)."""
 
 Soon = Callable[[Callable[[], None]], object]
-"""``soon(function)``: have it called once this turn of the loop is over (``loop.call_soon``)."""
+"""``soon(function)``: schedule a call after this turn of the loop (``loop.call_soon``)."""
 
 _Turn = tuple[float, Sequence[Item]]
-"""What was submitted in one turn of the loop, and when that began."""
+"""Start time and items of one turn of the loop."""
 
 _QUICK_GROUPS = 16
 """The loop may commit after this number of quick groups in a row."""
 _ITEMS_HERE_MAX = 4
 _BYTES_HERE_MAX = 32 << 10
-"""How many adds, and how many bytes of them, the loop commits at once."""
+"""Limits of a commit by the loop: adds, and their bytes."""
 
 log = logging.getLogger(__name__)
 
@@ -58,30 +54,25 @@ class CommitThread:
         self._writer = writer
         self._queue: SimpleQueue[_Turn] = SimpleQueue()
         self._turn: list[Item] = []
-        """What was submitted in this turn of the loop."""
         self._turn_begun = 0.0
-        """When the first of that was."""
         self.adds = Histogram()
-        """For metrics: how long adds took, in seconds, from their turn of the loop until they were told to be done. Owned by the
-        loop."""
+        """For metrics: seconds from an add's turn of the loop to its report. Owned by the loop."""
         self._handed_over = 0
-        """How often the loop put something into the queue."""
         self._through = 0
-        """How much of that the thread has done."""
+        """Hand-overs that the thread has finished."""
         self._soon: Soon | None = None
         self._completed: Completed | None = None
-        """Set where the loop may commit."""
+        """Set if the loop may commit."""
         self._thread: threading.Thread | None = None
         self.broken: Callable[[str], None] = lambda why: None
-        """Called, in any thread, when something failed that is not the disk's fault. The bookie has to end then, because what is
-        queued may never be answered."""
+        """Called in any thread on a failure that is not the disk's. The bookie must then end, because queued items may never be
+        answered."""
         self.loop_is_shared: Callable[[], bool] = lambda: False
-        """Does the loop serve more than one client at present? Then it must not wait for the disk."""
+        """Does the loop serve more than one client at present? It must then not wait for the disk."""
         writer.broken = lambda why: self.broken(why)
 
     def start(self, post: Post, completed: Completed, soon: Soon | None = None, *, alone: bool = False) -> None:
-        """Start the thread. ``soon``: None gathers nothing over a turn of the loop. ``alone``: the bookie has no other
-        directory."""
+        """Start the thread. ``soon``: None hands over each item at once. ``alone``: the bookie has no other directory."""
         self._soon = soon
         if alone and soon is not None:
             self._completed = completed
@@ -91,7 +82,7 @@ class CommitThread:
         self._thread.start()
 
     def submit(self, item: Item) -> None:
-        """Queue an item; its ``done`` will be called, whatever happens. On the loop."""
+        """Queue an item, on the loop. Its ``done`` is called in any case."""
         if self._soon is None:
             self._hand_over([item], monotonic())
             return
@@ -101,39 +92,37 @@ class CommitThread:
         self._turn.append(item)
 
     def stop(self) -> None:
-        """Queue the last item. From any thread, once the loop submits nothing any more."""
+        """Queue the last item, from any thread. The loop submits nothing afterwards."""
         turn, self._turn = self._turn, []
         self._hand_over([*turn, Stop(ignore)], self._turn_begun if turn else monotonic())
 
     def join(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for the thread to end, after ``stop``. False if it has not ended."""
+        """Wait up to ``timeout`` seconds for the thread to end, after ``stop``. False if it still runs."""
         if self._thread is not None:
             self._thread.join(timeout)
         return self._thread is None or not self._thread.is_alive()
 
     @property
     def ended(self) -> bool:
-        """Was the thread started, and runs no more?"""
         return self._thread is not None and not self._thread.is_alive()
 
     @property
     def groups(self) -> GroupFigures:
-        """What was written, for metrics."""
         return self._writer.figures
 
     @property
     def syncs(self) -> Distribution:
-        """How long the syncs of the log took, in seconds."""
+        """Durations of the log's syncs, in seconds."""
         return together((self._writer.figures.syncs.copy(), self._writer.background_syncs.copy()))
 
     @property
     def sync_seconds(self) -> float | None:
-        """How long a sync that adds wait for takes lately; None: not enough is known."""
+        """Recent duration of a sync that adds wait for, in seconds. None: too few syncs."""
         return self._writer.figures.lately.seconds(monotonic())
 
     @property
     def queued(self) -> int:
-        """How many turns of the loop wait."""
+        """Waiting turns of the loop."""
         return self._queue.qsize()
 
     # -- the loop
@@ -168,7 +157,7 @@ class CommitThread:
         synced_bytes: int,
         failure: OSError | None,
     ) -> None:
-        """A group is done, or the part of it that need not wait for the sync."""
+        """Report a group, or its part that need not wait for the sync."""
         completed(self, items, synced_bytes, failure)
         if failure is None and items:
             now = monotonic()
@@ -176,7 +165,7 @@ class CommitThread:
                 kinds = list(map(type, turn))
                 if count := kinds.count(EntryWrite) + kinds.count(RelaxedWrite):
                     self.adds.observe(now - begun, count)
-            # What is told of the group later is no add.
+            # A second report of the group covers no adds.
             turns.clear()
 
     # -- the thread
@@ -190,8 +179,8 @@ class CommitThread:
             self.broken(f"the commit thread of {self.directory} ended with {type(error).__name__}: {error}")
 
     def commit_queued(self, post: Post, completed: Completed) -> bool:
-        """Wait for an item, make one group of it and all that is queued behind it, and tell. False once it held the last item.
-        The background sync is made in a thread of its own if this thread was started, else here."""
+        """Wait for an item, commit it and all queued items as one group, and report. False after the last item. The background
+        sync runs in its own thread if this thread was started, else here."""
         turns = self._take()
         handed_over = len(turns)
         items = [item for _, turn in turns for item in turn]
@@ -201,7 +190,7 @@ class CommitThread:
         return goes_on
 
     def _take(self) -> list[_Turn]:
-        """The turns of the loop that are the next group; none if none came until something else is to be done."""
+        """The turns that form the next group; none on a timeout for idle work."""
         try:
             turns = [self._queue.get(timeout=self._writer.patience)]
         except Empty:
@@ -228,5 +217,5 @@ class CommitThread:
 
 
 def _call(function: Callable[..., object], *arguments: object) -> object:
-    """A ``Post`` for who is on the loop already."""
+    """``Post`` for callers on the loop."""
     return function(*arguments)

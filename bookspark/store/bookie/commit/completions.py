@@ -1,6 +1,6 @@
-"""How the storage answers what was asked of it, and how several answers make one.
+"""Completions: the storage's answers to requests, and combinations of several answers.
 
-Law: a ``Done`` is called exactly once, on the bookie's loop, with the status that the request is answered with.
+Law: a ``Done`` is called exactly once, on the bookie's loop, with the status of the request's answer.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from bookspark.store.wire.header import Status
 
 Done = Callable[[int], None]
-"""Called with ``Status.OK`` when the request is done, or with the status that says why it is not."""
+"""Called with ``Status.OK`` when the request is done, else with the status of its failure."""
 
 
 class AllOf:
-    """One answer of several, when all have come: OK if all of them are."""
+    """Combine ``count`` answers once all are in: OK if all are OK."""
 
     def __init__(self, count: int, done: Done) -> None:
         self._left = count
@@ -30,8 +30,8 @@ class AllOf:
 
 
 class AnyOf:
-    """One answer of several, when all have come: OK if one of them is. (A directory that failed is out of use, so a record that
-    one directory took stands in every directory that counts.)"""
+    """Combine ``count`` answers once all are in: OK if any is OK. (A failed directory is out of use, so a record that one
+    directory took stands in every directory that counts.)"""
 
     def __init__(self, count: int, done: Done) -> None:
         self._left = count
@@ -47,4 +47,4 @@ class AnyOf:
 
 
 def ignore(status: int) -> None:
-    """The ``Done`` of a write that nobody waits for."""
+    """``Done`` of a write without a waiting caller."""

@@ -1,20 +1,17 @@
-"""Writing a group: what is done to a directory's files for the items that were queued together.
+"""Group writer: file operations for the items of one group, and the handling of failures.
 
 Law: control records are written before entries. A group is reported done only after one sync of the control log (if it has
-control records), one write and one sync of the entry log, and the note of the synced position. Entries that are acknowledged
-before their sync (``RelaxedWrite``) are reported as soon as they are written; if their acknowledgements are promises, the
-directory is marked unclean before. They are synced in the background after some bytes or milliseconds, and earlier with whatever
-else is synced. The notes themselves are made durable about once a second, after a group and before the next one; so a power cut
-leaves notes that are about a second behind.
+control records), one write and one sync of the entry log, and the note of the synced position. A ``RelaxedWrite`` is reported as
+soon as it is written; if its ledger is of persistent durability, the directory is marked unclean first. Its sync follows after
+some bytes or milliseconds, or with any other sync. The notes themselves become durable about once a second, between two groups.
 
-A write or sync that fails retires the directory for good: this group and all that follow are reported failed, and nothing is
-tried again, because after a failed fdatasync nobody knows what the disk holds. An error that is not the disk's does so too, and
-is told to who runs the bookie (``broken``), because it is a defect.
+A failed write or sync retires the directory for good: this and all later groups fail. Nothing is retried, because after a failed
+fdatasync the content of the disk is unknown. A failure that is not the disk's is a defect, which ``broken`` reports too.
 
-A write that finds no room fails its group and all later items, because the loop queued them counting on the failed write. A
-``SealLog`` that names the failure ends that: the loop queues it once it knows of the failure. It cuts off the written part of
-the failed group. Any other item, also a ``SealLog`` that was queued for another reason, proves nothing: a ``Barrier`` behind it
-may be for a copy that the failed write was to make.
+A write without room fails its group and all later items, because the loop queued them counting on it. Only a ``SealLog`` that
+names the failure, or ``Stop``, ends this state. The loop queues that ``SealLog`` once it knows of the failure; it cuts off the
+written part of the failed group. Any other item proves nothing: a ``Barrier`` may belong to a copy that the failed write was to
+make.
 """
 
 from __future__ import annotations
@@ -52,21 +49,11 @@ from bookspark.support.metrics.histogram import Histogram
 log = logging.getLogger(__name__)
 
 
-# -- The background sync of a directory: for entries that are acknowledged before they are synced.
-#
-# Law: a sync covers the writes before its request, and no later ones. The synced note is written after it, as after every sync.
-# No write waits for it. A sync that fails retires the directory, as one of the commit thread's own does: each thread has a file
-# descriptor of its own, open since before the first write, so the kernel tells both of a failed write-back. Whatever else goes
-# wrong is told like a failed sync.
-#
-# Syncs that pile up are made as one. The thread is started by the first sync, so a bookie that needs none has none. If it can't
-# be started, the commit thread makes the sync.
-#
-# Source: BP-14, "Changes to Bookies"; BookKeeper's ``ForceWriteThread``.
+# -- Background sync: syncs of entries that were acknowledged before.
 
 
 class Sync(NamedTuple):
-    """Sync ``log`` up to position ``end``. ``items`` wait for that, and ``byte_count`` bytes that were acknowledged before."""
+    """Sync ``log`` up to position ``end`` for waiting ``items`` and ``byte_count`` acknowledged bytes."""
 
     log: EntryLog
     end: int
@@ -75,35 +62,44 @@ class Sync(NamedTuple):
 
 
 Synced = Callable[[Sequence[Item], int, Exception | None], None]
-"""``synced(items, byte_count, failure)``, in the thread of the sync."""
+"""Called as ``synced(items, byte_count, failure)`` in the thread of the sync."""
 
 
 class BackgroundSync:
-    """The second thread of a directory."""
+    """The second thread of a directory, for background syncs.
+
+    Law: a sync covers the writes before its request, and no later writes. The synced note is written after it, as after every
+    sync. No write waits for it. A failed sync retires the directory, as in the commit thread: each thread has its own file
+    descriptor, open since before the first write, so the kernel reports a failed write-back to both. Any other error is reported
+    like a failed sync.
+
+    Queued syncs are merged. The first sync starts the thread, so a bookie without relaxed writes has no second thread. If the
+    thread can't be started, the commit thread syncs.
+
+    Source: BP-14, "Changes to Bookies"; BookKeeper's ``ForceWriteThread``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self.syncs = Histogram()
-        """How long they took, in seconds, for metrics."""
+        """Durations in seconds, for metrics."""
         self._queue: SimpleQueue[Sync | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def submit(self, sync: Sync, synced: Synced, *, apart: bool) -> None:
-        """Make a sync, then call ``synced``. ``apart``: True leaves both to the second thread. False does both here, before this
-        returns."""
+        """Sync, then call ``synced``. ``apart``: True leaves both to the second thread; False does both before returning."""
         self._queue.put(sync)
         if not (apart and self._has_thread(synced)):
             self.sync_queued(synced)
 
     def stop(self) -> None:
-        """Finish what is queued and end the thread."""
+        """Finish the queued syncs and end the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
 
     def sync_queued(self, synced: Synced) -> None:
-        """Make the queued syncs as one, in the thread that writes the logs."""
+        """Make the queued syncs as one, in the calling thread."""
         self._make(self._queued(), synced)
 
     def _has_thread(self, synced: Synced) -> bool:
@@ -130,11 +126,10 @@ class BackgroundSync:
             self._make([sync for sync in queued if sync is not None], synced)
 
     def _make(self, syncs: Sequence[Sync], synced: Synced) -> None:
-        """Make ``syncs`` as one and tell."""
         failure: Exception | None = None
         begun = monotonic()
         try:
-            # The last sync of a log covers the earlier ones.
+            # The last sync of a log covers the earlier syncs.
             for sync in reversed(syncs):
                 sync.log.sync_beside(sync.end)
         except Exception as error:
@@ -144,13 +139,11 @@ class BackgroundSync:
             synced([item for sync in syncs for item in sync.items], sum(sync.byte_count for sync in syncs), failure)
 
 
-# -- A group: the items that a commit thread found queued, sorted by kind.
-#
-# Law: items of one kind stay in the order in which they were queued.
+# -- A group: the items of a commit, sorted by kind. Law: items of one kind stay in their queued order.
 
 
 class Group:
-    """The items of a group by kind, and what they ask for together."""
+    """Items of a group by kind, and their joint needs."""
 
     __slots__ = ("controls", "durable", "entries", "promised", "relaxed", "seals", "stop", "sync_notes", "syncs")
 
@@ -188,7 +181,7 @@ class Group:
 def runs(
     entries: Sequence[EntryWrite | RelaxedWrite],
 ) -> Iterable[tuple[EntryLog, Sequence[EntryWrite | RelaxedWrite]]]:
-    """The entries in runs of one log each. Nearly always there is one run."""
+    """Split the entries into runs of one log each, nearly always one."""
     start = 0
     while start < len(entries):
         entry_log = entries[start].log
@@ -199,7 +192,7 @@ def runs(
         start = end
 
 
-# --
+# -- The group writer
 
 
 Tell = Callable[[Sequence[Item], int, OSError | None], None]
@@ -207,14 +200,14 @@ Tell = Callable[[Sequence[Item], int, OSError | None], None]
 are synced now."""
 
 _IDLE_SECONDS = 1.0
-"""After this time without an add, a directory of which everything is synced is marked clean."""
+"""A fully synced directory is marked clean after this time without an add."""
 _NOTE_SECONDS = 1.0
-"""How long a synced note may wait to be durable itself."""
+"""Interval between syncs of the synced notes."""
 _QUICK_SECONDS = 0.001
 
 
 class GroupWriter:
-    """Writes the groups of one directory. One thread uses it at a time; the background sync has a thread of its own."""
+    """Writes the groups of one directory. One thread uses it at a time; background syncs run in their own thread."""
 
     def __init__(self, directory: str, control: ControlLog, marker: UncleanMarker, config: BookieConfig) -> None:
         self._directory = directory
@@ -225,29 +218,27 @@ class GroupWriter:
         self._sync_bytes = config.background_sync_bytes
         self._sync_seconds = config.background_sync_interval_ms / 1000
         self.figures = GroupFigures()
-        """For metrics: what was written, and how long the syncs of this thread took."""
+        """For metrics: written groups, and durations of this thread's syncs."""
         self.quick_groups = 0
-        """Consecutive groups that were written and synced in under a millisecond."""
         self.failure: OSError | None = None
-        """Why the directory is retired."""
+        """Cause of the directory's retirement."""
         self.broken: Callable[[str], None] = lambda why: None
-        """Called, in any thread, when something failed that is not the disk's fault."""
+        """Called in any thread on a failure that is not the disk's."""
         self._no_space: NoSpaceError | None = None
-        """A write found no room, and the loop has not shown yet that it knows."""
+        """A write without room that the loop has not acknowledged by a ``SealLog``."""
         self._cut = False
-        """The loop knows of it, and the log is to be sealed."""
+        """The loop has acknowledged it, so the log is to be sealed."""
         self._log: EntryLog | None = None
-        """The log that is written to."""
         self._end = 0
-        """The position up to which ``_log`` is written."""
+        """End of the written part of ``_log``."""
         self.relaxed_bytes = 0
-        """Bytes that were acknowledged before their sync, and for which no sync has been asked yet."""
+        """Bytes acknowledged before their sync, without a requested sync."""
         self._sync_at = 0.0
         self._notes_at = monotonic() + _NOTE_SECONDS
 
     def commit(self, items: list[Item], tell: Tell, *, in_threads: bool) -> bool:
-        """Write a group, sync it, tell. False if it held the last item. ``in_threads``: the background sync is made in its
-        thread, else here."""
+        """Write a group, sync it, report. False after the last item. ``in_threads``: the background sync runs in its own thread,
+        else here."""
         begun = monotonic()
         if self._no_space is not None and self.failure is None:
             items = self._refuse(items, tell)
@@ -291,32 +282,32 @@ class GroupWriter:
         return not group.stop
 
     def takes_at_once(self, items: Sequence[Item]) -> bool:
-        """Are ``items`` nothing but adds to the log that is written to, with nothing else waiting to be done?"""
+        """Are all ``items`` adds to the current log, with no other work pending?"""
         return (
             self.failure is None
             and self._no_space is None
-            # Unsynced bytes and a marker to be removed are left to the thread, which sees to them even while it is idle.
+            # Only the thread can handle unsynced bytes and a removable marker, because it works while idle.
             and not (self.relaxed_bytes or self._marker.removable)
             and all(type(item) is EntryWrite and item.log is self._log for item in items)
         )
 
     @property
     def background_syncs(self) -> Histogram:
-        """How long the syncs of the second thread took, in seconds."""
+        """Durations of the second thread's syncs, in seconds."""
         return self._background.syncs
 
     @property
     def patience(self) -> float | None:
-        """The seconds after which something is to be done although no item came; None: never."""
+        """Seconds until work is due without a new item; None: never."""
         if self.relaxed_bytes:
             return max(0.0, self._sync_at - monotonic())
-        # The loop writes notes too, while the thread waits: as long as a log is open, there may be one to make durable.
+        # The loop writes notes too while the thread waits, so an open log may always have a note to sync.
         return (
             _IDLE_SECONDS if self._marker.removable or self._log is not None or self._control.note_is_written else None
         )
 
     def note_idle(self) -> None:
-        """No item came for ``patience`` seconds: mark the directory clean if everything in it is synced."""
+        """No item came for ``patience`` seconds: mark the directory clean if it is fully synced."""
         if self._marker.removable and not self.relaxed_bytes and self._is_synced and self.failure is None:
             try:
                 self._marker.clear()
@@ -325,7 +316,7 @@ class GroupWriter:
         self.sync_notes()
 
     def sync_notes(self) -> None:
-        """In the thread, between two groups: make the notes durable, about once a second."""
+        """Make the notes durable, about once a second. In the thread, between two groups."""
         if self.failure is None and monotonic() >= self._notes_at:
             self._notes_at = monotonic() + _NOTE_SECONDS
             try:
@@ -374,7 +365,7 @@ class GroupWriter:
             self._control.append(b"".join(item.content for item in appended), appended[-1].number)
 
     def _refuse(self, items: list[Item], tell: Tell) -> list[Item]:
-        """Fail what was queued before the loop knew that there is no room; returns the rest."""
+        """Fail the items queued before the loop knew of the lack of room; return the rest."""
         known = next(
             (
                 i
@@ -424,7 +415,7 @@ class GroupWriter:
             self._log = None
 
     def _stop(self) -> None:
-        """The last group found no room; what was written before can be synced."""
+        """Sync the earlier writes at the stop, after a last group without room."""
         try:
             self._leave_log()
             self._marker.clear()
@@ -437,7 +428,6 @@ class GroupWriter:
 
     @property
     def _is_due(self) -> bool:
-        """Has enough been written, or enough time passed, for a sync in the background?"""
         waiting = self.relaxed_bytes
         return waiting > 0 and (waiting >= self._sync_bytes or monotonic() >= self._sync_at)
 

@@ -1,20 +1,20 @@
-"""Disk: every byte that a bookie keeps, and the one seam through which it touches files. docs/formats.md has all formats.
+"""Disk: every byte that a bookie keeps, and the one seam to its files. docs/formats.md has all formats.
 
 ===================  ============================================================================
-``entry_log``        entry logs, which are appended to
-``log_scan``         which bytes of an entry log are good
-``torn``             whether bad bytes are a write that was cut short, or damage
+``entry_log``        entry logs, append-only
+``log_scan``         scan of an entry log: good, torn and damaged bytes
+``torn``             verdict on bad bytes: a torn write, or damage
 ``rewritten_log``    rewritten logs: sorted and compressed
 ``rewritten_block``  a block of a rewritten log
-``synced_note``      the note up to which position a file is durable
-``control_log``      fences, limbo, master keys, explicit LACs
-``control_state``    what the records of a control log say
+``synced_note``      the durable position of a file
+``control_log``      the log of fences, limbo, master keys, explicit LACs
+``control_state``    the state that control records make
 ``sorted_ids``       ids in ascending order
-``index``            which entries are held, and where; in memory
-``checkpoint``       the index on the disk, in parts
-``packed_dict``      what is known of ledgers that nobody uses, packed; in memory
-``unclean_marker``   the marker that a crash may lose acknowledged entries
-``file_system``      files: the seam for tests that lose or fail something
+``index``            the locations of all held entries; in memory
+``checkpoint``       the index on disk, in parts
+``packed_dict``      a dict that packs idle values; in memory
+``unclean_marker``   the marker of a directory that a crash may cost acknowledged entries
+``file_system``      files: the seam for tests that lose data or fail calls
 ===================  ============================================================================
 
 An example::

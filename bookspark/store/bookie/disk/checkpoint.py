@@ -1,24 +1,25 @@
 """The index checkpoint: a copy of the index, so that a boot need not scan all logs again.
 
-Law: a checkpoint holds exactly the rows of its directory's logs below the location it covers, and that location is synced when
-the checkpoint is made; so the index on disk is never ahead of the data. It costs what changed since the last one, not what there
-is: it consists of *parts*, each with the ledgers that changed while it was the newest, and of a short file that names them. A
-part is merged with the ones before it that are not more than twice as long, so there are few, and what a ledger costs in all
-grows with the logarithm of their number::
+Law: a checkpoint holds exactly the rows of its directory's logs below its covered location, which is synced when the checkpoint
+is made. So the index on disk is never ahead of the data. A checkpoint consists of *parts*, each with the ledgers that changed
+while it was the newest, and of a short file that names them; so it costs as much as changed. A new part absorbs the preceding
+parts while each is at most twice as long. So there are few parts, and a ledger's total cost grows with the logarithm of the
+number of ledgers::
 
     <directory>/checkpoint                  "BSPKCKP3" │ u32 CRC32C of all that follows │ u32 flags (1: damage was found here)
                                             i64 covered log number │ i64 position in it │ i64 parts p │ i64 rewritten logs r
                                             p × (i64 number, i64 size, i64 CRC32C) │ r × i64 number
-    <directory>/checkpoint.<number, 8 hex>  "BSPKPART" │ block │ block │ …     (``checkpoint``)
+    <directory>/checkpoint.<number, 8 hex>  "BSPKPART" │ block │ block │ …     (``Block``)
 
-Parts are durable before ``checkpoint`` is replaced, atomically, by one that names them. It names the older part first. Parts
-that it does not name are removed. If it is missing, or it or a part fails its checksum, that costs a full scan and nothing else.
+Parts are durable before an atomic rename replaces ``checkpoint``, which names them, the oldest first. Unnamed parts are removed.
+A missing or bad checkpoint or part costs a full scan and nothing else.
 
-Entry logs of lower numbers than the covered one are covered whole. The rewritten logs that are named are in use, and no others:
-a crash may leave one that no checkpoint names yet. Format 2 was one file (``_decode_2``); it is still read.
+Entry logs below the covered log are covered whole. Only the named rewritten logs are in use: a crash may leave others. Format 2
+was one file (``_decode_2``) and is still read.
 
-Source: docs/decisions/one-log.md; the counterpart of BookKeeper's ``LastLogMark`` together with its ledger index. The parts are
-those of O'Neil and others, "The Log-Structured Merge-Tree" (1996)."""
+Source: docs/decisions/one-log.md; the counterpart of BookKeeper's ``LastLogMark`` and its ledger index. The parts are those of
+O'Neil and others, "The Log-Structured Merge-Tree" (1996).
+"""
 
 from __future__ import annotations
 
@@ -45,28 +46,28 @@ from bookspark.store.bookie.disk.file_system import (
 from bookspark.store.bookie.disk.index import ROW_BYTES, ChangingRows, LedgerRows, log_of
 from bookspark.store.wire.entry_batch import Buffer
 
-# -- Blocks of the index: what checkpoints are made of, sorted by ledger, and how newer ones are laid over older ones.
-#
-# Law: an entry of a block says of one ledger "the rows from entry id ``since`` on are these, and what an older block says of
-# the ids before stays". So what changed is told without what did not. With ``since`` 0 nothing older counts; without rows too,
-# the ledger is forgotten. A block, in native (little-endian) integers::
-#
-#     i64 ledgers n │ i64 rows m
-#     n × ledger id │ n × LAC │ n × LAFR │ n × since │ n × row count │ for each ledger: its firsts, its wheres, its extents
-#
-# LAC: last add confirmed; LAFR: last add fully replicated; rows as in ``index``. Ids ascend within a block and from block to
-# block.
+# -- Blocks: the content of checkpoint parts, and the laying of newer blocks over older blocks
 
 
 HEAD = struct.Struct("<qq")
 LEDGER_BYTES = 5 * 8
 _LEDGERS_MAX = 1 << 13
 _BYTES_MAX = 1 << 20
-"""A block takes no more ledgers once it is so long. It is longer if a single ledger is."""
+"""A block of this length takes no more ledgers. A single ledger may be longer."""
 
 
 class Block(NamedTuple):
-    """Ledgers with their rows, ascending. The columns have a value for each ledger."""
+    """Ledgers with their rows, ascending. Each column has a value for each ledger.
+
+    Law: an entry says of a ledger: "these are its rows from entry id ``since`` on; for lower ids an older block holds". So a
+    change is recorded without the unchanged rest. With ``since`` 0 nothing older holds; with no rows either, the ledger is
+    forgotten. In native (little-endian) integers::
+
+        i64 ledgers n │ i64 rows m
+        n × ledger id │ n × LAC │ n × LAFR │ n × since │ n × row count │ for each ledger: its firsts, its wheres, its extents
+
+    LAC: last add confirmed; LAFR: last add fully replicated; rows as in ``index``. Ids ascend within a block and from block to
+    block."""
 
     ids: array[int]
     confirmed: array[int]
@@ -77,16 +78,16 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Length in bytes."""
         return HEAD.size + len(self.ids) * LEDGER_BYTES + len(self.rows)
 
     @property
     def starts(self) -> list[int]:
-        """Where the rows of each ledger start in ``rows``, and the end of the last ones."""
+        """Start in ``rows`` of each ledger's rows, in bytes, and the end of the last."""
         return list(accumulate((ROW_BYTES * count for count in self.counts), initial=0))
 
     def logs(self) -> set[int]:
-        """The numbers of the logs that the rows lie in."""
+        """Numbers of the logs that hold the rows."""
         halves = self.rows.cast("I")
         if len(self.rows) == ROW_BYTES * len(self.counts) and max(self.counts, default=1) == 1:
             return set(halves[3::6])
@@ -102,7 +103,7 @@ class Block(NamedTuple):
         return _block([column[start:stop] for column in self[:5]], self.rows[begin:end])
 
     def encode(self) -> list[Buffer]:
-        """The bytes of the block, in pieces."""
+        """Encode the block, in pieces."""
         head = HEAD.pack(len(self.ids), len(self.rows) // ROW_BYTES)
         return [head, *(memoryview(column).cast("B") for column in self[:5]), self.rows]
 
@@ -113,7 +114,7 @@ def _block(columns: Sequence[array[int]], rows: memoryview) -> Block:
 
 
 def decode_block(ledgers: int, content: memoryview) -> Block:
-    """The block of ``ledgers`` ledgers whose bytes after the head are ``content``."""
+    """Decode a block of ``ledgers`` ledgers. ``content``: its bytes after the head."""
     columns = []
     for number in range(5):
         column = array("q")
@@ -123,7 +124,7 @@ def decode_block(ledgers: int, content: memoryview) -> Block:
 
 
 class BlockBuilder:
-    """Makes blocks of ledgers that come in ascending order."""
+    """Builds blocks from ledgers in ascending order."""
 
     def __init__(self) -> None:
         self._begin()
@@ -146,20 +147,20 @@ class BlockBuilder:
         self._rows += rows
 
     def copy(self, block: Block, start: int, stop: int, starts: list[int]) -> None:
-        """Add the ledgers number ``start`` to ``stop`` (exclusive) of a block; ``starts`` are the block's."""
+        """Add the ledgers number ``start`` to ``stop`` (exclusive) of a block. ``starts``: the block's."""
         for column, values in zip(self._columns, block[:5], strict=True):
             column.extend(values[start:stop])
         self._rows += block.rows[starts[start] : starts[stop]]
 
     def take(self) -> Block:
-        """The block. What is added from now on is another one."""
+        """Return the block and begin the next."""
         block = _block(self._columns, memoryview(bytes(self._rows)))
         self._begin()
         return block
 
 
 def overlaid(older: Iterable[Block], newer: Iterable[Block]) -> Iterator[Block]:
-    """One sequence of blocks that says what the two say together. Blocks that have no ids between each other pass as they are."""
+    """Merge two sequences of blocks into one, ``newer`` over ``older``. Blocks with disjoint id ranges pass unchanged."""
     olds, news = iter(older), iter(newer)
     old, new = next(olds, None), next(news, None)
     while old is not None and new is not None:
@@ -224,7 +225,7 @@ def _join_ledger(
 
 
 def gathered(blocks: Iterable[Block], *, complete: bool) -> Iterator[Block]:
-    """The same blocks, small ones put together. ``complete``: nothing older lies below, so ledgers without rows are left out."""
+    """Join small blocks. ``complete``: nothing older lies below, so ledgers without rows are left out."""
     builder = BlockBuilder()
     for block in blocks:
         found = _with_rows(block) if complete and 0 in block.counts else block
@@ -244,7 +245,7 @@ def _with_rows(block: Block) -> Block:
     return _block([array("q", (column[number] for number in kept)) for column in block[:5]], block.rows)
 
 
-# --
+# -- The checkpoint
 
 
 NAME = "checkpoint"
@@ -257,11 +258,11 @@ _COUNTS_2 = struct.Struct("<qqqqq")
 _DAMAGED = 1
 _READ_BYTES = 4 << 20
 _TIMES_MAX = 2
-"""A part is merged with the newer ones unless it is longer than this multiple of all of them."""
+"""A part up to this multiple of all newer parts together is merged with them."""
 
 
 class Part(NamedTuple):
-    """A part as the checkpoint names it; its size in bytes."""
+    """A part as named in the checkpoint; its size in bytes."""
 
     number: int
     size: int
@@ -269,11 +270,11 @@ class Part(NamedTuple):
 
 
 class DamagedPartError(OSError):
-    """A part can't be read, or is not what the checkpoint says."""
+    """A part can't be read, or differs from the checkpoint's record of it."""
 
 
 class KeptLedger(NamedTuple):
-    """What a checkpoint holds of a ledger. The control log holds the rest."""
+    """A ledger's share of a checkpoint. The control log holds the rest."""
 
     ledger_id: int
     last_add_confirmed: int
@@ -282,18 +283,18 @@ class KeptLedger(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read."""
+    """A checkpoint as read from disk."""
 
     damaged: bool
-    """Damage was found in the directory before the checkpoint was made."""
+    """Was damage known in the directory?"""
     covered: int
-    """Location (log << 32 | position) below which nothing has to be scanned."""
+    """Location (log << 32 | position). Nothing below it has to be scanned."""
     rewritten: list[int]
-    """The numbers of the rewritten logs in use."""
+    """Numbers of the rewritten logs in use."""
     parts: list[Part] | None
-    """The parts, the oldest first. None: it is of the earlier format, and the next one has to hold everything."""
+    """The parts, the oldest first. None: the checkpoint is of format 2, so the next checkpoint must hold everything."""
     blocks: Callable[[], Iterator[Block]]
-    """Reads what it holds, one entry a ledger. Raises OSError."""
+    """Reads the content, with one entry a ledger. Raises OSError."""
 
     @property
     def ledgers(self) -> Iterator[KeptLedger]:
@@ -306,13 +307,13 @@ class Checkpoint(NamedTuple):
 
 
 class Snapshot:
-    """What changed in one directory since its last checkpoint was taken, or all that is there."""
+    """Changes in one directory since the last checkpoint was taken, or its whole content."""
 
     def __init__(
         self, logs: frozenset[int] | None, covered: int, damaged: bool, rewritten: frozenset[int], *, whole: bool
     ) -> None:
-        """``logs``: the numbers of the directory's entry logs, or None if the bookie has no other directory; ``rewritten``:
-        those of its rewritten logs. ``whole``: nothing of the checkpoints before counts any more."""
+        """``logs``: numbers of the directory's entry logs, or None if the bookie has no other directory. ``rewritten``: numbers
+        of its rewritten logs. ``whole``: this snapshot replaces all earlier checkpoints."""
         self.logs = logs
         self.covered = covered
         self.damaged = damaged
@@ -323,7 +324,7 @@ class Snapshot:
         self._builder = BlockBuilder()
 
     def holds_all(self, rows: LedgerRows) -> bool:
-        """Do all ``rows`` belong into this checkpoint? (False if that would take long to tell.)"""
+        """Do all ``rows`` belong to this checkpoint? (May be False for rows that are costly to check.)"""
         if self.logs is None and max(rows.where, default=-1) < self.covered:
             return True
         return all(
@@ -332,23 +333,22 @@ class Snapshot:
         )
 
     def holds(self, where: int) -> bool:
-        """Does a row with this ``where`` belong into this checkpoint?"""
+        """Does a row with this ``where`` belong to this checkpoint?"""
         log = log_of(where)
         return log in self.rewritten or (where < self.covered and (self.logs is None or log in self.logs))
 
     def may_hold_later(self, where: int) -> bool:
-        """Is this a row of a log of the directory, or of one that is newer than this checkpoint?"""
+        """Does a row with this ``where`` lie in a log of the directory, or in a log newer than this checkpoint?"""
         log = log_of(where)
         return self.logs is None or log in self.logs or log > self._newest
 
     def add(self, ledger_id: int, confirmed: int, replicated: int, since: int, rows: LedgerRows) -> None:
-        """The ledger's rows from entry id ``since`` on are ``rows``. Ledgers come in ascending order."""
+        """Add a ledger: its rows from entry id ``since`` on are ``rows``. Ledgers come in ascending order."""
         self._builder.add((ledger_id, confirmed, replicated, since, len(rows)), rows.to_bytes())
         if self._builder.is_full:
             self.blocks.append(self._builder.take())
 
     def end(self) -> None:
-        """All ledgers have come."""
         if len(self._builder):
             self.blocks.append(self._builder.take())
 
@@ -358,7 +358,7 @@ class Snapshot:
         return sum(block.size for block in self.blocks)
 
     def encode(self, parts: Sequence[Part]) -> bytes:
-        """The bytes of the file that names ``parts``."""
+        """Content of the file that names ``parts``."""
         counts = _COUNTS.pack(self.covered >> 32, self.covered & 0xFFFFFFFF, len(parts), len(self.rewritten))
         numbers = array("q", (value for part in parts for value in part))
         numbers.extend(sorted(self.rewritten))
@@ -372,8 +372,8 @@ class Snapshot:
 def write_checkpoint(
     file_system: FileSystem, directory: str, parts: Sequence[Part], taken: Sequence[Snapshot]
 ) -> list[Part]:
-    """Replace the directory's checkpoint, which has ``parts``, durably by one that holds what was ``taken`` since, the oldest
-    first. Returns the new one's parts. Raises DamagedPartError, OSError, with the old one in place."""
+    """Replace the directory's checkpoint with its ``parts`` durably by a checkpoint that adds the snapshots ``taken`` since, the
+    oldest first. Returns the new parts. Raises DamagedPartError, OSError, with the old checkpoint in place."""
     number = 1 + max((part.number for part in parts), default=0)
     begin = max((i for i, snapshot in enumerate(taken) if snapshot.whole), default=None)
     older = list(parts) if begin is None else []
@@ -396,14 +396,14 @@ def write_checkpoint(
             file_system.unlink(path)
         raise
     for part in set(parts) - set(kept):
-        # If one stays, the next boot removes it.
+        # The next boot removes any that stay.
         with suppress(OSError):
             file_system.unlink(part_path(directory, part.number))
     return kept
 
 
 def _write_part(file_system: FileSystem, path: str, blocks: Iterable[Block]) -> tuple[int, int]:
-    """Write a part, synced; returns its size and checksum. Raises NoSpaceError, OSError."""
+    """Write a part, synced; return its size and checksum. Raises NoSpaceError, OSError."""
     if file_system.exists(path):
         file_system.unlink(path)
     with needing_space():
@@ -425,7 +425,6 @@ def _write_part(file_system: FileSystem, path: str, blocks: Iterable[Block]) -> 
 
 
 def _together(sequences: Sequence[Iterable[Block]]) -> Iterable[Block]:
-    """What several sequences of blocks say together, the oldest first."""
     return reduce(lambda newer, older: overlaid(older, newer), reversed(sequences)) if sequences else ()
 
 
@@ -434,7 +433,7 @@ def part_path(directory: str, number: int) -> str:
 
 
 def remove_parts(file_system: FileSystem, directory: str, named: Iterable[Part]) -> None:
-    """Remove every part that is not ``named``: a crash left it. Raises OSError."""
+    """Remove the unnamed parts that a crash left. Raises OSError."""
     kept = {part_path(directory, part.number) for part in named}
     for name in file_system.list(directory):
         if name.startswith(f"{NAME}.") and f"{directory}/{name}" not in kept:
@@ -442,7 +441,8 @@ def remove_parts(file_system: FileSystem, directory: str, named: Iterable[Part])
 
 
 def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | None:
-    """The directory's checkpoint, or None if there is none that can be trusted. Each part is checked here already."""
+    """The directory's checkpoint, or None without a trustworthy checkpoint. Each part's checksum is verified here. Raises
+    OSError."""
     path = f"{directory}/{NAME}"
     if not file_system.exists(path):
         return None
@@ -495,8 +495,8 @@ def _is_whole(file_system: FileSystem, directory: str, part: Part) -> bool:
 
 
 def _read_part(file_system: FileSystem, directory: str, part: Part) -> Iterator[Block]:
-    """The blocks of a part, which is looked through first: of bytes that changed since it was written no block is made. Raises
-    DamagedPartError, at its end at the latest."""
+    """The blocks of a part. The part is verified first, so changed bytes make no block. Raises DamagedPartError, at its end at
+    the latest."""
     path = part_path(directory, part.number)
     if not _is_whole(file_system, directory, part):
         raise DamagedPartError(f"{path}: a part of the checkpoint has changed since it was written, or can't be read")
@@ -532,9 +532,9 @@ def _read(file: File, path: str, position: int, size: int, part: Part) -> bytes:
 
 
 def _decode_2(damaged: bool, content: memoryview) -> Checkpoint | None:
-    """A checkpoint of format 2: i64 covered log number, covered position, ledgers n, rows m, rewritten logs r; r × number;
-    n × ledger id, LAC, LAFR, row count; m × first, where, extent. None if it is not of the size that it says: its checksum does
-    not cover the format's number, and is the same in both formats if all that follows is zeros."""
+    """A checkpoint of format 2: i64 covered log number, covered position, ledgers n, rows m, rewritten logs r; r × number; n ×
+    ledger id, LAC, LAFR, row count; m × first, where, extent. None if its size doesn't fit its counts: the checksum does not
+    cover the format's number, and is the same in both formats if all that follows is zeros."""
     if len(content) < _COUNTS_2.size:
         return None
     log, position, ledgers, rows, rewritten_count = _COUNTS_2.unpack_from(content)

@@ -1,7 +1,7 @@
-"""The control log: what a bookie has to remember of its ledgers apart from their entries.
+"""The control log: a bookie's durable knowledge of its ledgers apart from their entries.
 
-Law: a control record is synced before the answer that rests on it, in every durability mode and in every directory of the
-bookie; a boot takes the union over all directories. One file, appended to, replaced as a whole when most of it is superseded::
+Law: a control record is synced before the answer that rests on it, in every durability mode and in every directory of the bookie.
+A boot takes the union over all directories. The log is one file, appended to, and replaced once most of it is superseded::
 
     <directory>/control.log       record │ record │ …
                                   record: u32 body length │ u32 CRC32C(body) │ body
@@ -10,19 +10,19 @@ bookie; a boot takes the union over all directories. One file, appended to, repl
 
 Four records are about the copy itself, and differ between directories:
 
-``at``      what follows is write number n; the writes of a bookie are numbered without gaps, and go to every directory
-``up to``   what stands here is all that was written up to number n: the end of a log that was written as a whole
+``at``      write number n follows; a bookie numbers its writes without gaps and sends each to every directory
+``up to``   this copy holds all writes up to number n: the end of a log that was written as a whole
 ``logs``    the directory's entry logs and rewritten logs from now on
 ``without`` the bookie is used without these directories from now on
 
-So each copy tells how far it goes: a copy that a full or failed disk left behind is known to be behind. A log that stands under
-``logs`` was begun, and not removed on purpose: if it is gone, it is lost.
+So a copy that a full or failed disk left behind is known to be behind. A log listed under ``logs`` that is missing is lost,
+because an intended removal is noted first.
 
-A log that lacks a write which its note covers is an older copy, or one that was to be replaced: it is damaged. A bad record that
-a write cut short may have left (it lacks its end or a sector, above the note) is *torn*. Anything else is damage, and good
-records that follow are read in both cases. What a damaged control log means is ``protocol.bookie.control_copies``.
+A log that lacks a write covered by its note is damaged: it is an older copy, or the copy that a rewrite was to replace. A bad
+record above the note that lacks its end or a sector is *torn*: a write cut short may have left it. Any other bad record is
+damage. Good records that follow are read in both cases. ``protocol.bookie.control_copies`` defines the consequences of damage.
 
-Source: docs/decisions/one-log.md. BookKeeper keeps these in its journal and in each ledger's index header.
+Source: docs/decisions/one-log.md. BookKeeper keeps this state in its journal and in each ledger's index header.
 """
 
 from __future__ import annotations
@@ -95,7 +95,6 @@ _REWRITE_BYTES_MIN = 1 << 20
 
 
 def encode_records(records: Iterable[Record | CopyRecord]) -> bytes:
-    """The bytes of ``records``, one after the other."""
     pieces: list[bytes] = []
     for record in records:
         body = msgspec.msgpack.encode((_NAMES[type(record)], *record))
@@ -104,32 +103,31 @@ def encode_records(records: Iterable[Record | CopyRecord]) -> bytes:
 
 
 def live_bytes(state: ControlState) -> int:
-    """The size of a log that has nothing but what makes ``state``, without the heads of its records."""
+    """Size in bytes of a log with only the records of ``state``, without their heads."""
     plain, others = state.plain_bytes()
     return plain + len(encode_records(others))
 
 
 class ControlScan(NamedTuple):
-    """What one control log holds. All sizes in bytes."""
+    """Content of a control log. All sizes in bytes."""
 
     records: list[Record]
-    """The good records about ledgers and the bookie."""
+    """Good records about ledgers and the bookie."""
     end: int
-    """Where the first bad record begins, or the end."""
+    """Start of the first bad record, or the log's end."""
     size: int
     noted: int | None
-    """The synced note: the position up to which the log was synced. None: no note can be read."""
+    """The synced note: end of the synced part. None: the note is unreadable."""
     present: bool
-    """Is there a control log at all?"""
     damaged: bool
-    """Is something lost that may have been acknowledged?"""
+    """May acknowledged records be lost?"""
     copy: ControlCopy
     logs: LogsNoted | None
-    """The logs of the directory, None if they were never noted."""
+    """Logs of the directory; None if never noted."""
 
 
 class _Bad(NamedTuple):
-    """Bytes from ``start`` on that are no good record. ``last``: nothing good follows."""
+    """Bytes from ``start`` on without a good record. ``last``: nothing good follows."""
 
     start: int
     last: bool
@@ -137,8 +135,8 @@ class _Bad(NamedTuple):
 
 
 def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Bad]:
-    """The records that stand in ``content``, and what is bad between them. Up to the position ``below`` all of it is to be
-    good. Raises StorageError for a record that is good and not known: a newer version wrote it, and it can't be left out."""
+    """Decode the records of ``content``, and mark the bad bytes between them. Every byte below position ``below`` has to be good.
+    Raises StorageError for a good record of an unknown kind: a newer version wrote it, and it can't be left out."""
     found: list[Record | CopyRecord | _Bad] = []
     decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
     at: int | None = 0
@@ -168,12 +166,12 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
 
 
 def last_number(found: Iterable[Record | CopyRecord | _Bad]) -> int:
-    """The highest number of a write that stands there, or is said to."""
+    """The highest write number recorded there."""
     return max((item.number for item in found if isinstance(item, (WriteNumbered, WrittenUpTo))), default=0)
 
 
 class ControlLog:
-    """The control log of one directory. Written by the directory's commit thread only, once it is open."""
+    """The control log of one directory. Once it is open, only the directory's commit thread writes it."""
 
     def __init__(self, file_system: FileSystem, directory: str) -> None:
         self._file_system = file_system
@@ -181,21 +179,21 @@ class ControlLog:
         self._file: File | None = None
         self._end = self._noted = self._rewritten_bytes = 0
         self.write_number = 0
-        """The number of the last write that is durable here."""
+        """Last write that is durable here."""
         self._logs: set[int] = set()
         self._rewritten: frozenset[int] = frozenset()
         self._without: frozenset[int] = frozenset()
         self.version = 0
-        """Odd while the log is being replaced, and another number afterwards."""
+        """Odd during a replacement, and different afterwards."""
 
     @property
     def synced(self) -> int:
-        """The position up to which the log is known to be synced."""
+        """End of the part known to be synced."""
         return self._noted
 
     def scan(self) -> ControlScan:
-        """Read what is there; nothing is changed. A directory that never had a control log has no note either. Raises OSError."""
-        # The note comes first: a bookie that serves may append meanwhile.
+        """Read the log without changing anything. A directory without a control log has no note either. Raises OSError."""
+        # The note is read first, because a serving bookie may append meanwhile.
         noted, number, content = self._note.read(), self._note.read_write_number() or 0, b""
         present = self._file_system.exists(self.path)
         if present:
@@ -243,10 +241,9 @@ class ControlLog:
         return ControlCopy(False, complete_to, max(seen, number))
 
     def begin(self, content: Sequence[bytes] | None, scan: ControlScan, write_number: int = 0) -> bool:
-        """Open the log for appending, after ``scan``. ``content``: encoded records, in pieces, that replace what is there; None
-        keeps what is there, all of which is synced. ``write_number``: of the last write. False if there is no room for
-        ``content``: the log goes on with the good records that are there. Raises NoSpaceError if records would be lost by that,
-        and OSError."""
+        """Open the log for appending, after ``scan``. ``content``: encoded records, in pieces, that replace the log; None keeps
+        the log, which is fully synced. ``write_number``: number of the last write. False without room for ``content``: the log
+        then goes on with its present good records. Raises NoSpaceError if that would lose records, and OSError."""
         self._end = self._rewritten_bytes = scan.end
         self._without = scan.copy.without
         self._noted = min(scan.noted or 0, scan.end)
@@ -266,7 +263,7 @@ class ControlLog:
             self.write_number = scan.copy.complete_to
             self._file = self._file_system.open(self.path)
             if behind := self._file.read(self._end - self._noted, self._noted):
-                # After a sync that failed, the page cache has it, the disk need not, and the next sync says nothing of it.
+                # After a failed sync the page cache has these bytes, the disk may lack them, and the next sync reports nothing.
                 write_all(self._file, [behind], self._noted)
             self._cut_off()
             self._settle_note()
@@ -274,10 +271,10 @@ class ControlLog:
         return True
 
     def rewrite(self, content: Sequence[bytes], write_number: int = 0) -> None:
-        """Replace the whole log by ``content`` (encoded records, in pieces: everything up to ``write_number``), and go on
-        appending to it. A crash meanwhile leaves the old log or the new one, and a note that is not above its end. Raises
-        NoSpaceError, with the log as it was, and OSError."""
-        # The first log has this too, so its note is never 0: that there is a log is known from then on.
+        """Replace the whole log by ``content`` (encoded records, in pieces: everything up to ``write_number``) and append to the
+        new log. A crash meanwhile leaves the old or the new log, and a note not above its end. Raises NoSpaceError, with the log
+        unchanged, and OSError."""
+        # The first log has this record too, so its note is never 0, and the log's existence is known from then on.
         last: list[CopyRecord] = [WrittenUpTo(write_number)]
         if self._logs or self._rewritten:
             last.append(self._logs_noted())
@@ -291,7 +288,7 @@ class ControlLog:
 
     def _replace(self, content: Sequence[bytes], last: bytes, write_number: int) -> None:
         size = sum(map(len, content))
-        # It holds of both logs, and is below the new one's end: a boot that finds the new log does not take its name for durable.
+        # This note is true of both logs and below the new log's end, so a boot does not take the new log's name for durable.
         self._note.write(min(self._noted, size), self.write_number)
         self._note.sync()
         size += len(last)
@@ -308,8 +305,8 @@ class ControlLog:
         self._settle_note()
 
     def append(self, content: bytes, write_number: int = 0) -> None:
-        """Append encoded records; durable when this returns. ``write_number``: of the last write among them, if there is one.
-        Raises NoSpaceError, with the log as it was, and OSError."""
+        """Append encoded records; durable on return. ``write_number``: number of the last write among them, if any. Raises
+        NoSpaceError, with the log unchanged, and OSError."""
         assert self._file is not None
         try:
             end = write_all(self._file, [content], self._end)
@@ -322,7 +319,7 @@ class ControlLog:
         self._note_end()
 
     def _cut_off(self) -> None:
-        assert self._file is not None  # Durably: a power cut could mix what lies behind the end with the next write.
+        assert self._file is not None  # Durably: a power cut could mix the bytes behind the end with the next write.
         self._file.truncate(self._end)
         self._file.sync()
 
@@ -337,15 +334,16 @@ class ControlLog:
     # -- the logs of the directory
 
     def note_log(self, number: int) -> None:
-        """Entry log ``number`` is there, and nothing written to it yet. Raises as ``append`` does."""
+        """Note that the empty entry log ``number`` exists. Raises NoSpaceError, OSError."""
         self._note_logs({*self._logs, number}, self._rewritten)
 
     def note_removal(self, gone: Iterable[int], rewritten: Iterable[int]) -> None:
-        """The entry logs ``gone`` will be removed now; ``rewritten`` are the rewritten logs. Raises as ``append`` does."""
+        """Note that the entry logs ``gone`` will be removed now, and that ``rewritten`` are the rewritten logs. Raises
+        NoSpaceError, OSError."""
         self._note_logs(self._logs.difference(gone), frozenset(rewritten))
 
     def note_all_logs(self, entry_logs: Iterable[int], rewritten: Iterable[int]) -> None:
-        """At the boot: these are the logs. Raises as ``append`` does."""
+        """Note all logs, at the boot. Raises NoSpaceError, OSError."""
         self._note_logs(set(entry_logs), frozenset(rewritten))
 
     def _note_logs(self, entry_logs: set[int], rewritten: frozenset[int]) -> None:
@@ -359,8 +357,8 @@ class ControlLog:
                 raise
 
     def note_without(self, directories: Iterable[int]) -> None:
-        """At the boot: from now on the bookie is used without these directories. Raises as ``append`` does; then the next log
-        that is written as a whole has it."""
+        """Note, at the boot, that the bookie is used without these directories. Raises NoSpaceError, OSError; the next log that
+        is written as a whole then has the record."""
         before, self._without = self._without, frozenset(directories)
         if self._without != before:
             self.append(encode_records([WithoutNoted(sorted(self._without))]))
@@ -369,17 +367,17 @@ class ControlLog:
         return LogsNoted(sorted(self._logs), sorted(self._rewritten))
 
     def note_live(self, live_bytes: int) -> None:
-        """After a boot: a new log would have this size. What is there more is superseded."""
+        """Set the size, in bytes, that a rewritten log would have, after a boot. The excess is superseded."""
         self._rewritten_bytes = min(self._end, live_bytes)
 
     @property
     def worth_rewriting(self) -> bool:
-        """Is most of the log superseded, as far as its size tells? (Explicit LACs make it grow.)"""
+        """Is most of the log superseded, judged by its size? (Explicit LACs make it grow.)"""
         return self._end > 2 * self._rewritten_bytes + _REWRITE_BYTES_MIN
 
     @property
     def note_is_written(self) -> bool:
-        """Was the note written since it was made durable?"""
+        """Was the note written since its last sync?"""
         return self._note.is_written
 
     def sync_note(self) -> None:
@@ -395,5 +393,4 @@ class ControlLog:
 
 
 def control_note(file_system: FileSystem, directory: str) -> tuple[str, SyncedNote]:
-    """The path of a directory's control log, and its note."""
     return f"{directory}/{NAME}", SyncedNote(file_system, f"{directory}/{NOTE_NAME}", 0)

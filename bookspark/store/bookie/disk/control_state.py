@@ -1,7 +1,7 @@
-"""What a bookie knows of its ledgers apart from their entries, as the control log keeps it.
+"""Control state: a bookie's knowledge of its ledgers apart from their entries, as the control log keeps it.
 
-Law: as in ``protocol.bookie.bookie_boot``. A ledger that is unknown now may have been known before a lossy boot or a garbage
-collection. So every new one is made here, and its fence is *unsure* if it may have had one.
+Law: as in ``protocol.bookie.bookie_boot``. A ledger unknown now may have been known before a lossy boot or a garbage collection.
+Every new ledger is therefore made here, and its fence is *unsure* if it may have had a fence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from bookspark.store.decisions.seam import watched
 _LEDGERS_A_PART = 1000
 
 _IN_USE_MAX = 1 << 14
-"""At the boot: when so many ledgers are objects, they are packed."""
+"""At the boot, this number of ledger objects triggers packing."""
 _LEDGERS_A_STEP = 1 << 10
 _PLAIN = struct.Struct("<16sIIB")
 _PLAIN_LEDGER = struct.Struct(f"<q{_PLAIN.size}s")
@@ -49,15 +49,15 @@ _FENCED, _FENCE_UNSURE = 1, 2
 _FLAGS_AT = _PLAIN.size - 1
 _RANGE = struct.Struct("<qq")
 _LOST_PACKED_MAX = 64
-"""A ledger that lost more ranges than that stays as it is: to unpack it for each request would take longer than what it saves is
-worth."""
+"""A ledger with more lost ranges stays an object: unpacking it for each request would cost more time than packing is worth."""
 _NO_COPIES: dict[int, EntriesLost] = {}
-"""What ``lost_copies`` has for all ledgers without such copies. Never changed."""
+"""Shared value of ``lost_copies`` for ledgers without such copies. Never changed."""
 
 
 class LedgersNoted(NamedTuple):
-    """Plain ledgers. Of each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 flags: 1 fenced, 2 fence
-    unsure. LAC and LAFR are what was known when the log was written; the checkpoint and the entry logs may know higher ones."""
+    """Plain ledgers, each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 flags: 1 fenced, 2 fence
+    unsure. LAC (last add confirmed) and LAFR (last add fully replicated) are those known when the log was written; the checkpoint
+    and the entry logs may know higher values."""
 
     ledgers: bytes
 
@@ -66,17 +66,17 @@ class LedgersNoted(NamedTuple):
 
 
 Record = ControlRecord | LedgersNoted | LossyBootNoted | HealedNoted | CollectionNoted | ReadOnlySwitched
-"""What a control log keeps: records of one ledger, of many, and records of the whole bookie."""
+"""Records of a control log: of one ledger, of many, or of the whole bookie."""
 
 
 class WriteNumbered(NamedTuple):
-    """What follows, up to the next record of this kind, is write ``number``."""
+    """The records up to the next ``WriteNumbered`` are write ``number``."""
 
     number: int
 
 
 class WrittenUpTo(NamedTuple):
-    """All writes up to ``number`` stand in this copy."""
+    """This copy holds all writes up to ``number``."""
 
     number: int
 
@@ -89,18 +89,18 @@ class LogsNoted(NamedTuple):
 
 
 class WithoutNoted(NamedTuple):
-    """From now on the bookie is used without these directories (numbers, from 0 on), which can't be read. The last one holds."""
+    """From now on the bookie is used without these unreadable directories (numbers from 0). The last such record holds."""
 
     directories: list[int]
 
 
 CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted | WithoutNoted
-"""What a control log keeps about itself, as a copy."""
+"""Records of a control log about itself, as a copy."""
 
 
 def _packed(ledger: BookieLedger) -> bytes | None:
-    """A ledger of which nothing is known but master key, fence, whether that is unsure, LAC, LAFR and some ranges of lost
-    entries: as in ``LedgersNoted``, and then first and last of each range. None for others."""
+    """The ledger's bytes as in ``LedgersNoted``, then first and last entry of each lost range. None if it has other facts or too
+    many ranges."""
     key, confirmed, replicated = ledger.master_key, ledger.last_add_confirmed, ledger.last_add_fully_replicated
     if key is None or len(key) != 16 or not (-1 <= confirmed <= _LAC_MAX and -1 <= replicated <= _LAC_MAX):
         return None
@@ -121,7 +121,6 @@ def _unpacked(ledger_id: int, content: bytes) -> BookieLedger:
 
 
 def _lost_of(content: bytes) -> EntryRanges:
-    """The lost entries of a packed ledger."""
     return tuple(_RANGE.iter_unpack(content[_PLAIN.size :])) if len(content) > _PLAIN.size else NO_RANGES
 
 
@@ -130,34 +129,31 @@ class ControlState:
 
     def __init__(self) -> None:
         self.ledgers: PackedDict[BookieLedger] = PackedDict(_packed, _unpacked, watched)
-        """By id."""
         self.mark = NO_LOSSY_BOOT
-        """The last lossy boot."""
         self.healed = HealedNoted(0)
-        """The last lossy boot of which everything is back."""
+        """The last lossy boot whose losses are all restored."""
         self.collected = NOTHING_COLLECTED
-        """The highest ledger id that was garbage-collected."""
+        """The highest garbage-collected ledger id."""
         self.suspects: set[int] = set()
-        """Ledgers that garbage collection is about to forget. A granted request takes its ledger out."""
+        """Ledgers that garbage collection is about to forget. A granted request removes its ledger."""
         self._in_limbo = SortedIds()
         self.switch = NEVER_SWITCHED
-        """The read-only switch, as it was set last."""
         self.fences_lost = False
-        """Is this boot one after which any ledger may have had a fence? Until phase one is durable, which notes it."""
+        """May any ledger have had a fence, after this boot? Set until phase one is durable, which notes it."""
         self.write_number = 0
-        """The number of the last write to the control logs."""
         self.lost_copies: dict[int, dict[int, EntriesLost]] = {}
-        """The ledgers that lost entries, by id; of each the copies that may still lie in a log, by location."""
+        """Ledgers that lost entries, by id; for each, the copies that may still lie in a log, by location."""
         self.ledgers_not_back: set[int] = set()
-        """Those of them of which entries were not back when somebody looked last."""
+        """Ledgers with entries still missing at the last check."""
 
     def next_write(self) -> int:
-        """The number of the next write to the control logs."""
+        """Return the number of the next write to the control logs."""
         self.write_number += 1
         return self.write_number
 
     def lose_fences(self) -> None:
-        """Records are lost: any ledger may have had a fence. What is packed stays packed. Nobody serves yet."""
+        """Mark the fence of every unfenced ledger as unsure, because control records are lost. Packed ledgers stay packed. Called
+        before the bookie serves."""
         self.fences_lost = True
         packed = self.ledgers.packed
         for ledger_id, kept in packed.items():
@@ -169,16 +165,15 @@ class ControlState:
                 ledger.replay(FenceUnsureNoted(ledger_id))
 
     def unsure_of(self, ledger_id: int) -> bool:
-        """May entries of the ledger be lost that no limbo tells of?"""
+        """May the ledger have lost entries that no limbo covers?"""
         return absence_unsure(ledger_id, self.ledgers.look(ledger_id), self.mark, self.healed)
 
     def known(self, ledger_id: int) -> BookieLedger:
-        """What is known of a ledger. If nothing is, a new one, which is not kept: only a request that is granted makes a ledger
-        known."""
+        """The ledger, or a new ledger that is not kept: only a granted request makes a ledger known."""
         return self.ledgers.get(ledger_id) or self._first_contact(ledger_id)
 
     def of(self, ledger_id: int) -> BookieLedger:
-        """What is known of a ledger. If nothing is, a new one, which is kept."""
+        """The ledger, or a new ledger that is kept."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self.ledgers[ledger_id] = self._first_contact(ledger_id)
@@ -190,11 +185,11 @@ class ControlState:
         return watched(ledger)
 
     def replay(self, records: Iterable[Record]) -> None:
-        """Take over records, in any order and any number of times."""
+        """Apply records, in any order and any number of times."""
         self._replay(records, self._replayed)
 
     def replay_at_boot(self, records: Iterable[Record]) -> None:
-        """``replay`` for any number of ledgers. What was in use may be packed, so nobody holds a ledger."""
+        """``replay`` for any number of ledgers, at the boot. Ledger objects may be packed meanwhile, so callers hold none."""
         self._replay(records, self._replayed_at_boot)
 
     def _replay(self, records: Iterable[Record], of: Callable[[int], BookieLedger]) -> None:
@@ -218,26 +213,26 @@ class ControlState:
                 if isinstance(record, (LimboNoted, LimboCleared)):
                     self.look_at_limbo(ledger)
         for ledger_id, of_ledger in lost.items():
-            # All at once: one by one they would take the square of their number.
+            # All at once: one by one would take quadratic time.
             of(ledger_id).lose([(record.first, record.last) for record in of_ledger])
             self.ledgers_not_back.add(ledger_id)
             self._note_copies(ledger_id, {record.where: record for record in of_ledger if record.where != NO_COPY})
 
     def _note_copies(self, ledger_id: int, copies: dict[int, EntriesLost]) -> None:
-        """Copies of these entries of a ledger, which lost some, may still lie in a log."""
+        """Note copies of these entries that may still lie in a log."""
         if known := self.lost_copies.get(ledger_id):
             known.update(copies)
         else:
             self.lost_copies[ledger_id] = copies or _NO_COPIES
 
     def lose_for_now(self, ledger_id: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """The copies of these entries are in a directory that this process uses no more."""
+        """Mark entries as lost while their copies lie in a directory that this process no longer uses."""
         self._replayed(ledger_id).lose_for_now(ranges)
         self._note_copies(ledger_id, {})
         self.ledgers_not_back.add(ledger_id)
 
     def all_back(self, ledger_id: int) -> None:
-        """All entries that a ledger lost are back. Its lost copies are remembered as long as they lie in a log."""
+        """Note that all lost entries of a ledger are restored. Its lost copies stay noted as long as they lie in a log."""
         self.ledgers_not_back.discard(ledger_id)
         if not self.lost_copies.get(ledger_id):
             self.lost_copies.pop(ledger_id, None)
@@ -254,15 +249,14 @@ class ControlState:
         return self._replayed(ledger_id)
 
     def forget(self, ledger_id: int) -> None:
-        """Drop everything that is known of a ledger; no error if nothing is."""
+        """Forget a ledger; no error if it is unknown."""
         self.ledgers.pop(ledger_id)
         self._in_limbo.discard(ledger_id)
         self.lost_copies.pop(ledger_id, None)
         self.ledgers_not_back.discard(ledger_id)
 
     def limbo(self, start: int, count: int) -> list[tuple[int, int]]:
-        """The ledgers in limbo from id ``start`` on, ascending, at most ``count``; each with the lossy boot that it is in limbo
-        for."""
+        """Ledgers in limbo from id ``start`` on, ascending, at most ``count``, each with its lossy boot."""
         if self.healed.boot == self.mark.boot:
             return []
         found = ((ledger_id, self.ledgers.look(ledger_id)) for ledger_id in self._in_limbo.since(start, count))
@@ -270,11 +264,10 @@ class ControlState:
 
     @property
     def limbo_count(self) -> int:
-        """How many ledgers are in limbo."""
         return 0 if self.healed.boot == self.mark.boot else len(self._in_limbo)
 
     def look_at_limbo(self, ledger: BookieLedger) -> None:
-        """A ledger came into limbo, or out of it."""
+        """Update the limbo list after a change of the ledger."""
         if ledger.limbo:
             self._in_limbo.add(ledger.ledger_id)
         else:
@@ -298,7 +291,7 @@ class ControlState:
                 known.packed[ledger_id] = _packed(ledger) or ledger
 
     def note(self, ledger_ids: array[int], confirmed: array[int], replicated: array[int]) -> None:
-        """Take over what a checkpoint says of ledgers: LAC and LAFR of each."""
+        """Apply a checkpoint's LAC and LAFR of ledgers."""
         packed, start = self.ledgers.packed, _FLAGS_AT - _FACTS.size
         for ledger_id, lac, lafr in zip(ledger_ids, confirmed, replicated, strict=True):
             kept = packed.get(ledger_id)
@@ -311,14 +304,14 @@ class ControlState:
                 self.of(ledger_id).note(lac, lafr)
 
     def rest(self) -> Steps[None]:
-        """Pack the ledgers that were not used since the last call, in steps."""
+        """Pack the ledgers unused since the last call, in steps."""
         while self.ledgers.rest_some(_LEDGERS_A_STEP):
             yield None
         yield from self.ledgers.turn()
 
     def records(self) -> Iterator[list[Record]]:
-        """The records that make this state again, in parts. The state may change between two parts: these records, and those that
-        are noted meanwhile, together make the state of then."""
+        """The records that make this state again, in parts. The state may change between two parts: these records and those noted
+        meanwhile together make the state at the end."""
         first: list[Record] = []
         if self.mark != NO_LOSSY_BOOT:
             first += (self.mark, self.healed)
@@ -342,7 +335,7 @@ class ControlState:
             yield [LedgersNoted(b"".join(plain)), *part] if plain else part
 
     def plain_bytes(self) -> tuple[int, list[Record]]:
-        """The size of the plain ledgers in a ``LedgersNoted``, and the records that the others need."""
+        """Bytes of the plain ledgers in a ``LedgersNoted``, and the records of the other ledgers."""
         others: list[Record] = []
         for ledger_id, copies in self.lost_copies.items():
             others += copies.values()

@@ -1,17 +1,15 @@
 """Entry logs: the append-only files that hold every entry of a bookie, each a plain Arrow IPC stream.
 
-Law: a log is Arrow's schema message and then batch frames, byte for byte as they came. What lies below its *synced note* was
-synced: damage there is reported, never cut and never taken for absence. What lies above it may be torn by a crash; ``log_scan``
-tells a torn write from damage. The first sync of a log makes the note durable too, so a log that is short or gone although
-something of it was acknowledged is always known. Log numbers ascend and are used once in a bookie, over all of its
-directories::
+Law: a log is Arrow's schema message and then batch frames, byte for byte as received. Bytes below its *synced note* are synced:
+damage there is reported, never cut and never taken for absence. Bytes above it may be torn by a crash (``log_scan``). The first
+sync of a log also syncs the note, so a short or missing log with acknowledged entries is always known. Log numbers ascend and are
+used once in a bookie, over all of its directories::
 
     <directory>/logs/<number, 8 hex>.arrows     400 bytes of schema │ batch frame │ batch frame │ …
     <directory>/logs/<number, 8 hex>.synced     its note (``synced_note``)
 
-Disk space for a log is reserved without changing its length, and given back when the log is sealed. Every start of a bookie
-begins a new log at its first add, so a bookie never appends to a file that another process wrote. ``log_scan`` tells which bytes
-of a log are good.
+Disk space for a log is reserved without changing its length, and returned by the seal. Each start of a bookie begins a new log at
+its first add, so a bookie never appends to a file of another process.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _COPY_BYTES = 4 << 20
 
 
 class EntryLog:
-    """One log. The loop decides where frames go (``end``); the directory's commit thread does everything to the file."""
+    """One log. The loop decides where frames go (``end``); the directory's commit thread performs all file operations."""
 
     __slots__ = (
         "_file_system", "_noting", "_removed", "directory", "end", "file", "note", "number", "second_file", "synced",
@@ -46,15 +44,15 @@ class EntryLog:
         self.directory = directory
         self.number = number
         self.end = len(SCHEMA)
-        """Bytes that are written or queued to be."""
+        """Bytes written or queued."""
         self.synced = 0
-        """Bytes that are durable. Set by the directory's own threads only."""
+        """Durable bytes. Set by the directory's own threads only."""
         self.file: File | None = None
         """Open while the log is being written."""
         self.second_file: File | None = None
-        """Open as long, and since before the first write, for the syncs of a second thread. The kernel tells a failed write-back
-        to each descriptor that was open then, and to a later one only if nobody was told before (Linux, errseq_t): the sync of a
-        descriptor that is opened for it may succeed although the disk lacks what was written."""
+        """For the syncs of a second thread; open for as long, and since before the first write. The kernel reports a failed
+        write-back to each descriptor open at that time, but to a later descriptor only if no other saw the error (Linux,
+        errseq_t). So a sync on a freshly opened descriptor may succeed although the disk lacks written bytes."""
         self.note = SyncedNote(file_system, self._stem + NOTE_SUFFIX, number)
         self._noting = threading.Lock()
         self._removed = False
@@ -72,8 +70,8 @@ class EntryLog:
         return f"{self.directory}/{LOGS}/{self.number:08x}"
 
     def create(self, size: int, begun: Callable[[], None] = lambda: None) -> None:
-        """Make note and file, with ``size`` bytes reserved; names are durable afterwards. ``begun`` is called when they are,
-        before anything is written. Raises NoSpaceError, with nothing left of them, and OSError."""
+        """Create note and file, with ``size`` bytes reserved. ``begun`` is called once their names are durable, before anything
+        is written. Raises NoSpaceError, with both removed, and OSError."""
         try:
             # This covers the sync too: nothing rests on these files yet, so a lack of room does no harm.
             with needing_space():
@@ -87,38 +85,38 @@ class EntryLog:
         directory = os.path.dirname(self.path)
         self.note.write(0)
         self.note.sync()
-        # The note is durable before the log is made: a log without its note counts as damaged.
+        # The note is durable before the log exists: a log without its note counts as damaged.
         self._file_system.sync_directory(directory)
         self.file = self._file_system.open(self.path, create=True)
         self.second_file = self._file_system.open(self.path)
         write_all(self.file, [SCHEMA], 0)
         self._file_system.sync_directory(directory)
         begun()
-        # Without room for the whole log, the space that is left may still do for some frames.
+        # Without room for the whole log, the remaining space may still hold some frames.
         with suppress(NoSpaceError), needing_space():
             self.file.preallocate(size)
 
     def write(self, frames: Sequence[Buffer], position: int) -> int:
-        """Write frames that follow each other from ``position`` on; returns the end. Raises NoSpaceError, after which some of
-        them may be there until ``seal`` cuts them off, and OSError."""
+        """Write frames that follow each other from ``position`` on; return the end. Raises NoSpaceError, after which some frames
+        may be there until ``seal`` cuts them off, and OSError."""
         assert self.file is not None
         return write_all(self.file, frames, position)
 
     def note_written(self, position: int) -> None:
-        """Note that everything up to ``position`` is written: some of it will be acknowledged before its sync. Raises
-        NoSpaceError, OSError."""
+        """Note that everything up to ``position`` is written, before a part of it is acknowledged unsynced. Raises NoSpaceError,
+        OSError."""
         self.note.note_written(position)
 
     def sync(self, position: int) -> None:
-        """Make everything up to ``position`` durable, and note it. Raises OSError, after which nobody knows what the disk
-        holds."""
+        """Make everything up to ``position`` durable, and note it. Raises OSError, after which the content of the disk is
+        unknown."""
         assert self.file is not None
         self._sync(self.file, position)
 
     def sync_beside(self, position: int) -> None:
-        """``sync``, in a second thread. The first one may write and sync meanwhile, and may seal the log if all of it is
+        """``sync``, in a second thread. The first thread may write and sync meanwhile, and may seal the log once it is fully
         synced."""
-        # In this order: a log without a file is sealed, so all of it is synced.
+        # In this order: a log without a file is sealed, hence fully synced.
         file = self.second_file
         if position > self.synced:
             assert file is not None
@@ -134,8 +132,8 @@ class EntryLog:
                 self.synced = position
 
     def renew_note(self) -> None:
-        """Write the note anew, durably, in any thread: what lies there is damaged. Nothing is done to a log that is removed, or
-        of which nothing is synced. Raises OSError."""
+        """Replace a damaged note durably, in any thread. No effect on a removed log, or a log without synced bytes. Raises
+        OSError."""
         with self._noting:
             if self._removed or not self.synced:
                 return
@@ -152,7 +150,7 @@ class EntryLog:
         self.note.sync_if_written()
 
     def seal(self) -> None:
-        """Nothing more will be written: give back the reserved space, make the note durable, close. Raises OSError."""
+        """End the log: return the reserved space, make the note durable, close. Raises OSError."""
         if self.file is not None:
             self.file.truncate(self.synced)
             self.note.sync()
@@ -161,7 +159,7 @@ class EntryLog:
     def _close(self) -> None:
         if self.file is not None:
             self.file.close()
-        # The second thread may still use its file, which is closed when it is done.
+        # The second thread may still use its file; dropping the last reference closes it.
         self.file = self.second_file = None
         self.note.close()
 
@@ -176,11 +174,12 @@ class EntryLog:
         begun: bool = False,
         cached: bool = False,
     ) -> LogScan:
-        """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut what is torn, make the rest durable.
-        Nothing is cut below the note, and nothing at all without a note or in a damaged log. ``lose(why)`` is called before
-        anything is changed in a log that has lost what may have been acknowledged. ``begun``: the log was there once, and was not
-        removed on purpose. ``cached``: only the process died, so nothing is cut either that the note says to be written.
-        ``take`` is called with all good frames, before it is known whether the tail can be settled. Raises OSError."""
+        """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut torn bytes, make the rest durable.
+
+        Nothing is cut below the note; nothing at all is cut without a note or in a damaged log. ``lose(why)`` is called before
+        any change of a log that has lost possibly acknowledged entries. ``begun``: the log once existed, and was not removed on
+        purpose. ``cached``: only the process died, so bytes noted as written are not cut either. ``take`` is called with all good
+        frames, before the tail is known to be settled. Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
             damaged = (noted != 0 and not self.note.is_blank()) or covered > 0 or begun
@@ -216,22 +215,22 @@ class EntryLog:
         if not scan.damaged:
             file.truncate(scan.end)
         if noted is None or noted < scan.end or size > scan.end or scan.headless:
-            # The tail may be in the page cache only, even after a sync that failed: written again it is dirty again.
+            # The tail may be in the page cache only, even after a failed sync; written again, it is dirty again.
             for start, end in scan.good:
                 _write_again(file, max(start, noted or 0), end)
             file.sync()
             if not scan.damaged:
                 noted = scan.end
         if noted is not None:
-            # Also a note that stays as it is: the process that wrote it may have died, or failed, before it was durable.
+            # An unchanged note too: the process that wrote it may have died, or failed, before it was durable.
             self.note.write(noted)
             if has_written:
-                # What was written above it is settled, and may be cut.
+                # The bytes written above it are settled, and may be cut.
                 self.note.note_written(0)
             self.note.sync()
 
     def adopt(self) -> bool:
-        """Take over a log that a checkpoint covers whole, unread; False if it is shorter than it was."""
+        """Take over, unread, a log that a checkpoint covers whole. False if it is shorter than before. Raises OSError."""
         noted = self.note.read()
         self.note.close()
         if not self._file_system.exists(self.path):
@@ -244,11 +243,11 @@ class EntryLog:
 
     @property
     def is_removed(self) -> bool:
-        """Is only the note left, of a log that was removed?"""
+        """Is only the note of a removed log left?"""
         return not self._file_system.exists(self.path) and self.note.read() == 0
 
     def remove(self) -> None:
-        """Unlink the log, then its note. (A log without a note is damage; a note that holds 0, without a log, is not.)"""
+        """Unlink the log, then its note. (A log without a note is damage; a note of 0 without a log is not.) Raises OSError."""
         with self._noting:
             self._removed = True
         self.note.write(0)
@@ -260,7 +259,7 @@ class EntryLog:
         for suffix in (LOG_SUFFIX, NOTE_SUFFIX):
             if self._file_system.exists(self._stem + suffix):
                 self._file_system.unlink(self._stem + suffix)
-                # Each unlink is synced: otherwise a crash could undo the removal of the log and keep that of the note.
+                # Each unlink is synced: otherwise a crash could restore the log but not its note.
                 self._file_system.sync_directory(os.path.dirname(self.path))
 
 
@@ -270,6 +269,6 @@ def _write_again(file: File, start: int, end: int) -> None:
 
 
 def log_numbers(file_system: FileSystem, directory: str) -> list[int]:
-    """The numbers of a directory's entry logs, ascending, also of those of which only the note is left."""
+    """Numbers of a directory's entry logs, ascending, including logs with only a note left."""
     names = (os.path.splitext(name) for name in file_system.list(f"{directory}/{LOGS}"))
     return sorted({int(stem, 16) for stem, suffix in names if suffix in (LOG_SUFFIX, NOTE_SUFFIX)})

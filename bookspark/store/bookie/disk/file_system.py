@@ -1,9 +1,9 @@
 """The one seam through which a bookie touches files.
 
-Law: nothing in ``bookspark.store.bookie`` opens, writes, syncs, renames or removes a file but through a ``FileSystem``, so that a
-stand-in can lose what was not synced or fail any single call. The calls are those of the kernel and promise no more than it does.
-A write may be short. A created or renamed name is durable only after ``sync_directory``. A failed ``sync`` says that data may be
-gone, and is never tried again (see "fsyncgate", PostgreSQL 2018).
+Law: ``bookspark.store.bookie`` opens, writes, syncs, renames and removes files only through a ``FileSystem``, so that a stand-in
+can lose unsynced data or fail any single call. The calls promise no more than the kernel's. A write may be short. A created or
+renamed name is durable only after ``sync_directory``. A failed ``sync`` means that data may be gone, and is never retried (see
+"fsyncgate", PostgreSQL 2018).
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ _FALLOC_FL_KEEP_SIZE = 1
 
 
 class File(Protocol):
-    """An open file. Positions and sizes in bytes. Several threads may read it. It is closed when its last user drops it. Each
-    call raises OSError."""
+    """An open file. Positions and sizes in bytes. Several threads may read it. Dropping the last reference closes it. Each call
+    raises OSError."""
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write at most what ``buffers`` hold, one after the other; returns how many bytes were written."""
+        """Write ``buffers`` or a first part of them, one after the other; return the number of bytes written."""
 
     def read(self, size: int, position: int) -> bytes:
         """``size`` bytes, or fewer at the end of the file."""
 
     def read_cached(self, into: memoryview, position: int) -> bool:
-        """Fill ``into`` with what is there; False if that would have to wait for the disk, or the file ends before."""
+        """Fill ``into`` from the page cache; False if that would wait for the disk, or if the file ends before."""
 
     def drop_cached(self) -> None:
-        """Have the page cache forget what is on the disk, so that the next read asks the disk. What is not synced may stay."""
+        """Drop the file's clean pages from the page cache, so that the next read asks the disk. Unsynced pages may stay."""
 
     def sync(self) -> None:
         """Make the content durable."""
 
     def preallocate(self, size: int) -> None:
-        """Reserve disk space for the first ``size`` bytes; the file's length stays what it is."""
+        """Reserve disk space for the first ``size`` bytes; the file's length stays unchanged."""
 
     def truncate(self, size: int) -> None:
-        """Set the length, and give back what is reserved beyond it."""
+        """Set the length, and release any space reserved beyond it."""
 
     def size(self) -> int:
         """The length."""
 
     def close(self) -> None:
-        """No call is made after this one."""
+        """The last call."""
 
 
 class FileSystem(Protocol):
@@ -63,14 +63,14 @@ class FileSystem(Protocol):
         """Open for reading and writing; FileNotFoundError unless it exists or ``create`` is set."""
 
     def exists(self, path: str) -> bool:
-        """Is there a file or a directory of this name? OSError if the disk can't tell: a marker, a note or a checkpoint that
-        can't be looked at is not absent."""
+        """Does a file or directory of this name exist? OSError if the disk can't tell: an unreadable marker, note or checkpoint
+        is not absent."""
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
 
     def make_directory(self, path: str) -> None:
-        """Make it with its parents; no error if it is there."""
+        """Make it with its parents; no error if it exists."""
 
     def rename(self, source: str, target: str) -> None:
         """Atomic; replaces ``target``."""
@@ -82,26 +82,25 @@ class FileSystem(Protocol):
         """Make the names in a directory durable."""
 
     def free_bytes(self, path: str) -> int:
-        """What is free for this user, on the disk that ``path`` is on."""
+        """Free bytes for this user on the disk of ``path``."""
 
     def total_bytes(self, path: str) -> int:
-        """What is used and what is free for this user together, on the disk that ``path`` is on."""
+        """Used bytes and free bytes for this user together, on the disk of ``path``."""
 
 
 class NoSpaceError(OSError):
-    """The disk, a quota of it, or the table of open files has no room for what was to be written. What was written before is not
-    affected. (A sync that fails for lack of room is no NoSpaceError: as after any failed sync, nobody knows what the disk
-    holds.)"""
+    """The disk, a disk quota, or the table of open files has no room for a write. Earlier writes are not affected. (A sync that
+    fails for lack of room is no NoSpaceError: after any failed sync the content of the disk is unknown.)"""
 
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-"""Errors of a call that found no room in a table of open files: it did nothing, and says nothing of the disk."""
+"""Errors of a call without room in a table of open files: it did nothing, and says nothing of the disk."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR)
 _TRIES = 3
 
 
 class _NeedingSpace:
-    """A class and not a generator, because each add passes here."""
+    """A class and not a generator, for speed: each add passes here."""
 
     def __enter__(self) -> None:
         return None
@@ -122,9 +121,9 @@ def needing_space() -> _NeedingSpace:
 
 
 def write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
-    """Write every byte of ``buffers`` from ``position`` on, however short the single writes are; returns the position after the
-    last one. Raises NoSpaceError, OSError."""
-    # No ``with``: each add passes here, and its two calls cost more than a note that is in the page cache.
+    """Write every byte of ``buffers`` from ``position`` on, over short writes; return the end position. Raises NoSpaceError,
+    OSError."""
+    # No ``with``: each add passes here, and its two calls cost more than a note in the page cache.
     try:
         return _write_all(file, buffers, position)
     except OSError as error:
@@ -155,11 +154,10 @@ def read_all(file: File) -> bytes:
 
 
 def uncached(file_system: FileSystem, path: str) -> None:
-    """Have the next read of a file ask the disk; nothing if there is no such file. Raises OSError.
+    """Drop a file's pages so that its next read asks the disk; no effect if the file is missing. Raises OSError.
 
-    Decision: the pages are dropped (``posix_fadvise``), and not passed by with direct reads. That works on every file system, and
-    the checks are made by the readers that everybody uses. Readers fetch what they need again. Pages that are not written yet
-    stay: what is checked is synced, and a page that it shares with what is not synced is seen the next time."""
+    Decision: ``posix_fadvise``, not direct reads: it works on every file system, and the usual readers do the checks. Unwritten
+    pages stay, but the checks concern synced bytes; a page shared with unsynced bytes is checked the next time."""
     try:
         file = file_system.open(path)
     except FileNotFoundError:
@@ -171,8 +169,8 @@ def uncached(file_system: FileSystem, path: str) -> None:
 
 
 def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) -> None:
-    """Put ``content`` in place of ``path`` atomically and durably: a crash leaves the old content or the new. Raises
-    NoSpaceError, with the old one in place, and OSError."""
+    """Replace ``path`` by ``content``, atomically and durably: a crash leaves the old or the new content. Raises NoSpaceError,
+    with the old content in place, and OSError."""
     temporary = path + TEMPORARY_SUFFIX
     if file_system.exists(temporary):
         file_system.unlink(temporary)
@@ -194,13 +192,13 @@ def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) 
 
 
 def sync_names(file_system: FileSystem, directory: str) -> None:
-    """Make the names in a directory durable. Raises OSError; a lack of file descriptors is tried again (``with_descriptor``)."""
+    """Make the names in a directory durable, with retries as in ``with_descriptor``. Raises OSError."""
     with_descriptor(lambda: file_system.sync_directory(directory))
 
 
 def with_descriptor(call: Callable[[], Result]) -> Result:
-    """The result of a call that opens a file where its failure would be taken for that of the disk. A lack of file descriptors
-    is none: it is tried again. Raises what ``call`` raises, and the lack too after some tries."""
+    """Call a function that opens a file, for callers that would take its failure for the disk's. A lack of file descriptors is no
+    failure of the disk, so it is retried. Raises the errors of ``call``, and the lack too after some tries."""
     for _ in range(_TRIES - 1):
         try:
             return call()
@@ -211,7 +209,7 @@ def with_descriptor(call: Callable[[], Result]) -> Result:
 
 
 TEMPORARY_SUFFIX = ".new"
-"""A boot removes files whose names end so: a crash left them."""
+"""Suffix of unfinished files. A boot removes those that a crash left."""
 
 
 class _RealFile:

@@ -1,18 +1,19 @@
-"""The index: which entries a bookie holds, and where.
+"""The index: the locations of all entries that a bookie holds.
 
-Law: the rows of a ledger are ranges of consecutive ids in one batch, sorted and never overlapping; the copy that came first is
-the one that counts. A row is 24 bytes in three arrays (tuples take 152 to 236)::
+Law: the rows of a ledger are ranges of consecutive ids in one batch, sorted and never overlapping. The first copy of an entry
+counts. A row is 24 bytes in three arrays (tuples take 152 to 236)::
 
     first    entry id of the range's first entry
     where    log number << 32 │ position of the batch frame in the log
     extent   entries in the range << 32 │ bytes of the batch frame
 
-A range is only a part of its batch if the other entries of that batch were there before. The index is owned by the bookie's loop
-and lives in memory; ``checkpoint`` keeps a copy of what is synced.
+A range is only a part of its batch if the batch's other entries were there before. The bookie's loop owns the index, which lives
+in memory; ``checkpoint`` keeps a copy of the synced rows.
 
-The rows of a ledger that is not in use are packed (``packed_dict``): its three arrays one after the other. A ledger with one row
-takes some 180 bytes in use, and at rest 56 beside its place in the dict. Who changes rows gets them by ``of`` or ``changing``,
-so the next checkpoint knows what changed."""
+The rows of an idle ledger are packed (``packed_dict``): its three arrays one after the other. A ledger with one row takes some
+180 bytes in use, and at rest 56 beside its place in the dict. Callers get rows for changes by ``of`` or ``changing``, so the next
+checkpoint knows the changes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from bookspark.store.bookie.disk.sorted_ids import SortedIds
 
 ROW_BYTES = 24
 _PACKED_ROWS_MAX = 64
-"""A ledger of more rows stays as it is: to unpack it for each read would take longer than what it saves is worth."""
+"""A ledger with more rows stays an object: unpacking it for each read would cost more time than packing is worth."""
 _LOW = (1 << 32) - 1
 
 
@@ -49,12 +50,12 @@ def location(log: int, position: int) -> int:
 
 
 def log_of(where: int) -> int:
-    """The number of the log in a ``where``."""
+    """Log number of a ``where``."""
     return where >> 32
 
 
 def position_of(where: int) -> int:
-    """The position in the log in a ``where``, in bytes."""
+    """Position in the log of a ``where``, in bytes."""
     return where & _LOW
 
 
@@ -73,11 +74,11 @@ class LedgerRows:
 
     @property
     def last_entry_id(self) -> int:
-        """The highest id held, NO_ENTRY if none."""
+        """The highest held id, NO_ENTRY if none."""
         return self.first[-1] + (self.extent[-1] >> 32) - 1 if self.first else NO_ENTRY
 
     def part(self, start: int, stop: int) -> LedgerRows:
-        """A copy of the rows number ``start`` to ``stop`` (exclusive)."""
+        """Copy the rows number ``start`` to ``stop`` (exclusive)."""
         return LedgerRows(*[column[start:stop] for column in (self.first, self.where, self.extent)])
 
     def to_bytes(self) -> bytes:
@@ -89,8 +90,8 @@ class LedgerRows:
         return Row(first, first + (extent >> 32) - 1, self.where[index], extent & _LOW)
 
     def numbers_at(self, where: int, near: int = 0, within: int | None = None) -> list[int]:
-        """The numbers of the rows that lie in the frame at ``where``, ascending. (A million rows take some milliseconds.)
-        ``within``: only those are looked at that begin at most so many entry ids from entry ``near``."""
+        """Numbers of the rows in the frame at ``where``, ascending. (A million rows take some milliseconds.) ``within``: search
+        only rows that begin at most this number of entry ids from entry ``near``."""
         start, part = 0, self.where
         if within is not None:
             start = bisect_left(self.first, near - within)
@@ -104,12 +105,12 @@ class LedgerRows:
         return found
 
     def numbers_in(self, gone: Mapping[int, int]) -> list[int]:
-        """The numbers of the rows whose frames reach behind the positions that ``gone`` names of logs, ascending."""
+        """Numbers of the rows with frames that reach beyond their log's position in ``gone``, ascending."""
         places, never = enumerate(zip(self.where, self.extent, strict=True)), 2 * _LOW
         return [i for i, (at, size) in places if (at & _LOW) + (size & _LOW) > gone.get(at >> 32, never)]
 
     def covering(self, first: int, last: int) -> Iterator[Row]:
-        """The rows that hold any of ``first..last``, ascending, whole. Not to be held over a change."""
+        """The rows with any of ``first..last``, ascending, whole. Not to be held over a change."""
         index = max(0, bisect_right(self.first, first) - 1)
         for i in range(index, len(self.first)):
             row = self.row(i)
@@ -120,8 +121,8 @@ class LedgerRows:
 
 
 class ChangingRows(LedgerRows):
-    """The rows of one ledger, to be changed. ``clean``: this number of rows, the first ones, are as the last checkpoint has them.
-    ``lost_some``: rows that it has, behind these, were removed or moved."""
+    """The rows of one ledger, changeable. ``clean``: this number of first rows is as in the last checkpoint. ``lost_some``: rows
+    behind these were removed or moved."""
 
     __slots__ = ("clean", "lost_some")
 
@@ -136,7 +137,7 @@ class ChangingRows(LedgerRows):
 
     @classmethod
     def of_bytes(cls, content: bytes | memoryview) -> ChangingRows:
-        """The rows that ``to_bytes`` made these bytes of; the last checkpoint has them."""
+        """Rows from the bytes of ``to_bytes``, as in the last checkpoint."""
         third = len(content) // 3
         rows = cls.empty()
         for number, column in enumerate((rows.first, rows.where, rows.extent)):
@@ -146,17 +147,17 @@ class ChangingRows(LedgerRows):
 
     @property
     def is_clean(self) -> bool:
-        """Has the last checkpoint these very rows?"""
+        """Does the last checkpoint have exactly these rows?"""
         return self.clean == len(self) and not self.lost_some
 
     def append(self, first: int, last: int, where: int, size: int) -> None:
-        """Add the ids of ``first..last``, which are all above ``last_entry_id``."""
+        """Add the ids ``first..last``, all above ``last_entry_id``."""
         self.first.append(first)
         self.where.append(where)
         self.extent.append((last - first + 1) << 32 | size)
 
     def insert(self, first: int, last: int, where: int, size: int) -> None:
-        """Add the ids of ``first..last`` that are not there yet."""
+        """Add the absent ids of ``first..last``."""
         if first > self.last_entry_id:
             self.append(first, last, where, size)
             return
@@ -184,7 +185,7 @@ class ChangingRows(LedgerRows):
         self.extent.insert(index, (last - first + 1) << 32 | size)
 
     def move(self, logs: frozenset[int], moved: Sequence[Row]) -> None:
-        """Entries were copied out of ``logs``: point the rows of those that are still held there to ``moved`` (ascending)."""
+        """Point the rows of entries that were copied out of ``logs``, and are still held there, to ``moved`` (ascending)."""
         start = max(0, bisect_right(self.first, moved[0].first) - 1)
         stop = bisect_right(self.first, moved[-1].last)
         rows: list[Row] = []
@@ -211,7 +212,8 @@ class ChangingRows(LedgerRows):
         self.extent[start:stop] = array("q", ((row.last - row.first + 1) << 32 | row.size for row in joined))
 
     def drop(self, first: int, last: int, where: int) -> None:
-        """Remove what of ``first..last`` lies in the frame at ``where``. It takes the time of those rows only."""
+        """Remove the rows of the frame at ``where``, which holds entries ``first..last``. The cost is that of the rows in this
+        range."""
         start = max(0, bisect_right(self.first, first) - 1)
         for index in range(bisect_right(self.first, last) - 1, start - 1, -1):
             if self.where[index] == where:
@@ -219,19 +221,19 @@ class ChangingRows(LedgerRows):
                 self.clean, self.lost_some = min(self.clean, index), True
 
     def remove(self, first_where: int, last_where: int) -> list[Row]:
-        """Remove the rows whose frames reach into ``first_where..last_where``; returns them, ascending by entry id."""
+        """Remove the rows with frames that reach into ``first_where..last_where``; return them, ascending by entry id."""
         places = enumerate(zip(self.where, self.extent, strict=True))
         reach = [i for i, (at, size) in places if first_where < at + (size & _LOW) and at <= last_where]
         return self.remove_numbered(reach)
 
     def remove_numbered(self, numbers: Sequence[int]) -> list[Row]:
-        """``drop_numbered``; returns the rows."""
+        """``drop_numbered``, and return the rows."""
         rows = [self.row(i) for i in numbers]
         self.drop_numbered(numbers)
         return rows
 
     def drop_numbered(self, numbers: Sequence[int]) -> None:
-        """Remove the rows of these numbers (ascending). What lies between them is moved in pieces."""
+        """Remove the rows of these numbers (ascending). The rows between them are moved in pieces."""
         if not numbers:
             return
         start, stop = numbers[0], numbers[-1] + 1
@@ -245,7 +247,7 @@ class ChangingRows(LedgerRows):
             column[start:stop] = kept
 
     def ids_of(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """The entry ids (first, last) of the rows of these numbers, ascending; what follows each other is one range."""
+        """Entry id ranges (first, last) of the rows of these numbers, ascending; adjacent ranges are joined."""
         begin, end = 0, -1
         for number in numbers:
             first = self.first[number]
@@ -259,7 +261,7 @@ class ChangingRows(LedgerRows):
 
 
 def _joined(rows: Sequence[Row]) -> Iterator[Row]:
-    """The rows, with those that follow each other in one batch made one."""
+    """Join adjacent rows of one batch."""
     pending: Row | None = None
     for row in rows:
         if pending is not None and pending.where == row.where and pending.last + 1 == row.first:
@@ -272,8 +274,8 @@ def _joined(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 class Change(NamedTuple):
-    """A change of a ledger's rows: those from entry id ``since`` on are ``rows`` now. ``clean`` is the number of rows before
-    them. ``lost_some``: rows are not there any more, or lie elsewhere."""
+    """A change of a ledger: its rows from entry id ``since`` on are ``rows`` now. ``clean``: number of rows before them.
+    ``lost_some``: rows were removed or moved."""
 
     since: int
     clean: int
@@ -282,7 +284,7 @@ class Change(NamedTuple):
 
 
 class Index:
-    """The rows of every ledger of a bookie, over all of its directories. A ledger without entries has none."""
+    """The rows of every ledger of a bookie, over all of its directories. A ledger without entries has no rows."""
 
     def __init__(self) -> None:
         self._rows: PackedDict[ChangingRows] = PackedDict(
@@ -290,30 +292,29 @@ class Index:
             lambda _, content: ChangingRows.of_bytes(content),
         )
         self._changed = SortedIds()
-        """Ledgers that may have changed since the last checkpoint was taken, forgotten ones too, and those that may be packed."""
+        """Ledgers possibly changed or forgotten since the last checkpoint was taken, and ledgers that may be packed."""
         self._forgotten: set[int] = set()
-        """Ledgers that were forgotten since the last checkpoint was taken."""
+        """Ledgers forgotten since the last checkpoint was taken."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def get(self, ledger_id: int) -> LedgerRows | None:
-        """The rows of a ledger, only to be read; None if it has none."""
+        """The rows of a ledger, read-only; None if it has none."""
         return self._rows.look(ledger_id) if (rows := self._rows.used.get(ledger_id)) is None else rows
 
     def holds_any(self, ledger_id: int) -> bool:
-        """Has the ledger any row?"""
         return len(self._rows.packed.get(ledger_id, b"") or self.get(ledger_id) or ()) > 0
 
     def changing(self, ledger_id: int) -> ChangingRows | None:
-        """The rows of a ledger, to be changed; None if it has none."""
+        """The rows of a ledger, changeable; None if it has none."""
         rows = self._rows.used.get(ledger_id)
         if rows is None and (rows := self._rows.get(ledger_id)) is not None:
             self._changed.add(ledger_id)
         return rows
 
     def of(self, ledger_id: int) -> ChangingRows:
-        """The rows of a ledger, to be added to."""
+        """The rows of a ledger, changeable; created if it has none."""
         rows = self.changing(ledger_id)
         if rows is None:
             rows = self._rows[ledger_id] = ChangingRows.empty()
@@ -321,7 +322,7 @@ class Index:
         return rows
 
     def put(self, ledger_id: int, content: memoryview) -> None:
-        """Add the rows of a checkpoint, packed. Entries that are there already keep their rows."""
+        """Add the rows of a checkpoint, packed. Entries already there keep their rows."""
         if ledger_id in self._rows:
             present, rows = self.of(ledger_id), ChangingRows.of_bytes(content)
             for i in range(len(rows)):
@@ -331,11 +332,11 @@ class Index:
         self._rows.put_packed(ledger_id, bytes(content) if few else ChangingRows.of_bytes(content))
 
     def ledger_ids(self, start: int = 0, count: int | None = None) -> list[int]:
-        """The ledgers that have rows from id ``start`` on, ascending, at most ``count`` (None: all)."""
+        """Ledgers with rows from id ``start`` on, ascending, at most ``count`` (None: all)."""
         return self._rows.ids.since(start, count)
 
     def ids(self) -> Iterator[int]:
-        """The ledgers that have rows, ascending. The index may be changed meanwhile; a ledger that is added may be left out."""
+        """Ledgers with rows, ascending. The index may change meanwhile; a ledger added meanwhile may be left out."""
         return self._rows.ids.ascending()
 
     def forget(self, ledger_id: int) -> None:
@@ -345,8 +346,8 @@ class Index:
             self._forgotten.add(ledger_id)
 
     def remove_at_boot(self, gone: Mapping[int, int]) -> Iterator[tuple[int, list[Row]]]:
-        """Remove the rows whose frames reach behind the positions that ``gone`` names of logs, by number; returns them by ledger.
-        What is packed stays packed, and nothing notes that it changed: the next checkpoint has to hold everything."""
+        """Remove the rows with frames that reach beyond their log's position in ``gone`` (by log number); yield them by ledger.
+        Packed ledgers stay packed, and the change is not noted: the next checkpoint must hold everything."""
         for ledger_id in self._rows.ids.ascending():
             packed = isinstance(kept := self._rows.packed[ledger_id], bytes)
             rows = ChangingRows.of_bytes(kept) if isinstance(kept, bytes) else self.changing(ledger_id)
@@ -358,15 +359,14 @@ class Index:
     # -- for checkpoints
 
     def begin_checkpoint(self, *, whole: bool) -> tuple[Iterator[int], set[int]]:
-        """The ledgers that may have changed since the last checkpoint (``whole``: all), ascending, and those of them that were
-        forgotten meanwhile, whether they are there again or not. Ledgers may be added until ``end_checkpoint``; then they may be
-        left to the next one."""
+        """Ledgers possibly changed since the last checkpoint (``whole``: all), ascending, and the set of ledgers forgotten
+        meanwhile, even if present again. A ledger added before ``end_checkpoint`` may be left to the next checkpoint."""
         forgotten, self._forgotten = self._forgotten, set()
         return (self._rows.ids if whole else self._changed).ascending(), forgotten
 
     def take_change(self, ledger_id: int, *, anew: bool) -> Change | None:
-        """What changed in the rows of a ledger since the last checkpoint, None if nothing did. ``anew``: all of its rows. From
-        here on, changes are those of the next checkpoint."""
+        """The change of a ledger's rows since the last checkpoint, None if unchanged. ``anew``: all of its rows. Later changes
+        belong to the next checkpoint."""
         rows = self._rows.in_use(ledger_id)
         if rows is None:
             kept = self.get(ledger_id) if anew else None
@@ -380,13 +380,13 @@ class Index:
         return Change(rows.row(clean - 1).last + 1 if clean else 0, clean, lost_some, rows.part(clean, len(rows)))
 
     def take_again(self, ledger_id: int, clean: int) -> None:
-        """The checkpoint could not take the rows of a ledger from number ``clean`` on."""
+        """Return the rows from number ``clean`` on to the next checkpoint, because this checkpoint could not take them."""
         rows = self._rows.in_use(ledger_id)
         if rows is not None:
             rows.clean = min(rows.clean, clean)
 
     def rest(self, ledger_id: int) -> None:
-        """The checkpoint has the ledger: pack it if it was not used since the last one."""
+        """Pack a ledger that the checkpoint has, if it was unused since the last checkpoint."""
         rows = self._rows.in_use(ledger_id)
         if rows is not None and rows.is_clean:
             self._rows.rest(ledger_id)
@@ -395,5 +395,5 @@ class Index:
             self._changed.discard(ledger_id)
 
     def end_checkpoint(self) -> Iterator[None]:
-        """All that changed was taken. In steps."""
+        """End the checkpoint after all changes were taken. In steps."""
         return self._rows.turn()

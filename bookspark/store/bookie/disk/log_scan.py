@@ -1,17 +1,17 @@
-"""Scanning an entry log: which of its bytes are good batch frames.
+"""Scan of an entry log: its good batch frames, and its torn and damaged bytes.
 
-Law: a frame is believed only after every check: its Arrow message, its header's checksum, its body's checksum. Below the log's
-synced note each byte has to be good, and what is not is damage. Above the note a bad frame is a *torn* write if it lacks a sector
-or its end, because that is what a power cut does to what was not synced; anything else may have been synced and acknowledged, and
-is damage too. Behind either the scan goes on with the next good frame: what was written later is never given up.
+Law: a frame is trusted only after every check: its Arrow message, its header's checksum, its body's checksum. Below the log's
+synced note each bad byte is damage. Above the note a bad frame is *torn* if it lacks a sector or its end, as a power cut leaves
+unsynced bytes. Any other bad frame may have been synced and acknowledged, and is damage too. The scan continues behind both, so
+later writes are never given up.
 
-The next frame is where the bad one says that it ends: its size stands in it twice. If neither leads to a good frame, the next
-bytes that begin like one are tried. A payload may hold whole frames, so these are believed only if good frames follow them up
-to the end of the log. That reads each byte behind the bad frame about twice, whatever is in it.
+The next frame starts at the bad frame's stated end; its size stands in it twice. If neither end leads to a good frame, the next
+bytes that begin like a frame are tried. A payload may hold whole frames, so such a candidate needs good frames up to the end of
+the log. This search reads each byte behind the bad frame about twice, for any content.
 
-A torn frame that good ones follow is replaced by a *filler*: a good frame of ledger −1, which has no entries for anybody.
+A torn frame before good frames is replaced by a *filler*: a good frame of ledger −1, without entries for any reader.
 
-A scan keeps nothing of a good frame, and some MiB of the log at a time; behind bad bytes what is left of the log.
+A scan retains no good frame, and holds some MiB of the log at a time; behind bad bytes, the rest of the log.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ SCHEMA = bytes.fromhex(
     "656e7472795f696400000000bcffffff0000000140000000100014000800000007000c000000100010000000000000021000"
     "0000240000000400000000000000090000006c65646765725f696400000008000c0008000700080000000000000140000000"
 )
-"""The first message of the Arrow stream: ``entry_batch.arrow_schema()``. It stands here as bytes, so that a bookie does not load
-pyarrow."""
+"""The first message of the Arrow stream: ``entry_batch.arrow_schema()``, as bytes, so that a bookie does not load pyarrow."""
 
 _LAST_BUFFER = struct.Struct("<qq")
 _LAST_BUFFER_OFFSET = 256 + 13 * 16
@@ -52,9 +51,9 @@ _FILLER_BYTES_MAX = 1 << 20
 
 
 class LogScan(NamedTuple):
-    """What a scan found: how many good frames; the position ``end`` where the last of them ends; whether bytes are ``damaged``
-    that may have been acknowledged; the ``torn`` frames that good ones follow (start, end); whether the schema is to be written
-    again; and the ``good`` bytes (start, end), where frames follow each other."""
+    """Result of a scan: number of good ``frames``; ``end`` of the last; ``damaged``, if bad bytes may have been acknowledged;
+    ``torn`` frames before good frames (start, end); ``headless``, if the schema is to be rewritten; ``good`` bytes (start, end),
+    where frames follow each other."""
 
     frames: int
     end: int
@@ -65,7 +64,7 @@ class LogScan(NamedTuple):
 
 
 class BadBytes(NamedTuple):
-    """Bytes ``start..end`` that are no good frames. ``end`` is None if nothing good follows."""
+    """Bytes ``start..end`` without a good frame. ``end`` is None if nothing good follows."""
 
     start: int
     end: int | None
@@ -73,8 +72,8 @@ class BadBytes(NamedTuple):
 
 
 def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[LoggedFrames], object]) -> LogScan:
-    """Read a log of ``size`` bytes from position ``covered`` on. Below position ``noted`` every byte has to be good. Bytes that
-    the disk can't read are bad. ``take`` is called with all good frames, ascending; nothing is kept of them here."""
+    """Scan a log of ``size`` bytes from position ``covered`` on. Every byte below position ``noted`` has to be good. Unreadable
+    bytes are bad. ``take`` is called with all good frames, ascending; the scan retains none."""
     start = max(covered, len(SCHEMA))
     headless = covered < len(SCHEMA) and read_tolerant(file, 0, len(SCHEMA)) != SCHEMA
     below = max(noted, covered)
@@ -105,8 +104,8 @@ def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[Lo
 
 
 def read_frames(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrame, memoryview] | BadBytes]:
-    """The good frames of the bytes ``start..end`` of a log with their bytes, and what is bad between them. All of it is to be
-    good up to the position ``below``. It is read in parts of some MiB; behind bad bytes all that follows is read at once."""
+    """Good frames in the bytes ``start..end`` of a log, each with its bytes, and the bad bytes between them. Every byte below
+    position ``below`` has to be good. Parts of some MiB are read; behind bad bytes, the whole rest at once."""
     for found in _read(file, start, end, below):
         if isinstance(found, BadBytes):
             yield found
@@ -127,7 +126,7 @@ def _read(file: File, start: int, end: int, below: int) -> Iterator[tuple[Logged
             yield frames, rest
             at = frames.end
         if at == stop or (at > base and stop < end):
-            # The last frame may only be cut off by the end of the part.
+            # The end of the part may merely cut off the last frame.
             continue
         content = rest if stop == end else memoryview(read_tolerant(file, at, end))
         base = at
@@ -140,8 +139,8 @@ def _read(file: File, start: int, end: int, below: int) -> Iterator[tuple[Logged
 
 
 def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame | BadBytes]:
-    """The good frames of ``content``, which starts at ``base``, and what is bad between them. All of it is to be good up to the
-    position ``below``."""
+    """Good frames of ``content``, which starts at ``base``, and the bad bytes between them. Every byte below position ``below``
+    has to be good."""
     at: int | None = 0
     while at is not None and at < len(content):
         frame = parse_logged_frame(content, at, base + at)
@@ -158,7 +157,7 @@ def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame 
 
 
 def filler(size: int) -> Iterator[bytes]:
-    """Good frames of no ledger, of ``size`` bytes together. ``size`` is that of other frames."""
+    """Filler frames of ``size`` bytes together. ``size`` is the size of one or more real frames."""
     overhead = len(_filler(0))
     while size:
         taken = size if size <= _FILLER_BYTES_MAX else min(size - overhead, _FILLER_BYTES_MAX)
@@ -171,7 +170,7 @@ def _filler(payload_bytes: int) -> bytes:
 
 
 def _stated_ends(content: memoryview, at: int) -> list[int]:
-    """Where the bad frame at ``at`` says that it ends, as far as that may be. Its size stands in it twice."""
+    """Plausible ends that the bad frame at ``at`` states. Its size stands in it twice."""
     if at + PREFIX_BYTES > len(content):
         return []
     stated: int = _LAST_BUFFER.unpack_from(content, at + 40)[1]
@@ -181,7 +180,7 @@ def _stated_ends(content: memoryview, at: int) -> list[int]:
 
 
 def _next_frame(content: memoryview, at: int) -> int | None:
-    """Where the frame after a bad one starts, or the end of ``content`` if the bad one ends there; None if that can't be told."""
+    """Start of the frame after a bad frame, or the end of ``content`` if the bad frame ends there; None if unknown."""
     for end in _stated_ends(content, at):
         if end == len(content) or (end < len(content) and parse_logged_frame(content, end, 0) is not None):
             return end
@@ -195,20 +194,19 @@ def _next_frame(content: memoryview, at: int) -> int | None:
             end += frame.size
         if end > start and (end == len(content) or not _any_frame(content, end)):
             return start
-        # Frames that a payload held: what follows them is no frame. None of them is tried again.
+        # Frames from a payload, because no good frame follows them. None of them is tried again.
         tried = max(tried, end)
     return None
 
 
 def _any_frame(content: memoryview, at: int) -> bool:
-    """Is there a good frame anywhere behind ``at``?"""
     return any(
         parse_logged_frame(content, found.start(), 0) is not None for found in _FRAME_START.finditer(content, at)
     )
 
 
 def _is_torn(content: memoryview, at: int, following: int | None, base: int) -> bool:
-    """Does the bad frame at ``at`` look like a write that was cut short: without its end, or without a sector?"""
+    """Does the bad frame at ``at`` look like a write cut short, without its end or a sector?"""
     ends = _stated_ends(content, at)
     if following is not None:
         end = following
@@ -221,7 +219,7 @@ def _is_torn(content: memoryview, at: int, following: int | None, base: int) -> 
 
 
 def read_tolerant(file: File, start: int, end: int) -> Buffer:
-    """The bytes ``start..end``. What the disk can't read comes as bytes that pass no check and don't look like a torn write."""
+    """The bytes ``start..end``. Unreadable bytes are replaced by bytes that pass no check and don't look torn."""
     try:
         content = file.read(max(0, end - start), start)
         if len(content) >= end - start:
@@ -234,7 +232,7 @@ def read_tolerant(file: File, start: int, end: int) -> Buffer:
 
 
 def _read_pieces(file: File, into: memoryview, start: int, steps: list[int]) -> None:
-    """Read in steps; one that fails in smaller steps."""
+    """Read in steps; a failed step in smaller steps."""
     for at in range(0, len(into), steps[0]):
         part = into[at : at + steps[0]]
         try:

@@ -1,14 +1,13 @@
-"""A dict by id that keeps packed what is not in use: a bookie knows ten million ledgers, and works with some thousand of them.
+"""A dict by id that packs idle values: a bookie knows ten million ledgers, and works with some thousand of them.
 
-Law: a value is an object while it is in use, and bytes at rest. ``get`` hands out the object that is kept, so a change of it
-stays. ``look`` may hand out a passing copy, so nobody changes it. An object that ``get`` handed out is not held over two calls
-of ``turn``: it may be packed then, and a change of it would be lost. What can't be packed stays an object.
+Law: a value is an object while in use, and bytes at rest. ``get`` returns the kept object, so a change of it stays. ``look`` may
+return a temporary copy, so callers must not change it. A caller must not hold an object of ``get`` over two calls of ``turn``: it
+may be packed then, and a change would be lost. A value that can't be packed stays an object.
 
-For each id there is one entry in ``packed``: bytes, an object that can't be packed, or None while the object is in use. So a
-ledger that is used now and then moves no others.
-
-The ids are kept in order as well, 8 bytes each: to list ten million keys of a dict takes a third of a second, and a dict that
-changes meanwhile can't be walked over in steps."""
+``packed`` has an entry for each id: bytes, an object that can't be packed, or None while the object is in use. So occasional use
+of a ledger moves no other entry. The ids are also kept in order, 8 bytes each: listing ten million keys of a dict takes a third
+of a second, and a changing dict can't be iterated in steps.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _A_STEP = 4096
 
 
 class PackedDict(Generic[T]):
-    """Values by id, packed while nobody uses them."""
+    """Values by id, packed while idle."""
 
     def __init__(
         self,
@@ -31,21 +30,20 @@ class PackedDict(Generic[T]):
         unpack: Callable[[int, bytes], T],
         begin_use: Callable[[T], T] = lambda value: value,
     ) -> None:
-        """``pack`` returns None for a value that can't be packed. ``begin_use`` gives the object for one that was at rest."""
+        """``pack`` returns None for a value that can't be packed. ``begin_use`` turns a value at rest into the object to keep."""
         self._begin_use = begin_use
         self._pack = pack
         self._unpack = unpack
         self.packed: dict[int, bytes | T | None] = {}
-        """All ids. Bytes may be put here directly for ids that are here and not in use."""
+        """All ids. Callers may replace the bytes of an id at rest directly."""
         self.ids = SortedIds()
-        """All ids, ascending."""
         self.used: dict[int, T] = {}
-        """What was in use since the last ``turn``. A hot path may look here first; after a ``turn`` it is another dict."""
+        """Values used since the last ``turn``. A hot path may look here first; each ``turn`` makes another dict."""
         self._resting: dict[int, T] = {}
-        """What was in use since the ``turn`` before, and not since the last one."""
+        """Values used since the ``turn`` before, and not since the last."""
 
     def get(self, key: int) -> T | None:
-        """The value, to be changed; None if there is none."""
+        """The value, which callers may change; None if absent."""
         found = self.used.get(key)
         if found is None and key in self.packed:
             found = self._resting.get(key)
@@ -53,7 +51,7 @@ class PackedDict(Generic[T]):
         return found
 
     def look(self, key: int) -> T | None:
-        """The value, only to be read; None if there is none."""
+        """The value, read-only; None if absent."""
         found = self.used.get(key)
         if found is None and key in self.packed:
             found = self._resting.get(key)
@@ -61,7 +59,7 @@ class PackedDict(Generic[T]):
         return found
 
     def in_use(self, key: int) -> T | None:
-        """The value if it is an object because it was used, else None. This is no use."""
+        """The value if use made it an object, else None. This call does not count as use."""
         found = self.used.get(key)
         return self._resting.get(key) if found is None else found
 
@@ -71,7 +69,7 @@ class PackedDict(Generic[T]):
         return self._unpack(key, kept) if isinstance(kept, bytes) else kept
 
     def pop(self, key: int) -> bool:
-        """Remove a value; False if there was none."""
+        """Remove a value; False if absent."""
         if key not in self.packed:
             return False
         del self.packed[key]
@@ -81,7 +79,7 @@ class PackedDict(Generic[T]):
         return True
 
     def put_packed(self, key: int, packed: bytes | T) -> None:
-        """Add a value, packed if it can be. There is none with this id."""
+        """Add a value under a new id, packed if possible."""
         self.ids.add(key)
         self.packed[key] = packed
 
@@ -105,14 +103,14 @@ class PackedDict(Generic[T]):
         return len(self.packed)
 
     def looks(self) -> Iterator[T]:
-        """All values, only to be read. Nothing is added or removed meanwhile. (Who changes all of them goes through the ids.)"""
+        """All values, read-only. Nothing may be added or removed meanwhile. (To change all values, iterate over the ids.)"""
         for key in self.packed:
             value = self.look(key)
             assert value is not None
             yield value
 
     def packed_form(self, key: int) -> bytes | T | None:
-        """A value packed, as it is if it can't be packed, None if there is none. This is no use."""
+        """The packed value; the object itself if it can't be packed; None if absent. This call does not count as use."""
         value = self.in_use(key)
         if value is None:
             return self.packed.get(key)
@@ -120,7 +118,7 @@ class PackedDict(Generic[T]):
         return value if packed is None else packed
 
     def objects(self) -> Iterator[T]:
-        """The values that are in use or can't be packed, only to be read. Nothing is added or removed meanwhile."""
+        """The values that are in use or can't be packed, read-only. Nothing may be added or removed meanwhile."""
         for key, kept in self.packed.items():
             if not isinstance(kept, bytes):
                 value = self.in_use(key) if kept is None else kept
@@ -129,17 +127,16 @@ class PackedDict(Generic[T]):
 
     @property
     def in_use_count(self) -> int:
-        """How many values are objects because they were used."""
         return len(self._resting) + len(self.used)
 
     def rest(self, key: int) -> None:
-        """Pack a value if it was not used since the last ``turn``."""
+        """Pack a value unused since the last ``turn``."""
         value = self._resting.pop(key, None)
         if value is not None:
             self._rest(key, value)
 
     def rest_some(self, count: int) -> bool:
-        """Pack up to ``count`` values that were not used since the last ``turn``. False if there is none left."""
+        """Pack up to ``count`` values unused since the last ``turn``. False if none is left."""
         for _ in range(min(count, len(self._resting))):
             self._rest(*self._resting.popitem())
         return bool(self._resting)
@@ -149,14 +146,14 @@ class PackedDict(Generic[T]):
         self.packed[key] = value if packed is None else packed
 
     def rest_all(self) -> None:
-        """Pack all that can be packed, at once. Nobody holds a value."""
+        """Pack all packable values at once. Callers must hold none."""
         for _ in self.turn():
             pass
         self.rest_some(len(self._resting))
 
     def turn(self) -> Iterator[None]:
-        """What is not used from now on until the next ``turn`` may rest then. In steps, as far as there is something that could
-        not rest; what is in use, and may be all there is, is not walked over."""
+        """Begin a new period of use, in steps: values unused until the next ``turn`` may rest then. It walks only over values
+        that were due and not packed, not over values in use."""
         count = 0
         while self._resting:
             key, value = self._resting.popitem()

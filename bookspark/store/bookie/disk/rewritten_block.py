@@ -1,9 +1,9 @@
 """A block of a rewritten log: entries of one ledger, compressed, as one Arrow record batch message.
 
-Law: the rows are those that were written, verbatim, so every digest stays valid. A block is believed only after its three
-checksums (header, Arrow message, body). It tells everything about itself, so a scan needs no index. It differs from a batch frame
-(``wire.entry_batch``) in three things: each buffer of the body is compressed on its own, as Arrow's ``BodyCompression`` has it;
-ids ascend but may have gaps (striped ledgers); and the header's ``value`` and ``limit`` have another meaning::
+Law: the rows are the written rows, verbatim, so every digest stays valid. A block is trusted only after its three checksums
+(header, Arrow message, body). It describes itself completely, so a scan needs no index. It differs from a batch frame
+(``wire.entry_batch``) in three points: each buffer of the body is compressed on its own, by Arrow's ``BodyCompression``; ids
+ascend but may have gaps (striped ledgers); and the header's ``value`` and ``limit`` have another meaning::
 
       0  FF FF FF FF │ i32 600          Arrow's framing
       8  flatbuffer Message             48: i64 body length, 88: the header (112 bytes), 248: i64 rows n,
@@ -14,7 +14,7 @@ ids ascend but may have gaps (striped ledgers); and the header's ``value`` and `
              limit: bytes of the payload column, value: CRC32C of the message without the header, CRC32C of the body
 
 Buffers are compressed with zstd at level 1, without a dictionary; a block has up to 256 entries or 256 KiB of payload. The
-measurement behind that is in docs/decisions/one-log.md.
+measurement is in docs/decisions/one-log.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEVEL = 1
 _ZSTD_BYTES_MIN = 64
 """Smaller buffers are left plain: a zstd frame alone costs about a dozen bytes."""
 
-# The flatbuffer as pyarrow writes it, taken apart at the numbers that change.
+# The flatbuffer as pyarrow writes it, split at the numbers that change.
 _HEAD = bytes.fromhex(
     "ffffffff58020000180000000000000000000e00180006000500080010000c000e00000000030400c00000000c000000"
 )
@@ -58,12 +58,12 @@ _ROWS_OFFSET = 248
 _BUFFERS = struct.Struct("<28q")
 _BUFFERS_OFFSET = 280
 _DATA_BUFFERS = (1, 3, 5, 7, 9, 10, 12, 13)
-"""The places of ledger_id, entry_id, LAC, length, payload offsets, payload, digest offsets and digest among the 14 buffers. The
-other buffers are validity bitmaps, which are empty."""
+"""Places of ledger_id, entry_id, LAC, length, payload offsets, payload, digest offsets and digest among the 14 buffers. The other
+buffers are validity bitmaps, which are empty."""
 
 
 class Block(NamedTuple):
-    """What a good block says of itself."""
+    """A good block's description of itself."""
 
     position: int
     size: int
@@ -77,13 +77,13 @@ class Block(NamedTuple):
 
     @property
     def has_gaps(self) -> bool:
-        """Are there ids between the first and the last one that the block does not hold?"""
+        """Does the block lack ids between its first and its last?"""
         return self.entries < self.last_entry_id - self.first_entry_id + 1
 
 
 def encode_block(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: Buffer) -> bytes:
-    """The bytes of a block, from the columns of ``entry_batch.encode``. Only ledger, LAC (last add confirmed), LAFR (last add
-    fully replicated) and master key of ``header`` are used."""
+    """Encode a block from the columns of ``entry_batch.encode``. Only ledger, LAC (last add confirmed), LAFR (last add fully
+    replicated) and master key of ``header`` are used."""
     ledger_ids, entry_ids, confirmed, lengths, payload_offsets, digest_offsets = columns
     count = len(ledger_ids) >> 3
     (first,), (last,) = _LONG.unpack_from(entry_ids), _LONG.unpack_from(entry_ids, 8 * count - 8)
@@ -125,7 +125,7 @@ def _message_checksum(prefix: Buffer) -> int:
 
 
 def parse_block_prefix(prefix: Buffer, position: int) -> tuple[Block, int] | None:
-    """The block that the first 608 bytes describe, and its body's checksum; None unless these bytes are whole and good."""
+    """The block described by the first 608 bytes, and its body's checksum; None unless these bytes are complete and good."""
     if len(prefix) < BLOCK_PREFIX_BYTES or bytes(prefix[:8]) != BLOCK_START:
         return None
     try:
@@ -151,7 +151,7 @@ def parse_block_prefix(prefix: Buffer, position: int) -> tuple[Block, int] | Non
 
 
 def parse_block(content: memoryview, position: int) -> Block | None:
-    """The block that ``content`` starts with; None unless it passes every check."""
+    """The block at the start of ``content``; None unless it passes every check."""
     found = parse_block_prefix(content[:BLOCK_PREFIX_BYTES], position)
     if found is None:
         return None
@@ -162,7 +162,7 @@ def parse_block(content: memoryview, position: int) -> Block | None:
 
 
 def runs(content: memoryview, block: Block) -> Iterator[tuple[int, int]]:
-    """The runs of consecutive ids (first, last) in a parsed block."""
+    """Runs of consecutive ids (first, last) in a parsed block."""
     if not block.has_gaps:
         yield block.first_entry_id, block.last_entry_id
         return
@@ -175,7 +175,7 @@ def runs(content: memoryview, block: Block) -> Iterator[tuple[int, int]]:
 
 
 def plain_frame(content: memoryview, block: Block, first: int, last: int) -> Buffer | None:
-    """Entries ``first..last`` of a parsed block, as a plain batch frame; None if they are not all in the block."""
+    """Entries ``first..last`` of a parsed block, as a plain batch frame; None if any is absent."""
     entry_ids = _longs(_data(content, 1))
     start = bisect_left(entry_ids, first)
     stop = start + last - first + 1
@@ -230,7 +230,7 @@ def _compress(plain: Buffer) -> Buffer:
 
 
 class _Zstd(threading.local):
-    """The contexts of zstd, one pair for each thread."""
+    """Zstd contexts, a pair for each thread."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress

@@ -1,15 +1,15 @@
-"""Rewritten logs: what background rewriting makes of sealed ones, each a plain Arrow IPC *file*.
+"""Rewritten logs: sorted and compressed copies of sealed logs, each a plain Arrow IPC *file*.
 
-Law: a rewritten log is written whole under another name, synced, and renamed. So one that has its name is whole, and bad bytes in
-it are damage, never a torn write. Its number is from the same sequence as those of the entry logs, and a location in it (log,
-position) is the start of a block. A bookie reads it by the index alone. The footer is for Arrow's readers; it follows from the
-blocks, so a scan proves it by making it again::
+Law: a rewritten log is written whole under another name, synced, and renamed. So a log under its final name is whole, and bad
+bytes in it are damage, never a torn write. Its number is from the same sequence as those of the entry logs, and a location in it
+(log, position) is the start of a block. A bookie reads it by the index alone. The footer serves Arrow's readers; it follows from
+the blocks, so a scan verifies it by rebuilding it::
 
     <directory>/logs/<number, 8 hex>.arrow      "ARROW1" 00 00 │ 400 bytes of schema │ block │ block │ …
                                                 FF FF FF FF 00 00 00 00 │ footer (flatbuffer) │ i32 its size │ "ARROW1"
     <directory>/logs/<number, 8 hex>.arrow.new  one that is being written
 
-Blocks are ascending by (ledger, first entry), as ``rewritten_block`` describes them. ``pyarrow.ipc.open_file`` reads it.
+Blocks are ascending by (ledger, first entry), as ``rewritten_block`` describes them. ``pyarrow.ipc.open_file`` reads the log.
 
 Source: docs/decisions/one-log.md; the format is Arrow's "IPC File Format".
 """
@@ -41,8 +41,8 @@ END_OF_BLOCKS = bytes.fromhex("ffffffff00000000")
 _TRAILER = struct.Struct(f"<i{len(_MAGIC)}s")
 _BLOCK = struct.Struct("<qiiq")
 
-# The footer's flatbuffer as pyarrow writes it: a table whose offsets depend on the number of blocks, the blocks, no
-# dictionaries, and the schema as it stands in the schema message.
+# The footer's flatbuffer as pyarrow writes it: a table whose offsets depend on the number of blocks, the blocks, no dictionaries,
+# and the schema as in the schema message.
 _FOOTER_HEAD = struct.Struct("<16s8siiii")
 _FOOTER_START = bytes.fromhex("100000000c001400060008000c001000")
 _FOOTER_TABLE = bytes.fromhex("0c00000000000400")
@@ -52,12 +52,12 @@ _FOOTER_TAIL = (
 
 
 class RewrittenLog(NamedTuple):
-    """A rewritten log that has its name."""
+    """A rewritten log under its final name."""
 
     directory: str
     number: int
     end: int
-    """Its length in bytes."""
+    """Length in bytes."""
 
     @property
     def path(self) -> str:
@@ -65,7 +65,7 @@ class RewrittenLog(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """All of it is."""
+        """The whole log is synced."""
         return self.end
 
     def remove(self, file_system: FileSystem) -> None:
@@ -78,7 +78,7 @@ def rewritten_path(directory: str, number: int) -> str:
 
 
 def rewritten_numbers(file_system: FileSystem, directory: str) -> list[int]:
-    """The numbers of a directory's rewritten logs, ascending."""
+    """Numbers of a directory's rewritten logs, ascending."""
     names = (os.path.splitext(name) for name in file_system.list(f"{directory}/{LOGS}"))
     return sorted(int(stem, 16) for stem, suffix in names if suffix == REWRITTEN_SUFFIX)
 
@@ -94,7 +94,7 @@ def footer(places: Sequence[tuple[int, int]]) -> bytes:
 
 
 def adopt(file_system: FileSystem, directory: str, number: int) -> RewrittenLog | None:
-    """Take over a rewritten log that a checkpoint names. Only its end is read. None if the log is not there or was cut. Raises
+    """Take over a rewritten log that a checkpoint names. Only its end is read. None if the log is missing or cut. Raises
     OSError."""
     path = rewritten_path(directory, number)
     if not file_system.exists(path):
@@ -111,7 +111,7 @@ def adopt(file_system: FileSystem, directory: str, number: int) -> RewrittenLog 
 
 
 class BadPart(NamedTuple):
-    """Bytes of a rewritten log that are not what was written. ``content``: what belongs there, if the rest tells."""
+    """Bad bytes of a rewritten log. ``content``: the correct bytes, if the rest of the log determines them."""
 
     position: int
     size: int
@@ -122,9 +122,9 @@ class BadPart(NamedTuple):
 def scan_rewritten(
     file_system: FileSystem, path: str, starts: Sequence[int] = ()
 ) -> Iterator[tuple[Block, Buffer] | BadPart]:
-    """Every good block of a rewritten log with its bytes, and the bad parts: blocks, the head, the footer. The blocks after a bad
-    one are found as long as its size can be believed, or at the next one of ``starts``: positions of blocks, ascending. What the
-    disk can't read is bad. Raises OSError if the log can't be opened."""
+    """Every good block of a rewritten log with its bytes, and the bad parts: blocks, the head, the footer. After a bad block the
+    scan continues at its stated end if its prefix is good, else at the next of ``starts``: positions of blocks, ascending.
+    Unreadable bytes are bad. Raises OSError if the log can't be opened."""
     file = file_system.open(path)
     try:
         size = file.size()
@@ -152,7 +152,7 @@ def scan_rewritten(
             position += found[0].size
         end = footer(places)
         if not complete or read_tolerant(file, position, size) != end:
-            # A block that can't be told from the footer may lie here too.
+            # A bad block may lie here too, indistinguishable from a bad footer.
             derived = end if complete and size == position + len(end) else None
             yield BadPart(
                 position, max(0, size - position), "the footer, or a block before it, fails its checks", derived

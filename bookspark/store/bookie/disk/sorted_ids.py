@@ -1,6 +1,6 @@
-"""Ids in ascending order, however many there are: adding, removing and finding take microseconds each.
+"""Sorted ids: adding, removing and seeking take microseconds each, at any count.
 
-Law: each id is there once. The ids lie in parts of bounded length, so no change moves more than one part.
+Law: each id is there once. The ids lie in parts of bounded length, so a change moves at most one part.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ class SortedIds:
     def __init__(self) -> None:
         self._parts: list[list[int]] = []
         self._firsts: list[int] = []
-        """The first id of each part."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, one: int) -> None:
-        """Add an id; no error if it is there."""
+        """Add an id; no error if present."""
         if not self._parts:
             self._parts.append([one])
             self._firsts.append(one)
@@ -54,7 +53,7 @@ class SortedIds:
             self._firsts.insert(number + 1, part[cut])
 
     def discard(self, one: int) -> None:
-        """Remove an id; no error if it is not there."""
+        """Remove an id; no error if absent."""
         if not self._parts:
             return
         number = self._part_of(one)
@@ -80,7 +79,7 @@ class SortedIds:
         return found
 
     def ascending(self) -> Iterator[int]:
-        """All ids, looked at part by part: ids may be added and removed meanwhile, and an id that is added may be left out."""
+        """All ids, read part by part. Ids may be added and removed meanwhile; an id added meanwhile may be left out."""
         start = self._firsts[0] if self._firsts else 0
         while part := self.since(start, _PART_MAX):
             yield from part

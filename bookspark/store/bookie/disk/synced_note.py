@@ -1,20 +1,20 @@
-"""Synced notes: up to which position a file is known to be durable.
+"""Synced notes: the position up to which a file is known to be durable.
 
-Law: a note is made before its file, holds 0, and is synced with its name. It is written after each sync of the file, and before
-anything that rests on that sync is answered. It is synced itself about once a second, when the file is sealed, at a checkpoint,
-at a clean stop, and by a boot that rests on it. So after the death of the process it is exact, and after the death of the host it
-may be behind, but never ahead. It tells damage from a torn write; BookKeeper #2908 lost data because it could not::
+Law: a note is made before its file, holds 0, and is synced with its name. It is written after each sync of the file, before any
+answer that rests on that sync. It is synced itself about once a second, when the file is sealed, at a checkpoint, at a clean
+stop, and by a boot that rests on it. So it is exact after the death of the process; after the death of the host it may be behind,
+but never ahead. It tells damage from a torn write; BookKeeper #2908 lost data for lack of such a note::
 
     i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
 
-The number (an entry log's; 0 for the control log) keeps the note of one file from being taken for another's. The note of a
-control log goes on with the number of the last write that it covers (``control_log``)::
+The number (an entry log's; 0 for the control log) keeps the note of one file from being taken for another's. A control log's note
+goes on with the number of the last write that it covers (``control_log``)::
 
     i64 write number │ u32 CRC32C(i64 file number, i64 position, i64 write number) │ u32 0
 
-The note of an entry log goes on with the position up to which the log was written before an unsynced entry was acknowledged. It
-is never synced on purpose: it is for a boot under the same kernel, whose page cache has what the dead process wrote
-(``unclean_marker``), but perhaps not where it wrote it, if the disk wrote the page to another place and it was read again::
+An entry log's note goes on with the position up to which the log was written before an unsynced entry was acknowledged. It is
+never synced on purpose: it serves a boot under the same kernel (``unclean_marker``), whose page cache still has the dead
+process's writes. A page may be missing there if the disk wrote it to a wrong place and it was read again::
 
     i64 written │ u32 CRC32C(i64 file number, i64 1, i64 written) │ u32 0
 """
@@ -34,7 +34,7 @@ _WRITE_NUMBERED = struct.Struct("<qqq")
 
 
 class SyncedNote:
-    """The position up to which a file (an entry log, or the control log) is known to be synced."""
+    """The synced note of one file, an entry log or the control log."""
 
     def __init__(self, file_system: FileSystem, path: str, number: int) -> None:
         self._file_system = file_system
@@ -45,7 +45,7 @@ class SyncedNote:
         """Was it written since ``sync_if_written``?"""
 
     def read(self) -> int | None:
-        """The position in bytes, or None if the note is not there or damaged. Raises OSError."""
+        """The position in bytes, or None for a missing or damaged note. Raises OSError."""
         if not self._file_system.exists(self._path):
             return None
         content = self._opened().read(_NOTE.size, 0)
@@ -56,11 +56,12 @@ class SyncedNote:
         return position if checksum == self._checksum(position) and zero == 0 else None
 
     def is_blank(self) -> bool:
-        """Is the note short, or all zeros? Then the host went down while the note was being made, before its file was begun."""
+        """Is the note short, or all zeros? The host then went down while the note was being made, before its file was begun.
+        Raises OSError."""
         return self._file_system.exists(self._path) and not any(self._opened().read(_NOTE.size, 0))
 
     def read_write_number(self) -> int | None:
-        """The number of the last write that the note covers, or None if none can be read. Raises OSError."""
+        """Number of the last write that the note covers; None if unreadable. Raises OSError."""
         if (position := self.read()) is None:
             return None
         content = self._opened().read(_NOTE.size, _NOTE.size)
@@ -72,12 +73,12 @@ class SyncedNote:
         return write_number if good else None
 
     def has_bad_write_number(self) -> bool:
-        """Is there a write number that fails its checks? Raises OSError."""
+        """Does a present write number fail its checks? Raises OSError."""
         return self.read_write_number() is None and len(self._opened().read(2 * _NOTE.size, 0)) > _NOTE.size
 
     def write(self, position: int, write_number: int | None = None) -> None:
-        """Write ``position`` into the note, and the number of the last write before it if writes are numbered, without a sync.
-        Raises NoSpaceError, OSError."""
+        """Write ``position`` without a sync, with the number of the last write before it if writes are numbered. Raises
+        NoSpaceError, OSError."""
         content = _NOTE.pack(position, self._checksum(position), 0)
         if write_number is not None:
             checksum = crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number))
@@ -89,11 +90,11 @@ class SyncedNote:
         self.is_written = True
 
     def has_written(self) -> bool:
-        """Does the note of an entry log go on with how far the log was written? Raises OSError."""
+        """Does an entry log's note hold a written position? Raises OSError."""
         return self._file_system.exists(self._path) and len(self._opened().read(2 * _NOTE.size, 0)) > _NOTE.size
 
     def read_written(self) -> int | None:
-        """How far an entry log was written, or None if that is not there or damaged. Raises OSError."""
+        """The written position of an entry log; None if missing or damaged. Raises OSError."""
         content = self._opened().read(_NOTE.size, _NOTE.size)
         if len(content) < _NOTE.size:
             return None
@@ -102,7 +103,7 @@ class SyncedNote:
         return written if checksum == self._written_checksum(written) and zero == 0 else None
 
     def note_written(self, written: int) -> None:
-        """Note how far an entry log was written, without a sync. Raises NoSpaceError, OSError."""
+        """Write the written position of an entry log, without a sync. Raises NoSpaceError, OSError."""
         with needing_space():
             file = self._opened()
         write_all(file, [_NOTE.pack(written, self._written_checksum(written), 0)], _NOTE.size)
@@ -112,14 +113,13 @@ class SyncedNote:
         self._opened().sync()
 
     def sync_if_written(self) -> None:
-        """Make the note durable, unless nothing was written since the last call. Another thread may write meanwhile. Raises
-        OSError."""
+        """Make the note durable, if it was written since the last call. Another thread may write meanwhile. Raises OSError."""
         if self.is_written:
             self.is_written = False
             self._opened().sync()
 
     def close(self) -> None:
-        """Close the note. The next call opens it again."""
+        """Close the file; the next call opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -137,8 +137,7 @@ class SyncedNote:
 
 
 def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
-    """Cut a file back to its note. A file that was not made yet has nothing to lose, whatever its note holds. Raises StorageError
-    if the note can't be read, and OSError."""
+    """Cut a file back to its note; no effect without a file. Raises StorageError if the note can't be read, and OSError."""
     if not file_system.exists(path):
         return
     position = note.read()

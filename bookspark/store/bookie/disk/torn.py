@@ -1,14 +1,14 @@
-"""Torn or damaged: why do bytes fail their checks that nothing says to be synced?
+"""Torn or damaged: the verdict on bad bytes that no note declares synced.
 
-Law: a write that a power cut ended lacks its end, or sectors, which read as zeros. Rot changes bits. What is good but for one
-bit was written whole, and what was written whole may have been acknowledged. Nothing is corrected here: a checksum that fits
-after a guess proves too little.
+Law: a write that a power cut ended lacks its end, or sectors, which read as zeros. Rot changes bits. Bytes that are good but for
+one bit were written whole, so they may have been acknowledged. Nothing is corrected here: a matching checksum after a guess
+proves too little.
 
-One case can't be told: a record of the control log begins in the last four bytes of a sector, that sector is lost, and what it
-had of the record's size was a single bit. That is taken for damage, because the record may have been acknowledged.
+One case can't be decided: a control record begins in the last four bytes of a sector, that sector is lost, and its share of the
+record's size was a single bit. The verdict is damage, because the record may have been acknowledged.
 
-CRC32C is linear: a flipped bit changes the checksum by a value that depends on its distance from the end alone. So the bit is
-found by stepping that value back byte by byte: the last bytes by a table, and so on 1024 at a time (baby steps, giant steps).
+CRC32C is linear: a flipped bit changes the checksum by a value that depends only on its distance from the end. So stepping that
+value back byte by byte finds the bit: the last bytes by a table, and so on 1024 at a time (baby steps, giant steps).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer
 from bookspark.store.wire.header import HEADER_BYTES
 
 RECORD_HEAD = struct.Struct("<II")
-"""Of a record of the control log: the body's length in bytes and its CRC32C."""
+"""Head of a control record: the body's length in bytes and its CRC32C."""
 _BODY_START = re.compile(b"[\x90-\x9f][\xa0-\xbf]")
-"""What the body of each record begins with: a short array and a short string."""
+"""Start of each record's body: a short array and a short string."""
 _STRIDE_LOG = 10
 _STRIDE = 1 << _STRIDE_LOG
 _SECTOR_BYTES = 128
-"""No disk loses less than this of a write."""
+"""The smallest part of a write that a disk may lose."""
 _BODY_CRC = slice(92, 96)
 _FIRST_AND_LAST = (slice(24, 32), slice(32, 40))
 
 
 def lacks_sector(content: memoryview, position: int) -> bool:
-    """Is any sector of the file nothing but zeros, as far as ``content``, which lies at ``position``, has a part of it?"""
+    """Is any sector of the file all zeros, judged by its share of ``content``, which lies at ``position``?"""
     starts = [0, *range(-position % _SECTOR_BYTES or _SECTOR_BYTES, len(content), _SECTOR_BYTES)]
     return any(not any(content[start:end]) for start, end in zip(starts, [*starts[1:], len(content)], strict=True))
 
 
 def record_end(content: bytes, at: int) -> int | None:
-    """Where the record at ``at`` ends; None if it is bad."""
+    """End of the record at ``at``; None if it is bad."""
     if at + RECORD_HEAD.size > len(content):
         return None
     size, checksum = RECORD_HEAD.unpack_from(content, at)
@@ -52,7 +52,7 @@ def record_end(content: bytes, at: int) -> int | None:
 
 
 def next_record(content: bytes, at: int) -> int | None:
-    """Where the first good record behind a bad one begins."""
+    """Start of the first good record behind a bad record; None without any."""
     for found in _BODY_START.finditer(content, at + 1 + RECORD_HEAD.size):
         start = found.start() - RECORD_HEAD.size
         if record_end(content, start) is not None:
@@ -61,8 +61,7 @@ def next_record(content: bytes, at: int) -> int | None:
 
 
 def is_torn_record(bad: memoryview, position: int, *, is_last: bool) -> bool:
-    """Does a bad record of the control log, which lies at ``position``, look like a write that was cut short? ``is_last``: no
-    good record follows."""
+    """Does a bad control record, which lies at ``position``, look like a write cut short? ``is_last``: no good record follows."""
     if len(bad) < RECORD_HEAD.size:
         return True
     size, checksum = RECORD_HEAD.unpack_from(bad)
@@ -72,13 +71,13 @@ def is_torn_record(bad: memoryview, position: int, *, is_last: bool) -> bool:
     if RECORD_HEAD.size + size > len(bad):
         return is_last or lacks_sector(bad, position)
     body = bad[RECORD_HEAD.size : RECORD_HEAD.size + size]
-    # No record is empty: of one that seems to be, the first sector is lost, and the checksum is of something else.
+    # No record is empty. A size of 0 means that the first sector is lost, so the checksum belongs to other bytes.
     one_bit = size and ((crc32c(body) ^ checksum).bit_count() == 1 or flipped_bit(body, checksum) is not None)
     return not one_bit and lacks_sector(bad, position)
 
 
 def flipped_bit(content: Buffer, checksum: int) -> int | None:
-    """The bit of ``content`` (8 × byte + bit) that has to be flipped for its CRC32C to be ``checksum``. None: no single one."""
+    """The bit of ``content`` (8 × byte + bit) to flip for its CRC32C to be ``checksum``. None: no single bit."""
     changes, stride_back = _changes(), _stride_back()
     change = crc32c(content) ^ checksum
     for passed in range(0, len(content), _STRIDE):
@@ -97,7 +96,7 @@ def _table() -> list[int]:
 
 @cache
 def _changes() -> dict[int, int]:
-    """What a flipped bit does to the checksum → 8 × bytes that follow + bit, for the last bytes."""
+    """Map the checksum change of a flipped bit → 8 × bytes that follow + bit, for the last bytes."""
     table = _table()
     found: dict[int, int] = {}
     for bit in range(8):
@@ -110,7 +109,7 @@ def _changes() -> dict[int, int]:
 
 @cache
 def _stride_back() -> list[int]:
-    """The linear map that takes the last ``_STRIDE`` bytes back out of a change: what it makes of each bit."""
+    """The linear map that takes the last ``_STRIDE`` bytes back out of a change: the image of each bit."""
     table = _table()
     by_top_byte = {value >> 24: index for index, value in enumerate(table)}
     matrix = []
@@ -132,7 +131,7 @@ def _apply(matrix: list[int], value: int) -> int:
 
 
 def is_frame_but_for_one_bit(frame: memoryview) -> bool:
-    """Would ``frame``, which is as long as a batch frame there, pass its checks if one of its bits were flipped?"""
+    """Would ``frame``, of a batch frame's length, pass its checks after a flip of one bit?"""
     if len(frame) <= PREFIX_BYTES:
         return False
     header = bytearray(frame[HEADER_OFFSET : HEADER_OFFSET + HEADER_BYTES])
@@ -149,7 +148,7 @@ def is_frame_but_for_one_bit(frame: memoryview) -> bool:
     body_crc = int.from_bytes(header[_BODY_CRC], "little")
     if crc32c(body) != body_crc:
         flips += 1
-        # The columns that the prefix follows from are looked at below, as they were.
+        # The prefix is checked below against the mended columns, as they were written.
         if flips > 1 or (bit := flipped_bit(body, body_crc)) is None:
             return False
         mended = bytearray(body)
@@ -159,7 +158,7 @@ def is_frame_but_for_one_bit(frame: memoryview) -> bool:
 
 
 def _flips_around_header(frame: memoryview, header: bytearray, body: memoryview) -> int:
-    """How many bits of the prefix, its header apart, are not what header and body say."""
+    """Number of wrong bits in the prefix, its header apart, judged by header and body."""
     first, last = (int.from_bytes(header[part], "little", signed=True) for part in _FIRST_AND_LAST)
     count = last - first + 1
     offsets = 32 * count

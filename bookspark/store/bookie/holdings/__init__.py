@@ -1,17 +1,17 @@
-"""Holdings: what a bookie holds, and where it lies.
+"""Holdings: the entries that a bookie holds, and their files.
 
 ====================  ===============================================================================
 ``holdings``          ``Holdings``: ledgers, index, directories and logs in one place
 ``log_directory``     one directory: its logs, its control log, its commit thread
-``boot``              reading everything at a start
+``boot``              reading the directories at a start
 ``reads``             reading stored batches
 ``scrubbing``         reading and checking every byte of the logs, round after round
-``kept_files``        reading and checking the other files, and writing anew what is damaged
+``kept_files``        reading, checking and renewing the other files
 ``checkpointing``     checkpoints of the index
-``disk_threads``      threads for what has to wait for a disk
-``disks``             which directory takes what
-``disk_marks``        how full a disk may be
-``commit_results``    who is answered after a write; directories that failed or are full
+``disk_threads``      threads for calls that wait for a disk
+``disks``             the adds that each directory takes, by its free space
+``disk_marks``        marks of a disk's use
+``commit_results``    answers after a write; failed and full directories
 ``volatile_ledgers``  LastAddSynced of volatile ledgers
 ====================  ===============================================================================
 

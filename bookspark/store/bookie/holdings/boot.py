@@ -1,12 +1,13 @@
-"""What a bookie reads when it starts: control logs, checkpoints, and the logs' tails.
+"""Boot: reading control logs, checkpoints and the logs' tails when a bookie starts.
 
-Law: after a boot the bookie holds everything that was synced. Of the batches that were not synced, each is there whole or not at
-all. All of it is durable before anything rests on it. A copy that was lost before is not taken into the index again, whatever a
-checkpoint or a log knows of it; what the checkpoint names and no log has is lost now. A damaged control log may have held a
-fence: it is replaced by other directories' copies if these have all that it had; if they may not, the boot is lossy and every
-fence unsure; and without any whole copy the bookie stays down (``protocol.bookie.control_copies``). A directory that can't be
-read is given up if another one is left; its entries are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``), as
-with a directory that goes less far than it went once (``protocol.bookie.reach``).
+Law: after a boot the bookie holds every synced entry, and each unsynced batch whole or not at all. All of it is durable before
+anything rests on it. A copy lost earlier does not return to the index, even if a checkpoint or a log still has it. A row of the
+checkpoint without its bytes in a log is lost now.
+
+A damaged control log may have held a fence. Other directories' copies replace it if they have all its records. If they may not,
+the boot is lossy and every fence unsure. Without any whole copy the bookie stays down (``protocol.bookie.control_copies``). An
+unreadable directory is given up if another is left; its entries are then unknown and the boot is lossy
+(``protocol.bookie.bookie_boot``), as with a directory whose reach went back (``protocol.bookie.reach``).
 """
 
 from __future__ import annotations
@@ -51,17 +52,17 @@ from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.wire.logged_frames import LoggedFrame, LoggedFrames
 
 _LOST_LOGS_MAX = 1 << 16
-"""A directory that can't be read may have logs of higher numbers than the others, which earlier versions gave without shares
-(``LogDirectory.log_number``). They are fewer than this."""
+"""An unreadable directory may hold fewer than this number of logs above all known numbers: earlier versions numbered logs without
+shares (``LogDirectory.log_number``)."""
 
 _MANY_OBJECTS = 100_000
-"""The collector walks fewer in about a millisecond."""
+"""The collector walks fewer objects in about a millisecond."""
 
 _LEDGERS_SEEN_MAX = 1 << 14
 _RUN_MIN = 4
-"""So many frames of one ledger, one behind the other, are taken together."""
+"""A run of at least this number of frames of one ledger is indexed at once."""
 _LOST_A_WRITE = 1 << 14
-"""What is lost is noted in writes of so many records: each ledger is an object until then."""
+"""Records of losses in one write: each ledger concerned is an object until then."""
 
 Found = TypeVar("Found")
 
@@ -69,8 +70,8 @@ log = logging.getLogger(__name__)
 
 
 def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
-    """Read everything that lies in the directories of ``holdings``, which are empty so far. ``noted``: how far each of them went,
-    by its path. Raises StorageError."""
+    """Read the directories of ``holdings``, which is empty so far. ``noted``: the known reach of each directory, by its path.
+    Raises StorageError."""
     live = holdings.live
     in_each(live, LogDirectory.prepare)
     with _collector_paused():
@@ -119,11 +120,11 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
 def _older_copies(
     live: Sequence[LogDirectory], scans: Mapping[LogDirectory, ControlScan], noted: Mapping[str, Reach]
 ) -> dict[LogDirectory, str]:
-    """The directories that go less far than was noted of them, and why their content is lost, for people."""
+    """Directories whose reach is below the noted reach, each with the reason in words."""
     older: dict[LogDirectory, str] = {}
     for directory in live:
         before, scan = noted.get(directory.path, NOWHERE), scans[directory]
-        # What a damaged control log means is told already.
+        # A damaged control log is handled already.
         writes = before.writes if scan.damaged else scan.copy.reaches or 0
         if scan.present and went_back(Reach(writes, directory.reach().location), before):
             older[directory] = f"{directory.path} is an older copy of itself, and lacks what came since"
@@ -131,15 +132,15 @@ def _older_copies(
 
 
 def _highest_log(holdings: Holdings) -> int:
-    """The highest log number that was ever used, as far as anything tells of it."""
+    """The highest log number with any trace of its use."""
     lost = (log_of(where) for wheres in holdings.control.lost_copies.values() for where in wheres)
     numbers = [stored.number for directory in holdings.live for stored in directory.stored]
     return max((*lost, *numbers, *(directory.highest_log for directory in holdings.live)), default=0)
 
 
 def _note_lost_places(holdings: Holdings) -> None:
-    """Have what the index names and no log has leave the index, durably: after a checkpoint without it nothing else tells of
-    it. A crash meanwhile leaves that checkpoint, so the next boot finds all of it once more."""
+    """Remove rows without their bytes from the index, and note them durably: after the next checkpoint no other record names
+    them. A crash meanwhile leaves the old checkpoint, so the next boot repeats all of it."""
     gone = {number: start for directory in holdings.live for number, start in directory.gone.items()}
     found = holdings.lost_at_boot
     for _ in holdings.lose_at_boot(gone) if gone else ():
@@ -153,9 +154,9 @@ def _note_lost_places(holdings: Holdings) -> None:
 
 
 def note_in_each(directories: list[LogDirectory], state: ControlState, records: Sequence[Record]) -> None:
-    """At the boot: append ``records`` to the control log of each directory, durably. A directory that fails is removed from
-    ``directories``. One without room is full, and no more than that: its copy is known to be behind. Raises StorageError if no
-    directory took them."""
+    """Append ``records`` durably to the control log of each directory, at the boot. A failed directory is removed from
+    ``directories``. A directory without room only counts as full: its copy is known to be behind. Raises StorageError if no
+    directory took the records."""
     number = state.next_write()
     content = encode_records((WriteNumbered(number), *records))
     took = in_each(directories, lambda directory: directory.append_at_boot(content, number))
@@ -166,10 +167,9 @@ def note_in_each(directories: list[LogDirectory], state: ControlState, records: 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Switch Python's cyclic garbage collector off. A boot makes millions of objects and no cycles, and the collector, which
-    walks all of them again and again, would take half of the time. Afterwards the collector treats them as old. A boot that made
-    few leaves the collector alone: ``freeze`` sets all of its counts to 0, and a process that opens one bookie after the other
-    would never come to collect the old ones."""
+    """Switch off Python's cyclic garbage collector, which would take half of the time: a boot makes millions of objects and no
+    cycles. Afterwards the collector treats them as old. After a boot with few objects the collector is left alone: ``freeze``
+    sets its counts to 0, so a process that opens one bookie after the other would never collect the old bookies."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -183,8 +183,8 @@ def _collector_paused() -> Iterator[None]:
 
 
 def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found]) -> list[tuple[LogDirectory, Found]]:
-    """What ``act`` returns for each directory. A directory for which it raises OSError is removed from ``directories``. Raises
-    StorageError if none is left."""
+    """Call ``act`` for each directory and return the results. A directory for which it raises OSError is removed from
+    ``directories``. Raises StorageError if none is left."""
     found: list[tuple[LogDirectory, Found]] = []
     for directory in list(directories):
         try:
@@ -201,8 +201,8 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
 
 
 def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
-    """Fill ``state`` with the union of all control logs. Returns the records that have to stand in every directory, encoded; None
-    if they stand there. Raises StorageError if no copy is whole."""
+    """Fill ``state`` with the union of all control logs. Returns the encoded records that every directory needs; None if every
+    directory has them. Raises StorageError if no copy is whole."""
     copies = [(directory, scan, copy) for directory, scan in scans if (copy := _copy_of(directory, scan)) is not None]
     tell = judge_copies(copy for _, _, copy in copies)
     if tell is CopiesTell.NOTHING:
@@ -236,7 +236,7 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
 
 
 def _join_marks(copies: Sequence[list[Record]], state: ControlState) -> None:
-    """Of what several directories tell of lossy boots, have ``state`` say what holds together."""
+    """Join the directories' records of lossy boots into ``state``."""
     told = [_marks_told(records) for records in copies]
     if len(set(told)) == 1:
         return
@@ -259,7 +259,7 @@ def _marks_told(records: Iterable[Record]) -> MarksTold:
 
 
 def _copy_of(directory: LogDirectory, scan: ControlScan) -> ControlCopy | None:
-    """What a directory's control log is as a copy; None if the directory never had one."""
+    """A directory's control log as a copy; None if the directory never had a control log."""
     if scan.present or scan.damaged:
         return scan.copy._replace(directory=directory.number)
     if not directory.holds_logs:
@@ -268,7 +268,7 @@ def _copy_of(directory: LogDirectory, scan: ControlScan) -> ControlCopy | None:
 
 
 def _are_settled(scans: Sequence[tuple[LogDirectory, ControlScan]]) -> bool:
-    """Is everything synced and noted in each, nothing torn, and all the same?"""
+    """Are all copies synced, noted, untorn and equal?"""
     _, other = scans[0]
     return all(
         scan.present
@@ -280,18 +280,18 @@ def _are_settled(scans: Sequence[tuple[LogDirectory, ControlScan]]) -> bool:
 
 
 class _Filling:
-    """Fills the index, and the LAC (last add confirmed) of each ledger, with what is read, while it is read. Beside them it keeps
-    a bounded number of ledgers, so a boot takes little more memory than the index."""
+    """Fills the index, and the LAC (last add confirmed) of each ledger, during reading. It keeps a bounded number of ledgers
+    besides, so a boot takes little more memory than the index."""
 
     def __init__(self, state: ControlState, index: Index) -> None:
         self._state = state
         self._index = index
         self._seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
         self._logs: set[int] = set()
-        """The logs that rows of this directory may lie in."""
+        """Logs of this directory's rows."""
 
     def recover(self, directory: LogDirectory, noted: LogsNoted | None) -> None:
-        """Read a directory. If that fails it is not used, so its rows leave the index again. Raises OSError."""
+        """Read a directory. After a failure its rows leave the index again. Raises OSError."""
         self._logs = set()
         try:
             directory.recover(noted, self)
@@ -302,7 +302,7 @@ class _Filling:
             raise
 
     def take_checkpoint(self, directory: LogDirectory, checkpoint: Checkpoint) -> None:
-        """Take over the checkpoint of a directory."""
+        """Index the checkpoint of a directory. Raises OSError."""
         state, index = self._state, self._index
         named: set[int] = set()
         for block in checkpoint.blocks():
@@ -318,7 +318,7 @@ class _Filling:
         directory.look_for_named(named)
 
     def take_rewritten(self, directory: LogDirectory) -> None:
-        """Read every rewritten log of a directory whose checkpoint is lost."""
+        """Index every rewritten log of a directory whose checkpoint is lost. Raises OSError."""
         for rewritten in directory.rewritten.values():
             self._logs.add(rewritten.number)
             for found in scan_rewritten(directory.file_system, rewritten.path):
@@ -333,7 +333,7 @@ class _Filling:
                         rows.insert(first, last, where, block.size)
 
     def taking(self, log: int) -> Callable[[LoggedFrames], None]:
-        """What takes the frames of an entry log."""
+        """Return a function that indexes the frames of an entry log."""
         self._logs.add(log)
         start, seen, lost_copies = location(log, 0), self._seen, self._state.lost_copies
 
@@ -364,7 +364,7 @@ class _Filling:
         return take
 
     def _of(self, found: LoggedFrame | Block) -> tuple[BookieLedger, ChangingRows]:
-        """Note what the header of a batch says of its ledger; returns the ledger and its rows."""
+        """Note the facts of a batch header; return its ledger and rows."""
         if len(self._seen) >= _LEDGERS_SEEN_MAX:
             self._seen.clear()
             self._state.ledgers.rest_all()

@@ -1,13 +1,12 @@
-"""Making checkpoints: taking them in steps on the loop, writing them in any thread.
+"""Checkpointing: checkpoints are taken in steps on the loop, and written in any thread.
 
-Law: what was taken is written in the order in which it was taken, and not before the control logs have what was lost until then.
-Otherwise rows would come back that point into logs which are removed by then, or entries would be missing and nothing would say
-why. What can't be written stays pending, and is written with the next one. ``write`` tells of which directories the checkpoint
-is durable, because the removal of logs has to wait for that. A checkpoint that can't be written costs a longer boot and nothing
-else.
+Law: snapshots are written in the order in which they were taken, and only once the control logs have all earlier losses.
+Otherwise rows of removed logs would return, or entries would be missing without a reason. An unwritten snapshot stays pending,
+and is written with the next. ``write`` returns the directories with a durable checkpoint, because the removal of logs waits for
+it. A failed checkpoint costs a longer boot and nothing else.
 
-What is taken are the ledgers that changed since the last time, so a checkpoint costs what changed. All ledgers are taken if there
-is no checkpoint on the disk that a part can be added to.
+A snapshot takes the ledgers that changed since the last, so a checkpoint costs as much as changed. It takes all ledgers if no
+checkpoint on the disk can be extended.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from bookspark.store.bookie.steps import Steps
 
 _WRITE_SECONDS_MAX = 60.0
 _WEIGHT_A_STEP = 1 << 13
-"""How much one step takes, counted in rows."""
+"""Work of one step, in rows."""
 _LEDGER_WEIGHT = 20
-"""A ledger counts as this number of rows."""
+"""Cost of a ledger, in rows."""
 _UNCHANGED_WEIGHT = 4
-"""One that has not changed, and may be packed, as this number."""
+"""Cost of an unchanged ledger, which may be packed."""
 _ROWS_A_STEP = 1 << 11
-"""To find out the directory of a single row takes longer."""
+"""Smaller steps, because the search for the directory of a single row takes longer."""
 _NO_ROWS = LedgerRows(array("q"), array("q"), array("q"))
 
 Prepared = list[tuple[LogDirectory, Snapshot]]
-"""Checkpoints of one moment that are ready to be written."""
+"""Snapshots of one moment, ready to be written."""
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class Checkpoints:
         index: Index,
         losses_durable: threading.Event,
     ) -> None:
-        """``losses_durable``: set while the control logs have everything that was lost, and so left the index."""
+        """``losses_durable``: set while the control logs have every loss that the index reflects."""
         self._file_system = file_system
         self._live = live
         self._control = control
@@ -66,16 +65,16 @@ class Checkpoints:
         self._taken: list[int] = []
         self._writing = threading.Lock()
         self._pending: dict[str, list[Snapshot]] = defaultdict(list)
-        """What was taken of each directory and is not written yet, by its path."""
+        """Unwritten snapshots of each directory, by its path."""
         self._whole = False
-        """A part on a disk is damaged: the next checkpoint has to hold everything."""
+        """A part on a disk is damaged, so the next checkpoint must hold everything."""
 
     def outdated(self) -> None:
-        """Something else than adds changed the index: the next checkpoint is not left out."""
+        """Force the next checkpoint, after a change of the index other than adds."""
         self._taken = []
 
     def damages(self, directory: LogDirectory) -> list[Damage]:
-        """What is damaged of the checkpoint on the disk, in any thread. Raises OSError."""
+        """Damages of the checkpoint on the disk, in any thread. Raises OSError."""
         _, found = check_checkpoint(self._file_system, directory.path, directory.parts or ())
         if found and self._writing.acquire(timeout=_WRITE_SECONDS_MAX):
             # It may have been replaced meanwhile.
@@ -86,18 +85,18 @@ class Checkpoints:
         return found
 
     def spoiled(self) -> None:
-        """A checkpoint on a disk is damaged: the next one has to hold everything, and is not left out."""
+        """Force a next checkpoint that holds everything, after damage on a disk."""
         self._whole, self._taken = True, []
 
     @property
     def due(self) -> bool:
-        """Is there anything that the last checkpoint does not hold?"""
+        """Does the last checkpoint lack anything?"""
         return [directory.covered() for directory in self._live] != self._taken
 
     def take(self) -> Steps[Prepared]:
-        """Take a checkpoint of each directory, in steps of some milliseconds. Ledgers and rows may be added between two steps:
-        they are above the covered locations. Nothing may be removed or moved meanwhile, but for the rows of a directory that
-        fails: of that one nothing is taken, because the next start may be able to read it."""
+        """Take a snapshot of each directory, in steps of some milliseconds. Ledgers and rows may be added between two steps: they
+        are above the covered locations. Nothing may be removed or moved meanwhile, except the rows of a failed directory. Its
+        snapshot is dropped, because the next start may be able to read the directory."""
         whole = self._whole or any(
             directory.parts is None and not self._pending[directory.path] for directory in self._live
         )
@@ -127,7 +126,7 @@ class Checkpoints:
         return prepared
 
     def write(self, prepared: Prepared) -> set[str]:
-        """Write what was taken, in any thread; returns the paths of the directories whose checkpoint is durable now."""
+        """Write the snapshots, in any thread; return the paths of the directories with a durable checkpoint."""
         durable: set[str] = set()
         if not self._losses_durable.is_set():
             log.warning("that entries were lost is not noted yet, so the checkpoint is written later")
@@ -161,8 +160,8 @@ class Checkpoints:
 def fill(
     snapshots: Sequence[Snapshot], look: Callable[[int], BookieLedger | None], index: Index, *, whole: bool
 ) -> Steps[None]:
-    """Let every snapshot take what belongs to it of what changed since the last time (``whole``: of all there is), in steps of
-    some milliseconds at most. ``look`` finds what is known of a ledger."""
+    """Give each snapshot its share of the changes since the last (``whole``: of all ledgers), in steps of some milliseconds at
+    most. ``look``: returns the known ledger."""
     weight = 0
     ids, forgotten = index.begin_checkpoint(whole=whole)
     for ledger_id in ids:
@@ -194,7 +193,7 @@ def fill(
 
 
 def _shared(snapshots: Sequence[Snapshot], rows: LedgerRows) -> Steps[tuple[list[LedgerRows], int | None]]:
-    """The rows that each snapshot takes, and the number of the first row that none takes now and one will later."""
+    """Each snapshot's share of the rows, and the number of the first row that only a later snapshot takes."""
     shares = [LedgerRows(array("q"), array("q"), array("q")) for _ in snapshots]
     behind: int | None = None
     for i, (first, where, extent) in enumerate(zip(rows.first, rows.where, rows.extent, strict=True)):

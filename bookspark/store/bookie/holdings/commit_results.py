@@ -1,11 +1,12 @@
-"""The results of commit threads: who is answered, and what becomes of a directory that failed or is full.
+"""Commit results: answers after a commit, and the handling of failed and full directories.
 
-Law: what lies in a directory that failed is not held any more (``Holdings.lose_directory``). A directory fails when one write or
-sync of it fails, or many reads. A bookie without a directory ends. Entries that a full directory could not write
-were not added, and nobody was told that they were: they are absent like any others.
+Law: entries in a failed directory are not held any more (``Holdings.lose_directory``). A directory fails after one failed write
+or sync, or many failed reads. A bookie without a directory ends. Entries without room in a full directory were neither added nor
+acknowledged: they are absent like any other.
 
-What a result says of a directory counts at once. Who waits for it is told in the order of the results, some hundred in one turn
-of the loop: a group may have ten thousands of items."""
+A result's effect on its directory is immediate. Answers follow in the order of the results, some hundred in a turn of the loop: a
+group may have ten thousands of items.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +33,16 @@ from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.header import Status, decode
 
 _READ_ERRORS_MAX = 64
-"""A directory whose disk could not read this number of batches since the start is used no more."""
+"""A directory is retired after this number of unreadable batches since the start."""
 
 _TOLD_A_TURN = 512
-"""To tell so many takes some milliseconds."""
+"""Answers in a turn of the loop; they take some milliseconds."""
 
 log = logging.getLogger(__name__)
 
 
 class CommitResults:
-    """Takes the results of one bookie's commit threads. Owned by the loop."""
+    """Handles the results of one bookie's commit threads. Owned by the loop."""
 
     def __init__(self, holdings: Holdings, disks: Disks) -> None:
         self._holdings = holdings
@@ -50,28 +51,27 @@ class CommitResults:
         self._relief: tuple[int, Callable[[], None]] | None = None
         self._soon: Soon | None = None
         self._untold: deque[tuple[Sequence[Item], int, Status, Callable[[], None] | None]] = deque()
-        """Items of which some wait to be told, from the number on; what they are told; and what is done when all of them are."""
+        """Unanswered items: items, number of the first unanswered item, status, and a callback before the last answers."""
         self._telling = False
-        """Are they being told now, or in a later turn?"""
+        """Is answering under way, now or in a later turn?"""
         self.none_left: Callable[[str], None] = lambda why: None
         """Called on the loop, with the reason, when the last directory has failed."""
         self.bytes_in_flight = 0
-        """The bytes of batches that are admitted and not durable yet."""
+        """Bytes of admitted batches that are not durable yet."""
 
     def start(self, soon: Soon | None) -> None:
-        """Spread what is told over several turns of the loop from now on. Without ``soon`` there is no loop that others need."""
+        """Spread answers over several turns of the loop from now on. None: no loop needs a break."""
         self._soon = soon
 
     def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
-        """Call ``relieved`` once, when no more than ``bytes_in_flight`` bytes wait for their sync. One caller may wait at a
-        time."""
+        """Call ``relieved`` once, when at most ``bytes_in_flight`` bytes wait for their sync. One caller may wait at a time."""
         self._relief = (bytes_in_flight, relieved)
 
     def completed(
         self, thread: CommitThread, items: Sequence[Item], synced_bytes: int, failure: OSError | None
     ) -> None:
-        """A commit thread finished ``items``, or they failed with ``failure``. ``synced_bytes`` that were acknowledged before
-        their sync are synced now."""
+        """Handle ``items`` that a commit thread finished, or that failed with ``failure``. ``synced_bytes`` of earlier
+        acknowledged bytes are synced now."""
         status, told = Status.OK, None
         if isinstance(failure, NoSpaceError):
             status = Status.READ_ONLY
@@ -83,14 +83,14 @@ class CommitResults:
             status = Status.IO_ERROR
             self._retire(self._by_thread[thread], str(failure))
         elif self._by_thread[thread].retired:
-            # It was retired for what it could not read. What it writes is not held any more.
+            # A retired directory holds nothing any more, even after a successful write.
             status = Status.IO_ERROR
         self.bytes_in_flight -= synced_bytes
         self._tell(items, status, told)
         self._relieve()
 
     def waits(self, byte_count: int) -> None:
-        """Batches of ``byte_count`` bytes wait to be decided, or (negative) wait no more."""
+        """Count batches of ``byte_count`` bytes that wait for a decision, or (negative) wait no more."""
         self.bytes_in_flight += byte_count
         self._relieve()
 
@@ -101,7 +101,7 @@ class CommitResults:
 
     def _tell(self, items: Sequence[Item], status: Status, told: Callable[[], None] | None = None) -> None:
         if status is Status.OK and not self._telling and len(items) <= _TOLD_A_TURN:
-            # So it is nearly always. Nobody is told of a later group meanwhile, because all of these are told at once.
+            # The usual case. All are answered at once, so no later group overtakes them.
             self._tell_each(items, status)
             return
         self._untold.append((items, 0, status, told))
@@ -109,7 +109,7 @@ class CommitResults:
             self._tell_some()
 
     def _tell_some(self) -> None:
-        """Tell the next ones. Those that remain have their turn later."""
+        """Answer the next items, and leave the rest to later turns."""
         self._telling, left = True, _TOLD_A_TURN
         try:
             while self._untold and left > 0:
@@ -141,13 +141,13 @@ class CommitResults:
             item.done(status)
 
     def read_failed(self, directory: LogDirectory) -> None:
-        """The disk of a directory could not read a frame. After too many of them the directory is used no more."""
+        """Count an unreadable frame of a directory, and retire the directory after too many."""
         directory.read_errors += 1
         if directory.read_errors >= _READ_ERRORS_MAX:
             self._retire(directory, f"its disk could not read {directory.read_errors} batches")
 
     def _retire(self, directory: LogDirectory, why: str) -> None:
-        """Use a directory no more. Nothing that lies in it is held from now on."""
+        """Retire a directory. Its entries are not held from now on."""
         if directory.retired:
             return
         directory.retired, directory.failure = True, why
@@ -166,8 +166,8 @@ class CommitResults:
             )
 
     def _ran_out(self, directory: LogDirectory, items: Sequence[Item], failure: OSError) -> Callable[[], None]:
-        """A write found no room. Returns what is to be done once the index has nothing of what ``items`` were to add. Until then
-        somebody may begin to wait for a copy that is not there. ``HeldCopies`` tells by ``refusals`` that he waited in vain."""
+        """Handle a write without room. Returns a function to call once the index has lost the rows of ``items``. Until then a
+        caller may begin to wait for an absent copy; ``HeldCopies`` recognises that by ``refusals``."""
         directory.control_behind |= any(isinstance(item, (ControlWrite, ControlRewrite)) for item in items)
 
         def dropped() -> None:
@@ -176,14 +176,13 @@ class CommitResults:
                     item.log.end = min(item.log.end, item.position)
             directory.refusals, directory.no_room = directory.refusals + 1, failure
             only_seals = bool(items) and all(isinstance(item, SealLog) and item.failure is not None for item in items)
-            # Not again and again, if there is no room to seal the log either.
+            # Not repeated without room for sealing the log either.
             if not (only_seals and directory.takes is Takes.NOTHING):
                 self._disks.ran_out(directory, failure)
 
         return dropped
 
     def _drop(self, items: Sequence[Item]) -> None:
-        """Remove from the index what ``items`` were to add."""
         for item in items:
             if isinstance(item, (EntryWrite, RelaxedWrite)):
                 header = decode(item.frame, HEADER_OFFSET)[0]
@@ -194,5 +193,5 @@ class CommitResults:
 
 
 def _is_synced(item: Item) -> bool:
-    """Is the item of a group that found no room synced? It is if it was written to the log before."""
+    """Is the item of a group without room synced? It is if it was written to the log before."""
     return isinstance(item, (EntryWrite, RelaxedWrite)) and item.log.synced > item.position

@@ -1,9 +1,8 @@
-"""How full a disk may be: what a directory takes at which mark.
+"""Disk marks: the adds that a directory takes at each mark of its disk's use.
 
-Law: a full directory has not failed: it serves what it holds, and becomes writable again by itself. It turns full at one mark and
-writable again only below a lower one, so that it does not change back and forth. It takes what recovery and repair write up to a
-higher mark, because ledgers have to be repaired when space is short. A disk that refused a write for lack of space is full,
-whatever its figures say, until they are looked at the next time::
+Law: a full directory has not failed: it serves its entries, and becomes writable again by itself. It turns full at one mark and
+writable only below a lower mark, so that it does not flap. It takes recovery and repair writes up to a higher mark, because
+ledgers need repair when space is short. A disk that refused a write for lack of space counts as full until the next measurement::
 
               warn            low water          full            recovery
     ───────────┴─────────────────┴─────────────────┴─────────────────┴─────► used
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 
 class Takes(IntEnum):
-    """What a directory takes; the higher, the more."""
+    """Adds that a directory takes; a higher value includes the lower values."""
 
     NOTHING = 0
     RECOVERY = 1
@@ -27,7 +26,7 @@ class Takes(IntEnum):
 
 
 class Thresholds(NamedTuple):
-    """The parts of a disk, 0 to 1, at which something changes when they are used."""
+    """Used parts of a disk, 0 to 1, at which the directory changes."""
 
     warn: float
     low_water_mark: float
@@ -36,7 +35,7 @@ class Thresholds(NamedTuple):
 
 
 def takes(before: Takes, used: float, thresholds: Thresholds) -> Takes:
-    """What a directory takes from now on. ``used``: the part of its disk that is used, 0 to 1."""
+    """Adds that a directory takes from now on. ``used``: used part of its disk, 0 to 1."""
     if used >= thresholds.recovery:
         return Takes.NOTHING
     if used >= thresholds.full or (before is not Takes.ALL and used >= thresholds.low_water_mark):
@@ -45,8 +44,8 @@ def takes(before: Takes, used: float, thresholds: Thresholds) -> Takes:
 
 
 def used_part(used_bytes: int, free_bytes: int, total_bytes: int, quota_bytes: int) -> float:
-    """The part of a directory's space that is used, 0 to 1: of its disk (``free_bytes`` of ``total_bytes`` are free), or of its
-    ``quota_bytes`` (0: none; ``used_bytes`` are its own), whichever is more."""
+    """Used part of a directory's space, 0 to 1: of its disk (``free_bytes`` of ``total_bytes``) or of its ``quota_bytes`` (0:
+    none; ``used_bytes`` are its own), whichever is more."""
     of_disk = 1 - free_bytes / total_bytes if total_bytes else 0.0
     of_quota = used_bytes / quota_bytes if quota_bytes else 0.0
     return max(of_disk, of_quota)

@@ -1,7 +1,6 @@
-"""Threads for what has to wait for a disk: reads that the page cache can't answer, and comparisons of entries that come again.
+"""Disk threads: threads for reads outside the page cache, and for comparisons of repeated entries.
 
-Law: each directory has threads of its own, so a disk that hangs holds up nothing that concerns another one. They are started when
-they are first needed.
+Law: each directory has its own threads, so a hanging disk delays no other directory. Threads start at first use.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class DiskThreads:
-    """The threads of one bookie. Owned by the loop. ``directory_of(log)``: the directory of a log, None if it is gone."""
+    """The threads of one bookie. Owned by the loop. ``directory_of(log)``: the directory of a log, None if the log is gone."""
 
     def __init__(self, directory_of: Callable[[int], LogDirectory | None]) -> None:
         self._directory_of = directory_of
@@ -39,7 +38,7 @@ class DiskThreads:
         return pool.submit(function)
 
     def close(self) -> None:
-        """Start nothing more. What runs is not waited for."""
+        """Start nothing more, without waiting for running calls."""
         self._open = False
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,11 +1,10 @@
-"""The disks of a bookie: which of its directories take what, and how a full one becomes writable again.
+"""The disks of a bookie: the adds that each directory takes, and a full directory's way back to writable.
 
-Law: as in ``disk_marks``, which decides by the figures. A write that found no room makes its directory full at once, until the
-figures are looked at the next time. The log of a directory that turns full is sealed, which gives back the reserved space. A
-directory that missed a control record gets a whole new control log before it takes anything, because from then on it counts
-again. An operator's switch makes all of them take only what recovery and repair write, whatever room there is.
-
-Whoever is refused can learn why, and what to do: each directory that takes less has its reason in words.
+Law: as in ``disk_marks``, which decides by the figures. A write without room makes its directory full at once, until the next
+measurement. The log of a directory that turns full is sealed, which returns the reserved space. A directory that missed a control
+record gets a whole new control log before it takes anything, because from then on it counts again. An operator's switch limits
+all directories to recovery and repair writes, even with room. A directory that takes less has its reason and remedy in words, for
+refused clients.
 
 Source: BookKeeper's ``LedgerDirsMonitor``.
 """
@@ -61,15 +60,15 @@ class Disks:
         )
         self._warned: set[str] = set()
         self._measured: dict[str, int] = {}
-        """Free bytes of each directory's disk, when it was looked at last."""
+        """Free bytes of each directory's disk at the last measurement."""
         self.switched = False
         """Has an operator switched the bookie to read-only?"""
         self.writable = list(live)
-        """The directories that take every add."""
+        """Directories that take every add."""
         self.for_recovery = list(live)
-        """The directories that take what recovery and repair write."""
+        """Directories that take recovery and repair writes."""
         self.read_only_changed: Callable[[bool], None] = lambda read_only: None
-        """Called on the loop when ``read_only`` has changed."""
+        """Called on the loop after a change of ``read_only``."""
 
     @property
     def read_only(self) -> bool:
@@ -78,26 +77,26 @@ class Disks:
 
     @property
     def any_full(self) -> bool:
-        """Is there a directory that does not take every add?"""
+        """Does any directory not take every add?"""
         return any(directory.takes is not Takes.ALL for directory in self._live)
 
     @property
     def free_bytes(self) -> int:
-        """What was free in all directories that are in use, when they were looked at last."""
+        """Free bytes of all directories in use, at the last measurement."""
         return sum(self.free_bytes_of(directory) for directory in self._live)
 
     def free_bytes_of(self, directory: LogDirectory) -> int:
-        """What was free on the disk of a directory when it was looked at last."""
+        """Free bytes of a directory's disk at the last measurement."""
         return self._measured.get(directory.path, 0)
 
     @property
     def reasons(self) -> list[str]:
-        """Why the bookie does not take every add in every directory, and what to do about it: a sentence for each reason."""
+        """Reasons why the bookie does not take every add in every directory, each a sentence with the remedy."""
         found = [_SWITCHED] if self.switched else []
         return found + [directory.why for directory in self._live if directory.takes is not Takes.ALL]
 
     def switch(self, read_only: bool) -> None:
-        """An operator switched the bookie to read-only, or back."""
+        """Apply an operator's switch to read-only, or back."""
         self.switched = read_only
         self.sort()
 
@@ -107,11 +106,11 @@ class Disks:
 
     @property
     def full(self) -> dict[str, str]:
-        """The directories that do not take every add, and why, with what to do about it."""
+        """Directories that do not take every add, each with its reason and remedy."""
         return {d.path: d.why for d in self._live if d.takes is not Takes.ALL}
 
     def sort(self) -> None:
-        """A directory takes something else now, or has failed: choose ``writable`` and ``for_recovery`` anew."""
+        """Choose ``writable`` and ``for_recovery`` again, after a directory changed or failed."""
         before = self.read_only
         self.writable = [d for d in self._live if d.takes is Takes.ALL and not self.switched]
         self.for_recovery = [directory for directory in self._live if directory.takes is not Takes.NOTHING]
@@ -134,16 +133,16 @@ class Disks:
         return measured
 
     def look_at_all(self) -> None:
-        """At the boot, before anything is served: measure every disk, and have each directory take what it should. One that needs
-        a new control log waits for the next look: phase one of a lossy boot has to be in it."""
+        """Measure every disk and apply the marks, at the boot, before the bookie serves. A directory that needs a new control log
+        waits for the next look, because that log must hold phase one of a lossy boot."""
         for directory, used in self.measure():
             if not directory.control_behind:
-                # Nothing is served yet, so all steps run at once.
+                # The bookie does not serve yet, so all steps run at once.
                 deque(self.look(directory, used), maxlen=0)
         self.sort()
 
     def look(self, directory: LogDirectory, used: float) -> Steps[None]:
-        """Have a directory take what it should, now that the part ``used`` (0 to 1) of its space is used."""
+        """Apply the marks to a directory with the part ``used`` (0 to 1) of its space used."""
         after = takes(directory.takes, used, self._thresholds)
         self._warn(directory.path, used)
         if directory.retired or after is directory.takes:
@@ -162,7 +161,7 @@ class Disks:
                 directory.takes, directory.control_behind = after, False
                 self.sort()
 
-        # A write in the open log may have found no room, and this loop not have heard of it: nothing goes behind such a hole.
+        # A write in the open log may lack room unknown to this loop; nothing may follow behind such a hole.
         directory.commit.submit(SealLog(directory.current, ignore, directory.no_room))
         directory.current = None
         if directory.control_behind:
@@ -171,7 +170,7 @@ class Disks:
             written(Status.OK)
 
     def ran_out(self, directory: LogDirectory, failure: OSError) -> None:
-        """A write found no room: the directory takes nothing until the figures are looked at the next time."""
+        """Handle a write without room: the directory takes nothing until the next measurement."""
         what, remedy = "has no room left", REMEDY
         if failure.errno in NO_DESCRIPTOR:
             what, remedy = "could not be written to", _MORE_FILES
@@ -183,8 +182,8 @@ class Disks:
         )
 
     def take_less(self, directory: LogDirectory, less: Takes, why: str, failure: OSError | None = None) -> None:
-        """Have a directory take no more than ``less`` from now on. ``why``: for people, with what to do about it. ``failure``: of
-        the write that found no room, of which the index has nothing any more."""
+        """Limit a directory to ``less`` from now on. ``why``: the reason in words, with the remedy. ``failure``: of a write
+        without room, whose rows have left the index."""
         directory.takes, directory.why = less, why
         directory.commit.submit(SealLog(directory.current, ignore, failure))
         directory.current = None

@@ -1,10 +1,10 @@
-"""What a bookie holds: the index, what is known of its ledgers, and the directories and logs that all of it lies in.
+"""Holdings: the index, the known ledgers, and the directories and logs of a bookie.
 
-Law: entries that were lost are unknown, never absent, and they are not held: their rows leave the index (``lose``). Owned by the
-loop, except ``files``, which any thread may use to read. Nothing is decided here, and nothing is written.
+Law: lost entries are unknown, never absent, and not held: their rows leave the index (``lose``). Owned by the loop, except
+``files``, which any thread may use to read. This module decides nothing and writes nothing.
 
-The rows of a directory that failed leave the index in steps. Until then their logs are ``gone``, and whoever looks at rows has
-those that lie there leave before (``leave_gone``). So everybody finds the index as it will be.
+The rows of a failed directory leave the index in steps. Until then their logs are in ``gone``, and each reader of rows first
+removes the rows in those logs (``leave_gone``). So all readers see the final index.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from bookspark.store.wire.messages import Ranges
 log = logging.getLogger(__name__)
 
 
-# -- Long polls: who waits for the LAC (last add confirmed) of a ledger to reach an entry.
-#
-# Law: a poll is told at most once, when the LAC rises to its entry. ``add`` tells nothing of a LAC that is there already. Some
-# hundred polls are told in one turn of the loop, the others in later ones.
+# -- Long polls: clients that wait for a ledger's LAC (last add confirmed) to reach an entry.
 
 
 _TOLD_A_TURN = 256
 
 
 class LongPolls:
-    """The long polls of one bookie, by ledger."""
+    """The long polls of one bookie, by ledger.
+
+    Law: a poll is answered at most once, when the LAC rises to its entry. ``add`` does not answer a poll whose LAC is reached
+    already. Some hundred polls are answered in one turn of the loop, the others in later turns."""
 
     def __init__(self) -> None:
         self._ledgers: dict[int, dict[int, tuple[int, Callable[[], None]]]] = {}
@@ -56,11 +56,11 @@ class LongPolls:
         self._soon: Soon | None = None
 
     def start(self, soon: Soon | None) -> None:
-        """Spread what is told over several turns of the loop from now on. Without ``soon`` all are told at once."""
+        """Spread answers over several turns of the loop from now on. None: all polls are answered at once."""
         self._soon = soon
 
     def add(self, ledger_id: int, target: int, told: Callable[[], None]) -> int:
-        """Call ``told`` once the LAC of the ledger is at least ``target``, an entry id; returns a number for ``remove``."""
+        """Call ``told`` once the LAC of the ledger rises to ``target``, an entry id; return a number for ``remove``."""
         self._last += 1
         self._ledgers.setdefault(ledger_id, {})[self._last] = (target, told)
         return self._last
@@ -74,7 +74,7 @@ class LongPolls:
                 del self._ledgers[ledger_id]
 
     def reached(self, ledger_id: int, last_add_confirmed: int) -> None:
-        """The LAC of a ledger went up: tell those who wait for it."""
+        """Answer the polls of a ledger up to its risen LAC."""
         polls = self._ledgers.get(ledger_id)
         if polls is not None:
             due = deque(poll for poll, (target, _) in polls.items() if target <= last_add_confirmed)
@@ -85,7 +85,7 @@ class LongPolls:
         left = len(due) if self._soon is None else min(len(due), _TOLD_A_TURN)
         for _ in range(left):
             poll = due.popleft()
-            # It may have been told by a later rise, or be gone.
+            # A later rise may have answered it, or it may be removed.
             _, told = self._ledgers.get(ledger_id, {}).get(poll, (0, None))
             if told is not None:
                 self.remove(ledger_id, poll)
@@ -94,64 +94,62 @@ class LongPolls:
             self._soon(partial(self._tell, ledger_id, due))
 
 
-# --
+# -- Holdings
 
 
 POSITION_MAX = (1 << 32) - 1
 RANGES_ROWS_MAX = 1 << 11
-"""Rows of one answer, which is made on the loop: some milliseconds."""
+"""Rows of an answer, which is made on the loop in some milliseconds."""
 
 _LEDGERS_A_STEP = 256
 _ROWS_A_STEP = 2048
 _ROWS_LOOKED_AT = 1 << 13
-"""More rows than any single request looks at. To find and to remove those that are gone takes four milliseconds."""
+"""More rows than any single request reads. Seeking and removing the gone rows takes four milliseconds."""
 
 StoredLog = EntryLog | RewrittenLog
 
 
 class Holdings:
-    """Everything that one bookie holds. ``live``: those of ``directories`` that have not failed."""
+    """Everything that one bookie holds. ``live``: the ``directories`` that have not failed."""
 
     def __init__(self, file_system: FileSystem, directories: list[LogDirectory], live: list[LogDirectory]) -> None:
         self._file_system = file_system
         self.directories = directories
         self.live = live
         self.unreadable: Sequence[str] = ()
-        """Directories that could not be read at the boot."""
+        """Directories unreadable at the boot."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()
         self.recent: dict[int, Buffer] = {}
-        """Frames that are not written yet, by location."""
+        """Unwritten frames, by location."""
         self.logs: dict[int, tuple[LogDirectory, StoredLog]] = {}
-        """Every log and its directory, by the log's number."""
         self.next_log = 1
-        """No log has this number or a higher one."""
+        """All used log numbers are lower."""
         self.volatile = VolatileLedgers(
             self.index, self.is_synced, self._is_open, self.is_gone, lambda steps: self.carry_through(steps)
         )
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
         self.lost_at_boot: list[EntriesLost] = []
-        """What was lost before ``lost`` was set. It is to be written too."""
+        """Losses from before ``lost`` was set, which are to be written too."""
         self.lost: Callable[[Sequence[EntriesLost]], None] = self.lost_at_boot.extend
-        """Writes what was lost to the control logs."""
+        """Writes losses to the control logs."""
         self.ledgers_lacking: set[int] = set()
-        """Ledgers that lost entries, until somebody takes them to have them repaired."""
+        """Ledgers that lost entries, until a caller takes them for repair."""
         self.gone: set[int] = set()
-        """Logs of directories that are used no more, while rows may still point into them."""
+        """Logs of failed directories, while rows may still point into them."""
         self.carry_through: Callable[[Steps[None]], None] = at_once
-        """Carries steps through, while other works may change the index: at once, unless who has a loop sets it."""
+        """Runs steps to their end while other tasks may change the index: at once, unless an owner with a loop replaces it."""
         self.made_objects: Callable[[], None] = lambda: None
-        """Called when hundreds of objects that stay were made. Set by who keeps Python's collector from walking over them."""
+        """Called after the creation of hundreds of lasting objects, to keep Python's collector from walking over them."""
         self.suspected: set[int] = set()
-        """Logs in which something unreadable was found: the scrub looks at them next."""
+        """Logs with unreadable bytes: the scrub reads them next."""
         self.lost_copies = 0
-        """How many copies were found unreadable since the start."""
+        """Copies that proved unreadable since the start."""
         self.read_failed: Callable[[LogDirectory], None] = lambda directory: None
-        """Called for each frame that the disk of a directory could not read."""
+        """Called for each frame that a directory's disk could not read."""
         self.losses_durable = threading.Event()
-        """Is everything written that was lost?"""
         self.losses_durable.set()
 
     # -- reads
@@ -171,19 +169,19 @@ class Holdings:
         )
 
     def absent(self, ledger_id: int) -> Negative | Unknown:
-        """The answer for a ledger that was never heard of."""
+        """The answer for an unknown ledger."""
         unsure = self.control.unsure_of(ledger_id)
         return decided(answer_absent, None, NO_ENTRY, storage_damaged=self.damaged, boot_unsure=unsure)
 
     def has_moved(self, piece: Piece) -> bool:
-        """Do the entries of a planned piece lie elsewhere by now, or nowhere?"""
+        """Have the entries of a planned piece moved, or left the index?"""
         if self.gone:
             self.leave_gone(piece.ledger_id, piece.first)
         rows = self.index.get(piece.ledger_id)
         return rows is None or piece.where not in [row.where for row in rows.covering(piece.first, piece.last)]
 
     def ledger(self, ledger_id: int) -> BookieLedger | None:
-        """What is known of a ledger (not to be changed), None if it was never heard of."""
+        """The ledger, read-only; None if it is unknown."""
         return self.ledgers.look(ledger_id)
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
@@ -191,21 +189,21 @@ class Holdings:
         return may_read(self.ledgers.look(ledger_id), None if master_key == NO_KEY else master_key)
 
     def last_entry_id(self, ledger_id: int) -> int | None:
-        """The highest entry id that is held, NO_ENTRY if none. None: so many of the last rows are gone that it is not found yet;
-        ask again in another turn of the loop."""
+        """The highest held entry id, NO_ENTRY if none. None: too many of the last rows are gone; ask again in another turn of the
+        loop."""
         rows = self.index.get(ledger_id)
         if rows is not None and self.gone:
             start = max(0, len(rows) - _ROWS_LOOKED_AT)
             self._leave(ledger_id, rows, start)
-            # What left is not in a copy that ``get`` may have handed out.
+            # A copy that ``get`` returned earlier lacks the removals.
             rows = self.index.get(ledger_id)
             if rows is not None and 0 < start == len(rows):
                 return None
         return NO_ENTRY if rows is None else rows.last_entry_id
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
-        """The rows of the index from (``ledger_id``, ``first_entry_id``) on, of that ledger ``only`` or of all that follow too,
-        at most ``limit`` and 2,048; with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
+        """The index's rows from (``ledger_id``, ``first_entry_id``) on, of that ledger ``only`` or of later ledgers too, at most
+        ``limit`` and 2,048; with the ledger id and the entry id to continue at, −1 and −1 at the end."""
         limit = min(limit or RANGES_ROWS_MAX, RANGES_ROWS_MAX)
         ranges = Ranges.empty()
         ids = [ledger_id] if only else self.index.ledger_ids(ledger_id, limit)
@@ -223,59 +221,57 @@ class Holdings:
                     column.append(value)
         return (ranges, ids[-1] + 1, 0) if len(ids) == limit and not only else (ranges, -1, -1)
 
-    # -- what there is
+    # -- contents
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced, and phase one of the lossy boot is not over? Then an entry that is not found
-        is unknown, not absent."""
+        """May synced data be lost while phase one of the lossy boot is not over? An entry without a row is then unknown, not
+        absent."""
         return bool(self.unreadable) or any(directory.damaged for directory in self.directories)
 
     def is_synced(self, where: int) -> bool:
-        """Is the frame at ``where`` durable? (In a log that was removed it was.)"""
+        """Is the frame at ``where`` durable? (In a removed log it was.)"""
         found = self.logs.get(log_of(where))
         return found is None or found[1].synced > position_of(where)
 
     def is_gone(self, where: int) -> bool:
-        """Does the frame at ``where`` lie in a directory that failed? Then it is not held."""
+        """Does the frame at ``where`` lie in a failed directory? It is then not held."""
         return log_of(where) in self.gone
 
     def directory_of(self, log: int) -> LogDirectory | None:
-        """The directory of a log, None if it is gone."""
+        """The directory of a log, None if the log is gone."""
         found = self.logs.get(log)
         return None if found is None else found[0]
 
     def _is_open(self, ledger_id: int) -> bool:
-        """Is the ledger known, and not fenced?"""
         ledger = self.ledgers.look(ledger_id)
         return ledger is not None and not ledger.fenced
 
     def take_log_number(self, directory: LogDirectory) -> int:
-        """A number that was never used, for a new log of this directory."""
+        """Take an unused number for a new log of this directory."""
         number = directory.log_number(self.next_log)
         self.next_log = number + 1
         return number
 
     def begin_log(self, directory: LogDirectory) -> EntryLog:
-        """A new entry log of this directory."""
         entry_log = EntryLog(self._file_system, directory.path, self.take_log_number(directory))
         self.logs[entry_log.number] = (directory, entry_log)
         return entry_log
 
     def forget(self, ledger_id: int) -> None:
-        """Drop everything that is known of a ledger but its bytes."""
+        """Forget a ledger, except its bytes in the logs."""
         self.volatile.forget(ledger_id)
         self.index.forget(ledger_id)
         self.control.forget(ledger_id)
 
-    # -- what was lost
+    # -- losses
 
     def lose(
         self, ledger_id: int, wheres: Collection[int], near: int = 0, within: int | None = None
     ) -> list[EntriesLost]:
-        """The copies of a ledger's entries at these few locations can't be read: they are not held from now on. Their rows leave
-        the index, and a record of each, which is returned, goes to the control logs. A row that was moved is no error. ``near``,
-        ``within``: as for ``LedgerRows.numbers_at``."""
+        """Lose the unreadable copies of a ledger's entries at these few locations. Their rows leave the index, and a record of
+        each, which is returned, goes to the control logs. A moved row is no error. ``near``, ``within``: as for
+        ``LedgerRows.numbers_at``."""
         rows = self.index.changing(ledger_id)
         if rows is None:
             return []
@@ -299,13 +295,13 @@ class Holdings:
         return lost
 
     def lose_unreadable(self, pieces: Sequence[Piece], stop: Stop | None) -> bool:
-        """A read came to an end before ``pieces``, because of ``stop``: if that is damage, or a log that is gone though rows
-        point into it, the copy of the first one is lost, and this is True."""
+        """Handle a read that ended before ``pieces`` because of ``stop``. If that is damage, or a missing log that rows point
+        into, the first piece's copy is lost, and this returns True."""
         if stop in (None, Stop.LIMIT, Stop.FAILED):
             return False
         ledger_id, first, _, where, size, _ = pieces[0]
         stored = self.logs.get(log_of(where))
-        # In an entry log the frame's size tells how many ids it may have, and so where its rows are.
+        # In an entry log the frame's size bounds its number of ids, and so the range of its rows.
         within = size // ENTRY_OVERHEAD_BYTES if stored is not None and isinstance(stored[1], EntryLog) else None
         if lost := self.lose(ledger_id, [where], first, within):
             self.suspected.add(log_of(where))
@@ -313,7 +309,7 @@ class Holdings:
         return True
 
     def lose_bad(self, bad: Sequence[tuple[Piece, Stop]]) -> Steps[None]:
-        """``lose_unreadable`` for any number of batches, in steps. A batch that was moved meanwhile is passed over."""
+        """``lose_unreadable`` for any number of batches, in steps. A batch moved meanwhile is skipped."""
         by_ledger: dict[int, dict[int, Stop]] = {}
         for piece, stop in bad:
             if stop not in (Stop.LIMIT, Stop.FAILED) and log_of(piece.where) not in self.gone:
@@ -342,16 +338,16 @@ class Holdings:
                 self.read_failed(directory)
 
     def lose_directory(self, directory: LogDirectory) -> None:
-        """A directory is used no more, so nothing in it is held. That is not noted: the next start finds the directory as it is
-        then, and if it can't be read, that boot is lossy."""
+        """Lose a failed directory's entries. No record notes that: the next start reads the directory, and is lossy if that
+        fails."""
         begins = not self.gone
         self.gone.update(stored.number for stored in directory.stored)
         if begins:
             self.carry_through(self._leave_gone())
 
     def leave_gone(self, ledger_id: int, first: int) -> int | None:
-        """Of the rows of a ledger from entry ``first`` on, as many as any request looks at: those in logs that are gone leave the
-        index. Returns the entry id to go on with, None at the end."""
+        """Remove a ledger's rows in gone logs, from entry ``first`` on, as far as any single request reads. Returns the entry id
+        to continue at, None at the end."""
         rows = self.index.get(ledger_id)
         if rows is None:
             return None
@@ -370,7 +366,6 @@ class Holdings:
             self.ledgers_lacking.add(ledger_id)
 
     def _leave_gone(self) -> Steps[None]:
-        """All rows in logs that are gone leave the index."""
         while True:
             gone, start = frozenset(self.gone), 0
             while ids := self.index.ledger_ids(start, _LEDGERS_A_STEP):
@@ -390,8 +385,8 @@ class Holdings:
             yield None
 
     def when_left(self, ledger_id: int, then: Callable[[], None]) -> None:
-        """Call ``then`` when no row of a ledger lies in a directory that failed, so that ``lacking`` tells all: at once, or in a
-        later turn of the loop if there are many rows."""
+        """Call ``then`` once no row of a ledger lies in a failed directory, so that ``lacking`` is complete: at once, or in a
+        later turn of the loop for many rows."""
         if self.gone and self.leave_gone(ledger_id, 0) is not None:
             self.carry_through(self._when_left(ledger_id, then))
         else:
@@ -406,15 +401,15 @@ class Holdings:
         then()
 
     def lose_at_boot(self, gone: Mapping[int, int]) -> Iterator[None]:
-        """Everything behind these positions of logs, by number, is lost, as by ``lose``; ledger after ledger. The next checkpoint
-        has to hold everything."""
+        """Lose everything behind these positions of logs, by number, as ``lose`` does, ledger after ledger. The next checkpoint
+        must hold everything."""
         for ledger_id, rows in self.index.remove_at_boot(gone):
             self._note_lost(ledger_id, rows)
             yield
 
     def lacking(self, ledger_id: int) -> EntryRanges:
-        """Entries of a ledger of which a copy was here that can't be read (``BookieLedger.lacking``), as far as the rows in
-        directories that failed have left the index. (If more leave, the ledger is in ``ledgers_lacking`` again.)"""
+        """Entries of a ledger with an unreadable copy here (``BookieLedger.lacking``), except rows of failed directories still in
+        the index. (Their removal puts the ledger into ``ledgers_lacking`` again.)"""
         return NO_RANGES if (ledger := self.ledgers.look(ledger_id)) is None else ledger.lacking
 
     def _note_lost(self, ledger_id: int, rows: Sequence[Row]) -> list[EntriesLost]:

@@ -1,12 +1,12 @@
-"""Looking after the files beside the logs while a bookie serves: control logs, checkpoints, notes, markers, cookies.
+"""Kept files: care for the files beside the logs while a bookie serves: control logs, checkpoints, notes, markers, cookies.
 
-Law: each of them is read from the disk and checked (``checks``) some hundred times in a period of the scrub, because they are
-short and a boot rests on them. The process knows what has to stand in each. So one that is damaged or gone is written anew at
-once, durably, from memory: a control log by the state of all ledgers, a checkpoint by the whole index, a note by what is synced.
-A boot after that finds nothing of the damage, also in a bookie of one directory.
+Law: each file is read from the disk and checked (``checks``) some hundred times in a period of the scrub, because the files are
+short and a boot rests on them. The process knows the correct content of each. A damaged or missing file is therefore replaced at
+once, durably, from memory: a control log by the state of all ledgers, a checkpoint by the whole index, a note by the synced
+position. A later boot sees no damage, even in a bookie with one directory.
 
-What remains: damage that comes after the last look and before a crash is found by the boot, which judges it as ever. The file of
-the scrub's own progress is written anew with each group of logs.
+Damage between the last check and a crash remains for the boot to judge. The scrub's own progress file is replaced with each group
+of logs.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class KeptFile(NamedTuple):
     is_good: Callable[[], bool]
     """Reads the file from the disk and checks it."""
     renew: Callable[[], None]
-    """Writes the file anew, durably."""
+    """Replaces the file, durably."""
 
 
 class KeptFiles:
-    """The files of one bookie, but for its logs. Owned by the loop."""
+    """The files of one bookie, except its logs. Owned by the loop."""
 
     def __init__(
         self, file_system: FileSystem, holdings: Holdings, checkpoints: Checkpoints, rewrite_control: RewriteControl
@@ -59,12 +59,12 @@ class KeptFiles:
         self._checkpoints = checkpoints
         self._rewrite_control = rewrite_control
         self.others: list[KeptFile] = []
-        """Files that other parts of the process keep, as the cookies."""
+        """Files that other parts of the process keep, such as cookies."""
         self.renewed = 0
-        """How many files were found damaged and written anew since the start."""
+        """Damaged files that were replaced since the start."""
 
     def look(self) -> Steps[None]:
-        """Look at all of them, and write anew what is damaged."""
+        """Check all files, and replace the damaged."""
         for directory in list(self._holdings.live):
             try:
                 is_there: bool = yield partial(self._file_system.exists, f"{directory.path}/{LOGS}")
@@ -72,7 +72,7 @@ class KeptFiles:
                 log.error("%s: the directory can't be looked at: %s; check the disk", directory.path, error)
                 continue
             if not is_there:
-                # Nothing is written into what may be the place of a disk that is not mounted any more.
+                # Nothing is written there, because it may be the mount point of an unmounted disk.
                 log.error(
                     "%s: the directory is not there any more, or it is another one; check the disk", directory.path
                 )
@@ -100,7 +100,7 @@ class KeptFiles:
             log.error("%s: %s, and it could not be written anew; it is tried again", *_first(damages))
 
     def _control_damages(self, directory: LogDirectory) -> list[Damage]:
-        """In a thread. While the log is replaced nothing can be said, and need not."""
+        """In a thread. During a replacement of the log no verdict is possible or needed."""
         found: list[Damage] = []
         for _ in range(_TRIES):
             version, synced = directory.control.version, directory.control.synced
@@ -130,7 +130,7 @@ class KeptFiles:
                 self._tell(*_first(damages))
 
     def _renew_small_files(self, directory: LogDirectory) -> list[str]:
-        """In a thread: look at notes and marker; returns what had to be written anew."""
+        """Check notes and marker, in a thread; return the paths of replaced files."""
         renewed: list[str] = []
         try:
             for entry_log in list(directory.logs):

@@ -1,11 +1,11 @@
 """One directory (one disk) of a bookie: its entry logs, its control log and its commit thread.
 
-Law: a directory is in use or retired. A retired one is not used again before the next start. Its logs ascend by number, and only
-the last one may have bytes that are not synced (or the last two, while the thread changes from one to the next).
+Law: a directory is in use or retired. A retired directory is not used again before the next start. Its logs ascend by number, and
+only the last log may have unsynced bytes (or the last two, while the thread changes from one to the next).
 
-A boot knows which logs there have to be: the control log has their numbers, the checkpoint those that it covers. A log that is
-gone, or has lost what may have been acknowledged, makes the boot lossy; the marker says so before anything in the directory is
-changed."""
+A boot knows the expected logs: the control log lists them, and the checkpoint those that it covers. A missing log, or a loss of
+possibly acknowledged bytes, makes the boot lossy; the marker records that before anything in the directory changes.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from bookspark.store.wire.logged_frames import LoggedFrames
 
 
 class Filling(Protocol):
-    """Takes over what a boot reads in a directory, as it is read. First the checkpoint, or all rewritten logs, then frames."""
+    """Receives a directory's content during a boot: first the checkpoint, or all rewritten logs, then frames."""
 
     def take_checkpoint(self, directory: LogDirectory, checkpoint: Checkpoint) -> None:
         """Raises OSError."""
 
     def take_rewritten(self, directory: LogDirectory) -> None:
-        """There is no checkpoint. Raises OSError."""
+        """Called without a checkpoint. Raises OSError."""
 
     def taking(self, log: int) -> Callable[[LoggedFrames], object]:
-        """What takes the frames of an entry log."""
+        """Return the receiver of an entry log's frames."""
 
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class LogDirectory:
     """One directory of a bookie. Owned by the loop. The files belong to the commit thread once it runs."""
 
     def __init__(self, file_system: FileSystem, number: int, config: BookieConfig, boot_id: str = "") -> None:
-        """``number``: which of the config's directories it is, from 0 on. ``boot_id``: the kernel's, if it is to be trusted
+        """``number``: index in the config's directories, from 0. ``boot_id``: the kernel's boot id, or "" to trust none
         (``unclean_marker``)."""
         self.file_system = file_system
         self.number = number
@@ -60,46 +60,44 @@ class LogDirectory:
         self.logs: list[EntryLog] = []
         self.rewritten: dict[int, RewrittenLog] = {}
         self.current: EntryLog | None = None
-        """The log that is being appended to; None until the first add after a start."""
+        """The log for new frames; None until the first add after a start."""
         self.losses: list[str] = []
-        """What was lost that may have been acknowledged, nobody knows of which ledgers: as long as phase one of the lossy boot
-        has not dealt with it."""
+        """Losses of possibly acknowledged data in unknown ledgers, until phase one of the lossy boot has handled them."""
         self._found: set[int] = set()
-        """At the boot: the logs of which a file or a note is there, and the rewritten ones that the checkpoint names."""
+        """At the boot: logs with a file or a note, and rewritten logs that the checkpoint names."""
         self.highest_log = 0
-        """At the boot: the highest number that any file here has, in use or not. A file that could not be removed keeps its
-        number: a boot after that would take it for the log that has the number by then."""
+        """At the boot: the highest number of any file here, in use or not. A file that could not be removed keeps its number: a
+        later boot would take it for a new log of that number."""
         self._reached = 0
-        """The highest location below which everything here was synced, as far as the logs that are left do not tell."""
+        """The highest location below which everything here was synced, as far as the remaining logs do not show it."""
         self._removed_below = 0
-        """The location behind the last log that was removed."""
+        """Location behind the last removed log."""
         self.gone: dict[int, int] = {}
-        """At the boot: the position in each log from which on the entries that the index names there are gone, by its number."""
+        """At the boot: for each log number, the position from which on indexed entries are gone."""
         self.parts: list[Part] | None = None
-        """The parts of the checkpoint on the disk. None: there is no checkpoint that a new part can be added to."""
+        """Parts of the checkpoint on the disk. None: no checkpoint can be extended."""
         self.retired = False
         self.failure = ""
-        """Why the directory is retired."""
+        """Cause of the retirement."""
         self.read_errors = 0
-        """How many frames its disk could not read."""
+        """Frames that its disk could not read."""
         self.takes = Takes.ALL
         self.why = "its control log has no room; free some space on its disk"
-        """Why it takes less than all adds, if it does, and what to do about it."""
+        """Reason for taking less than all adds, if it does, with the remedy."""
         self.refusals = 0
-        """How often writes found no room here, or were refused behind one that found none, and have left the index."""
+        """Number of times that writes without room, or behind such a write, have left the index."""
         self.no_room: OSError | None = None
-        """The last of those failures."""
         self.control_behind = False
-        """A control record found no room here: a new control log has to be written before the directory takes anything."""
+        """A control record lacked room here: the directory needs a new control log before it takes anything."""
         self.control = ControlLog(file_system, path)
         self.marker = UncleanMarker(file_system, path, boot_id)
         self.unclean = False
-        """A crash may have lost entries of this directory that were acknowledged."""
+        """A crash may have lost acknowledged entries of this directory."""
         writer = GroupWriter(path, self.control, self.marker, config)
         self.commit = CommitThread(path, writer)
 
     def prepare(self) -> None:
-        """Make the folders that have to be there, and remove what a crash left half-made. Raises OSError."""
+        """Make the needed folders, and remove unfinished files of a crash. Raises OSError."""
         logs = f"{self.path}/{LOGS}"
         if not self.file_system.exists(logs):
             self.file_system.make_directory(logs)
@@ -114,31 +112,31 @@ class LogDirectory:
 
     @property
     def damaged(self) -> bool:
-        """May acknowledged entries be lost that nobody knows of? Then absence proves nothing."""
+        """May acknowledged entries of unknown ledgers be lost? Absence then proves nothing."""
         return bool(self.losses)
 
     def _lose_rows(self, number: int, what: str, start: int = 0) -> None:
-        """What the checkpoint names of log ``number`` from position ``start`` on is gone."""
+        """Mark the checkpoint's rows of log ``number`` from position ``start`` on as gone."""
         log.error("log %08x of %s %s: the entries that the index names there are lost", number, self.path, what)
         self.gone[number] = min(start, self.gone.get(number, start))
 
     def lose(self, why: str, lost: Lost = Lost.ENTRIES) -> None:
-        """At the boot: something is lost that may have been acknowledged, nobody knows of which ledgers. ``why`` is for people.
-        The boot is lossy, and so is the next one if this one is cut short. Raises OSError."""
+        """Record, at the boot, a loss of possibly acknowledged data in unknown ledgers. ``why``: the reason in words. The boot is
+        lossy, and so is the next boot if this boot is interrupted. Raises OSError."""
         log.error("%s: what can't be found is unknown until the bookie is healed", why)
         self.marker.note_loss(lost)
         self.unclean = True
         self.losses.append(why)
 
     def begin_control_log(self, content: Sequence[bytes] | None, scan: ControlScan, write_number: int) -> None:
-        """Open the control log (``ControlLog.begin``). If there is no room for ``content``, the directory is full, but not lost.
-        Raises OSError."""
+        """Open the control log (``ControlLog.begin``). Without room for ``content`` the directory is full, but not lost. Raises
+        OSError."""
         if not self.control.begin(content, scan, write_number):
             self._fall_behind()
 
     def note_without(self, directories: Iterable[int]) -> None:
-        """At the boot: note that the bookie is used without these directories from now on. A disk that does not take it is full,
-        or fails when the control log is written anew."""
+        """Note, at the boot, that the bookie is used without these directories from now on. A disk that refuses the record counts
+        as full; rewriting the control log shows whether it has failed."""
         try:
             self.control.note_without(directories)
         except OSError as error:
@@ -146,8 +144,7 @@ class LogDirectory:
             self._fall_behind()
 
     def append_at_boot(self, content: bytes, number: int) -> bool:
-        """Append write ``number`` to the control log. False without room: the directory is full, but not lost. Raises
-        OSError."""
+        """Append write ``number`` to the control log. False without room: the directory is full, but not lost. Raises OSError."""
         try:
             self.control.append(content, number)
         except NoSpaceError:
@@ -159,8 +156,8 @@ class LogDirectory:
         self.control_behind, self.takes = True, Takes.NOTHING
 
     def recover(self, noted: LogsNoted | None, filling: Filling) -> None:
-        """Read the checkpoint, and scan every log from there on. ``noted``: the logs that there have to be, by the control log;
-        None if it never said. ``filling`` takes over what is read. Raises OSError, after which nothing of it counts."""
+        """Read the checkpoint, and scan every log from there on. ``noted``: the expected logs by the control log; None if never
+        noted. ``filling`` receives the content. Raises OSError, after which that content does not count."""
         checkpoint = read_checkpoint(self.file_system, self.path)
         covered = checkpoint.covered if checkpoint is not None else 0
         self._removed_below, self._reached = location(log_of(covered), 0), covered
@@ -200,8 +197,8 @@ class LogDirectory:
         self._settle_logs(unused)
 
     def _recover_rewritten(self, checkpoint: Checkpoint | None, noted: LogsNoted | None) -> list[RewrittenLog]:
-        """Take over the rewritten logs that the checkpoint names; returns the others: a crash left them before they were in use.
-        Without a checkpoint all are taken over, and have to be scanned."""
+        """Adopt the rewritten logs that the checkpoint names; return the others, which a crash left before their use. Without a
+        checkpoint all are adopted, and must be scanned."""
         found = rewritten_numbers(self.file_system, self.path)
         if checkpoint is not None:
             wanted = set(checkpoint.rewritten)
@@ -218,8 +215,7 @@ class LogDirectory:
         return [RewrittenLog(self.path, number, 0) for number in found if number not in wanted]
 
     def _look_for_lost(self, numbers: Sequence[int], checkpoint: Checkpoint | None, noted: LogsNoted | None) -> None:
-        """Look for entry logs of which not even the note is there. The checkpoint tells what was in those below its covered
-        log."""
+        """Report expected entry logs without a file or note. The checkpoint has the content of those below its covered log."""
         covered = checkpoint.covered if checkpoint is not None else 0
         expected = {number for number in (noted.entry_logs if noted is not None else ()) if number >= log_of(covered)}
         if position_of(covered):
@@ -228,12 +224,12 @@ class LogDirectory:
             self.lose(f"log {number:08x} of {self.path} is gone")
 
     def look_for_named(self, named: set[int]) -> None:
-        """At the boot: look for the logs that the checkpoint names. Of those that are found in part ``recover`` told."""
+        """Report, at the boot, missing logs that the checkpoint names. ``recover`` reports incomplete logs."""
         for number in sorted(named.difference(self._found)):
             self._lose_rows(number, "is gone")
 
     def _settle_logs(self, unused: Sequence[EntryLog | RewrittenLog]) -> None:
-        """Note which logs there are, then remove the others. Without room for the note they stay until the next start."""
+        """Note the logs in use, then remove the others. Without room for the note they stay until the next start."""
         try:
             self.control.note_all_logs((entry_log.number for entry_log in self.logs), self.rewritten)
         except NoSpaceError:
@@ -246,17 +242,17 @@ class LogDirectory:
 
     @property
     def holds_logs(self) -> bool:
-        """Is there any log in the directory, whether it was opened or not?"""
+        """Does the directory hold any log, opened or not?"""
         return bool(log_numbers(self.file_system, self.path) or rewritten_numbers(self.file_system, self.path))
 
     def log_number(self, at_least: int) -> int:
-        """The lowest number from ``at_least`` on that a new log may have. Of several directories, the n-th has the numbers that
-        leave n − 1 when they are divided by ``DIRECTORIES_MAX``: a boot that can't read the others does not know which numbers
-        they have, and a later one may read the others and not this one."""
+        """The lowest number from ``at_least`` on for a new log. With several directories, directory ``number`` uses the log
+        numbers of that remainder modulo ``DIRECTORIES_MAX``: a boot that can't read the others does not know their numbers, and a
+        later boot may read the others and not this directory."""
         return at_least + (self.number - at_least) % self._shares
 
     def place(self, frame_bytes: int, begin: Callable[[LogDirectory], EntryLog]) -> tuple[EntryLog, int]:
-        """The log and the position for the next frame. Has a log begun if there is none or it is full."""
+        """Log and position for the next frame. A new log begins without a current log, or if it is full."""
         entry_log = self.current
         if entry_log is None or entry_log.end >= self._log_bytes_max:
             entry_log = self.current = begin(self)
@@ -266,41 +262,41 @@ class LogDirectory:
         return entry_log, position
 
     def covered(self) -> int:
-        """The location below which everything in this directory is synced. It is in a log that holds something: the next boot
-        removes the others, and what is covered may not be gone."""
+        """The location below which everything in this directory is synced. It lies in a log with frames: the next boot removes
+        empty logs, and a covered log must not be missing."""
         for entry_log in reversed(self.logs):
             if entry_log.synced > len(SCHEMA):
                 return max(location(entry_log.number, entry_log.synced), self._removed_below)
         return self._removed_below
 
     def reach(self) -> Reach:
-        """How far the directory goes durably. Any thread may ask."""
+        """The durable reach of the directory. For any thread."""
         synced = [location(one.number, one.synced) for one in list(self.logs) if one.synced > len(SCHEMA)]
         return Reach(self.control.write_number, max(self._reached, *synced) if synced else self._reached)
 
     def forget(self, entry_log: EntryLog) -> None:
-        """A sealed log is about to be removed. A checkpoint that covers it says so: a full disk has no room for another note."""
+        """Drop a sealed log before its removal. A checkpoint that covers it notes the removal: a full disk has no room for
+        another note."""
         self._reached = self.reach().location
         self.logs.remove(entry_log)
         self._removed_below = max(self._removed_below, location(entry_log.number + 1, 0))
 
     @property
     def sealed(self) -> list[EntryLog | RewrittenLog]:
-        """The logs that nothing is written to any more."""
+        """Logs without further writes."""
         return [stored for stored in self.stored if self.is_sealed(stored)]
 
     def is_sealed(self, stored: EntryLog | RewrittenLog) -> bool:
-        """Is nothing written to this log any more?"""
+        """Will this log get no further writes?"""
         return isinstance(stored, RewrittenLog) or (
             stored is not self.current and stored.file is None and stored.synced == stored.end
         )
 
     @property
     def stored(self) -> list[EntryLog | RewrittenLog]:
-        """The logs that hold entries."""
+        """Logs that hold entries."""
         return [*self.logs, *self.rewritten.values()]
 
     @property
     def bytes(self) -> int:
-        """The size of all logs."""
         return sum(found.end for found in self.stored)

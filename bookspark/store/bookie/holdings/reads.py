@@ -1,12 +1,12 @@
-"""Reading stored batches: from memory until they are written, then from the logs.
+"""Reads of stored batches: from memory until they are written, then from the logs.
 
-Law: bytes from a log are served only after the frame's own checks (header and body checksum), and only if they are what the index
-says. Anything else is damage: that copy can't be read any more (``Holdings.lose``). A read that the disk fails is made once more
-before. A lack of memory, of open files or of rights is no damage. Nothing here blocks the loop for the disk or for decompression:
-what is not in the page cache, or is compressed, is left to a thread. A log that was removed after the read was planned is no
-error: its entries were moved or collected, and the read is planned again.
+Law: bytes from a log are served only after the frame's own checks (header and body checksum), and only if they match the index.
+Any other bytes are damage: that copy is unreadable (``Holdings.lose``). A failed disk read is first repeated once. A lack of
+memory, of open files or of rights is no damage. The loop never waits here for the disk or for decompression: bytes outside the
+page cache, and compressed blocks, are left to a thread. A log removed after the planning of a read is no error: its entries were
+moved or collected, and the read is planned again.
 
-Logs are read by ``preadv``, which can be told not to wait, and not through a memory map (docs/decisions/no-mmap.md).
+Logs are read by ``preadv``, which has a mode without waiting, and not through a memory map (docs/decisions/no-mmap.md).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from bookspark.store.wire.chunks import is_viewed, new_chunk
 from bookspark.store.wire.entry_batch import Buffer
 from bookspark.store.wire.logged_frames import parse_logged_frame
 
-# -- Memory that logs are read into, one part after the other.
-#
-# Law: memory that was lent keeps its content until the last view of it is gone, and is lent again only then. So the answers to
-# a fast reader are all read into the same memory, which is in the processor's cache and need not be cleared first. Each answer
-# to a slow reader gets memory of its own.
+# -- Read memory: the buffer for log reads.
 
 
 _CHUNK_BYTES = 1 << 20
 
 
 class ReadMemory:
-    """The memory that one thread reads logs into."""
+    """The memory that one thread reads logs into.
+
+    Law: lent memory keeps its content until its last view is gone, and is lent again only then. So the answers to a fast reader
+    all use the same memory, which is in the processor's cache and need not be cleared first. Each answer to a slow reader gets
+    its own memory."""
 
     def __init__(self) -> None:
         self._chunk: mmap.mmap | None = None
         self._lent = 0
-        """How many bytes of the chunk are lent, from its start."""
+        """Lent bytes of the chunk, from its start."""
 
     def lend(self, size: int) -> memoryview:
-        """``size`` bytes to read into. Their content is undefined."""
+        """``size`` bytes to read into, with undefined content."""
         if size > _CHUNK_BYTES:
             return memoryview(bytearray(size))
         if self._chunk is not None and not is_viewed(self._chunk):
@@ -59,7 +59,7 @@ class ReadMemory:
         return memoryview(self._chunk)[start : self._lent]
 
 
-# --
+# -- Planning and fetching
 
 
 _OPEN_FILES_MAX = 256
@@ -68,12 +68,11 @@ PART_BYTES = 256 << 10
 """An answer is read and sent in parts of about this size. A longer entry is a part by itself."""
 _NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EACCES, errno.EPERM)
 READ_BYTES_MAX = 4 << 20
-"""An answer is about this long at most, whatever the request's limit."""
+"""Approximate maximum of an answer, even with a higher limit."""
 
 
 class Piece(NamedTuple):
-    """Entries ``first..last`` out of one stored batch frame of ``size`` bytes at ``where``; ``frame`` if it is still in
-    memory."""
+    """Entries ``first..last`` of a stored batch frame of ``size`` bytes at ``where``; ``frame`` if it is still in memory."""
 
     ledger_id: int
     first: int
@@ -84,8 +83,8 @@ class Piece(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """What a read will send. ``end`` is the last entry id that it accounts for, ``refusal`` the answer for the id after that one
-    (None if the range or the limit ended there)."""
+    """Content of a read's answer. ``end``: the last entry id that it accounts for. ``refusal``: the answer for the next id (None
+    if the range or the limit ended there)."""
 
     pieces: list[Piece]
     end: int
@@ -102,15 +101,15 @@ def plan_read(
     storage_damaged: bool,
     boot_unsure: bool,
 ) -> ReadPlan:
-    """Find entries ``first..last`` of ``request`` (first, last, limit in bytes; limit 0: as much as one answer takes). Where
-    absence proves nothing, a sparse read stops at the first absent id too: to skip it would say that it is not held."""
+    """Plan the read of entries ``first..last`` of ``request`` (first, last, limit in bytes; limit 0: the maximum of an answer).
+    Where absence proves nothing, a sparse read also stops at the first absent id: skipping the id would declare it not held."""
     first, last, limit = request
     limit = min(limit or READ_BYTES_MAX, READ_BYTES_MAX)
     pieces: list[Piece] = []
     wanted, total = first, 0
 
     def passed(gap_end: int) -> int:
-        """The last of ``wanted..gap_end``, which are not held, that a sparse read may skip."""
+        """The last of the absent ``wanted..gap_end`` that a sparse read may skip."""
         if not sparse or ledger is None:
             return wanted - 1
         return decided(
@@ -137,7 +136,7 @@ def plan_read(
 
 
 class Stop(Enum):
-    """Why fewer frames came than were asked for."""
+    """Why a fetch returned fewer frames than pieces."""
 
     DAMAGED = "the next one is bad"
     UNREADABLE = "the disk can't read the next one"
@@ -147,28 +146,27 @@ class Stop(Enum):
 
 
 class Fetched(NamedTuple):
-    """The plain batch frames of the first pieces, in their order. Each holds its piece's entries or more. ``stop`` says why there
-    are fewer frames than pieces."""
+    """Plain batch frames of the first pieces, in their order. Each holds its piece's entries or more. ``stop``: why there are
+    fewer frames than pieces."""
 
     frames: list[Buffer]
     stop: Stop | None = None
 
 
 class LogFiles:
-    """The logs that are open for reading. The least recently used one is closed when there are too many. For any thread."""
+    """Logs that are open for reading. Above a maximum, the least recently used log is closed. For any thread."""
 
     def __init__(self, open_log: Callable[[int], File]) -> None:
         """``open_log(number)`` opens a log; it may raise OSError or KeyError."""
         self._open_log = open_log
         self._files: OrderedDict[int, File] = OrderedDict()
         self._removed = 0
-        """How many logs were removed."""
         self._memory = ReadMemory()
         """Used by the loop only."""
         self._lock = threading.Lock()
 
     def get(self, number: int) -> File:
-        """The open log of this number, opened if need be. Raises KeyError if it is gone, and OSError."""
+        """The log of this number, opened if needed. Raises KeyError if it is gone, and OSError."""
         file = self.get_open(number)
         if file is None:
             # Opened without the lock: the loop must not wait for a disk.
@@ -176,7 +174,7 @@ class LogFiles:
             file = self._open_log(number)
             with self._lock:
                 if removed != self._removed:
-                    # It may be this one that was removed.
+                    # The removed log may be this log.
                     return file
                 file = self._files.setdefault(number, file)
                 if len(self._files) > _OPEN_FILES_MAX:
@@ -185,7 +183,6 @@ class LogFiles:
         return file
 
     def get_open(self, number: int) -> File | None:
-        """The log of this number if it is open."""
         with self._lock:
             file = self._files.get(number)
             if file is not None:
@@ -193,18 +190,18 @@ class LogFiles:
             return file
 
     def is_open(self, number: int) -> bool:
-        """Is the log of this number open? (It need not be as soon as this returns.)"""
+        """Is the log of this number open? (It may be closed by the time of the return.)"""
         with self._lock:
             return number in self._files
 
     def forget(self, number: int) -> None:
-        """The log is removed. Who reads it now may go on."""
+        """Drop a removed log. Its present readers may go on."""
         with self._lock:
             self._removed += 1
             self._files.pop(number, None)
 
     def clear(self) -> None:
-        """Close all logs that nobody reads now, and the others when their readers end."""
+        """Close all logs, each after its last reader."""
         with self._lock:
             self._files.clear()
 
@@ -246,7 +243,7 @@ class LogFiles:
                     return None
                 if failed == index and not together:
                     return Fetched(frames, _stop_of(error))
-                # Read again, frame by frame from here on: it may go well now, and if not, it shows which one it is.
+                # Read again, frame by frame from here on: the repeat may succeed, and otherwise shows the unreadable frame.
                 failed, together = index, False
                 continue
             at = 0
@@ -267,19 +264,19 @@ class LogFiles:
 
 
 def is_no_damage(error: OSError) -> bool:
-    """Does the failure of a read say nothing of the disk? It may go well later."""
+    """Does a failed read say nothing of the disk? It may succeed later."""
     return error.errno in _NO_DAMAGE
 
 
 def _stop_of(error: OSError) -> Stop:
     if isinstance(error, FileNotFoundError):
-        # The disk can be read, and the log is not there.
+        # The disk is readable, and the log is missing.
         return Stop.DAMAGED
     return Stop.FAILED if is_no_damage(error) else Stop.UNREADABLE
 
 
 def _extent_end(pieces: Sequence[Piece], start: int) -> int:
-    """The end of the run of pieces from ``start`` on that lie one after the other in one log."""
+    """End of the run of pieces from ``start`` on that are adjacent in one log."""
     end, total = start + 1, pieces[start].size
     while (
         end < len(pieces)
@@ -293,7 +290,7 @@ def _extent_end(pieces: Sequence[Piece], start: int) -> int:
 
 
 def _checked(stored: memoryview, piece: Piece) -> Buffer | None:
-    """The plain frame of what is stored; None unless it is good and what the index says."""
+    """The plain frame of stored bytes; None unless they are good and match the index."""
     if stored[:8] == BLOCK_START:
         block = parse_block(stored, 0)
         if block is None or block.size != piece.size or block.ledger_id != piece.ledger_id:

@@ -1,16 +1,16 @@
-"""Scrubbing what a bookie holds, while it serves: each byte of its logs is read from the disk and checked, round after round.
+"""Scrubbing: each byte of a serving bookie's logs is read from the disk and checked, round after round.
 
-Law: a round looks at every log that was there when it began, by ascending number, up to where it is synced; and at every row of
-the index that points into it. Two rounds fit into a period, so whatever is held is read at least once in each period, wherever a
-round was when it came or when it rotted. What the checks (``checks``) do not find good is read once more, as a client reads it; a
-copy that can't be read is lost (``Holdings.lose``). A round goes on after a start where the last process noted to be. What is
-moved to a new log meanwhile was read when it was moved.
+Law: a round covers every log that existed when it began, by ascending number, up to its synced position, and every row of the
+index that points into it. Two rounds fit into a period, so all held bytes are read at least once in each period, whenever they
+came or rotted. A batch that fails the checks (``checks``) is read once more, as a client reads it; an unreadable copy is lost
+(``Holdings.lose``). After a start a round continues at the last process's noted progress. Entries moved to a new log meanwhile
+were read when they were moved.
 
-Damage in *dead bytes*, batches that no row names, costs no entry: no read and no rewriting looks at them again. They are counted
-(``dead_bytes``), and no loss is told. A checkpoint covers the log a minute later, so that no boot takes them for a loss. What
-follows from the rest of a log (its schema, a footer) is written anew. The other files of a bookie are those of ``kept_files``.
+Damage in *dead bytes*, batches without a row, costs no entry: no read and no rewriting touches them again. They are counted
+(``dead_bytes``), not reported as a loss. A checkpoint covers the log a minute later, so that no boot takes them for a loss. Bytes
+that follow from the rest of a log (its schema, a footer) are rewritten. ``kept_files`` checks the other files of a bookie.
 
-How far the round is stands in every directory; the furthest one counts. One file, replaced as a whole::
+Every directory notes the round's progress; the furthest note counts. One file, replaced as a whole::
 
     <directory>/scrub    JSON: {"began_ms", "next_log", "end_log", "done_bytes", "finished_ms"}
                          times in ms since 1970; logs from next_log to below end_log have still to be read
@@ -42,37 +42,37 @@ ROUND_PART = 0.5
 _PACE_PART = 0.45
 """A round is paced to end after this part of the period."""
 _GROUP_BYTES = 256 << 20
-"""The index is looked through once for logs of about this size together."""
+"""The index is walked once for each group of logs of about this size together."""
 _ROWS_A_STEP = 4096
 _LOOK_BYTES = 4 << 20
-"""How much is read between two pauses."""
+"""Bytes read between two pauses."""
 
 log = logging.getLogger(__name__)
 
 
 class ScrubProgress(msgspec.Struct, frozen=True):
-    """How far a round is."""
+    """Progress of a round."""
 
     began_ms: int = 0
     next_log: int = 0
     end_log: int = 0
     done_bytes: int = 0
     finished_ms: int = 0
-    """When the last whole round ended. 0: there was none."""
+    """When the last whole round ended. 0: never."""
 
 
 class Looked(NamedTuple):
-    """What a look at some bytes of a log came to."""
+    """Result of a look at some bytes of a log."""
 
     size: int
     bad: list[tuple[Piece, Stop]]
-    """Batches that the index names and that can't be read, and why."""
+    """Unreadable batches that have rows, and the reasons."""
     dead_bytes: int = 0
-    """Damaged bytes of no batch that the index names."""
+    """Damaged bytes outside the index's batches."""
 
 
 class Scrubbing:
-    """The scrubbing of one bookie. Owned by the loop, except ``load``, ``save`` and ``check``."""
+    """The scrubbing of one bookie. Owned by the loop, except ``load``, ``save`` and ``look``."""
 
     def __init__(self, file_system: FileSystem, holdings: Holdings) -> None:
         self._file_system = file_system
@@ -80,12 +80,12 @@ class Scrubbing:
         self._files = LogFiles(lambda number: file_system.open(holdings.logs[number][1].path))
         self.progress = ScrubProgress()
         self._read_bytes = 0
-        """Bytes of the logs under way that are read."""
+        """Bytes read of the logs under way."""
         self.dead_bytes = 0
-        """Damaged bytes that hold no entry any more, as found since the start."""
+        """Damaged dead bytes since the start."""
 
     def load(self) -> None:
-        """Read how far an earlier process was. A file that is missing or damaged costs reading again."""
+        """Read an earlier process's progress. A missing or damaged file costs repeated reading."""
         found = []
         for directory in list(self._holdings.live):
             path = f"{directory.path}/{NAME}"
@@ -100,7 +100,7 @@ class Scrubbing:
         self.progress = max(found, key=lambda one: (one.began_ms, one.next_log), default=ScrubProgress())
 
     def save(self) -> None:
-        """Write how far this process is. What can't be written is logged, and costs reading again."""
+        """Write this process's progress. A failure is logged, and costs repeated reading."""
         content = msgspec.json.encode(self.progress)
         for directory in list(self._holdings.live):
             try:
@@ -110,46 +110,44 @@ class Scrubbing:
 
     @property
     def left_bytes(self) -> int:
-        """The size of the logs that the round has still to read."""
+        """Size of the round's unread logs."""
         numbers = range(self.progress.next_log, self.progress.end_log)
         left = sum(stored.end for number, (_, stored) in self._holdings.logs.items() if number in numbers)
         return max(0, left - self._read_bytes)
 
     @property
     def part(self) -> float:
-        """The part of the round that is done, 0 to 1."""
+        """The finished part of the round, 0 to 1."""
         done, left = self.progress.done_bytes + self._read_bytes, self.left_bytes
         return done / (done + left) if done + left else 1.0
 
     @property
     def under_way(self) -> bool:
-        """Is there a log that this round has still to read?"""
         return self.progress.next_log < self.progress.end_log
 
     def begin(self, now_ms: int) -> None:
-        """Begin a round."""
         self._read_bytes = 0
         self.progress = msgspec.structs.replace(
             self.progress, began_ms=now_ms, next_log=0, end_log=self._holdings.next_log, done_bytes=0
         )
 
     def ahead_seconds(self, now_ms: int, period_seconds: float) -> float:
-        """How many seconds the round is ahead of its pace; negative if it is behind."""
+        """Seconds by which the round is ahead of its pace; negative if behind."""
         return self.progress.began_ms / 1000 + _PACE_PART * period_seconds * self.part - now_ms / 1000
 
     @property
     def suspected(self) -> bool:
-        """Are there logs that are to be looked at before all others?"""
+        """Do any logs have to be scrubbed before all others?"""
         return bool(self._holdings.suspected)
 
     def take_suspected(self) -> Steps[dict[int, list[Piece]]]:
-        """The suspected logs, with what the index names in each."""
+        """Take the suspected logs, each with the index's pieces in it."""
         numbers = set(self._holdings.suspected)
         self._holdings.suspected.clear()
         return (yield from self._pieces(numbers))
 
     def group(self) -> Steps[tuple[dict[int, list[Piece]], int]]:
-        """The next logs, with what the index names in each; and the number of the log to go on with after them."""
+        """The next logs, each with the index's pieces in it; and the log number to continue at after them."""
         numbers: set[int] = set()
         size, following = 0, self.progress.end_log
         for number in sorted(self._holdings.logs):
@@ -179,8 +177,8 @@ class Scrubbing:
         return pieces
 
     def look(self, number: int, pieces: Sequence[Piece]) -> Iterator[Looked]:
-        """Read and check log ``number``, some bytes with each step; ``pieces`` are all that the index names in it. To be carried
-        through in any thread."""
+        """Read and check log ``number``, some bytes with each step, in any thread. ``pieces``: all of the index's pieces in
+        it."""
         found = self._holdings.logs.get(number)
         if found is None or found[0].retired:
             return
@@ -206,7 +204,7 @@ class Scrubbing:
                     yield Looked(read, [])
                     read = 0
         except OSError as error:
-            # A log that was removed, or that can't be opened now; the reads below tell more.
+            # The log was removed, or can't be opened now; the reads below decide.
             log.debug("%s could not be checked: %s", stored.path, error)
         left = [piece for of_frame in unseen.values() for piece in of_frame]
         bad = self._read_again(number, stored.path, left)
@@ -217,7 +215,7 @@ class Scrubbing:
             yield Looked(read, bad, dead)
 
     def _read_again(self, number: int, path: str, pieces: Sequence[Piece]) -> list[tuple[Piece, Stop]]:
-        """Read what no check found good, as a client does; returns what can't be read."""
+        """Read the pieces that passed no check, as a client does; return the unreadable pieces."""
         bad: list[tuple[Piece, Stop]] = []
         self._files.forget(number)
         if pieces:
@@ -231,7 +229,7 @@ class Scrubbing:
         return bad
 
     def _mend(self, damage: Damage) -> None:
-        """Write what follows from the rest of its log."""
+        """Rewrite bytes that follow from the rest of their log."""
         if damage.content is None:
             return
         try:
@@ -246,7 +244,7 @@ class Scrubbing:
             log.warning("%s, byte %d: %s, and can't be written anew: %s", *damage[:2], damage.what, error)
 
     def looked(self, number: int, looked: Looked) -> Steps[None]:
-        """Take over what a look at log ``number`` found. What was moved meanwhile is not lost."""
+        """Apply the result of a look at log ``number``. Entries moved meanwhile are not lost."""
         self._read_bytes += looked.size
         if looked.dead_bytes:
             self.dead_bytes += looked.dead_bytes
@@ -258,7 +256,7 @@ class Scrubbing:
         yield from self._holdings.lose_bad(looked.bad)
 
     def end_group(self, following: int, now_ms: int) -> None:
-        """All that the index names below log ``following`` is read."""
+        """End a group: all pieces below log ``following`` are read."""
         numbers = range(self.progress.next_log, following)
         size = sum(stored.end for number, (_, stored) in self._holdings.logs.items() if number in numbers)
         self._files.clear()
@@ -272,7 +270,7 @@ class Scrubbing:
 
 
 def _is(piece: Piece, found: Stored) -> bool:
-    """Is a good batch what the index says?"""
+    """Does a good batch match the index?"""
     return (
         (found.size, found.ledger_id) == (piece.size, piece.ledger_id)
         and found.first <= piece.first
@@ -281,7 +279,7 @@ def _is(piece: Piece, found: Stored) -> bool:
 
 
 def _covered(damage: Damage, pieces: Sequence[Piece]) -> int:
-    """How many bytes of the damage are of these batches."""
+    """Number of damaged bytes in these batches."""
     end = damage.position + damage.size
     frames = {(position_of(piece.where), piece.size) for piece in pieces}
     return sum(max(0, min(end, at + size) - max(damage.position, at)) for at, size in frames)

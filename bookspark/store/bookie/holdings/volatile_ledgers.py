@@ -1,17 +1,15 @@
-"""Ledgers of volatile durability (VD) that are being written: the sync cursor of each, and what is not synced yet.
+"""Ledgers of volatile durability (VD) under write: the sync cursor and the unsynced batches of each.
 
-Law: as in ``protocol.ledger.sync_cursor``, which decides LastAddSynced. The cursor is told of an entry only after the entry is
-synced. An entry is synced when its log is, up to the end of the entry's frame; for a duplicate the kept copy counts. Nothing is
-told of a fenced ledger. After a boot, what is on disk when the writer's first request comes counts as far as it is synced. In a
-ledger of many rows that is looked at in steps: until they are over, LastAddSynced is lower than it could be, and a sync waits
-(``when_begun``).
+Law: as in ``protocol.ledger.sync_cursor``, which decides LastAddSynced. The cursor learns of an entry only after the sync of its
+log up to the end of the entry's frame; for a duplicate the kept copy counts. No LastAddSynced is reported for a fenced ledger.
+After a boot, entries on disk at the writer's first request count as far as they are synced. In a ledger of many rows this check
+runs in steps: meanwhile LastAddSynced is lower than possible, and a sync waits (``when_begun``).
 
-How far each log is synced is looked up when an answer needs it, so no sync has to report here.
+The synced position of a log is looked up when an answer needs it, so no sync reports here.
 
-A bookie is not told when a ledger is closed. So a cursor that has nothing left to sync is *settled*: the index tells as much, as
-it does after a boot. Of the settled cursors a bounded number is kept, those that were used last, and ``rest`` drops the ones
-that were not used since its last call. A ledger of many rows keeps its cursor until then, because a new one has to look at each
-row.
+A bookie does not learn of a ledger's close. So a cursor with nothing left to sync is *settled*: the index has the same
+information, as after a boot. A bounded number of settled cursors is kept, the most recently used, and ``rest`` drops the cursors
+unused since its last call. A ledger of many rows keeps its cursor until then, because a new cursor must visit each row.
 
 Source: BP-14, "Changes to Bookies".
 """
@@ -29,14 +27,13 @@ from bookspark.store.bookie.steps import Steps, at_once
 
 _SETTLED_MAX = 1 << 12
 _ROWS_MAX = 1 << 12
-"""To look at so many rows takes some 2 ms."""
+"""A walk over this number of rows takes some 2 ms."""
 _LEDGERS_A_STEP = 1 << 10
 
 
 class VolatileLedger:
-    """A VD ledger. ``unsynced``: (where, first, last) of the batches that were not synced when last looked at, in the order of
-    the adds. ``following``: the entry id from which on the rows of the boot are still to be looked at, None at the end; then
-    those in ``waiting`` are called."""
+    """A VD ledger. ``unsynced``: (where, first, last) of the batches unsynced at the last check, in the order of the adds.
+    ``following``: the entry id to continue the walk over the boot's rows at, None at its end; then ``waiting`` is called."""
 
     __slots__ = ("cursor", "following", "unsynced", "waiting")
 
@@ -59,8 +56,8 @@ class VolatileLedgers:
         carry_through: Callable[[Steps[None]], None] = at_once,
     ) -> None:
         """``is_synced(where)``: is the frame there durable? ``is_open(ledger_id)``: is the ledger known and not fenced?
-        ``is_gone(where)``: does the frame there lie in a directory that failed? Its row is about to leave the index.
-        ``carry_through``: carries steps through, at once or in later turns of the loop."""
+        ``is_gone(where)``: does the frame there lie in a failed directory, so that its row is about to leave the index?
+        ``carry_through``: runs steps to their end, at once or in later turns of the loop."""
         self._index = index
         self._is_gone = is_gone
         self._carry_through = carry_through
@@ -68,32 +65,31 @@ class VolatileLedgers:
         self._is_open = is_open
         self._ledgers: dict[int, VolatileLedger] = {}
         self._settled: dict[int, None] = {}
-        """Those of them that have nothing left to sync, in the order of their last use."""
+        """Ledgers with nothing left to sync, in the order of their last use."""
         self._idle: set[int] = set()
-        """Those that were settled at the last ``rest``, and were not used since."""
+        """Ledgers settled at the last ``rest``, and unused since."""
 
     def __len__(self) -> int:
-        """The number of cursors that are kept."""
         return len(self._ledgers)
 
     def added(self, ledger_id: int, assignment: Assignment, first: int, last: int, where: int) -> None:
-        """Entries ``first..last`` of a VD ledger were taken, and lie in the frame at ``where``."""
+        """Note that entries ``first..last`` of a VD ledger were added in the frame at ``where``."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or (ledger.cursor.assignment != assignment and ledger.cursor.assign(assignment)):
             ledger = self._begin(ledger_id, assignment)
             if ledger.following is None:
                 return
-            # Its row may be one that is not looked at yet.
+            # Its row may be among the rows not yet visited.
         self._settled.pop(ledger_id, None)
         ledger.unsynced.append((where, first, last))
 
     def added_again(self, ledger_id: int, assignment: Assignment, kept: Iterable[Row]) -> None:
-        """An add came whose entries in the rows ``kept`` are held already."""
+        """Note an add of entries that the rows ``kept`` hold already."""
         for row in kept:
             self.added(ledger_id, assignment, row.first, row.last, row.where)
 
     def asked(self, ledger_id: int, assignment: Assignment) -> list[int]:
-        """A sync is asked for (after ``when_begun``); returns where the frames lie that are not synced."""
+        """Handle a sync request, after ``when_begun``; return the locations of unsynced frames."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.cursor.assign(assignment):
             ledger = self._begin(ledger_id, assignment)
@@ -101,7 +97,7 @@ class VolatileLedgers:
         return [where for where, _, _ in ledger.unsynced]
 
     def last_add_synced(self, ledger_id: int, assignment: Assignment) -> int:
-        """LastAddSynced for a request that came with ``assignment``, NO_ENTRY if there is none."""
+        """LastAddSynced for a request with ``assignment``, NO_ENTRY if none."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             if not self._is_open(ledger_id):
@@ -112,8 +108,8 @@ class VolatileLedgers:
         return ledger.cursor.last_add_synced_for(assignment)
 
     def when_begun(self, ledger_id: int, assignment: Assignment, then: Callable[[], None]) -> None:
-        """Call ``then`` when all rows that a ledger had at the boot were looked at: at once, or in later turns if there
-        are many. Also if it is fenced, deleted or assigned anew meanwhile."""
+        """Call ``then`` once all rows of the boot were visited: at once, or in later turns for many rows. It is called even if
+        the ledger is fenced, deleted or assigned again meanwhile."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.cursor.assign(assignment):
             ledger = self._begin(ledger_id, assignment)
@@ -123,12 +119,12 @@ class VolatileLedgers:
             ledger.waiting.append(then)
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger is fenced, or deleted."""
+        """Forget a fenced or deleted ledger."""
         self._ledgers.pop(ledger_id, None)
         self._settled.pop(ledger_id, None)
 
     def rest(self) -> Steps[None]:
-        """Drop the cursors that have nothing left to sync and were not used since the last call, in steps."""
+        """Drop the settled cursors unused since the last call, in steps."""
         unsettled = [ledger_id for ledger_id in self._ledgers if ledger_id not in self._settled]
         for count, ledger_id in enumerate(unsettled, 1):
             ledger = self._ledgers.get(ledger_id)
@@ -142,7 +138,7 @@ class VolatileLedgers:
         self._idle = set(self._settled)
 
     def _begin(self, ledger_id: int, assignment: Assignment) -> VolatileLedger:
-        """The first request since the boot, or with another assignment, came: begin with what the index holds by now."""
+        """Begin a cursor with the present index, at the first request since the boot or with another assignment."""
         ledger = self._ledgers[ledger_id] = VolatileLedger()
         ledger.cursor.assign(assignment)
         self._settled.pop(ledger_id, None)
@@ -160,19 +156,18 @@ class VolatileLedgers:
             then()
 
     def _go_on(self, ledger_id: int, ledger: VolatileLedger) -> None:
-        """Look at the next rows of a ledger that has just begun. A row that was added meanwhile may be looked at again, which
-        changes nothing."""
+        """Visit the next rows of a new cursor. A row added meanwhile may be visited twice, which changes nothing."""
         assert ledger.following is not None
         rows = self._index.get(ledger_id)
         part = [] if rows is None else list(islice(rows.covering(ledger.following, rows.last_entry_id), _ROWS_MAX))
         ledger.following = part[-1].last + 1 if len(part) == _ROWS_MAX else None
-        # In front of what was added meanwhile: most of it is synced, and the cursor is told as far as that goes.
+        # In front of later adds: most of these rows are synced, and the cursor advances up to the first unsynced batch.
         held = [(row.where, row.first, row.last) for row in part if not self._is_gone(row.where)]
         ledger.unsynced.extendleft(reversed(held))
         self._advance(ledger_id, ledger)
 
     def _advance(self, ledger_id: int, ledger: VolatileLedger) -> None:
-        """Tell the cursor what is synced by now, consecutive entries in one call."""
+        """Report the synced batches to the cursor, consecutive entries in one call."""
         unsynced = ledger.unsynced
         run = (0, -1)
         while unsynced:
@@ -192,7 +187,7 @@ class VolatileLedgers:
             self._settle(ledger_id)
 
     def _settle(self, ledger_id: int) -> None:
-        """The cursor has nothing left to sync. Drop the one that was used longest ago, if there are too many like it."""
+        """Mark a ledger as settled, and drop the least recently used settled cursor above the maximum."""
         self._idle.discard(ledger_id)
         self._settled.pop(ledger_id, None)
         self._settled[ledger_id] = None
