@@ -54,7 +54,7 @@ class Lately:
         return statistics.median(found) if len(found) >= _AT_LEAST else None
 
 
-# --
+# -- Counters and histograms
 
 
 class Traffic:

@@ -1,5 +1,5 @@
-"""The warning that something was refused. Peers can cause it as often as they like, so it is given at most every few seconds,
-with how often it was."""
+"""The log message about refused requests. Peers can cause it at any rate, so it comes at most every few seconds, with the count
+since the last."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ log = logging.getLogger(__name__)
 
 
 class Refusals:
-    """What one bookie refused. Owned by the loop."""
+    """Refusals of one bookie. Owned by the loop."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How often something was refused since the start."""
+        """Refusals since the start."""
         self._untold = 0
         self._told_at = float("-inf")
 
     def tell(self, peer: str, why: object) -> None:
-        """A request or a connection of ``peer`` is refused."""
+        """Count the refusal of a request or a connection of ``peer``, and log it if the last message is old enough."""
         self.count += 1
         self._untold += 1
         if (now := time.monotonic()) - self._told_at >= TOLD_SECONDS:
