@@ -314,7 +314,7 @@ class Dispatch:
             header.ledger_id, max(header.first_entry_id, 0), header.limit, only=header.value == 1
         )
         answered = header._replace(first_entry_id=first)
-            # A comparison of copies relies on listed copies, so a power cut must not take them back.
+        # A comparison of copies relies on listed copies, so a power cut must not take them back.
         self._storage.when_durable(ranges, partial(self._listed, answered, ledger_id, ranges.encode()))
 
     def _listed(self, header: Header, following: int, ranges: bytes, status: int) -> None:

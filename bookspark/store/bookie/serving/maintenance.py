@@ -337,7 +337,7 @@ class Maintenance:
         await self._scrub_logs(logs)
         scrubbing.end_group(following, _now_ms())
         await self._in_scrub_thread(scrubbing.save)
-            # The pause follows the save, so that a bookie with many restarts gets on with its round too.
+        # The pause follows the save, so that a bookie with many restarts gets on with its round too.
         await self._pause_scrub(scrubbing.ahead_seconds(_now_ms(), period), period)
 
     async def _scrub_logs(self, logs: dict[int, list[Piece]]) -> None:
