@@ -5,7 +5,7 @@ Law: the port is off by default, and then nothing of this package is imported. I
 before the bookie registers, and closes before the request server stops.
 
 A bookie with a certificate requires TLS of these clients as well, with the same certificate and the same CA for theirs. The
-protocol has no shared secret, so a bookie with one refuses to open this port.
+protocol has no shared secret, so a bookie with a secret refuses to open this port.
 """
 
 from __future__ import annotations
@@ -787,12 +787,10 @@ class BookKeeperConnection(Connection):
         self.name_peer("BookKeeper")
 
     def receiver(self, chunks: ChunkPool) -> RequestReceiver:
-        """The parser of the incoming bytes."""
         self._requests = RequestReceiver(chunks, FRAME_BYTES_MAX if self._tls is None else HELLO_BYTES_MAX)
         return self._requests
 
     def received(self, count: int) -> Iterator[Asked]:
-        """The requests completed by ``count`` more bytes. Raises WireError."""
         requests = self._requests.requests(count)
         match self._stage:
             case _Stage.OPEN:
@@ -804,7 +802,6 @@ class BookKeeperConnection(Connection):
         return iter(())
 
     def requests(self, bookie: ServedBookie) -> Dispatch:
-        """The handler of the requests."""
         return Dispatch(self._shared, self)
 
     def refusal(self, why: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Shared by the connections of all BookKeeper clients."""
+"""State shared by the connections of BookKeeper's clients."""
 
 from __future__ import annotations
 

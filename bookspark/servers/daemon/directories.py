@@ -5,7 +5,7 @@ Law: a bookie process holds the locks of all its directories from before its fir
 directory. Bytes::
 
     LOCK         {"pid": 4711, "start_time": 815}   start_time in clock ticks since the machine's boot (see processes)
-    COOKIE       the same document as in the metadata store (see metadata.codec)
+    COOKIE       the same document as in the metadata store (see metadata.records.codec)
     lease.sock   the lease (see lease_server), in each directory, so that any readable directory leads to the bookie
     bookie.json  the options of the last start, in the bookie's home: the first writable directory
     bookie.log   the log of the last start, in its home; bookie.log.1: that of the start before. The home may change at each start
@@ -47,7 +47,7 @@ LOCK_SECONDS_MAX = 2.0
 
 
 _HOLDER = msgspec.json.Decoder(Process)
-"""Created at import, because two threads may make the first use at the same time (see ``metadata.records.codec.learn``)."""
+"""Created at import, because two threads may make the first use at the same time (``metadata.records.documents.learn``)."""
 
 
 class DirectoryUnusableError(BookieError):

@@ -1,12 +1,12 @@
 """Launching: starts a bookie process, adopts a running one, stops it, and kills a hung one.
 
-Law: a bookie is kept through its lease, whoever started it. ``adopt_or_start`` claims the running bookie of the directories; if
-none runs, it starts one and claims that. It never starts a second one: it checks the directory locks first, and the new process
-takes them itself. A process is killed only after a comparison of its pid and start time with the lock.
+Law: a bookie is kept through its lease, whoever started it. ``adopt_or_start`` claims the running bookie of the directories, or
+starts one and claims that. It never starts a second one: it checks the directory locks first, and the new process takes them
+itself. A process is killed only after a comparison of its pid and start time with the lock.
 
 A bookie is a child process in its own session, so that it outlives its starter. Its *home* is the first writable of its
-directories, so a failed disk keeps no bookie down. The home has the options in ``bookie.json``, the log in ``bookie.log``, and
-the log of the start before in ``bookie.log.1``. The newest log is that of the last start; errors quote its last line.
+directories, so a failed disk keeps no bookie down. The home has the options (``bookie.json``), the log (``bookie.log``), and the
+log of the start before (``bookie.log.1``). The newest log is that of the last start; errors quote its last line.
 """
 
 from __future__ import annotations

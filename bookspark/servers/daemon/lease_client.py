@@ -33,7 +33,8 @@ class LeaseLostError(BookieError):
 
 class LeaseConnection:
     """A connection to the bookie of ``directories``, through the first directory with an answer (``directory``). ``timeout``: for
-    each of them, in seconds. Raises LeaseLostError if none answers."""
+    each of them, in seconds. Raises LeaseLostError if none answers; so do ``claim``, ``ask_status`` and ``ask_stop``, after their
+    ``timeout`` in seconds."""
 
     def __init__(self, directories: Sequence[str], timeout: float = 10.0) -> None:
         self.status: Status | None = None
@@ -55,8 +56,7 @@ class LeaseConnection:
         return self._socket.fileno()
 
     def claim(self, holder: str, timeout: float = 10.0) -> Status:
-        """Claim the lease for ``holder``; returns the bookie's status. Raises LeaseRefusedError, and LeaseLostError without an
-        answer within ``timeout`` seconds."""
+        """Claim the lease for ``holder``; returns the bookie's status. Raises LeaseRefusedError."""
         answer = self._ask({"request": "claim", "holder": holder}, timeout)
         if answer["answer"] == "refused":
             raise LeaseRefusedError(
@@ -65,12 +65,10 @@ class LeaseConnection:
         return self._note(answer)
 
     def ask_status(self, timeout: float = 10.0) -> Status:
-        """The bookie's status. Raises LeaseLostError without an answer within ``timeout`` seconds."""
         return self._note(self._ask({"request": "status"}, timeout))
 
     def ask_stop(self, timeout: float = 10.0) -> None:
-        """Request a clean stop; ``wait_ended`` waits for it. Raises LeaseLostError without an answer within ``timeout``
-        seconds."""
+        """Request a clean stop; ``wait_ended`` waits for it."""
         self._ask({"request": "stop"}, timeout)
 
     def wait_serving(self, timeout: float) -> Status:

@@ -4,8 +4,8 @@ Law: one loop owns all state. ``add``, ``sync``, ``fence``, ``write_last_add_con
 ``held_ranges`` return at once and call ``done`` on that loop, at once or later. A commit thread for each directory writes the
 files.
 
-``Storage`` forwards each call to the part that decides it: the classes below, ``ledgers``, ``holdings`` or ``space``. An add
-takes some 2 µs of the loop; its forwarding takes 0.05 µs of them.
+``Storage`` forwards each call to the part that decides it: a class below, ``ledgers``, ``holdings`` or ``space``. An add takes
+some 2 µs of the loop, its forwarding 0.05 µs of them.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage``, with the journal and the entry log in one.
 """
@@ -211,7 +211,7 @@ class ExplicitLacs:
         done: Done,
         last_add_fully_replicated: int = NO_ENTRY,
     ) -> None:
-        """Note the LAC and the LAFR of a ledger. ``done``: OK once the LAC is durable, FENCED, UNAUTHORIZED, or IO_ERROR."""
+        """``Storage.write_last_add_confirmed``, once granted."""
         holdings = self._holdings
         ledger = holdings.control.known(ledger_id)
         decision = ledger.write_last_add_confirmed(master_key, last_add_confirmed)
@@ -246,7 +246,7 @@ class Fences:
         self._traffic = traffic
 
     def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
-        """Fence a known or unknown ledger. ``done``: OK once the fence is durable, UNAUTHORIZED, or IO_ERROR."""
+        """``Storage.fence``, once granted."""
         ledger = self._state.of(ledger_id)
         decision = ledger.fence(master_key)
         if type(decision.response) is not Positive:
@@ -278,7 +278,7 @@ class Losses:
         """The first records of ``_not_durable`` that are being written."""
 
     def begin(self) -> None:
-        """After the boot: write the losses of the boot, and from now on each loss at once."""
+        """After the boot: write its losses, and from now on each loss at once."""
         self._holdings.lost = self._lost
         self._holdings.ledgers_lacking.update(
             ledger_id
@@ -298,7 +298,7 @@ class Losses:
         self._records.write(self._not_durable[: self._under_way], self._written)
 
     def end(self) -> bool:
-        """After the end of the commit threads: write the remaining records. False if no directory took them."""
+        """After the end of the commit threads: write the rest. False if no directory took it."""
         if not self._not_durable:
             return True
         content = encode_records(self._not_durable)
@@ -351,7 +351,7 @@ class ReadOnlySwitch:
         self._disks.switched = self._state.switch.read_only
 
     def switch(self, read_only: bool, done: Done) -> None:
-        """Set the switch. ``done``: OK once that is durable, or IO_ERROR, which changes nothing."""
+        """``Storage.switch_read_only``. IO_ERROR changes nothing."""
         record = switched(self._last_number, read_only)
         self._last_number = record.number
 
@@ -380,8 +380,7 @@ class VolatileSyncs:
         self._held = held
 
     def sync(self, ledger_id: int, master_key: bytes, assignment: Assignment, done: Done) -> None:
-        """Sync all adds of a VD ledger so far. ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if entries of it are
-        lost."""
+        """``Storage.sync``, behind earlier adds."""
 
         def synced(status: int) -> None:
             self._holdings.when_left(ledger_id, partial(answer, status))
@@ -498,12 +497,12 @@ _DURABILITY = _RECOVERY | _VOLATILE
 
 
 class Adds:
-    """The adds of one bookie. Owned by the loop. Each call returns at once; its ``done`` is called on the loop, at once or later.
+    """The adds of one bookie. Owned by the loop.
 
-    Law: an add is answered OK once its batch, or the earlier copy, is durable. On a ledger of volatile durability (VD), and on a
-    bookie without a journal, it is answered OK once the operating system has it; ``bookie_ledger.acked_after_sync`` decides. An
-    add is in the index from its admission on, so a later fence sees it, and a read never denies it. A batch is taken whole or
-    refused whole. The first copy of an entry is kept, and a later copy has to be equal; but it replaces an unreadable first copy.
+    Law: an add is answered OK once its batch, or the earlier copy, is durable; on a ledger of volatile durability (VD), and on a
+    bookie without a journal, once the operating system has it (``bookie_ledger.acked_after_sync``). An add is in the index from
+    its admission on, so a later fence sees it, and a read never denies it. A batch is taken whole or refused whole. The first
+    copy of an entry is kept, and a later copy has to be equal; but it replaces an unreadable first copy.
 
     Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``."""
 
@@ -750,9 +749,9 @@ class Storage:
         return self
 
     def start(self, post: Post, soon: Soon | None = None) -> None:
-        """Start writing. ``post(function, *arguments)`` calls a function on the loop, from any thread. ``soon(function)`` calls
-        it on the loop after its current turn. Without ``soon`` there is no shared loop: each request goes to the disk by itself,
-        and the caller itself compares repeated entries."""
+        """Start writing. ``post(function, *arguments)`` calls a function on the loop, from any thread; ``soon(function)``, on the
+        loop after its current turn. Without ``soon`` there is no shared loop: each request goes to the disk by itself, and the
+        caller compares repeated entries."""
         self._adds.unsure.start(post)
         self._first_requests.start(post)
         self._results.start(soon)
@@ -773,11 +772,11 @@ class Storage:
         return [(ledger_id, self.holdings.lacking(ledger_id)) for ledger_id in taken]
 
     def when_none_is_left(self, tell: Callable[[str], None]) -> None:
-        """Call ``tell(why)`` on the loop when the last directory has failed. The storage takes and holds nothing from then on."""
+        """Call ``tell(why)`` on the loop once the last directory has failed. The storage takes and holds nothing from then on."""
         self._results.none_left = tell
 
     def close(self) -> None:
-        """Finish the queued work, seal the logs, write the checkpoints. Every due ``done`` is still called, on the loop. Raises
+        """Finish queued work, seal the logs, write the checkpoints. Every due ``done`` is still called, on the loop. Raises
         StorageError if a disk does not answer within 60 s."""
         if not self._records.is_open:
             return
@@ -799,8 +798,8 @@ class Storage:
         self.files.clear()
 
     def end_phase_one(self) -> None:
-        """Record the end of phase one of a lossy boot: first a checkpoint, so that the next boot skips the damaged parts, then
-        the removal of the unclean markers."""
+        """End phase one of a lossy boot: write a checkpoint, so that the next boot skips the damaged parts, then remove the
+        unclean markers."""
         self._checkpoint_at_once()
         self.lossy_boots.phase_one_is_over()
 
@@ -815,7 +814,7 @@ class Storage:
     # -- requests that write
 
     def add(self, header: Header, batch: EntryBatch, done: Done) -> None:
-        """Add the entries of a batch frame that passed its checks (``EntryBatch.checked``), all or none. ``header``: the frame's.
+        """Add the entries of a checked batch frame (``EntryBatch.checked``), all or none. ``header``: the frame's.
 
         ``done``: OK; FENCED; UNAUTHORIZED (another master key); CONFLICT (an entry is there with other content); READ_ONLY (no
         directory takes it); LIMBO or TOO_MANY_REQUESTS (the ledger's fence is unsure); IO_ERROR (unknown outcome).
@@ -906,7 +905,7 @@ class Storage:
         return self.holdings.ranges(ledger_id, first_entry_id, limit, only=only)
 
     def when_durable(self, ranges: Ranges, done: Done) -> None:
-        """Call ``done`` once all of these rows are durable: OK, or READ_ONLY or IO_ERROR."""
+        """Call ``done`` once all of these rows are durable: OK, or the status of a failure."""
         self._held_copies.when_durable([*map(location, ranges.logs, ranges.positions)], done)
 
     def held_ranges(self, ledger_id: int, done: Callable[[list[tuple[int, int]] | None], None]) -> None:
@@ -949,7 +948,7 @@ class Storage:
         return self.holdings.damaged
 
     def absent(self, ledger_id: int) -> Negative | Unknown:
-        """The answer for an unknown ledger."""
+        """Answer for an unknown ledger."""
         return self.holdings.absent(ledger_id)
 
     @property

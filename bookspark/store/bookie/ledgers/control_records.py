@@ -1,11 +1,11 @@
 """Writes to the control logs: single records, and rewritten whole logs.
 
 Law: a record is reported OK once it is durable in every directory in use. (A failing directory leaves use at once, so one
-directory that took the record suffices.) A ledger's state in memory is never a reason for OK before its record is durable: a
-repeated request waits for the write under way. If no directory took a record, the next write repeats all records of the ledger.
+directory that took the record suffices.) A ledger's state in memory is no reason for OK before its record is durable: a repeated
+request waits for the write under way. If no directory took a record, the next write repeats all records of the ledger.
 
-A rewrite of a control log runs in steps, because a million ledgers take seconds to encode. Records noted between two steps also
-go to the end of the new log: a record may stand there twice, and in any order.
+A rewrite of a control log runs in steps, because a million ledgers take seconds to encode. Records noted meanwhile also go to the
+end of the new log: a record may stand there twice, and in any order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requests that would make a ledger known without an entry: they wait for the ledger's metadata.
 
-Law: as in ``protocol.bookie.first_request``. A thread reads the metadata, once for all waiting requests with the same ledger and
+Law: as in ``protocol.bookie.first_request``. A thread reads the metadata, once for all waiting requests of the same ledger and
 key. The number of waiting requests is bounded; beyond the bound the answer is TOO_MANY_REQUESTS. A storage without a metadata
 store grants every request.
 """

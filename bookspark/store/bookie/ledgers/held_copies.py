@@ -70,8 +70,7 @@ class HeldCopies:
         return Compared(held, None, unreadable)
 
     def ranges(self, ledger_id: int, done: Told) -> None:
-        """Call ``done`` with the held ranges (first, last) of a ledger's entry ids once they are durable, or None if they can't
-        be."""
+        """``Storage.held_ranges``."""
         self._look(ledger_id, 0, [], [], done)
 
     def _look(self, ledger_id: int, start: int, ranges: list[tuple[int, int]], unsynced: list[int], done: Told) -> None:
@@ -101,7 +100,7 @@ class HeldCopies:
             self.when_durable(unsynced, lambda status: done(ranges if status == Status.OK else None))
 
     def when_durable(self, wheres: Sequence[int], done: Done) -> None:
-        """Call ``done`` once the frames at ``wheres`` are durable: OK, READ_ONLY or IO_ERROR."""
+        """Call ``done`` once the frames at ``wheres`` are durable: OK, or the status of a failure."""
         self.submit_behind(wheres, done, Barrier)
 
     def when_written(self, wheres: Sequence[int], done: Done) -> None:

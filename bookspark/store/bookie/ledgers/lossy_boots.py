@@ -3,8 +3,8 @@
 Law: as in ``protocol.bookie.bookie_boot`` and ``protocol.repair.bookie_healing``. The unclean markers stand until phase one of
 the lossy boot is durable, and ledgers stay in limbo until they are healed, however often the storage is opened meanwhile.
 
-Phase one (fence ledgers that may have lost entries) precedes the start of the storage. Phase two (copy lost entries back) runs
-while it serves.
+Phase one (fence ledgers with possible losses) precedes the start of the storage. Phase two (restore lost entries) runs while it
+serves.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class LossyBoots:
         return self._state.limbo_count
 
     def clear_limbo(self, ledger_id: int, boot: int, done: Done) -> None:
-        """Take a ledger out of limbo: its entries lost by lossy boot number ``boot`` are restored and synced. ``done``: OK once
-        that is durable, or IO_ERROR."""
+        """Take a ledger out of limbo, with its losses of lossy boot number ``boot`` restored and synced. ``done``: OK once that
+        is durable, or IO_ERROR."""
         ledger = self._state.ledgers.get(ledger_id)
         if ledger is None:
             done(Status.OK)

@@ -1,9 +1,9 @@
 """Adds to ledgers with an unsure fence: they wait for the ledger's metadata.
 
-Law: as in ``protocol.bookie.bookie_boot``. An add to a ledger with an unsure fence is refused unless the metadata, read after the
-add's arrival, is OPEN with this bookie in its last fragment. In that case the add is decided again, so a fence that arrived
-meanwhile wins. Adds of one ledger keep their order and share one read of the metadata, in a thread. The bytes of waiting adds are
-bounded; beyond the bound the answer is TOO_MANY_REQUESTS.
+Law: as in ``protocol.bookie.bookie_boot``. Such an add is refused unless the metadata, read after the add's arrival, is OPEN with
+this bookie in its last fragment. Then the add is decided again, so a fence that arrived meanwhile wins. Adds of one ledger keep
+their order and share one read of the metadata, in a thread. The bytes of waiting adds are bounded; beyond the bound the answer is
+TOO_MANY_REQUESTS.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class UnsureAdds:
         self._post = post
 
     def wait(self, ledger_id: int, add: WaitingAdd) -> None:
-        """Queue ``add`` until the metadata is read. Its ``done``: a status of ``Storage.add``, LIMBO or another refusal of
-        ``check_fence``, or TOO_MANY_REQUESTS."""
+        """Queue ``add`` until the metadata is read. Its ``done``: a status of ``Storage.add``, or of a refusal by
+        ``check_fence``."""
         waiting = self._waiting.get(ledger_id)
         if self._post is None or self._waiting_bytes > _WAITING_BYTES_MAX:
             add.done(Status.TOO_MANY_REQUESTS)

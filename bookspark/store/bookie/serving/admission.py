@@ -7,13 +7,12 @@ Connections count from their acceptance to their end. Their number always leaves
 that can't be opened would retire a sound disk. A connection is a *stranger* until TLS, the secret and HELLO are through
 (*greeted*). Strangers are a small part of all connections, and each has ``STRANGER_SECONDS``.
 
-With no room for another connection, the bookie ends
+Without room for a newcomer, the bookie ends
 
 1. the oldest stranger, of the address with the most strangers. A client needs a few round trips to be greeted, so it is through
    before later strangers push it out; and many strangers of one address push out each other;
-2. without strangers: the longest silent connection of the address with the most connections, if that address has at least two
-more
-   than the newcomer's. So no client takes every place, and no client loses its place to a newcomer of its own address;
+2. without strangers: the connection with the longest silence, of the address with the most connections, if that has at least two
+   more than the newcomer's address. So no client takes every place, or loses its place to a newcomer of its own address;
 3. otherwise the newcomer, with the reason.
 
 An address is an IPv4 address, or the first 64 bits of an IPv6 address, which one host can fill alone.
@@ -58,7 +57,7 @@ class Admitted(Protocol):
 
     @property
     def is_served(self) -> bool:
-        """Does the peer wait for requested entries, read or unread?"""
+        """Does the peer wait for requested entries, unread or unsent?"""
 
     def adjust_reading(self) -> None:
         """Start or stop reading from the socket, by ``Admission.paused``."""
@@ -138,7 +137,7 @@ class Admission:
         return 1 << 30 if limit == resource.RLIM_INFINITY else max(limit // 2, limit - _DESCRIPTORS_KEPT)
 
     def make_room(self, origin: str) -> bool:
-        """May a connection from ``origin`` be admitted? Another one may be ended for it."""
+        """May a connection from ``origin`` be admitted? It may push out another connection."""
         most = self.connections_max()
         strangers_max = min(max(most // _STRANGERS_PART, _STRANGERS_MIN), _STRANGERS_MAX)
         if len(self.strangers) >= strangers_max:
@@ -205,7 +204,7 @@ class Admission:
         self._pause(True)
 
     async def end_all(self, seconds_max: float) -> None:
-        """Close every connection; abort the ones still open after ``seconds_max``."""
+        """Close every connection; abort the rest after ``seconds_max``."""
         self._all_lost.clear()
         if not self.connections:
             return
@@ -229,7 +228,7 @@ class Admission:
             stranger.end()
 
     def _end_silent(self, origin: str) -> bool:
-        """End the longest silent connection of the address with the most, if ``origin`` has far fewer."""
+        """End the connection with the longest silence, of the address with the most, if ``origin`` has far fewer."""
         now = asyncio.get_running_loop().time()
         if now - self._looked_at < _LOOK_SECONDS:
             return False

@@ -349,8 +349,8 @@ class Requests(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A ``peer.Peer`` on a socket. ``porch`` creates it after the first message. A connection with another protocol overrides
-    ``receiver``, ``requests`` and ``refusal``."""
+    """A ``peer.Peer``, and an ``admission.Admitted``, on a socket. ``porch`` creates it after the first message. A connection
+    with another protocol overrides ``receiver``, ``requests`` and ``refusal``."""
 
     def __init__(
         self, bookie: ServedBookie, admission: Admission, chunks: ChunkPool, stranger: Stranger, address: str
@@ -476,52 +476,41 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def greeted(self) -> None:
-        """Allow all requests from now on."""
         stranger, self._stranger = self._stranger, None
         if stranger is not None:
             self._receiver.frame_bytes_max = FRAME_BYTES_MAX
             self._admission.greeted(stranger, self)
 
     def name_peer(self, name: str) -> None:
-        """Note the client's name for itself. It may change later."""
         self.peer = f"{self._address} ({name[:80]!r})"
 
     # -- flow
 
     def read_begins(self) -> None:
-        """Count the start of a read's answer."""
         self._reads += 1
 
     def read_ends(self) -> None:
-        """Count the end of a read's answer."""
         self._reads -= 1
         self._go_on()
 
     @property
     def is_served(self) -> bool:
-        """Does the peer wait for requested entries, read or unread?"""
         return self._reads > 0 or self._writing_paused or bool(self._held or self._parts)
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of answers that the socket has not taken."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def takes(self, size: int) -> bool:
-        """Has the peer taken all earlier parts, and is there room for ``size`` bytes more?"""
         behind = self._transport is None or self._writing_paused or self._parts
         return not behind and self._room.has_room(self, size)
 
     def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
-        """Call ``begin``, now or later, once the peer has taken all earlier parts and there is room for ``size`` bytes. Its
-        argument is the granted size, which may be larger. ``part_ends`` has to follow with that size. Nothing is called after the
-        end of the connection."""
         if self._transport is not None:
             self._parts.append((size, begin))
             self._loop.call_soon(self._go_on)
 
     def part_ends(self, size: int) -> None:
-        """Note that the part is sent, or failed."""
         self._parts_asked -= 1
         self._part_bytes -= size
         self._hold()
@@ -563,7 +552,6 @@ class Connection(asyncio.BufferedProtocol):
         self.adjust_reading()
 
     def adjust_reading(self) -> None:
-        """Start or stop reading from the socket."""
         pause = bool(self._held) or self._writing_paused or self._admission.paused
         if self._transport is None or self._transport.is_closing() or pause == self._reading_paused:
             return
@@ -591,7 +579,6 @@ class Connection(asyncio.BufferedProtocol):
         self._loop.call_later(_PARTING_SECONDS, transport.abort)
 
     def close(self) -> None:
-        """Send the finished answers, then end the connection."""
         self.flush()
         if (transport := self._transport or self._refused) is not None:
             transport.close()
@@ -605,7 +592,6 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def send(self, *pieces: Buffer) -> None:
-        """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""
         if self._transport is None:
             return
         if not (self._answers or self._acks):
@@ -613,7 +599,6 @@ class Connection(asyncio.BufferedProtocol):
         self._answers += pieces
 
     def acknowledge(self, request_id: int) -> None:
-        """Answer an add OK. All such answers of one turn of the loop share a frame."""
         if self._transport is None:
             return
         if not (self._answers or self._acks):
@@ -621,7 +606,6 @@ class Connection(asyncio.BufferedProtocol):
         self._acks.append(request_id)
 
     def flush(self) -> None:
-        """Send the gathered answers now."""
         answers, self._answers = self._answers, []
         acks, self._acks = self._acks, []
         if self._transport is None:

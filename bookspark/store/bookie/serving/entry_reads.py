@@ -1,10 +1,10 @@
 """Reads of entries: stored batches, then an answer with the reason of their end.
 
-Law: a stored batch gets a new prefix with the answer's header, and its body is not copied; adjacent short batches are joined
+Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. Adjacent short batches are joined
 after their checks, so an answer does not depend on the borders of batches in the log. An answer is read and sent in parts, so
-that the client checks a part while the bookie reads the next. A part is read once the peer has taken the earlier parts and there
-is room for it (``read_room``), so a peer that does not read holds only a few parts. Cached pages are read on the loop, one part
-in each turn; the rest by a thread of its disk. Each part is planned by itself: entries may move to another log meanwhile. An
+that the client checks a part while the bookie reads the next. A part is read once the peer has taken earlier parts and there is
+room for it (``read_room``), so a peer that does not read holds only a few parts. Cached pages are read on the loop, one part in
+each turn; the rest by a thread of its disk. Each part is planned by itself, because entries may move to another log meanwhile. An
 unreadable copy is given up.
 """
 

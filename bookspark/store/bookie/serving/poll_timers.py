@@ -1,7 +1,7 @@
 """Time-outs of long polls: one timer for all of them.
 
 Law: a poll ends at most ``_GRAIN_SECONDS`` after its time-out. Some hundred polls end in one turn of the loop, the others in
-later turns: ten thousand readers that began together end together too, and timers of their own would all fire in one turn.
+later turns. Timers of their own would all fire in one turn, for ten thousand readers that began together.
 """
 
 from __future__ import annotations

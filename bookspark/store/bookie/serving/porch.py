@@ -99,7 +99,7 @@ class Porch:
             await asyncio.wait(self.tasks)
 
     def shakes_hands(self, stranger: Stranger) -> None:
-        """Count a TLS handshake, until it leaves ``handshakes``. The oldest other one may be ended for it."""
+        """Count a TLS handshake, until it leaves ``handshakes``. It may push out the oldest other handshake."""
         if len(self.handshakes) >= _HANDSHAKES_MAX:
             self.admission.end_oldest(self.handshakes)
         self.handshakes[stranger] = None

@@ -1,4 +1,4 @@
-"""Shared by the requests of all connections: the bookie's ids, its storage, and its secrets."""
+"""State shared by all connections: the bookie's ids, its storage, its secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fetch = Callable[[Header, FetchFrom, Fetched], None]
 
 
 class ServedBookie(NamedTuple):
-    """Shared by the connections of one bookie. Created by ``BookieServer``."""
+    """Shared state of one bookie's connections. Created by ``BookieServer``."""
 
     storage: Storage
     bookie_id: str

@@ -1,8 +1,8 @@
 """Garbage collection: detection of deleted ledgers, and forgetting them.
 
-Law: ``protocol.bookie.garbage_collection`` decides; this module supplies its evidence. A thread reads the metadata: a complete or
-incomplete listing, a missing or unreadable record. A durable note precedes the forgetting of a ledger: it may have been fenced. A
-ledger with a request granted since the read of its record is kept for a later collection.
+Law: ``protocol.bookie.garbage_collection`` decides, by the metadata that a thread reads here: a complete or incomplete listing, a
+missing or unreadable record. Before a ledger is forgotten, a durable note says that it may have been fenced. A ledger with a
+request granted since the read of its record is kept for a later collection.
 
 The bytes of a forgotten ledger return with a later pass of ``reclaiming``.
 

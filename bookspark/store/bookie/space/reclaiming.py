@@ -1,7 +1,7 @@
 """Reclaiming: rewriting of sealed logs, and removal of logs without live entries.
 
-Law: no log is removed before its replacement is durable. A pass goes through these states. After a crash the next boot or the
-next pass cleans up the files::
+Law: no log is removed before its replacement is durable. A pass goes through these states; after a crash the next boot or pass
+cleans up::
 
     forget      ``garbage_collection`` has dropped deleted ledgers from the index
     rewrite     the new log is written under a temporary name and synced     crash: removed at boot
@@ -13,8 +13,8 @@ next pass cleans up the files::
 
 The index alone decides: every row that points into a source is read and checked (``living``), no length inside a log is trusted,
 and a log goes only when no row points into it. An unreadable batch is lost (``Holdings.lose``): its absence is unknown from then
-on. A damaged directory is left alone. Only sealed logs are considered: they take no adds, so their dead bytes stay dead.
-``choose`` selects the logs to rewrite. A failed job, for want of room or for the content of its logs, ends no other job.
+on. Damaged directories are left alone. Only sealed logs are considered: their dead bytes stay dead. ``choose`` selects the logs
+to rewrite. A failed job ends no other job.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread`` and ``TransactionalEntryLogCompactor``.
 """
@@ -52,11 +52,10 @@ log = logging.getLogger(__name__)
 
 # -- Choice of the sealed logs to remove and to rewrite
 #
-# Law: every log without live entries is removed. Sealed entry logs are rewritten, and logs with a live part below a threshold, by
-# BookKeeper's rules of minor and major compaction. Passes with little to rewrite leave small logs; many small neighbours are
-# merged, so an entry is rewritten only each time its log grows eightfold. A pass rewrites a bounded number of bytes, of each
-# directory in turn. Logs of a failed job come last, each alone, ordered by their last failure: so a log that always fails delays
-# no other log for ever.
+# Law: every log without live entries is removed. Rewritten are entry logs, and logs with a live part below a threshold, by
+# BookKeeper's rules of minor and major compaction. Many small neighbours are merged, so an entry is rewritten only each time its
+# log grows eightfold. A pass rewrites a bounded number of bytes, of each directory in turn. Logs of a failed job come last, each
+# alone, in the order of their failures, so they delay no other log for ever.
 #
 # Source: BookKeeper's ``GarbageCollectorThread``.
 
@@ -108,8 +107,8 @@ def choose(
 ) -> Choice:
     """Plan a pass: remove all dead logs, and rewrite logs with a live fraction below ``threshold`` (0 to 1), emptiest first, in
     jobs of about ``job_bytes`` within one directory. ``entry_logs``: also rewrite all entry logs, and merge small logs.
-    ``below``: don't rewrite logs with this number or a higher one (None: no bound). ``failed``: by log number, for logs whose
-    last job failed; a higher value is a later failure."""
+    ``below``: exclusive bound on the numbers of rewritten logs, or None. ``failed``: logs whose last job failed, by number; a
+    higher value is a later failure."""
     dead: list[LogUse] = []
     jobs: list[list[list[LogUse]]] = []
     for _, of_directory in groupby(sorted(uses, key=_place), key=lambda use: use.directory.path):
@@ -169,9 +168,9 @@ def _gathered(uses: Iterable[LogUse], job_bytes: int) -> Iterator[list[LogUse]]:
 
 # -- Live rows of sealed logs, by the index
 #
-# Law: the index alone says which batches live. No log is read for it, so no bad byte can hide a row. Between two steps rows may
-# come and go, but a sealed log never gets a row, so the result covers all its later rows. The walk continues by entry id, not by
-# array position, because removed rows shift the positions behind them.
+# Law: the index alone says which batches live. No log is read for it, so no bad byte can hide a row. Rows may come and go between
+# two steps, but a sealed log never gets a row, so the result covers all its later rows. The walk continues by entry id, not by
+# array position, because removed rows shift later positions.
 
 
 _ROWS_A_STEP = 1 << 10

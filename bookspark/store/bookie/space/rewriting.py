@@ -1,9 +1,9 @@
 """Rewriting of sealed logs: their live entries go into one new log, sorted and compressed.
 
 Law: rewriting reads sealed logs and writes one file under a temporary name, nothing else; ``reclaiming`` handles the index and
-the old logs. It reads only the batches in the rows of the index: dead bytes of a source are never read, so damage there can't
-misplace live batches. Every copied batch has passed its checks and matches its row; entries are copied verbatim. Rows with a bad
-or unreadable batch are left out and reported, each of them. The file is synced when ``rewrite`` returns.
+the old logs. It reads only batches with rows in the index, so damage in dead bytes can't misplace live batches. Every copied
+batch has passed its checks and matches its row; entries are copied verbatim. Rows with a bad or unreadable batch are left out and
+reported. The file is synced when ``rewrite`` returns.
 
 Small slices are written and synced, with waits between them to keep the rate, so that appends get the disk too. The functions run
 in a process of their own (``rewriting_process``), in tests in the bookie's process.
