@@ -66,8 +66,8 @@ class DigestTypes:
         self._closed = False
 
     def when_known(self, ledger_id: int, is_held: bool, size: int, told: Told) -> None:
-        """Call ``told`` with the digest type of a ledger, now or later. ``is_held``: does the bookie hold the ledger? ``size``:
-        bytes of the waiting add."""
+        """Call ``told`` with the digest type of a ledger, now or later. ``is_held``: is the ledger held here? ``size``: of the
+        waiting add, in bytes."""
         found = self._known.get(ledger_id)
         if found is not None and is_held and ledger_id not in self._waiting:
             told(found, Status.OK)

@@ -72,8 +72,7 @@ Found = Callable[[int, Sequence[bytes]], None]
 _AHEAD = 1 << 20
 """A read of a single entry plans this many more ids, within its batch."""
 _BATCHED_BYTES = 1 << 20
-"""Approximate size of an answer to a batched read, if there is room. A client sends the next read after this answer, so a short
-answer costs it a round trip more."""
+"""Approximate size of an answer to a batched read, if there is room. A shorter answer costs the client more round trips."""
 _FLUSHED_BYTES = 64 << 10
 _STORED_BYTES = 1 << 10
 """Bytes that an entry alone in its batch may take on the disk beyond its body."""
@@ -82,11 +81,9 @@ _ATTEMPTS = 5
 
 
 class EntryReads:
-    """Reads entries for one connection, from the bookie's own logs, with its own checks.
+    """Reads entries for one connection, with the bookie's own checks.
 
-    Law: as in ``bookie.serving.entry_reads``. Cached pages are read on the loop, the rest by a thread of its disk. A peer that
-    does not read its answers, or has no room, waits. An unreadable copy is given up, and another copy is read if there is one. A
-    failed read is never answered with a Negative."""
+    Law: as in ``bookie.serving.entry_reads``. A failed read is never answered with a Negative."""
 
     def __init__(self, storage: Storage, peer: Peer, kept_batches: KeptBatches) -> None:
         self._storage = storage
@@ -96,8 +93,8 @@ class EntryReads:
         """Bytes of entries answered on the loop since the last flush."""
 
     def read(self, ledger_id: int, first: int, count: int, size: int, found: Found) -> None:
-        """Read at most ``count`` adjacent entries from ``first`` on, with bodies of ``size`` bytes together, but at least one
-        entry. ``found`` is called once, now or later."""
+        """Read at most ``count`` adjacent entries from ``first`` on, up to ``size`` bytes of bodies, but at least a single entry.
+        ``found`` is called once, now or later."""
         self._peer.read_begins()
         begun, traffic = monotonic(), self._storage.traffic
 
@@ -222,7 +219,6 @@ class _Read:
         self._found: Found | None = found
 
     def found(self, status: int, bodies: Sequence[bytes]) -> None:
-        """Report the result."""
         told, self._found = self._found, None
         if told is not None:
             told(status, bodies)
@@ -346,13 +342,12 @@ class GatheredAdds:
         self._loop = asyncio.get_running_loop()
         self._adds: list[_Add] = []
         self._digest_type = DigestType.BOOKKEEPER_CRC32C
-        """Digest type of the ledger of ``_adds``."""
         self._bytes = 0
 
     def add(self, asked: Asked) -> None:
         """Take an add. It is answered later, once its ledger's digest type is known. Raises WireError."""
         if self._adds and self._goes_with(self._adds[-1].asked, asked):
-            # The checks of the add before it hold for this one.
+            # The checks of the add before hold here too.
             self._gather(asked, self._digest_type)
             return
         key_of(asked)
@@ -463,13 +458,12 @@ class Dispatch:
     master key; the answer is the storage's, in BookKeeper's codes. Each request is answered once, unless the connection ends
     first.
 
-    A read of entry −1 reads the last held entry, for its LAC. It is refused while the bookie may lack entries (limbo). An
-    explicit LAC is kept in the control log. Its signed body, which BookKeeper's clients read back, is kept in memory only, and
-    rebuilt where its digest needs no password; otherwise, after a restart, readers learn the LAC from the entries.
+    A read of entry −1 reads the last held entry, for its LAC. It is refused while the bookie may lack entries (limbo). The signed
+    body of an explicit LAC, which BookKeeper's clients read back, is kept in memory only, and rebuilt where its digest needs no
+    password; otherwise, after a restart, readers learn the LAC from the entries.
 
     Source: BookKeeper's ``ReadEntryProcessorV3``, ``LongPollReadEntryProcessorV3``, ``ReadLacProcessorV3``,
-    ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``,
-    ``GetListOfEntriesOfLedgerProcessorV3``."""
+    ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``, ``GetListOfEntriesOfLedgerProcessorV3``."""
 
     def __init__(self, shared: SharedByClients, peer: Peer) -> None:
         self._shared = shared
@@ -481,10 +475,9 @@ class Dispatch:
         self._under_way = 0
         self._adds = GatheredAdds(shared, peer, self._answer_adds, self._refuse)
         self._polls: dict[int, tuple[int, asyncio.TimerHandle]] = {}
-        """Waiting long polls by their numbers in ``storage.long_polls``: the ledger and the timer of each."""
+        """By their numbers in ``storage.long_polls``: ledger and timer."""
 
     def end(self) -> None:
-        """Drop the waits of an ended connection."""
         for poll, (ledger_id, timer) in self._polls.items():
             timer.cancel()
             self._storage.long_polls.remove(ledger_id, poll)
@@ -760,7 +753,7 @@ class BookKeeperConnection(Connection):
 
     A bookie with a certificate serves no client in clear text. There a connection begins with START_TLS, is a stranger until the
     end of the TLS handshake, and counts with the handshakes of the other port. Earlier requests are answered UNAUTHORIZED. A byte
-    behind START_TLS before its answer ends the connection: it would pass for a byte protected by TLS.
+    between START_TLS and its answer ends the connection: it would pass for a byte protected by TLS.
 
     Source: BookKeeper's ``BookieRequestProcessor.processStartTLSRequestV3`` (which also serves clients without TLS)."""
 
@@ -859,7 +852,7 @@ class BookKeeperConnection(Connection):
 
 
 class BookKeeperDoor:
-    """The port ``bookkeeper_port`` of one bookie. All calls are made on the loop of ``server``, which has to be started."""
+    """The port ``bookkeeper_port`` of one bookie. All calls run on the loop of ``server``, which has to be started."""
 
     def __init__(self, config: BookieConfig, server: BookieServer, read_digest_type: ReadDigestType) -> None:
         """Open nothing yet. ``read_digest_type``: reads the metadata, in a thread. Raises MissingExtraError."""

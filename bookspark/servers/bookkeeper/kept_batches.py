@@ -1,8 +1,10 @@
 """Recently read batches, for reads of single entries: the next entry is mostly in the same batch.
 
-Law: BookKeeper's clients read each entry by itself, and the logs have batches of many. Reading, checking and decompressing a
-batch for each entry cost 150 µs an entry of 1 KiB. The key is the place of a batch, whose bytes never change, and only entries
-that the index has at this place are served. One bound, in bytes, holds for all connections of a bookie.
+Law: the key is the place of a batch, whose bytes never change, and only entries that the index has at this place are served. One
+bound, in bytes, holds for all connections of a bookie.
+
+BookKeeper's clients read each entry by itself. Reading, checking and decompressing its batch each time cost 150 µs an entry of 1
+KiB.
 """
 
 from __future__ import annotations

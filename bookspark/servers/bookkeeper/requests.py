@@ -29,7 +29,6 @@ from bookspark.store.wire.frames import FrameReceiver
 from bookspark.store.wire.header import Flag, Status, WireError
 
 BODY_START_BYTES = 32
-"""Bytes of an entry's body before its digest."""
 MASTER_KEY_BYTES = 20
 _START_BYTES = 10
 """Bytes of a connection needed to check the start of its first frame."""
@@ -107,7 +106,7 @@ class Asked(NamedTuple):
     version: int
     operation: Operation
     txn_id: int = 0
-    """Chosen by the client: of version 3, and of a batched read."""
+    """The client's, of version 3 and of a batched read."""
     ledger_id: int = -1
     entry_id: int = -1
     flags: int = 0
@@ -115,14 +114,14 @@ class Asked(NamedTuple):
     master_key: bytes = b""
     """BookKeeper's, of 20 bytes; empty if the request has none."""
     body: bytes = b""
-    """Of an add, of an explicit LAC, or of an AUTH (the plug-in's name)."""
+    """Body of an add or of an explicit LAC, or the plug-in's name of an AUTH."""
     previous_lac: int | None = None
-    """Of a long poll: wait for a higher LAC."""
+    """A long poll waits for a higher LAC."""
     timeout_ms: int = 0
     entries_max: int = 1
-    """Of a batched read: limit of entries; 0 is no limit."""
+    """Limit of entries in a batched read; 0 is no limit."""
     size: int = 0
-    """Of a batched read: limit of bytes. Of GET_BOOKIE_INFO: the requested figures."""
+    """Limit of bytes in a batched read, or the requested figures of GET_BOOKIE_INFO."""
 
     def __repr__(self) -> str:
         # For log lines, so without the master key, which allows fences.
@@ -134,8 +133,8 @@ _new_asked = cast(Callable[[Iterable[object]], Asked], partial(tuple.__new__, As
 
 
 def first_message_size(seen: bytes) -> int:
-    """Number of bytes needed to recognise a client of BookKeeper, from the start ``seen`` of its connection. It does not cover
-    the whole first request, which may be a long add. Raises WireError for other bytes."""
+    """Number of bytes needed to recognise a client of BookKeeper, from the start ``seen`` of its connection: less than a first
+    request, which may be a long add. Raises WireError for other bytes."""
     if len(seen) < 4:
         return 4
     size = _size_of(seen, 0)
@@ -303,8 +302,8 @@ def _answer_3(asked: Asked, status: int, bodies: Sequence[bytes], fields: Mappin
 
 
 def answer_adds(adds: Sequence[Asked], status: int) -> bytes:
-    """The frames that answer ``adds``, all of one version, with one status. Each equals the frame of ``answer``, at a lower cost:
-    clients may send each entry by itself, and ``answer`` costs as much as the intake of an add."""
+    """The frames that answer ``adds``, all of one version, with one status, as ``answer`` does, but cheaper: clients may send
+    each entry by itself, and ``answer`` costs as much as the intake of an add."""
     first = adds[0]
     if first.version != 3:
         number, code, size = _NUMBERS_2[first.operation], _STATUS_2[Status(status)], _ANSWER_2.size - 4

@@ -44,7 +44,7 @@ class SharedByClients(NamedTuple):
         self.digest_types.when_known(ledger_id, True, 0, known)
 
     def keep_lac_body(self, ledger_id: int, body: bytes) -> None:
-        """Keep a signed explicit LAC, unless a later one is kept."""
+        """Keep a signed explicit LAC, unless a later LAC is kept."""
         before = self.lac_bodies.pop(ledger_id, b"")
         # Both start with the ledger and the LAC in big-endian, so the larger is the later.
         self.lac_bodies[ledger_id] = max(before, body)

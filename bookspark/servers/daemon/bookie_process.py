@@ -102,7 +102,7 @@ _LEDGERS_A_STEP = 4096
 
 
 def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
-    """Reasons of a lossy boot, for people; "" if it is not lossy. ``emptied``: directories that lost their data."""
+    """Reasons of a lossy boot, for people, or "". ``emptied``: directories that lost their data."""
     reasons = [f"{directory} was emptied" for directory in emptied]
     reasons += [f"{directory} can't be read" for directory in lossy_boots.unreadable]
     reasons += [
@@ -117,14 +117,14 @@ def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
 def fence_what_may_be_lost(
     storage: Storage, store: MetadataStore, bookie_id: str, emptied: Sequence[str], progress: Callable[[str], None]
 ) -> None:
-    """Fence, durably, every ledger that may have lost entries or its fence. ``emptied``: directories that lost their data.
-    ``progress``: gets lines about the progress, for people. Raises BookieError if metadata can't be read, and StorageError."""
+    """Fence, durably, every ledger with a possible loss of entries or of its fence. ``emptied``: directories that lost their
+    data. ``progress``: called with a line for people. Raises BookieError if metadata can't be read, and StorageError."""
     lossy_boots = storage.lossy_boots
     why = why_lossy(lossy_boots, emptied)
     try:
         highest = max(store.new_ledger_id(), store.highest_ledger_id())
         ids = store.list_ledgers()
-        # Earlier versions did not note ids given by users; the listing holds the surviving ones.
+        # Earlier versions did not note ids given by users; the listing holds the surviving ids.
         highest = max([highest, *ids[-1:]])
         unreadable: dict[int, str] = {}
         ledgers = _ledgers(store, ids, progress, unreadable)
@@ -166,8 +166,8 @@ def first_request_check(store: MetadataStore, bookie_id: str) -> FirstRequestChe
 def _ledgers(
     store: MetadataStore, ids: Sequence[int], progress: Callable[[str], None], unreadable: dict[int, str]
 ) -> Iterator[LedgerMetadata]:
-    """The metadata of these ledgers, without ledgers deleted meanwhile. Ledgers with an undecodable record go into
-    ``unreadable``, with the reason."""
+    """The metadata of these ledgers, except of ledgers deleted meanwhile. Undecodable records go into ``unreadable``, with the
+    reason."""
 
     def read(ledger_id: int) -> LedgerMetadata | None:
         try:
@@ -237,7 +237,7 @@ class Registrar:
     at the end.
 
     Law: the registration follows the storage's state. A thread writes each change to the metadata store, one at a time, and
-    retries until the change is written or a newer one has come.
+    retries until the change is written or outdated.
 
     Source: BookKeeper's ``BookieStateManager``."""
 
@@ -258,7 +258,7 @@ class Registrar:
         self._thread.start()
 
     def why_not_registered(self) -> str:
-        """Read the registration: "" if the bookie is registered as this process, else the reason. Raises MetadataStoreError."""
+        """Why the bookie is not registered as this process, by the metadata store; "" if it is. Raises MetadataStoreError."""
         bookie_id = self._registration.bookie_id
         found = self._store.bookies().get(bookie_id)
         if found is None:
@@ -361,10 +361,10 @@ class Probes:
     is *ready* if clients can reach it and are served: it is registered under its present incarnation, and is not stopping. A
     check changes nothing, and answers within ANSWER_SECONDS_MAX.
 
-    Each page is one line. ``/health`` and ``/ready`` answer 200, or 503 with the reason, in the form of Kubernetes' probes."""
+    ``/health`` and ``/ready`` answer 200, or 503 with the reason, in one line, as Kubernetes' probes expect."""
 
     def __init__(self, phase: Callable[[], str]) -> None:
-        """``phase``: that of the lease's status."""
+        """``phase``: of the lease's status."""
         self._phase = phase
         self._serving: _Serving | None = None
 
@@ -372,7 +372,7 @@ class Probes:
         self, post: Post, without_thread: Callable[[], Sequence[str]], why_not_registered: Callable[[], str]
     ) -> None:
         """The bookie serves from now on. ``post`` calls a function on the loop of requests. ``without_thread``: directories in
-        use whose commit thread has ended. ``why_not_registered``: reads the metadata store; "" if registered."""
+        use whose commit thread has ended. ``why_not_registered``: as in ``Registrar``."""
         self._serving = _Serving(post, without_thread, why_not_registered)
 
     def why_unhealthy(self) -> str:
@@ -596,15 +596,14 @@ def open_to_strangers(config: BookieConfig) -> str:
 
 
 def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | BookieError | StorageError:
-    """Wait for the reason of the bookie's end. The wait is cut into pieces: a signal during a halt of the process may reach any
-    of its threads afterwards, and its handler runs in this thread, when it wakes."""
+    """Wait for the reason of the bookie's end, in pieces: after a halt of the process a signal may reach any of its threads, and
+    its handler runs in this thread, when it wakes."""
     while True:
         with suppress(queue.Empty):
             return ends.get(timeout=_SIGNALS_SEEN_SECONDS)
 
 
 def _end(why: str | BookieError | StorageError) -> NoReturn:
-    """End the work of this thread: on a stop request, or by the bookie's error."""
     raise why if isinstance(why, BookieError | StorageError) else _StopRequested(why)
 
 
@@ -613,7 +612,7 @@ def _open_storage(
 ) -> Storage:
     """Read all directories. Held ledgers unknown to the metadata are kept and reported. After a loss, fence the affected ledgers;
     at the first boot, note which ledgers are older than this bookie. Then stamp the cookie, in the directories and last in the
-    metadata store: an interrupted boot starts again from its beginning."""
+    metadata store, so that an interrupted boot starts again from its beginning."""
     bookie_id = identity.cookie.bookie_id
     notes = ReachNotes(store, bookie_id)
     # It runs after the storage is closed.
@@ -672,7 +671,6 @@ def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: P
 
 
 def _as_client(config: BookieConfig) -> dict[str, Any]:
-    """Options of this bookie as a client of the others."""
     options = {"shared_secret_file": config.shared_secret_file}
     if config.tls_certificate:
         ca = config.tls_ca or config.tls_client_ca
@@ -715,7 +713,7 @@ def _answer_http(
 
 
 def _give_up_after(seconds: float, status: int) -> None:
-    """End the process with ``status`` after ``seconds``, unless it ends by itself before."""
+    """End the process with ``status`` after ``seconds``, unless it ends before."""
 
     def give_up() -> None:
         print(

@@ -101,7 +101,6 @@ class DirectoryLocks:
             raise not_writable(directory, error) from error
 
     def close(self) -> None:
-        """Release all locks."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
@@ -116,8 +115,8 @@ class DirectoryLocks:
 
 
 def lock_holder(directory: str) -> Process | None:
-    """The living process with the directory's lock, None if there is none. Raises BookieError if a process out of sight (in
-    another pid namespace) holds it."""
+    """The living process with the directory's lock, None if there is none. Raises BookieError if a process in another pid
+    namespace holds it."""
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -184,7 +183,7 @@ def is_hollow(directory: str) -> bool:
 
 
 def has_cookie(directory: str) -> bool:
-    """Is there a cookie, good or bad? There is one after the first start of a bookie."""
+    """Is there a cookie, good or bad, from an earlier start of a bookie?"""
     return os.path.exists(os.path.join(directory, COOKIE))
 
 
@@ -200,7 +199,7 @@ def _own_files(directory: str) -> list[str]:
 
 
 def make_directory(directory: str) -> None:
-    """Create the directory if it is missing, and close it to other users. Raises DirectoryUnusableError."""
+    """Create the directory if necessary, and close it to other users. Raises DirectoryUnusableError."""
     try:
         make_private_directory(directory)
     except OSError as error:
@@ -223,7 +222,7 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 
 def _note_holder(descriptor: int, process: Process | None) -> None:
     """Write the holder into the lock file. A full disk keeps the note of the last holder: the lock holds all the same, and a
-    bookie must be able to start on a full disk."""
+    bookie must start on a full disk."""
     note = msgspec.json.encode(process)
     try:
         # The old note is overwritten, not truncated first, because its block may be the last one of the disk.

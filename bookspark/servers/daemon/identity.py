@@ -85,7 +85,7 @@ class Identity:
             self._store.write_cookie(self.cookie, self._version)
 
     def kept_cookies(self, directories: Iterable[str]) -> list[KeptFile]:
-        """The cookies in these directories, for their care while the bookie serves."""
+        """The cookies in these directories, as files to be kept good while the bookie serves."""
         return [
             KeptFile(
                 os.path.join(directory, COOKIE),
@@ -106,8 +106,8 @@ def _is_good(directory: str, cookie: Cookie) -> bool:
 
 
 def mark_lost(directories: Iterable[str]) -> None:
-    """Note durably that the contents of these directories are gone, so that the next boot is lossy. A crash leaves the note or
-    not, and no file that counts as data. Raises OSError."""
+    """Note durably that the contents of these directories are gone, so that the next boot is lossy. A crash leaves no file that
+    counts as data. Raises OSError."""
     for directory in directories:
         UncleanMarker(RealFileSystem(), directory).note_loss(Lost.FENCES)
 

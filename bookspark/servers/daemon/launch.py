@@ -1,7 +1,7 @@
-"""Launching: starts a bookie process, adopts a running one, stops it, and kills a hung one.
+"""Launching: starts, adopts, stops and kills bookie processes.
 
-Law: a bookie is kept through its lease, whoever started it. ``adopt_or_start`` claims the running bookie of the directories, or
-starts one and claims that. It never starts a second one: it checks the directory locks first, and the new process takes them
+Law: a bookie is kept through its lease, by any process. ``adopt_or_start`` claims the running bookie of the directories, or
+starts a bookie and claims it. It never starts a second one: it checks the directory locks first, and the new process takes them
 itself. A process is killed only after a comparison of its pid and start time with the lock.
 
 A bookie is a child process in its own session, so that it outlives its starter. Its *home* is the first writable of its
@@ -74,13 +74,11 @@ class Bookie:
 
     @property
     def status(self) -> Status:
-        """The last received status."""
         assert self.lease.status is not None, "a granted claim brings a status"
         return self.lease.status
 
     @property
     def alive(self) -> bool:
-        """Does the process run? (An ended child is reaped.)"""
         if self._child is not None:
             return self._child.poll() is None
         return self.process.alive
@@ -117,11 +115,9 @@ class Bookie:
         return clean
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it still runs."""
         signal_process(self.process, number)
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait for the end of the process."""
         signal_process(self.process, signal.SIGKILL)
         self.wait_ended(STOP_SECONDS)
         self.lease.close()
@@ -135,16 +131,15 @@ class Bookie:
 
 
 def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SECONDS, instance_id: str = "") -> Bookie:
-    """Adopt the running bookie of ``config.directories``, or start one.
+    """Adopt the running bookie of ``config.directories``, or start a new bookie.
 
     A running bookie keeps its own options; but a bookie of another ZooKeeper is stopped first. The call waits for a stopping
-    bookie, and kills a hung one. A new bookie may still be booting at the return (``Bookie.wait_serving``).
+    bookie, and kills a hung bookie. A new bookie may still be booting at the return (``Bookie.wait_serving``).
 
     ``holder``: name of the keeper, for people. ``timeout``: in seconds. ``instance_id``: identity of the cluster at
     ``config.zookeeper``; "": that of the directories. Raises LeaseRefusedError if another holder keeps the bookie, BookieError if
     it serves another cluster or, with the last line of its log, if it does not start, and DirectoryUnusableError if no directory
-    can be written.
-    """
+    can be written."""
     deadline = time.monotonic() + timeout
     directory = config.directories[0]
     while (process := _running(config)) is not None:
@@ -188,14 +183,14 @@ def _is_foreign(directories: Sequence[str], instance_id: str) -> bool:
 
 
 def _running(config: BookieConfig) -> Process | None:
-    """The process that holds the lock of one of the directories, None if there is none."""
+    """The first holder of a lock of the directories, or None."""
     holders = (lock_holder(directory) for directory in config.directories if os.path.isdir(directory))
     return next((holder for holder in holders if holder is not None), None)
 
 
 def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
-    """Start a bookie and claim its lease. A bookie that ends cleanly before or during the claim is started again: its lease time
-    was over, because this process got too little processor time."""
+    """Start a bookie and claim its lease. A bookie that ends cleanly before the claim is started again: its lease time was over,
+    because this process got too little processor time."""
     while True:
         child = _spawn(config)
         process = Process.of(child.pid)
@@ -266,7 +261,7 @@ def _claim(
                 status = lease.claim(holder, max(deadline - time.monotonic(), 0.1))
                 if status.pid == process.pid:
                     return Bookie(config, process, lease, child)
-                # Another process was first, and ours will fail at the locks: leave that one to its starter.
+                # Another process was first, and ours will fail at the locks: leave the other to its starter.
                 raise LeaseRefusedError(
                     f"another process ({status.pid}) took over the bookie in {directory}", str(status.pid)
                 )
@@ -281,8 +276,8 @@ def _claim(
 
 
 def last_words(directories: Sequence[str], how: str = _UNKNOWN) -> str:
-    """The error line at the end of the log of the bookie's last start. Without one: a sentence with ``how`` the bookie ended, and
-    the last line of the log."""
+    """The error line at the end of the log of the bookie's last start; without such a line, a sentence with ``how`` the bookie
+    ended and the last line of the log."""
     try:
         newest = max((Path(directory, LOG) for directory in directories), key=_written_at)
         lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()

@@ -38,7 +38,6 @@ class LeaseConnection:
 
     def __init__(self, directories: Sequence[str], timeout: float = 10.0) -> None:
         self.status: Status | None = None
-        """The last received status."""
         self._buffer = bytearray()
         problems: list[str] = []
         for directory in directories:

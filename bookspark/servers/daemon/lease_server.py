@@ -2,8 +2,8 @@
 
 Law: a connection with a granted claim holds the lease until it is closed. The kernel closes it when its owner dies, so no
 heartbeat is needed. ``protocol.bookie.lease`` decides the answer to a claim. The thread serves from before the boot phases until
-the end of the process, so a slow boot does not look like a hang. A failed disk takes only its own socket with it: as long as one
-directory is readable, the bookie can be reached and adopted. Lines::
+the end of the process, so a slow boot does not look like a hang. A failed disk takes only its own socket with it: one readable
+directory suffices to reach and adopt the bookie. Lines::
 
     {"request": "claim", "holder": "task 2 of …"}  →  {"answer": "granted", …status}
                                                   or  {"answer": "refused", "reason": …, "holder": …}
@@ -104,11 +104,9 @@ class LeaseServer:
 
     @property
     def phase(self) -> str:
-        """The phase in the status."""
         return self._status.phase
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def update(self, **facts: Any) -> None:
@@ -116,7 +114,7 @@ class LeaseServer:
         self._post(facts)
 
     def keeper(self) -> tuple[str, float | None]:
-        """Holder of the lease, and the seconds until the bookie stops without one (None: no deadline). For any thread."""
+        """Holder of the lease, and the seconds until the bookie stops without a holder (None: no deadline). For any thread."""
         holder, deadline = self._lease.holder, self._lease.deadline
         return holder, None if deadline is None else round(max(0.0, deadline - time.monotonic()), 1)
 

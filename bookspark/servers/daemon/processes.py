@@ -1,10 +1,10 @@
-"""Processes by pid and start time: a later process with the same pid is another one.
+"""Processes by pid and start time, as a pid may pass to a later process.
 
 Law: a signal reaches exactly the intended process, or none. The sender need not be its parent.
 
 The start time is the kernel's own number, clock ticks since the machine's boot, from ``/proc/<pid>/stat``.
 ``psutil.Process.create_time()`` adds the boot time, which changes when NTP sets the clock, and a living bookie would count as
-dead. State and start time come from one read, so they belong to one process.
+dead. State and start time come from a single read, so they belong to one process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A bookie's storage: its adds, reads, control requests and disks behind one class.
 
 Law: one loop owns all state. ``add``, ``sync``, ``fence``, ``write_last_add_confirmed``, ``settle``, ``when_durable`` and
-``held_ranges`` return at once and call ``done`` on that loop, at once or later. A commit thread for each directory writes the
-files.
+``held_ranges`` return at once and call ``done`` on that loop, at once or later. A commit thread for each directory writes.
 
 ``Storage`` forwards each call to the part that decides it: a class below, ``ledgers``, ``holdings`` or ``space``. An add takes
 some 2 µs of the loop, its forwarding 0.05 µs of them.
@@ -71,10 +70,10 @@ Decide = Callable[[WaitingAdd, Compared | None], Sequence[Row]]
 
 
 class Comparisons:
-    """Adds of already held entries, waiting while a thread reads the held copies and compares. Owned by the loop.
+    """Adds of already held entries, while a thread compares them with the held copies. Owned by the loop.
 
-    Law: the loop compares copies in memory, and never waits for a disk. A waiting add is not admitted yet: after its comparison
-    it is decided anew. So a fence that arrives meanwhile wins without a wait, and a copy replaced meanwhile is compared again.
+    Law: the loop compares copies in memory, and never waits for a disk. A waiting add is not admitted yet, and is decided anew
+    after its comparison. So a fence that arrives meanwhile wins without a wait, and a copy replaced meanwhile is compared again.
     Adds and SYNCs of one ledger keep their order: later requests wait behind the first."""
 
     def __init__(
@@ -91,7 +90,7 @@ class Comparisons:
         self._threads = threads
         self._decide = decide
         self.waiting: dict[int, deque[WaitingAdd | Callable[[], None]]] = {}
-        """By ledger: the add under comparison, and the requests behind it."""
+        """By ledger: the add under comparison, then later requests."""
         self._post: Post | None = None
         self._over: list[Callable[[], None]] = []
 
@@ -117,7 +116,7 @@ class Comparisons:
         return self._post is None or all(row.where in recent for row in held)
 
     def begin(self, add: WaitingAdd, held: Sequence[Row]) -> None:
-        """Compare ``add`` with ``held``, not all of it in memory, and decide it then."""
+        """Compare ``add`` with ``held`` in a thread, then decide it."""
         self.waiting[add.header.ledger_id] = deque([add])
         self._results.waits(len(add.batch.frame))
         self._compare(add, held)
@@ -129,7 +128,6 @@ class Comparisons:
             self._results.waits(len(one.batch.frame))
 
     def when_over(self, over: Callable[[], None]) -> None:
-        """Call ``over`` once no add waits."""
         self._over.append(over)
         self._tell_over()
 
@@ -275,7 +273,7 @@ class Losses:
         self._checkpoints = checkpoints
         self._not_durable: list[EntriesLost] = []
         self._under_way = 0
-        """The first records of ``_not_durable`` that are being written."""
+        """Leading records of ``_not_durable`` that are being written."""
 
     def begin(self) -> None:
         """After the boot: write its losses, and from now on each loss at once."""
@@ -422,15 +420,15 @@ class StorageStatus(NamedTuple):
     failed_directories: dict[str, str]
     """Directories out of use, with the reason."""
     read_errors: dict[str, int]
-    """Batches that a directory's disk could not read since the start, for directories with any."""
+    """Batches unreadable by a directory's disk since the start, for directories with any."""
     lost_copies: int
     """Unreadable copies of batches since the start."""
     lacking_ledgers: int
-    """Ledgers with entries lost here and not all restored at the last checkpoint."""
+    """Ledgers with entries lost here, and not all restored at the last checkpoint."""
     reasons: list[str]
     """Reasons for refused adds, with the remedy."""
     sync_seconds: dict[str, float]
-    """Recent seconds of a sync that adds wait for, for directories with enough syncs."""
+    """Recent seconds of a sync of adds, for directories with enough syncs."""
 
 
 # -- Restored entries
@@ -441,8 +439,8 @@ _ROWS_A_STEP = 1 << 10
 
 
 def note_what_is_back(holdings: Holdings) -> Steps[None]:
-    """Mark lost entries as restored where a durable copy is held, in a directory in use. Visits all ledgers with losses, at the
-    boot and at each checkpoint. The record of a lost copy lives as long as its log."""
+    """Mark lost entries as restored where a directory in use holds a durable copy. Visits all ledgers with losses, at the boot
+    and at each checkpoint. The record of a lost copy lives as long as its log."""
     control = holdings.control
     for count, ledger_id in enumerate(list(control.lost_copies), 1):
         if count % _LEDGERS_A_STEP == 0:
@@ -635,7 +633,7 @@ class Adds:
             self._holdings.long_polls.reached(ledger.ledger_id, ledger.last_add_confirmed)
 
     def _when_kept(self, wheres: Sequence[int], done: Done, synced: bool) -> None:
-        """Call ``done`` once the frames at ``wheres`` are durable (``synced``) or written."""
+        """Call ``done`` once the frames are durable (``synced``) or written."""
         if synced:
             self._held.when_durable(wheres, done)
         else:
@@ -680,10 +678,9 @@ class Storage:
         """Read nothing yet.
 
         ``file_system``: None is the operating system's. ``boot_id``: the kernel's, if trusted (``unclean_marker``).
-        ``check_fence``: reads the metadata of ledgers whose fence a lossy boot may have lost (``unsure_adds``).
-        ``check_first``: reads it for requests that make a ledger known without an entry (``first_requests``); None grants them.
-        ``without``: unusable directories of the config.
-        """
+        ``check_fence``: reads the metadata of ledgers with an unsure fence (``unsure_adds``). ``check_first``: reads it for
+        requests that make a ledger known without an entry (``first_requests``); None grants them. ``without``: unusable
+        directories of the config."""
         self._file_system: FileSystem = file_system or RealFileSystem()
         directories = [
             LogDirectory(self._file_system, number, config, boot_id) for number in range(len(config.directories))
@@ -691,7 +688,7 @@ class Storage:
         live = [directory for directory in directories if directory.path not in without]
         holdings = self.holdings = Holdings(self._file_system, directories, live)
         self.volatile = holdings.volatile
-        """Ledgers of volatile durability (VD) under way, with LastAddSynced of each."""
+        """Ledgers of volatile durability (VD) under way, each with LastAddSynced."""
         self.long_polls = holdings.long_polls
         """Waits for a ledger's LAC."""
         self.files = holdings.files
@@ -709,12 +706,11 @@ class Storage:
         self._results = CommitResults(holdings, self.disks)
         holdings.read_failed = self._results.read_failed
         self.disk_threads = DiskThreads(holdings.directory_of)
-        """For work that waits for a disk."""
         self.loop_is_shared: Callable[[], bool] = lambda: False
-        """Does the loop serve more than one client at present? Set by the server."""
+        """Does the loop serve several clients at present? Set by the server."""
         self.broken: Callable[[str], None] = lambda why: None
-        """Called, in any thread, when a commit thread fails without a fault of its disk. The bookie has to end then, because
-        requests may stay unanswered for ever. Set by the bookie's process."""
+        """Called, in any thread, when a commit thread fails without a fault of its disk. The bookie has to end then, as requests
+        may stay unanswered. Set by the bookie's process."""
         self._adds = Adds(
             holdings,
             self._records,
@@ -824,8 +820,7 @@ class Storage:
     def sync(self, ledger_id: int, master_key: bytes, assignment: Assignment, done: Done) -> None:
         """Sync all adds of a VD ledger so far; ``volatile`` has LastAddSynced then.
 
-        ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if entries of it are lost.
-        """
+        ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if entries of it are lost."""
         if ledger_id in self._adds.comparisons.waiting:
             # Earlier adds wait for their comparison.
             self._adds.comparisons.behind(ledger_id, partial(self._syncs.sync, ledger_id, master_key, assignment, done))
@@ -863,7 +858,7 @@ class Storage:
         self._read_only_switch.switch(read_only, done)
 
     def settle(self, done: Done) -> None:
-        """Wait for all earlier requests. ``done``: OK once every directory is through with them, or IO_ERROR."""
+        """Wait for all earlier requests. ``done``: OK once every directory has finished them, or IO_ERROR."""
         self._adds.comparisons.when_over(lambda: self._records.settle(done))
 
     def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
@@ -874,21 +869,20 @@ class Storage:
 
     def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
         """Plan a read of the batches with entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes).
-
-        ``sparse``: skip ids that are not held. Otherwise the plan ends before the first such id, with the reason of its absence.
-        """
+        ``sparse``: skip ids that are not held; otherwise the plan ends before the first such id, with the reason of its
+        absence."""
         return self.holdings.plan_read(ledger_id, first, last, limit, sparse=sparse)
 
     def has_moved(self, piece: Piece) -> bool:
-        """Have the entries of a planned piece moved or gone? Then the read has to be planned again."""
+        """Have the entries of a planned piece moved or gone, so that the read has to be planned again?"""
         return self.holdings.has_moved(piece)
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
-        """May a reader with this key, or without a key (``NO_KEY``), read the ledger?"""
+        """May a reader with this key (or ``NO_KEY``) read the ledger?"""
         return self.holdings.may_read(ledger_id, master_key)
 
     def ledger(self, ledger_id: int) -> BookieLedger | None:
-        """Known state of a ledger (read-only for the caller), None for an unknown ledger."""
+        """State of a ledger (read-only for the caller), None for an unknown ledger."""
         return self.holdings.ledger(ledger_id)
 
     def last_entry_id(self, ledger_id: int) -> int | None:
@@ -897,11 +891,9 @@ class Storage:
         return self.holdings.last_entry_id(ledger_id)
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
-        """Rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` and 2,048.
-
-        ``only``: of that ledger, else of all later ledgers too. Returns the rows, with the ledger id and the first entry id of
-        the next call, −1 and −1 at the end.
-        """
+        """Rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` and 2,048. ``only``: of that ledger,
+        else of later ledgers too. Returns the rows, with the ledger id and the first entry id of the next call, −1 and −1 at the
+        end."""
         return self.holdings.ranges(ledger_id, first_entry_id, limit, only=only)
 
     def when_durable(self, ranges: Ranges, done: Done) -> None:
@@ -909,8 +901,7 @@ class Storage:
         self._held_copies.when_durable([*map(location, ranges.logs, ranges.positions)], done)
 
     def held_ranges(self, ledger_id: int, done: Callable[[list[tuple[int, int]] | None], None]) -> None:
-        """Call ``done`` with the held ranges (first, last) of a ledger's entry ids once they are durable; None if they can't
-        be."""
+        """Call ``done`` with the ranges (first, last) of held entry ids once they are durable; None if they can't be."""
         self._held_copies.ranges(ledger_id, done)
 
     # -- status
@@ -953,12 +944,11 @@ class Storage:
 
     @property
     def live(self) -> list[LogDirectory]:
-        """The directories that have not failed."""
         return list(self.holdings.live)
 
     @property
     def directories(self) -> list[str]:
-        """Paths of the directories that were readable at the boot."""
+        """Paths of the directories readable at the boot."""
         return [directory.path for directory in self.holdings.directories]
 
     @property

@@ -63,8 +63,8 @@ class ControlRecords:
             directory.commit.submit(ControlWrite(content, any_of, number))
 
     def note(self, ledger: BookieLedger, records: Sequence[ControlRecord], done: Done) -> None:
-        """Append ``records``, which ``ledger`` has applied already. ``done``: OK once the ledger's whole state is durable, with
-        or without new records; or IO_ERROR."""
+        """Append ``records``, which ``ledger`` has applied already. ``done``: OK once the ledger's whole state is durable, or
+        IO_ERROR."""
         unsure = self._unsure.get(ledger.ledger_id)
         if unsure is None:
             if not records:
@@ -81,7 +81,6 @@ class ControlRecords:
         self.write(ledger.control_records() if whole else records, written)
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
-        """Drop the state of deleted ledgers."""
         for ledger_id in ledger_ids:
             self._unsure.pop(ledger_id, None)
 
@@ -107,18 +106,17 @@ class ControlRecords:
             directory.commit.submit(Passing(any_of))
 
     def rewrite(self) -> Steps[None]:
-        """Write the state as a new control log in every directory."""
+        """Write a new control log in every directory."""
         content = yield from self._encoded()
         for directory in self._live:
             directory.commit.submit(ControlRewrite(content, ignore, self._state.write_number))
 
     def rewrite_in(self, directory: LogDirectory, done: Done) -> Steps[None]:
-        """Write the state as a new control log in one directory. ``done``: OK once it is durable, READ_ONLY or IO_ERROR."""
+        """Write a new control log in one directory. ``done``: OK once it is durable, READ_ONLY or IO_ERROR."""
         content = yield from self._encoded()
         directory.commit.submit(ControlRewrite(content, done, self._state.write_number))
 
     def _encoded(self) -> Steps[list[bytes]]:
-        """The state as of the last step, in pieces."""
         noted: list[bytes] = []
         self._noted.append(noted)
         try:

@@ -32,7 +32,6 @@ class FirstRequests:
     """The waiting requests of one bookie. Owned by the loop."""
 
     def __init__(self, check: FirstRequestCheck | None, ledgers: PackedDict[BookieLedger]) -> None:
-        """``ledgers``: the ledgers known here, by id."""
         self._check = check
         self._ledgers = ledgers
         self._waiting: dict[tuple[int, bytes], list[tuple[Callable[[], None], Done]]] = {}

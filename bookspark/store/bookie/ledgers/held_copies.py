@@ -29,8 +29,8 @@ _ROWS_A_TURN = 1 << 10
 
 
 class Compared(NamedTuple):
-    """Result of a comparison with the rows ``held``. ``refusal``: CONFLICT, IO_ERROR if a copy can't be read now, or None if the
-    readable entries are equal. ``unreadable``: copies that can't be read any more, each with the reason."""
+    """Result of a comparison with the rows ``held``. ``refusal``: CONFLICT, IO_ERROR if a copy can't be read now, None if the
+    readable entries are equal. ``unreadable``: lost copies, each with the reason."""
 
     held: Sequence[Row]
     refusal: Status | None
@@ -49,8 +49,8 @@ class HeldCopies:
         self._post = post
 
     def compare(self, held: Sequence[Row], pieces: Sequence[Piece], batch: EntryBatch) -> Compared:
-        """Compare the entries of ``batch`` with the held copies in ``pieces``, the pieces of the rows ``held``. In any thread: it
-        may wait for the disk."""
+        """Compare the entries of ``batch`` with the held copies in ``pieces``, of the rows ``held``. In any thread: it may wait
+        for the disk."""
         unreadable: list[tuple[Piece, Stop]] = []
         added = {entry_id: (length, payload) for entry_id, length, payload in batch.contents()}
         while pieces:

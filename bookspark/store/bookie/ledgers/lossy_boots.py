@@ -55,9 +55,8 @@ class LossyBoots:
     # -- phase one, before the storage is started
 
     def note_lossy_boot(self, found: PhaseOne, *, fences_lost: bool = False) -> None:
-        """Make the lossy-boot mark durable, with its fences and ledgers in limbo. ``fences_lost``: also note the fence of each
-        other known ledger as unsure. A failing directory leaves use, a directory without room takes nothing. Raises StorageError
-        if no directory took the records."""
+        """Make the lossy-boot mark durable, with its fences and ledgers in limbo. ``fences_lost``: also note all other fences as
+        unsure. A failing directory leaves use, a full one takes nothing. Raises StorageError if no directory took the records."""
         noted: list[Record] = [found.mark, *found.records]
         if fences_lost:
             self._state.replay(noted)
@@ -92,12 +91,11 @@ class LossyBoots:
 
     @property
     def mark(self) -> LossyBootNoted:
-        """The mark of the last lossy boot."""
         return self._state.mark
 
     @property
     def healed_boot(self) -> int:
-        """Number of the last lossy boot with all entries restored."""
+        """Number of the last fully healed lossy boot."""
         return self._state.healed.boot
 
     def limbo(self, start: int, count: int) -> list[tuple[int, int]]:
@@ -106,7 +104,6 @@ class LossyBoots:
 
     @property
     def limbo_count(self) -> int:
-        """Number of ledgers in limbo."""
         return self._state.limbo_count
 
     def clear_limbo(self, ledger_id: int, boot: int, done: Done) -> None:

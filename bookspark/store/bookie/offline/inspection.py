@@ -68,7 +68,7 @@ class DryRunFileSystem:
         self._gone.add(path)
 
     def sync_directory(self, path: str) -> None:
-        """No change, so no sync."""
+        """No effect."""
 
     def free_bytes(self, path: str) -> int:
         return self._inner.free_bytes(path)
@@ -96,13 +96,13 @@ class _UnchangedFile:
             self._inner.drop_cached()
 
     def sync(self) -> None:
-        """No change, so no sync."""
+        """No effect."""
 
     def preallocate(self, size: int) -> None:
-        """No write, so no space."""
+        """No effect."""
 
     def truncate(self, size: int) -> None:
-        """No change."""
+        """No effect."""
 
     def size(self) -> int:
         return 0 if self._inner is None else self._inner.size()
@@ -164,7 +164,6 @@ class Inspection:
         return self._storage.damaged
 
     def logs(self) -> list[LogInfo]:
-        """All logs by number."""
         live: dict[int, tuple[set[int], int, dict[int, int]]] = {}
         for row in self.rows():
             ledgers, entries, sizes = live.get(row.log, (set(), 0, {}))

@@ -48,7 +48,6 @@ class Scrubbed:
     damages: list[Damage]
     files: int = 0
     size: int = 0
-    """Bytes of all files."""
     batches: int = 0
     entries: int = 0
     """Including superseded copies."""
@@ -99,7 +98,6 @@ def _scrub_control_log(file_system: FileSystem, directory: str, found: Scrubbed,
 
 
 def _scrub_log(entry_log: EntryLog, file_system: FileSystem, rows: list[_LedgerRow], found: Scrubbed) -> None:
-    """Check one entry log and its note."""
     blank, noted, path = entry_log.note.is_blank(), entry_log.note.read(), entry_log.path
     entry_log.note.close()
     exists = file_system.exists(path)

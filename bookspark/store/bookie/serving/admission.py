@@ -34,11 +34,11 @@ from bookspark.store.bookie.storage import Storage
 STRANGER_SECONDS = 5.0
 """Time limit of a connection until it is greeted."""
 _DESCRIPTORS_KEPT = 512
-"""Reserved for the bookie's own files, but at most half of the process's limit."""
+"""Reserve for the bookie's own files, at most half of the process's limit."""
 _STRANGERS_PART = 4
 _STRANGERS_MIN, _STRANGERS_MAX = 16, 1024
 _LOOK_SECONDS = 0.1
-"""A scan of many connections for a silent one takes a while."""
+"""A scan of many connections takes a while."""
 _WARN_SECONDS = 10.0
 _SILENT_SECONDS = 1.0
 _LOOKED_AT_MAX = 16
@@ -51,7 +51,6 @@ class Admitted(Protocol):
     """An admitted connection, as seen by its admission."""
 
     origin: str
-    """``origin_of`` the peer's address."""
     heard: int
     """Value of ``Admission.heard`` at the last arrival of bytes on this connection."""
 
@@ -120,7 +119,6 @@ class Admission:
         self.heard = 0
         """Number of arrivals of bytes, over all connections."""
         self.heard_last: Admitted | None = None
-        """Connection of the last arrival."""
         self._turned_at = 0.0
         """Seconds of ``monotonic`` at the last change of ``heard_last``."""
         self.paused = False
@@ -129,10 +127,9 @@ class Admission:
         self._all_lost = asyncio.Event()
         self._warned_at = self._looked_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
-        """Fires at the deadline of the oldest stranger."""
 
     def connections_max(self) -> int:
-        """Limit of connections. The limit of open files is read each time, as it can be raised from outside."""
+        """Limit of connections. The limit of open files is read each time, as it may be raised from outside."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return 1 << 30 if limit == resource.RLIM_INFINITY else max(limit // 2, limit - _DESCRIPTORS_KEPT)
 
@@ -162,12 +159,11 @@ class Admission:
             self._timer = asyncio.get_running_loop().call_at(stranger.until, self._end_late)
 
     def greeted(self, stranger: Stranger, connection: Admitted) -> None:
-        """Turn a stranger into a client."""
         self.strangers.pop(stranger, None)
         self.connections.add(connection)
 
     def lost(self, stranger: Stranger | None, connection: Admitted | None = None) -> None:
-        """Forget an ended connection: a stranger, or a greeted one."""
+        """Forget an ended connection."""
         if stranger is not None:
             self.strangers.pop(stranger, None)
         if connection is not None:
@@ -178,13 +174,13 @@ class Admission:
             self._all_lost.set()
 
     def turn_to(self, connection: Admitted) -> None:
-        """Note bytes on this connection, after bytes on another one."""
+        """Note bytes on this connection, after bytes on another connection."""
         self.heard_last, self._turned_at = connection, monotonic()
 
     @property
     def is_shared(self) -> bool:
-        """Would a short wait of the loop delay any client but the last active one? A client silent for a second and without
-        unsent entries counts as a newcomer."""
+        """Would a short wait of the loop delay any client but the last active client? Clients silent for a second, without unsent
+        entries, don't count."""
         connections = self.connections
         return len(connections) > 1 and (
             monotonic() - self._turned_at < _SILENT_SECONDS
@@ -199,7 +195,6 @@ class Admission:
             self._storage.when_below(self._bytes_in_flight_max // 2, self._relieve)
 
     def stop_reading(self) -> None:
-        """Stop reading from all connections, as the bookie stops."""
         self._stopping = True
         self._pause(True)
 
@@ -217,7 +212,6 @@ class Admission:
                 connection.abort()
 
     def _end_late(self) -> None:
-        """End the strangers past their deadline."""
         loop = asyncio.get_running_loop()
         self._timer = None
         for stranger in list(self.strangers):

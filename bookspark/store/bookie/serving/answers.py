@@ -36,8 +36,8 @@ class Answers:
         """Unanswered requests. The code that takes a request counts it here."""
 
     def answer(self, request: Header, status: int, *, value: int = 0, body: bytes = b"") -> None:
-        """Answer ``request`` with a control frame. Its ``first_entry_id`` and ``last_entry_id`` are the request's; a caller with
-        other ids replaces them in ``request``."""
+        """Answer ``request`` with a control frame. Its entry ids are the request's; a caller with other ids replaces them in
+        ``request``."""
         self.under_way -= 1
         self._answered[request.kind, status] += 1
         ledger = self._storage.ledger(request.ledger_id)
@@ -78,7 +78,6 @@ class Answers:
 
 
 def acks_frame(incarnation: int, request_ids: Sequence[int]) -> bytes:
-    """The frame that answers these adds OK."""
     header = Header(Kind.ACKS, 0, flags=_RESPONSE, incarnation=incarnation, value=len(request_ids))
     return control_frame(header, Acks.encode(request_ids))
 

@@ -50,10 +50,9 @@ class LacReads:
     """Answers the READ_LAC requests of one connection.
 
     Law: a read with FENCE is answered after the fence is durable, and never Negative. A long poll is answered once the LAC
-    reaches its entry, or at its time-out; also for an unknown ledger.
-
-    A waiting long poll costs next to nothing, so it does not count as a request under way, which would block adds of the same
-    connection. Long polls have a bound of their own, as high as that of requests."""
+    reaches its entry, or at its time-out; also for an unknown ledger. It costs next to nothing, so it does not count as a request
+    under way, which would block adds of the same connection; long polls have a bound of their own, as high as that of
+    requests."""
 
     def __init__(self, bookie: ServedBookie, answers: Answers, entries: EntryReads) -> None:
         self._storage = bookie.storage
@@ -63,17 +62,15 @@ class LacReads:
         self._loop = asyncio.get_running_loop()
         self._timers = bookie.poll_timers
         self._polls: dict[int, tuple[Header, tuple[int, int]]] = {}
-        """Waiting long polls, by their numbers in ``storage.long_polls``."""
+        """By their numbers in ``storage.long_polls``."""
 
     def end(self) -> None:
-        """Drop the long polls of an ended connection."""
         for poll, (header, timer) in self._polls.items():
             self._timers.remove(timer)
             self._storage.long_polls.remove(header.ledger_id, poll)
         self._polls.clear()
 
     def read(self, header: Header) -> None:
-        """Answer a READ_LAC, now or at the end of its long poll."""
         if header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._answer, header))
         elif not self._storage.may_read(header.ledger_id, header.master_key):
@@ -128,7 +125,7 @@ ROWS_MAX = 1 << 11
 
 
 def entry_logs(storage: Storage, start: int) -> tuple[EntryLogs, int]:
-    """The logs from number ``start`` on, at most 2,048, also of failed directories; and the next call's number, −1 at the end."""
+    """The logs from number ``start`` on, at most 2,048, also of failed directories; and the next ``start``, −1 at the end."""
     logs = storage.holdings.logs
     numbers = sorted(number for number in logs if number >= start)
     found = []
@@ -141,7 +138,7 @@ def entry_logs(storage: Storage, start: int) -> tuple[EntryLogs, int]:
 
 
 def limbo(storage: Storage, ledger_id: int, limit: int) -> tuple[Limbo, int]:
-    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` and 2,048; and the next call's ledger id, −1 at the end."""
+    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` and 2,048; and the next ``ledger_id``, −1 at the end."""
     limit = min(limit or ROWS_MAX, ROWS_MAX)
     found = storage.lossy_boots.limbo(ledger_id, limit + 1)
     return Limbo(found[:limit]), found[limit][0] if len(found) > limit else -1
@@ -161,10 +158,10 @@ _NO_LEDGER_ID = f"ledger ids go from 0 to {LEDGER_ID_MAX}"
 class Dispatch:
     """Takes the requests of one ``peer``: checks and counts each, and gives it to the handler of its kind.
 
-    Law: each request is answered once, whatever happens, unless the connection ends first. A frame with a readable header and bad
-    content is answered BAD_REQUEST. An internal fault is answered IO_ERROR, never a Negative. The first request is HELLO; a
-    bookie with a secret serves no peer without a proof of it, and takes only a few requests until then. An impossible ledger id
-    is refused in every kind of request."""
+    Law: each request is answered once, unless the connection ends first. A frame with a readable header and bad content is
+    answered BAD_REQUEST, an internal fault IO_ERROR, never a Negative. The first request is HELLO; a bookie with a secret serves
+    no peer without a proof of it, and takes only a few requests until then. An impossible ledger id is refused in every kind of
+    request."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._bookie = bookie
@@ -179,7 +176,6 @@ class Dispatch:
         """Requests before the greeting."""
 
     def end(self) -> None:
-        """Drop the waits of an ended connection."""
         self._lacs.end()
 
     def handle(self, frame: Frame) -> None:
@@ -357,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._admission = admission
         self._stranger: Stranger | None = stranger
-        """The admission's stranger, until the greeting."""
+        """None after the greeting."""
         self.origin = stranger.origin
         self.heard = 0
         self._incarnation = bookie.incarnation
@@ -366,24 +362,24 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = self.receiver(chunks)
         self._transport: asyncio.Transport | None = None
         self._refused: asyncio.Transport | None = None
-        """Transport of a refused peer, until the connection ends. ``_transport`` is None then."""
+        """Transport of a refused peer. ``_transport`` is None then."""
         self._address = address
         self.peer = address
         """Address and name, for log lines."""
         self._dispatch = self.requests(bookie)
         self._answers: list[Buffer] = []
         self._acks: list[int] = []
-        """Request ids of the adds that became OK in this turn of the loop."""
+        """Request ids of the adds acknowledged in this turn of the loop."""
         self._held: deque[Any] = deque()
-        """Requests that arrived while the peer did not read its answers, or while too many of its reads were under way."""
+        """Requests behind unread answers, or behind too many reads."""
         self._reads = 0
         self._room = bookie.read_room
         self._parts: deque[tuple[int, Callable[[int], None]]] = deque()
-        """Parts of answers that wait until the peer has taken earlier parts: their size, and the function that reads them."""
+        """Parts of answers behind earlier parts: size, and the function that reads the part."""
         self._parts_asked = 0
-        """Parts that are being read, or wait for room."""
+        """Parts being read, or waiting for room."""
         self._part_bytes = 0
-        """Bytes of the parts that are being read."""
+        """Bytes of the parts being read."""
         self._aborted = False
         self._writing_paused = False
         self._reading_paused = False
@@ -523,7 +519,6 @@ class Connection(asyncio.BufferedProtocol):
             begin(size)
 
     def _hold(self) -> None:
-        """Report the memory of this peer's answers."""
         if self._transport is not None:
             unsent = self.unsent_bytes if self._writing_paused else 0
             self._room.hold(self, self._part_bytes + unsent)
@@ -562,8 +557,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def refuse(self, why: str) -> None:
-        """Send the peer the reason, read nothing more, and give the peer a moment to end the connection. A socket closed with
-        unread bytes resets the connection, and the reset would overtake the reason."""
+        """Send the peer the reason, read nothing more, and give it a moment to end the connection: a socket closed with unread
+        bytes resets the connection, and the reset would overtake the reason."""
         transport = self._transport
         if transport is None:
             return

@@ -72,7 +72,7 @@ def runs(batches: Iterable[EntryBatch]) -> Iterator[list[EntryBatch]]:
 
 
 def joined(batches: Sequence[EntryBatch], header: Header) -> bytearray:
-    """One frame under ``header`` with the rows of ``batches``, which are adjacent."""
+    """One frame under ``header`` with the rows of adjacent ``batches``."""
     confirmed: list[Buffer] = []
     lengths: list[Buffer] = []
     payload_sizes: list[int] = []
@@ -132,15 +132,13 @@ class _Answer(NamedTuple):
     """Progress of the answer to a read."""
 
     first: int
-    """The next entry id."""
     sent: int
-    """Entries sent so far."""
     left: int
-    """Bytes that the answer may still have, about."""
+    """Approximate bytes left."""
     cached: bool
     """Is the page cache tried first? No longer once a thread was needed."""
     begun: float
-    """Start, by ``monotonic``."""
+    """By ``monotonic``."""
 
 
 class EntryReads:
@@ -233,7 +231,6 @@ class EntryReads:
             self._end(header, answer, Status.IO_ERROR, size)
 
     def _end(self, header: Header, answer: _Answer, status: int, size: int) -> None:
-        """End the read before its next part."""
         self._answers.answer(header._replace(last_entry_id=answer.first - 1), status, value=answer.sent)
         self._traffic.reads.observe(monotonic() - answer.begun)
         if size:
@@ -333,7 +330,6 @@ class EntryReads:
         return sent
 
     def _send_whole(self, batches: Sequence[EntryBatch], answer: Header) -> None:
-        """Send stored batches, short ones joined."""
         for run in runs(batches):
             first, last = run[0], run[-1]
             part = answer._replace(first_entry_id=first.first_entry_id, last_entry_id=last.last_entry_id)

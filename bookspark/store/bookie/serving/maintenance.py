@@ -56,14 +56,13 @@ class Round(NamedTuple):
     threshold: float
     """Logs with a smaller live fraction (0 to 1) are rewritten."""
     below: int
-    """Bound on the numbers of these logs, exclusive."""
+    """Exclusive bound on the numbers of these logs."""
     until: float
     """Deadline, in seconds of a monotonic clock."""
     forced: bool
-    """Is a directory full?"""
 
     def followed_by(self, following: Round) -> Round:
-        """Merge this unfinished round into the next: the next also compacts the logs of this one."""
+        """Merge this unfinished round into ``following``, which then also compacts the logs of this round."""
         threshold = max(self.threshold, following.threshold)
         return following._replace(threshold=threshold, forced=self.forced or following.forced)
 
@@ -94,11 +93,9 @@ class Rounds:
 
 
 def rate(bytes_per_second: int, left_bytes: int, seconds: float, *, nearly_full: bool) -> int:
-    """Limit of the next job, in bytes a second read and written together; 0: no limit.
-
-    ``bytes_per_second``: the configured rate. ``left_bytes``: still to be read, and written again. ``seconds``: time left for
-    that, negative after the deadline. ``nearly_full``: is the job's disk nearly full?
-    """
+    """Limit of the next job, in bytes a second read and written together; 0: no limit. ``bytes_per_second``: the configured rate.
+    ``left_bytes``: still to be read, and written again. ``seconds``: time left, negative after the deadline. ``nearly_full``: is
+    the job's disk nearly full?"""
     behind = 2 * left_bytes > bytes_per_second * max(0.0, seconds)
     return 0 if nearly_full or behind else bytes_per_second
 
@@ -122,7 +119,7 @@ Result = TypeVar("Result")
 
 
 class _Tally:
-    """Result of collections and passes since the start of a round, with all rounds merged into it."""
+    """Sums of collections and passes since the start of a round, with all rounds merged into it."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -171,12 +168,10 @@ class Maintenance:
         self._rounds = Rounds(config, clock())
         self._clock = clock
         self._round: Round | None = None
-        """The unfinished round of rewriting."""
         self._round_begins = asyncio.Event()
         self._kept_files_at = time.monotonic() + _KEPT_FILES_PART * 3600 * config.scrub_interval_hours
 
     def start(self) -> None:
-        """Start all works, on the running loop."""
         works = (
             self._checkpoints(),
             self._disks(),

@@ -1,4 +1,4 @@
-"""The interface of a connection to its requests: sending of answers, and counts of work under way.
+"""The interface of a connection to its requests.
 
 ``connection`` implements it on a socket. With this interface the imports go one way.
 """

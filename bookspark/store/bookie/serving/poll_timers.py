@@ -22,11 +22,10 @@ class PollTimers:
         self._by_time: dict[int, dict[int, Callable[[], None]]] = {}
         """Time, in grains of the loop's clock → its polls, by number."""
         self._times: list[int] = []
-        """A heap of the times, also of times without polls."""
+        """A heap, also of times without polls."""
         self._last = 0
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0
-        """The time of ``_timer``."""
 
     def add(self, seconds: float, end: Callable[[], None]) -> tuple[int, int]:
         """Call ``end`` in ``seconds``. Returns the argument of ``remove``."""

@@ -1,9 +1,9 @@
 """The porch: accepted connections wait here, at little cost, for their first message.
 
-Law: before HELLO a connection costs at most 16 KiB and 5 seconds. Its bytes stay with the kernel until its first message is
-complete: HELLO, or with TLS the ClientHello. Only then it gets a transport, and TLS its state (some 50 KiB), for at most
-``_HANDSHAKES_MAX`` connections at a time; ``admission`` chooses the one that goes for another. Bytes that can't be a first
-message end the connection at once. The loop wakes for a connection only when the kernel has the missing bytes (``SO_RCVLOWAT``).
+Law: before HELLO a connection costs at most 16 KiB and 5 seconds. The kernel keeps its bytes until its first message is complete:
+HELLO, or with TLS the ClientHello. Only then it gets a transport, and TLS its state (some 50 KiB), for at most
+``_HANDSHAKES_MAX`` connections at a time; ``admission`` chooses the connection that goes for another. Bytes that can't be a first
+message end the connection. The loop wakes for a connection only when the kernel has the missing bytes (``SO_RCVLOWAT``).
 
 Measured, per connection in KiB of the process: 6.6 with a plain transport, 47 during a TLS handshake.
 """
@@ -75,7 +75,6 @@ class Porch:
         self.handshakes: dict[Stranger, None] = {}
         """Connections in a TLS handshake, oldest first."""
         self.tasks: set[asyncio.Task[None]] = set()
-        """Connections being handed over."""
         self._incarnation = incarnation
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
@@ -152,7 +151,7 @@ class Caller:
         self._address = address
         self._loop = asyncio.get_running_loop()
         self._needed = 1
-        """The kernel reports the connection when it has this many bytes, or its end."""
+        """The kernel reports this many bytes, or the end."""
         self._task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self.until = self._loop.time() + STRANGER_SECONDS

@@ -1,9 +1,9 @@
 """Memory of entries on their way from the logs to readers: one bound for all connections of a bookie.
 
-Law: a part of an answer is read only when its reader has taken earlier parts, and when there is room for it. Without room a
-reader waits; none is refused. A reader that holds nothing always has room for one part of the usual size, so a reader that takes
-its answers never waits for others that don't. A longer batch waits until it fits into the bound; meanwhile readers that take
-nothing for half a minute lose their connections. A reader that holds parts gets more while half of the room is free.
+Law: a part of an answer is read only when its reader has taken earlier parts, and when there is room. Without room a reader
+waits; none is refused. A reader that holds nothing always has room for one part of the usual size, so it never waits for readers
+that don't take their answers. A longer batch waits until it fits into the bound; meanwhile readers that take nothing for half a
+minute lose their connections. A reader that holds parts gets more while half of the room is free.
 
 Source: the counterpart of BookKeeper's ``readWorkerThreadsThrottlingEnabled`` and ``maxReadsInProgressLimit``, in bytes.
 """
@@ -52,7 +52,7 @@ class ReadRoom:
         self._total = 0
         self._waiting: list[_Waiting] = []
         self._seen: dict[Reader, int] = {}
-        """Bytes that the sockets had not taken at the last look."""
+        """Unsent bytes at the last look."""
         self._beginning = False
         self._look_again = False
         """Was room freed during the pass over the waiting parts?"""
@@ -95,7 +95,6 @@ class ReadRoom:
             self._begin_those_that_fit()
 
     def forget(self, reader: Reader) -> None:
-        """Forget the reader of an ended connection."""
         self._waiting = [one for one in self._waiting if one.reader is not reader]
         self._seen.pop(reader, None)
         self.hold(reader, 0)

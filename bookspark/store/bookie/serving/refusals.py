@@ -1,5 +1,4 @@
-"""The log message about refused requests. Peers can cause it at any rate, so it comes at most every few seconds, with the count
-since the last."""
+"""The log message about refused requests, with their count: at most one every few seconds, as peers can cause any number."""
 
 from __future__ import annotations
 
@@ -16,12 +15,11 @@ class Refusals:
 
     def __init__(self) -> None:
         self.count = 0
-        """Refusals since the start."""
         self._untold = 0
         self._told_at = float("-inf")
 
     def tell(self, peer: str, why: object) -> None:
-        """Count the refusal of a request or a connection of ``peer``, and log it if the last message is old enough."""
+        """Count a refused request or connection of ``peer``, and log it if the last message is old enough."""
         self.count += 1
         self._untold += 1
         if (now := time.monotonic()) - self._told_at >= TOLD_SECONDS:

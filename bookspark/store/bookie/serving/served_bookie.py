@@ -28,7 +28,7 @@ class ServedBookie(NamedTuple):
     incarnation: int
     """Random per start of the process, 64 bits. Part of every answer."""
     secrets: Callable[[], tuple[bytes, ...]]
-    """The current secrets; a client has to know one of them. Empty: clients need none."""
+    """Current secrets; a client has to know one. Empty: none needed."""
     requests_in_flight_max: int
     """Unanswered requests of one connection at most."""
     read_room: ReadRoom

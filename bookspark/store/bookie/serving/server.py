@@ -65,10 +65,8 @@ class BookieServer:
     ) -> None:
         """Open nothing yet.
 
-        ``bookie_id``: sent to clients in the answer to HELLO. ``incarnation``: random for each start of the process, 64 bits.
-        ``metadata``: None collects no deleted ledgers. ``rewriter``: None rewrites no logs. Raises ConfigurationError if the
-        config's certificate or secret can't be read.
-        """
+        ``bookie_id`` and ``incarnation``: as in ``ServedBookie``. ``metadata``: None collects no deleted ledgers. ``rewriter``:
+        None rewrites no logs. Raises ConfigurationError if the config's certificate or secret can't be read."""
         self._config = config
         self.storage = storage
         self._bookie = ServedBookie(
@@ -94,11 +92,9 @@ class BookieServer:
         self.healing_status: Callable[[], HealingStatus] | None = None
         """Progress of healing, for the status. Set by the healer, else None."""
         self.keeper: Callable[[], tuple[str, float | None]] = lambda: ("", None)
-        """Lease holder of the process, and the seconds until it stops without one."""
+        """Lease holder of the process, and the seconds until it stops without a holder."""
         self.version = ""
-        """Version in the status. Set by the process."""
         self.metrics_address = ""
-        """Address of the metrics, in the status. Set by the process."""
         self.fetch: Fetch | None = None
         """Copies entries from other bookies. Set by the process, else None."""
 
@@ -127,7 +123,7 @@ class BookieServer:
         return address[0], address[1]
 
     async def stop(self) -> None:
-        """Accept nothing more, answer all earlier requests, close the connections. Takes at most some 30 s, whatever the disk
+        """Accept nothing more, answer earlier requests, close the connections. Takes at most some 30 s, whatever the disk
         does."""
         if self._porch is None:
             return
@@ -152,7 +148,6 @@ class BookieServer:
 
     @property
     def connections(self) -> set[Admitted]:
-        """The greeted connections."""
         return self._admission.connections
 
     def _connection(self, stranger: Stranger, address: str) -> Connection:

@@ -65,8 +65,8 @@ class GarbageCollection:
         """Deleted ledgers forgotten since the start."""
 
     def collect(self, store: MetadataStore) -> Steps[int]:
-        """Forget every deleted ledger; returns their number. Their bytes return with the next pass over the logs. Sets ``kept``
-        for ledgers neither known to exist nor known to be deleted."""
+        """Forget every deleted ledger; returns their number. Their bytes return with the next pass over the logs. ``kept`` names
+        ledgers neither known to exist nor known to be deleted."""
         self.kept = ""
         given_out = yield partial(highest_ledger_id, store)
         held = yield from self.held()
@@ -121,8 +121,8 @@ class GarbageCollection:
             log.warning("%s", self.kept)
 
     def held(self) -> Steps[array[int]]:
-        """Ids of all ledgers with entries or control state at the first step, most of them twice. (Later ledgers may be among
-        them: the listing comes later.)"""
+        """Ids of all ledgers with entries or control state at the first step, most of them twice, and perhaps of later ledgers
+        (the listing comes later)."""
         # An array, as a set of ten million ids grows in steps of 0.3 s.
         held = array("q")
         for ids in (self._holdings.index.ids(), self._holdings.ledgers.ids.ascending()):
@@ -166,8 +166,8 @@ class GarbageCollection:
 
 
 class _Listed(Set[int]):
-    """An ascending list of ids as a set. A real set of a million ids is built in one call, which blocks the interpreter, and so
-    the loop, in any thread."""
+    """An ascending list of ids as a set. Building a real set of a million ids in one call blocks the interpreter, and so the
+    loop."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = ids
@@ -202,7 +202,7 @@ def list_lost_records(store: MetadataStore) -> tuple[LostRecords, ...] | Incompl
 
 
 def _suspected(held: Iterable[int], listing: Complete, given_out: int, lost: Collection[LostRecords]) -> Suspected:
-    # Earlier versions did not note ids given by users; the listing holds the surviving ones.
+    # Earlier versions did not note ids given by users; the listing holds the surviving ids.
     return sort_suspects(suspects(held, listing), max(given_out, max(listing.ledgers, default=given_out)), lost)
 
 
@@ -217,8 +217,8 @@ def highest_ledger_id(store: MetadataStore) -> int | Incomplete:
 def read_records(
     store: MetadataStore, ledger_ids: Iterable[int], clock: Callable[[], float] = time.monotonic
 ) -> dict[int, Response]:
-    """Read each ledger's record; returns the answers by ledger. A failed read counts for that ledger alone. After half a minute
-    of failed reads the store counts as down, and reading ends."""
+    """Read each ledger's record; returns the answers by ledger. A failed read counts for that ledger alone, but after half a
+    minute of failed reads the store counts as down, and reading ends."""
     answers: dict[int, Response] = {}
     failing = 0.0
     for ledger_id in ledger_ids:

@@ -81,7 +81,6 @@ class LogUse(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Live fraction of the log, 0 to 1."""
         return self.live_bytes / max(1, self.log.end)
 
 
@@ -89,11 +88,10 @@ class Choice(NamedTuple):
     """Plan of a pass."""
 
     dead: list[LogUse]
-    """Logs to remove."""
     jobs: list[list[LogUse]]
-    """Logs to rewrite. The logs of a job become one log."""
+    """The logs of each job become one log."""
     left_bytes: int
-    """Live bytes of logs to rewrite that are left to the next pass."""
+    """Live bytes left to the next pass."""
 
 
 def choose(
@@ -184,7 +182,7 @@ _Part = tuple[int, Sequence[int], Sequence[int], Sequence[int]]
 
 
 class Spans(NamedTuple):
-    """Ledgers with rows in one log, and the bounds of these rows' entry ids. Columns of equal length."""
+    """Ledgers with rows in one log, and the bounds of their entry ids. Columns of equal length."""
 
     ledger_ids: array[int]
     first_entry_ids: array[int]
@@ -205,7 +203,7 @@ class Spans(NamedTuple):
 
 
 def live_bytes(index: Index) -> Steps[Counter[int]]:
-    """Live bytes of each log, by its number. A batch that is live in part counts whole."""
+    """Live bytes of each log, by its number, counted as in ``LogUse``."""
     live: Counter[int] = Counter()
     for part in _walk(index):
         if part is None:
@@ -270,7 +268,7 @@ def living(
 
 
 def _walk(index: Index) -> Iterator[_Part | None]:
-    """Rows of all ledgers present since the first step, in parts. None: a turn is due after some milliseconds."""
+    """Rows of all ledgers present since the first step, in parts. None: some milliseconds are over."""
     counted = 0
     for ledger_id in index.ids():
         following = 0
@@ -295,7 +293,7 @@ def _walk(index: Index) -> Iterator[_Part | None]:
 _IDS_A_STEP = 1 << 10
 """Ids between the first and the last entry that a step of ``_switch`` moves. A row of a single entry takes some 2 µs."""
 _REMOVE_BYTES = 1 << 30
-"""Bytes of logs waiting for removal that start a checkpoint before the end of the pass."""
+"""Bytes of doomed logs that start a checkpoint within the pass."""
 
 
 class Rewriter(Protocol):
@@ -306,8 +304,8 @@ class Rewriter(Protocol):
 
 
 Pace = Callable[[LogDirectory, int], int]
-"""``pace(directory, left_bytes)``: limit of the next job, in this directory, in bytes a second read and written together; 0: no
-limit. ``left_bytes``: still to be rewritten, including this job."""
+"""``pace(directory, left_bytes)``: limit of the next job in this directory, in bytes a second read and written together; 0: no
+limit. ``left_bytes``: the backlog, with this job."""
 
 
 def unlimited(directory: LogDirectory, left_bytes: int) -> int:
@@ -336,18 +334,18 @@ class Reclaiming:
         self._index = holdings.index
         self._checkpoints = checkpoints
         self._doomed: list[tuple[LogDirectory, StoredLog]] = []
-        """Logs without rows, to be removed once a checkpoint without them is durable."""
+        """Logs without rows, removed once a checkpoint without them is durable."""
         self.failures = 0
         """Failed jobs since the start."""
         self._failed: dict[int, int] = {}
-        """Logs whose last job failed: number of the log → number of the failure."""
+        """Number of a log → number of its last job's failure."""
         self.garbage: Mapping[str, int] = {}
         """Dead bytes of sealed logs by directory, at the last look."""
         self.removed_bytes = self.rewritten_bytes = 0
-        """Bytes of removed logs, and of the logs written in their place, since the start."""
+        """Bytes of removed logs, and of their replacements, since the start."""
 
     def uses(self) -> Steps[list[LogUse]]:
-        """Count the live bytes of each sealed log, by the index."""
+        """Count the live bytes of each sealed log."""
         sealed = [
             (directory, found)
             for directory in self._holdings.live
@@ -374,9 +372,8 @@ class Reclaiming:
     ) -> Steps[Reclaimed]:
         """Make one pass over the sealed logs.
 
-        ``rewriter``: None rewrites nothing, and only dead logs are removed. ``threshold`` (0 to 1), ``job_bytes``, ``entry_logs``
-        and ``below`` as in ``choose``. ``pace``: asked before each job.
-        """
+        ``rewriter``: None only removes dead logs. ``threshold`` (0 to 1), ``job_bytes``, ``entry_logs`` and ``below`` as in
+        ``choose``. ``pace``: asked before each job."""
         uses = yield from self.uses()
         self._failed = {use.log.number: self._failed[use.log.number] for use in uses if use.log.number in self._failed}
         choice = choose(uses, threshold, job_bytes, entry_logs=entry_logs, below=below, failed=self._failed)
@@ -450,8 +447,8 @@ class Reclaiming:
         return 0 if made is None else made.end
 
     def _lose(self, damaged: Ranges) -> Steps[None]:
-        """Lose the unreadable batches of these rows. The loss is durable before any log is removed, because a checkpoint waits
-        for it."""
+        """Lose the unreadable batches of these rows. The loss is durable before any log is removed, as a checkpoint waits for
+        it."""
         for ledger_id, found in groupby(zip(*damaged, strict=True), key=lambda row: row[0]):
             rows = list(found)
             _, first, _, number, position, _ = rows[0]
@@ -479,7 +476,6 @@ class Reclaiming:
                 self._file_system.unlink(path)
 
     def _switch(self, sources: frozenset[int], moved: Ranges) -> Iterator[None]:
-        """Point the rows of live entries into the new log."""
         for ledger_id, runs in _moves(moved):
             rows = self._index.changing(ledger_id)
             if rows is not None:
@@ -521,8 +517,8 @@ class Reclaiming:
         return removed
 
     def _note_removal(self, doomed: Sequence[tuple[LogDirectory, StoredLog]], durable: set[str]) -> Steps[set[str]]:
-        """Note the intended removal of logs. Returns the paths of the ``durable`` directories whose logs may go. A full disk
-        can't take the note, and the removal gives it room."""
+        """Note the intended removal of logs. Returns the ``durable`` directories whose logs may go, by path. A full disk can't
+        take the note, and gets room by the removal."""
         noted: dict[str, list[int]] = {path: [] for path in durable if any(one[0].path == path for one in doomed)}
         for directory in {one[0].path: one[0] for one in doomed if one[0].path in durable}.values():
             gone = [found.number for where, found in doomed if where is directory and isinstance(found, EntryLog)]

@@ -34,10 +34,10 @@ from bookspark.store.wire.messages import Ranges
 BLOCK_ENTRIES_MAX = 256
 BLOCK_PAYLOAD_BYTES_MAX = 256 << 10
 _SLICE_BYTES = 256 << 10
-"""Bytes written and synced between two waits. A slice on its way to the disk delays the syncs of appends."""
+"""Bytes written and synced between two waits. A slice under way delays the syncs of appends."""
 _POSITION_MAX = (1 << 32) - 1
 _UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA)
-"""Errors of a disk that can't read the bytes. Other errors have other causes, such as too many open files."""
+"""Errors of a disk that can't read the bytes. Others have other causes, such as too many open files."""
 
 _Row = tuple[int, int, int, int, int, int]
 """A row of ``Ranges``: ledger id, first and last entry id, log, position, size."""
@@ -51,7 +51,7 @@ class SealedLog(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
-    """Facts about a ledger in its blocks: their only source if the checkpoint is lost."""
+    """Facts about a ledger, repeated in its blocks for a boot without a checkpoint."""
 
     last_add_confirmed: int
     last_add_fully_replicated: int
@@ -81,9 +81,7 @@ class Rewritten(NamedTuple):
     """Result of a job."""
 
     rows: Ranges
-    """Rows of the new log."""
     size: int
-    """Its length in bytes."""
     damaged: Ranges
     """Rows with a bad or unreadable batch. The new log holds all others."""
 
@@ -123,8 +121,7 @@ def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) ->
 
 
 def _read(sources: Mapping[int, File], row: _Row) -> EntryBatch | None:
-    """The checked batch of a row; None if it is bad, differs from its row, or can't be read. Raises OSError if the error says
-    nothing about the bytes."""
+    """The checked batch of a row; None if it is bad, differs from its row, or can't be read. Raises other OSErrors."""
     ledger_id, first, last, log, position, size = row
     if (file := sources.get(log)) is None:
         return None
@@ -154,8 +151,6 @@ def _read(sources: Mapping[int, File], row: _Row) -> EntryBatch | None:
 
 
 class _Block:
-    """A block under construction."""
-
     def __init__(self, ledger_id: int, facts: LedgerFacts) -> None:
         self.ledger_id = ledger_id
         self._facts = facts
@@ -170,7 +165,7 @@ class _Block:
         return self.count >= BLOCK_ENTRIES_MAX or self._offsets[0][-1] >= BLOCK_PAYLOAD_BYTES_MAX
 
     def take(self, batch: EntryBatch, first: int, last: int) -> int:
-        """Take as many of the rows ``first..last`` as fit; returns their number. An empty block always takes one."""
+        """Take as many of the rows ``first..last`` as fit; returns their number. An empty block always takes a row."""
         last = min(last, first + BLOCK_ENTRIES_MAX - self.count - 1)
         columns, payload, digest = batch.columns(first, last)
         offsets = memoryview(columns[4]).cast("i")
@@ -208,8 +203,6 @@ class _Block:
 
 
 class _Target:
-    """The new log under construction."""
-
     def __init__(self, file: File, job: Job, wait: Callable[[float], None]) -> None:
         self.file = file
         self._job = job
@@ -234,7 +227,6 @@ class _Target:
         self._append(content)
 
     def left_out(self, row: _Row) -> None:
-        """Report the row's batch as damaged."""
         self._damaged.append(row)
 
     def finish(self) -> Rewritten:

@@ -1,14 +1,14 @@
 """The rewriting process: rewrites logs beside the bookie, with an interpreter and memory of its own.
 
-Law: it does one job at a time and never outlives the bookie: the kernel ends it with its parent. It writes only temporary files,
-which a boot removes after an interrupted job. If it dies, its job fails, and a later job starts a new process. The pause before
-that doubles with each death. ::
+Law: it does one job at a time, and the kernel ends it with the bookie. It writes only temporary files, which a boot removes after
+an interrupted job. If it dies, its job fails, and a later job starts a new process, after a pause that doubles with each death.
+::
 
     bookie ──forks at its start──► forker ──forks, when asked──► the process that rewrites
 
 The forker does nothing else. It is forked before the bookie has any thread or lock (a directory's lock must have no second
-holder), so its children have none either. The process is forked, not started from files, because Spark may delete the files of a
-shipped package while the bookie lives on. It is niced: appends come first. Source: the zygotes of Android and Chromium.
+holder), so its children have none either. Forks need no files: Spark may delete the files of a shipped package while the bookie
+lives on. The process is niced: appends come first. Source: the zygotes of Android and Chromium.
 
 Each process has a socket pair to the bookie. Messages both ways: u64 length │ msgpack. A request is a ``rewriting.Job``. A
 request to the forker is one byte; the answer is i64 pid and the socket, or i64 −errno.
@@ -43,7 +43,7 @@ _NICENESS = 10
 _ANSWER_SECONDS_MAX = 3600.0
 _FORK_SECONDS_MAX = 60.0
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 1.0, 300.0
-"""Pause after the first death. It doubles with each further death without a rewritten log between them."""
+"""Pause after the first death. Each further death without a rewritten log between them doubles it."""
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,6 @@ class _Answer(msgspec.Struct, array_like=True):
 
 
 class _Worker(NamedTuple):
-    """The rewriting process."""
-
     pid: int
     connection: socket.socket
 
@@ -86,14 +84,14 @@ class RewritingProcess:
         self._not_before = -math.inf
 
     def rewrite(self, job: Job) -> Rewritten:
-        """Write one new log under its temporary name, synced. Raises OSError; NoRewriterError during the pause after a death, or
-        if no process can be forked."""
+        """Write one new log under its temporary name, synced. Raises OSError; NoRewriterError in the pause after a death, or if
+        the fork fails."""
         answer = self._call(job)
         self._pause = _PAUSE_SECONDS
         return Rewritten(Ranges.decode(memoryview(answer.rows)), answer.size, Ranges.decode(memoryview(answer.damaged)))
 
     def worker_pid(self) -> int:
-        """Pid of the rewriting process, which is started if necessary. Raises OSError."""
+        """Pid of the rewriting process, started if necessary. Raises OSError."""
         with self._calling:
             return self._begun().pid
 
@@ -150,7 +148,7 @@ class RewritingProcess:
         return _Worker(pid, connection)
 
     def _lost(self, worker: _Worker) -> None:
-        """Give up a dead or stuck process. The forker kills it before it forks the next."""
+        """Give up a dead or stuck process. The forker kills it before the next fork."""
         worker.connection.close()
         self._worker = None
         self._not_before = self._clock() + self._pause
