@@ -1,4 +1,4 @@
-"""A bookie as a process, and its second port.
+"""A bookie's process, and its second port.
 
 ==============  ====================================================================
 ``daemon``      directories, lease, start and stop of a bookie's process

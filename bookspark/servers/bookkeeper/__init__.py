@@ -1,14 +1,14 @@
-"""Apache BookKeeper's wire protocol, so that its own clients use the bookies (docs/compatibility.md).
+"""Apache BookKeeper's wire protocol, for its own clients (docs/compatibility.md).
 
-=====================  ===========================================================
+=====================  =============================================================================
 ``requests``           requests and answers as bytes, versions 2 and 3 in one form
 ``messages``           the messages of version 3, as tables of field numbers
-``entries``            how an entry is a body there and a row here
-``digest_types``       the digest types of ledgers, which the metadata knows
-``kept_batches``       stored batches that single entries were read from lately
-``shared_by_clients``  what the connections share
-``door``               the port: ``BookKeeperDoor``
-=====================  ===========================================================
+``entries``            conversion of entries: BookKeeper's bodies, our rows
+``digest_types``       the digest types of ledgers, from the metadata
+``kept_batches``       recently read batches
+``shared_by_clients``  shared by the connections
+``door``               ``BookKeeperDoor``: the port; its connections, dispatch, adds, reads and lists
+=====================  =============================================================================
 
 An example, on the loop of a started ``server``::
 

@@ -1,12 +1,11 @@
-"""The digest types of ledgers, which a bookie has to ask the metadata for.
+"""Digest types of ledgers, read from the metadata for BookKeeper's clients.
 
-Law: a ledger's digest type is in its metadata and never changes, so it is asked for once, and kept while the bookie holds the
-ledger: the id of a deleted one may be given to another. It is read in a thread. The adds of a ledger wait for it in their order,
-and what waits is bounded; an add beyond the bound is answered TOO_MANY_REQUESTS. A type that can't be read is asked for again by
-the next add.
+Law: a ledger's digest type is in its metadata and never changes, so it is read once, and kept while the bookie holds the ledger:
+a deleted ledger's id may be given out again. A thread reads it. Adds of a ledger wait for it in their order, and their bytes are
+bounded; beyond the bound the answer is TOO_MANY_REQUESTS. After a failed read the next add reads again.
 
-BookKeeper's clients note nowhere which ids they give by themselves. So the bookie notes them, before it takes the first add: a
-new bookie's first mark and garbage collection go by the highest id that any ledger had.
+BookKeeper's clients don't note ids of their own choice. So the bookie notes them, before the first add: a new bookie's first mark
+and garbage collection rely on the highest id of any ledger.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from bookspark.store.wire.header import Status
 ReadDigestType = Callable[[int], DigestType]
 """``read(ledger_id)``. It may block, but not for ever. Raises NoSuchLedgerError, MetadataStoreError, UnreadableRecordError."""
 Told = Callable[[DigestType | None, Status], None]
-"""``told(digest_type, status)``: the type, or None and why there is none."""
+"""``told(digest_type, status)``: the type, or None and the reason."""
 
 _THREADS = 2
 _KEPT_MAX = 1 << 16
 _WAITING_BYTES_MAX = 32 << 20
 _ADD_BYTES = 1024
-"""What an add takes that waits, besides its body."""
+"""Memory of a waiting add, besides its body."""
 
 log = logging.getLogger(__name__)
 
 
 def read_and_note(store: MetadataStore) -> ReadDigestType:
-    """What reads digest types from ``store``, and notes there the ids that were given."""
+    """A reader of digest types from ``store`` that notes the ledgers' ids there."""
     highest = -1
 
     def read(ledger_id: int) -> DigestType:
@@ -55,7 +54,7 @@ def read_and_note(store: MetadataStore) -> ReadDigestType:
 
 
 class DigestTypes:
-    """The digest types that one bookie knows. Owned by the loop."""
+    """The known digest types of one bookie. Owned by the loop."""
 
     def __init__(self, read: ReadDigestType, post: Post) -> None:
         self._read = read
@@ -67,8 +66,8 @@ class DigestTypes:
         self._closed = False
 
     def when_known(self, ledger_id: int, is_held: bool, size: int, told: Told) -> None:
-        """Call ``told`` with the digest type of a ledger, now or later. ``is_held``: does the bookie have something of it?
-        ``size``: of the add that waits meanwhile, in bytes."""
+        """Call ``told`` with the digest type of a ledger, now or later. ``is_held``: is the ledger held here? ``size``: of the
+        waiting add, in bytes."""
         found = self._known.get(ledger_id)
         if found is not None and is_held and ledger_id not in self._waiting:
             told(found, Status.OK)
@@ -90,8 +89,8 @@ class DigestTypes:
         self._threads.submit(self._ask, ledger_id)
 
     def close(self) -> None:
-        """Answer everything that waits: this bookie takes no more adds. A client that hears READ_ONLY goes to another bookie;
-        hearing anything else but silence, it would shun this one for half an hour after its restart (its quarantine)."""
+        """Refuse all waiting adds. After READ_ONLY a client turns to another bookie; after any other answer it would avoid this
+        bookie for half an hour after its restart (quarantine)."""
         self._closed = True
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

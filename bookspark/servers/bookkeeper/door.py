@@ -1,11 +1,11 @@
-"""The bookie's second door: a port where it speaks Apache BookKeeper's wire protocol, with the same storage behind it.
+"""The bookie's second port: Apache BookKeeper's wire protocol, over the same storage.
 
 Law: the port is off by default, and then nothing of this package is imported. Its connections count with the bookie's others
-(``admission``), and its requests run on the same loop, through the same ``Storage``, so there is one truth. It opens before the
-bookie registers, and closes before the request server stops.
+(``admission``), and its requests use the same loop and the same ``Storage``, so both protocols see the same state. It opens
+before the bookie registers, and closes before the request server stops.
 
-A bookie with a certificate asks these clients for TLS as well (``connection``), with the same certificate and the same CA for
-theirs. The protocol has no secret of ours, so a bookie that asks its clients for one refuses to have this port.
+A bookie with a certificate requires TLS of these clients as well, with the same certificate and the same CA for theirs. The
+protocol has no shared secret, so a bookie with a secret refuses to open this port.
 """
 
 from __future__ import annotations
@@ -63,41 +63,38 @@ from bookspark.store.wire.header import NO_KEY, Flag, Header, Kind, Status, Wire
 log = logging.getLogger(__name__)
 
 
-# -- Reads of entries for BookKeeper's clients: from the bookie's own logs, with its own checks.
-#
-# Law: as in ``bookie.serving.entry_reads``: what the page cache has is read on the loop, the rest by a thread of its disk; a
-# peer that does not read its answers, or for which there is no room, waits; a copy that turns out unreadable is held no more,
-# and another one is read if there is one. A read that fails is never answered with a Negative.
+# -- Reads of entries
 
 
 Found = Callable[[int, Sequence[bytes]], None]
-"""``found(status, bodies)``: OK with the bodies of one entry or more, in their order, or why there is none."""
+"""``found(status, bodies)``: OK with the bodies of at least one entry, in their order, or the reason of none."""
 
 _AHEAD = 1 << 20
-"""A read of one entry plans so many more, as far as they are in its batch."""
+"""A read of a single entry plans this many more ids, within its batch."""
 _BATCHED_BYTES = 1 << 20
-"""An answer to a batched read is about so long, if there is room. A client sends the next one when it has this one, so a short
-one costs it a round trip more."""
+"""Approximate size of an answer to a batched read, if there is room. A shorter answer costs the client more round trips."""
 _FLUSHED_BYTES = 64 << 10
 _STORED_BYTES = 1 << 10
-"""An entry that is alone in its batch takes up to this much more on the disk than its body has."""
+"""Bytes that an entry alone in its batch may take on the disk beyond its body."""
 _ATTEMPTS = 5
-"""How often a read is planned again because the entries moved meanwhile."""
+"""Plans of a read whose entries move meanwhile."""
 
 
 class EntryReads:
-    """Reads entries for one connection."""
+    """Reads entries for one connection, with the bookie's own checks.
+
+    Law: as in ``bookie.serving.entry_reads``. A failed read is never answered with a Negative."""
 
     def __init__(self, storage: Storage, peer: Peer, kept_batches: KeptBatches) -> None:
         self._storage = storage
         self._peer = peer
         self._kept_batches = kept_batches
         self._unflushed = 0
-        """Bytes of entries that were found on the loop since the last flush."""
+        """Bytes of entries answered on the loop since the last flush."""
 
     def read(self, ledger_id: int, first: int, count: int, size: int, found: Found) -> None:
-        """Find ``count`` entries from ``first`` on, as far as they are held one after the other and their bodies take ``size``
-        bytes together, but at least one. ``found`` is called once, now or later."""
+        """Read at most ``count`` adjacent entries from ``first`` on, up to ``size`` bytes of bodies, but at least a single entry.
+        ``found`` is called once, now or later."""
         self._peer.read_begins()
         begun, traffic = monotonic(), self._storage.traffic
 
@@ -109,7 +106,7 @@ class EntryReads:
             traffic.bytes_out += byte_count
             self._unflushed += byte_count
             if self._unflushed > _FLUSHED_BYTES:
-                # A peer that does not read is noticed before its next request is taken.
+                # A flush shows a peer that does not read, before its next request is taken.
                 self._unflushed = 0
                 self._peer.flush()
             self._peer.read_ends()
@@ -135,7 +132,7 @@ class EntryReads:
             self._peer.when_it_takes(size, partial(self._begin, read, left))
 
     def _found_kept(self, read: _Read, plan: ReadPlan) -> bool:
-        """Was the entry of a read of one found in a batch that is kept?"""
+        """Answer a read of a single entry from a kept batch, if possible."""
         entry = self._kept_batches.entry(plan.pieces[0]) if read.count == 1 else None
         if entry is not None:
             read.found(Status.OK, (body_of(entry),))
@@ -143,14 +140,14 @@ class EntryReads:
 
     def _plan(self, read: _Read) -> ReadPlan:
         if read.count == 1:
-            # Of the one batch that the entry is in, what follows it too.
+            # The rest of the entry's batch is planned too.
             return self._storage.plan_read(read.ledger_id, read.first, read.first + _AHEAD, 1, sparse=False)
         stored = max(1, read.size) + _STORED_BYTES * min(read.count, read.size // BODY_BYTES_MIN + 1)
         limit = min(stored, READ_BYTES_MAX)
         return self._storage.plan_read(read.ledger_id, read.first, read.first + read.count - 1, limit, sparse=False)
 
     def _begin(self, read: _Read, left: int, size: int) -> None:
-        """There is room for ``size`` bytes."""
+        """Read in a thread, with room for ``size`` bytes."""
 
         def ended(status: int, bodies: Sequence[bytes]) -> None:
             read.found(status, bodies)
@@ -167,7 +164,7 @@ class EntryReads:
             read.found(Status.IO_ERROR if plan.refusal is None else status_of(plan.refusal), ())
             return
         if self._found_kept(read, plan):
-            # Another read of the same batch was quicker.
+            # Another read of the same batch came first.
             return
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=size)
         try:
@@ -215,20 +212,19 @@ class EntryReads:
 
 
 class _Read:
-    """One read on its way. ``found`` is called once, whatever happens."""
+    """A read under way. ``found`` is called once, whatever happens."""
 
     def __init__(self, ledger_id: int, first: int, count: int, size: int, found: Found) -> None:
         self.ledger_id, self.first, self.count, self.size = ledger_id, first, count, size
         self._found: Found | None = found
 
     def found(self, status: int, bodies: Sequence[bytes]) -> None:
-        """Tell how the read ended."""
         told, self._found = self._found, None
         if told is not None:
             told(status, bodies)
 
     def guarded(self) -> _Guard:
-        """Within the block, an error ends the read."""
+        """A context in which an exception ends the read."""
         return _Guard(self)
 
 
@@ -253,7 +249,7 @@ def _bodies(plan: ReadPlan, frames: Sequence[bytes | bytearray | memoryview]) ->
 
 
 def _within(bodies: Iterator[bytes], count: int, size: int) -> Iterator[bytes]:
-    """As many bodies as take ``size`` bytes together, but one at least."""
+    """The leading bodies that fit into ``size`` bytes, at least one."""
     total = 0
     for body in islice(bodies, count):
         total += len(body) + 4
@@ -262,10 +258,10 @@ def _within(bodies: Iterator[bytes], count: int, size: int) -> Iterator[bytes]:
         yield body
 
 
-# -- The list of the entries that a bookie holds of a ledger, as BookKeeper's clients and its auditor read it.
+# -- The list of a ledger's held entries, for BookKeeper's clients and its auditor
 #
-# Law: the list names exactly the ids of the ranges it is made of. Runs of ids that are equally long and equally far apart, as a
-# striped ledger's are, take one group together; what is too long or too far apart for a group's numbers takes several::
+# Law: the list has exactly the ids of its ranges. Runs of ids of equal length and distance, as in a striped ledger, share a
+# group; runs beyond a group's numbers take several::
 #
 #     64 bytes   i32 version 0 │ i32 count of groups │ zeros
 #     24 bytes   of each group: i64 first id of its first run │ i64 first id of its last run │ i32 ids in a run │ i32 distance
@@ -294,29 +290,24 @@ def list_of_entries(ranges: Iterable[tuple[int, int]]) -> bytes:
 
 
 def _runs(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """First id and count of ids, none longer than a group can tell."""
+    """First id and length of runs that fit into a group."""
     for first, last in ranges:
         for start in range(first, last + 1, _INT_MAX):
             yield start, min(_INT_MAX, last + 1 - start)
 
 
-# -- Adds of one connection of a client of BookKeeper: those that come together become one entry batch.
-#
-# Law: adds of one ledger with consecutive ids that come in one turn of the loop are added as one batch, and each is answered.
-# If the batch is refused as a whole because one of them is a conflict, each is added by itself.
-#
-# Source: BookKeeper's ``WriteEntryProcessorV3``.
+# -- Adds, gathered into entry batches
 
 
 ALL = Assignment(0, 1, 1, 0)
-"""A client of BookKeeper does not say which entries are assigned to a bookie, and asks for no LastAddSynced."""
+"""BookKeeper's clients name no assignment of entries to a bookie, and read no LastAddSynced."""
 _RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
 _TOGETHER_MAX = 512
 _TOGETHER_BYTES_MAX = 1 << 20
 
 
 def key_of(asked: Asked) -> bytes:
-    """What the bookie keeps of the request's master key. Raises WireError if it has none."""
+    """The bookie's stored form of the request's master key. Raises WireError without a key."""
     if len(asked.master_key) != MASTER_KEY_BYTES:
         raise WireError(f"a master key of {len(asked.master_key)} bytes; BookKeeper's have {MASTER_KEY_BYTES}")
     return kept_key(asked.master_key)
@@ -328,7 +319,12 @@ class _Add(NamedTuple):
 
 
 class GatheredAdds:
-    """The adds of one ``peer`` that came in this turn of the loop: consecutive ones of one ledger."""
+    """The adds of one ``peer`` in this turn of the loop, of one ledger with consecutive ids.
+
+    Law: they are added as one batch, and each is answered. If the batch is refused because of a conflict, each is added by
+    itself.
+
+    Source: BookKeeper's ``WriteEntryProcessorV3``."""
 
     def __init__(
         self,
@@ -337,7 +333,7 @@ class GatheredAdds:
         answer: Callable[[Sequence[Asked], int], None],
         refuse: Callable[[Asked, str], None],
     ) -> None:
-        """Adds of one ledger are told to ``answer`` with their status, or one to ``refuse`` with why its bytes make no sense."""
+        """``answer(adds, status)``: answers adds of one ledger. ``refuse(add, why)``: refuses an invalid add."""
         self._digest_types = shared.digest_types
         self._storage = shared.bookie.storage
         self._peer = peer
@@ -346,13 +342,12 @@ class GatheredAdds:
         self._loop = asyncio.get_running_loop()
         self._adds: list[_Add] = []
         self._digest_type = DigestType.BOOKKEEPER_CRC32C
-        """That of the ledger of ``_adds``."""
         self._bytes = 0
 
     def add(self, asked: Asked) -> None:
-        """Take one add. It is answered later, once its ledger's digest type is known. Raises WireError."""
+        """Take an add. It is answered later, once its ledger's digest type is known. Raises WireError."""
         if self._adds and self._goes_with(self._adds[-1].asked, asked):
-            # What was looked up for the one before it is true of this one.
+            # The checks of the add before hold here too.
             self._gather(asked, self._digest_type)
             return
         key_of(asked)
@@ -389,7 +384,7 @@ class GatheredAdds:
         self._bytes += len(asked.body)
 
     def _goes_with(self, last: Asked, asked: Asked) -> bool:
-        """May it be in one batch with the add before it?"""
+        """May ``asked`` join the batch of the add before it?"""
         return (
             last.entry_id + 1 == asked.entry_id
             and last.ledger_id == asked.ledger_id
@@ -399,7 +394,7 @@ class GatheredAdds:
         )
 
     def add_gathered(self) -> None:
-        """Add what was gathered, so that what the peer asks for next comes after it."""
+        """Add the gathered entries, before the peer's next request."""
         adds, self._adds, self._bytes = self._adds, [], 0
         if adds:
             self._add_together(adds)
@@ -440,29 +435,16 @@ class GatheredAdds:
             added(Status.IO_ERROR)
 
 
-# -- The requests of one connection of a client of BookKeeper, given to the bookie that also serves ours.
-#
-# Law: nothing is decided here. Each request becomes one of ``Storage``'s calls, with BookKeeper's ids and with the 16 bytes
-# that the bookie keeps of its master key; the answer is the storage's, in BookKeeper's words. Each request is answered once,
-# unless the connection ends first.
-#
-# A read of entry −1 asks for the last entry that is held, for its LAC. It has no answer while the bookie may lack entries
-# (limbo). An explicit LAC is kept in the control log, like ours. Its signed body, which BookKeeper's clients want back, is kept
-# in memory only, and made again where its digest needs no password; elsewhere their readers learn the LAC from the entries
-# after a restart.
-#
-# Source: BookKeeper's ``ReadEntryProcessorV3``, ``LongPollReadEntryProcessorV3``,
-# ``ReadLacProcessorV3``, ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``,
-# ``GetListOfEntriesOfLedgerProcessorV3``.
+# -- Dispatch
 
 
 _FENCE, _ENTRY = int(Flag.FENCE), int(Flag.ENTRY)
 _ALONE = "AuthDisabledPlugin"
-"""What a bookie of BookKeeper without authentication answers to an AUTH."""
+"""Answer of a BookKeeper bookie without authentication to an AUTH."""
 _LONG_POLL_MS_MAX = 300_000
 _COUNT_MAX = 1 << 20
 _ANSWER_BYTES = 1 << 10
-"""Of an answer, beside what it carries."""
+"""Bytes of an answer beside its content."""
 _LAST_ENTRY = -1
 _ADD = Operation.ADD_ENTRY
 _NO_FIELDS: Mapping[str, object] = {}
@@ -470,7 +452,18 @@ _KINDS = {one: f"bookkeeper_{one.name.lower()}" for one in Operation}
 
 
 class Dispatch:
-    """Takes the requests of one ``peer``."""
+    """Takes the requests of one ``peer``, and passes them to the same ``Storage`` as our protocol.
+
+    Law: nothing is decided here. Each request becomes a call of ``Storage``, with BookKeeper's ids and the 16 stored bytes of its
+    master key; the answer is the storage's, in BookKeeper's codes. Each request is answered once, unless the connection ends
+    first.
+
+    A read of entry −1 reads the last held entry, for its LAC. It is refused while the bookie may lack entries (limbo). The signed
+    body of an explicit LAC, which BookKeeper's clients read back, is kept in memory only, and rebuilt where its digest needs no
+    password; otherwise, after a restart, readers learn the LAC from the entries.
+
+    Source: BookKeeper's ``ReadEntryProcessorV3``, ``LongPollReadEntryProcessorV3``, ``ReadLacProcessorV3``,
+    ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``, ``GetListOfEntriesOfLedgerProcessorV3``."""
 
     def __init__(self, shared: SharedByClients, peer: Peer) -> None:
         self._shared = shared
@@ -482,19 +475,18 @@ class Dispatch:
         self._under_way = 0
         self._adds = GatheredAdds(shared, peer, self._answer_adds, self._refuse)
         self._polls: dict[int, tuple[int, asyncio.TimerHandle]] = {}
-        """The long polls that wait: the ledger of each, by their numbers in ``storage.long_polls``."""
+        """By their numbers in ``storage.long_polls``: ledger and timer."""
 
     def end(self) -> None:
-        """The connection has ended: nobody waits for anything any more."""
         for poll, (ledger_id, timer) in self._polls.items():
             timer.cancel()
             self._storage.long_polls.remove(ledger_id, poll)
         self._polls.clear()
-        # What came before the end is added, as if the end had come a moment later.
+        # Earlier adds are still added, as if the end had come a moment later.
         self._adds.add_gathered()
 
     def handle(self, asked: Asked) -> None:
-        """Take one request. It is answered now or later, on the loop; no error comes out of here."""
+        """Take one request. It is answered now or later, on the loop; raises nothing."""
         self._under_way += 1
         try:
             is_add = asked.operation is _ADD
@@ -552,7 +544,7 @@ class Dispatch:
 
     def _refuse(self, asked: Asked, why: str) -> None:
         log.warning("request %r from %s refused: %s", asked, self._peer.peer, why)
-        # A client that hears BAD_REQUEST of an add changes the ensemble and sends it elsewhere, without end.
+        # After BAD_REQUEST a client changes the ensemble and repeats the add elsewhere, without end.
         self._answer(asked, Status.UNAUTHORIZED if asked.operation is Operation.ADD_ENTRY else Status.BAD_REQUEST)
 
     # -- reads
@@ -601,7 +593,7 @@ class Dispatch:
         return NO_ENTRY if ledger is None else ledger.last_add_confirmed
 
     def _last_entry(self, ledger_id: int) -> tuple[Status, int] | None:
-        """The last entry that is held, for its LAC, with OK; or why there is none. None: ask again in another turn."""
+        """The last held entry, for its LAC, with OK; or the status of a refusal. None: ask again in another turn of the loop."""
         ledger = self._storage.ledger(ledger_id)
         if ledger is None:
             return status_of(self._storage.absent(ledger_id)), NO_ENTRY
@@ -612,13 +604,13 @@ class Dispatch:
         if last is None:
             return None
         if last == NO_ENTRY:
-            # The storage says whether absence proves anything.
+            # The storage knows whether absence proves anything.
             refusal = self._storage.plan_read(ledger_id, 0, 0, 0, sparse=False).refusal
             status = Status.IO_ERROR if refusal is None else status_of(refusal)
         return status, last
 
     def _long_poll(self, asked: Asked, previous: int) -> None:
-        """Answer when the LAC is beyond ``previous``, or when the time is up; with the entry after it if that is wanted."""
+        """Answer once the LAC exceeds ``previous``, or at the time-out; with the next entry if requested."""
         if asked.flags & _ENTRY and asked.entry_id != _LAST_ENTRY:
             raise WireError(f"a long poll with an entry asks for entry −1, not {asked.entry_id}")
         if self._confirmed(asked.ledger_id) > previous or asked.timeout_ms <= 0:
@@ -639,7 +631,7 @@ class Dispatch:
                 log.exception("long poll %r from %s failed", asked, self._peer.peer)
                 self._answer(asked, Status.IO_ERROR)
 
-        # One that waits costs next to nothing, so it does not count as a request under way.
+        # A waiting poll costs next to nothing, so it does not count as a request under way.
         self._under_way -= 1
         poll = self._storage.long_polls.add(asked.ledger_id, previous + 1, finish)
         seconds = min(asked.timeout_ms, _LONG_POLL_MS_MAX) / 1000
@@ -712,13 +704,13 @@ class Dispatch:
     # -- the rest
 
     def _force(self, asked: Asked) -> None:
-        """Sync what was added with the deferred sync flag. The request has no master key: a sync gives nobody anything."""
+        """Sync the adds with the deferred sync flag. The request has no master key, and needs none: a sync reveals nothing."""
         ledger = self._storage.ledger(asked.ledger_id)
         key = NO_KEY if ledger is None or ledger.master_key is None else ledger.master_key
         self._storage.sync(asked.ledger_id, key, ALL, partial(self._answer, asked))
 
     def _list_of_entries(self, asked: Asked) -> None:
-        """What is held, once it is durable. What is not in the list may be missing here, so absence from it proves nothing."""
+        """List the held entries once they are durable. Others may be missing here, so absence from the list proves nothing."""
         if self._storage.ledger(asked.ledger_id) is None:
             self._answer(asked, status_of(self._storage.absent(asked.ledger_id)))
             return
@@ -744,17 +736,7 @@ class Dispatch:
         self._answer(asked, Status.OK, fields=fields)
 
 
-# -- A connection of a client of BookKeeper: the flow of ours, with BookKeeper's frames.
-#
-# Law: as in ``bookie.serving.connection``: while a peer does not read its answers, its requests wait; bytes that are no request
-# end the connection. BookKeeper's protocol has no greeting, and a first request may be a long add. So a connection is admitted
-# when its first bytes are those of a request (``requests.first_message_size``).
-#
-# A bookie with a certificate serves nobody in clear text. There a connection begins with START_TLS, is a stranger until TLS has
-# shaken hands, and counts with the handshakes of the other door. What is asked before is answered UNAUTHORIZED, and a byte
-# behind START_TLS that came before its answer ends the connection: it would be taken for one that TLS had protected.
-#
-# Source: BookKeeper's ``BookieRequestProcessor.processStartTLSRequestV3`` (there, clients without TLS are served beside).
+# -- The connection
 
 
 class _Stage(Enum):
@@ -764,7 +746,16 @@ class _Stage(Enum):
 
 
 class BookKeeperConnection(Connection):
-    """A ``peer.Peer`` on a socket, of a client of BookKeeper."""
+    """A ``peer.Peer`` on a socket, of a client of BookKeeper: our flow control, with BookKeeper's frames.
+
+    Law: as in ``bookie.serving.connection``. The protocol has no greeting, and a first request may be a long add. So a connection
+    is greeted as soon as its first bytes are the start of a request (``requests.first_message_size``).
+
+    A bookie with a certificate serves no client in clear text. There a connection begins with START_TLS, is a stranger until the
+    end of the TLS handshake, and counts with the handshakes of the other port. Earlier requests are answered UNAUTHORIZED. A byte
+    between START_TLS and its answer ends the connection: it would pass for a byte protected by TLS.
+
+    Source: BookKeeper's ``BookieRequestProcessor.processStartTLSRequestV3`` (which also serves clients without TLS)."""
 
     def __init__(
         self,
@@ -776,25 +767,23 @@ class BookKeeperConnection(Connection):
         porch: Porch,
         tls: ssl.SSLContext | None,
     ) -> None:
-        """``tls``: the context of this connection; None serves in clear text."""
+        """``tls``: context of this connection; None serves in clear text."""
         self._shared = shared
         self._caller = stranger
         self._porch = porch
         self._tls = tls
         self._stage = _Stage.OPEN if tls is None else _Stage.IN_CLEAR_TEXT
         self._early: list[Asked] = []
-        """Requests that TLS brought before this side was told that it stands."""
+        """Requests that arrived over TLS before this side knew the end of the handshake."""
         self._shaking: asyncio.Task[None] | None = None
         super().__init__(shared.bookie, admission, chunks, stranger, address)
         self.name_peer("BookKeeper")
 
     def receiver(self, chunks: ChunkPool) -> RequestReceiver:
-        """What divides the bytes that come into requests."""
         self._requests = RequestReceiver(chunks, FRAME_BYTES_MAX if self._tls is None else HELLO_BYTES_MAX)
         return self._requests
 
     def received(self, count: int) -> Iterator[Asked]:
-        """The requests that ``count`` more bytes complete. Raises WireError."""
         requests = self._requests.requests(count)
         match self._stage:
             case _Stage.OPEN:
@@ -806,11 +795,10 @@ class BookKeeperConnection(Connection):
         return iter(())
 
     def requests(self, bookie: ServedBookie) -> Dispatch:
-        """What takes these requests."""
         return Dispatch(self._shared, self)
 
     def refusal(self, why: str) -> bytes:
-        """BookKeeper's protocol has no last words."""
+        """Empty: BookKeeper's protocol has no such frame."""
         return b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -850,7 +838,7 @@ class BookKeeperConnection(Connection):
         finally:
             self._porch.handshakes.pop(self._caller, None)
         if secured is None or self._transport is None:
-            # It was ended meanwhile.
+            # The connection ended meanwhile.
             raw.abort()
             return
         self.goes_on_over(secured)
@@ -860,15 +848,15 @@ class BookKeeperConnection(Connection):
         self.take(early)
 
 
-# --
+# -- The port
 
 
 class BookKeeperDoor:
-    """The port ``bookkeeper_port`` of one bookie. All calls are made on the loop of ``server``, which has to be started."""
+    """The port ``bookkeeper_port`` of one bookie. All calls run on the loop of ``server``, which has to be started."""
 
     def __init__(self, config: BookieConfig, server: BookieServer, read_digest_type: ReadDigestType) -> None:
-        """Nothing is opened yet. ``read_digest_type``: asks the metadata, in a thread. Raises MissingExtraError."""
-        # The library is imported, and the schema built, before anybody waits for it.
+        """Open nothing yet. ``read_digest_type``: reads the metadata, in a thread. Raises MissingExtraError."""
+        # Import the library and build the schema before the first client waits.
         SCHEMA.message("Request"), SCHEMA.message("Response")
         self._config = config
         self._server = server
@@ -895,7 +883,7 @@ class BookKeeperDoor:
         def connection(stranger: Stranger, address: str) -> BookKeeperConnection:
             return BookKeeperConnection(shared, admission, chunks, stranger, address, porch, self._server.tls())
 
-        # The porch sees START_TLS in clear text; TLS comes behind it.
+        # The porch sees START_TLS in clear text; TLS starts later.
         porch = self._porch = Porch(
             admission, connection, bookie.incarnation, lambda: None, bookie.refusals, first_message_size
         )
@@ -904,7 +892,7 @@ class BookKeeperDoor:
         return address[0], address[1]
 
     async def stop(self) -> None:
-        """Accept nothing more. Its connections end with those of the request server."""
+        """Accept nothing more. The connections end with those of the request server."""
         if self._porch is not None and self._digest_types is not None:
             await self._porch.close()
             self._digest_types.close()

@@ -1,12 +1,12 @@
-"""Entries as BookKeeper's clients send them, and as the bookie stores them.
+"""Conversion of entries between BookKeeper's bodies and stored rows.
 
-Law: both hold the same facts, and either is made from the other without a password::
+Law: both hold the same facts, and each converts into the other without a password::
 
     BookKeeper's body, big-endian   i64 ledger │ i64 entry │ i64 LAC │ i64 length │ digest │ payload
     a row of an entry batch         ledger_id, entry_id, last_add_confirmed, length, payload, digest
 
-The digest's bytes are the same in both, so a body that is made from a row is byte for byte what the client sent. How long the
-digest is follows from the ledger's digest type, which is in the ledger's metadata alone.
+The digest's bytes are the same in both, so a body made from a row equals the client's, byte for byte. The length of the digest
+follows from the ledger's digest type, which is only in the ledger's metadata.
 
 Source: BookKeeper's ``DigestManager.computeDigestAndPackageForSending``.
 """
@@ -32,18 +32,18 @@ LAC_BODY_BYTES = 16
 
 
 def body_of(entry: Entry) -> bytes:
-    """The body that BookKeeper's clients know the entry by."""
+    """The entry's body in BookKeeper's form."""
     row = _ROW.pack(entry.ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length)
     return b"".join((row, entry.digest, entry.payload))
 
 
 def confirmed_by(lac_body: bytes) -> int:
-    """The explicit LAC that such a body tells."""
+    """The LAC in the body of an explicit LAC."""
     return int.from_bytes(lac_body[8:LAC_BODY_BYTES], "big", signed=True)
 
 
 def lac_body_of(ledger_id: int, confirmed: int, digest_type: DigestType) -> bytes | None:
-    """The body of an explicit LAC, as BookKeeper's clients make it; None if that takes the password."""
+    """The body of an explicit LAC in BookKeeper's form; None if its digest needs the password."""
     named = struct.pack(">qq", ledger_id, confirmed)
     match digest_type:
         case DigestType.BOOKKEEPER_CRC32C:
@@ -57,15 +57,15 @@ def lac_body_of(ledger_id: int, confirmed: int, digest_type: DigestType) -> byte
 
 @cache
 def _checks_of(digest_type: DigestType) -> tuple[int, Callable[[bytes, Buffer], bytes] | None]:
-    """How long the digests of a type are, in bytes, and what makes one of a row and its payload; None if that takes the
+    """Size of a type's digests in bytes, and the function that computes them from a row and its payload; None if that needs the
     password."""
     return digester(digest_type, b"").size, bookkeepers_digest_of_row(digest_type)
 
 
 def entry_of(body: bytes, ledger_id: int, entry_id: int, digest_type: DigestType, *, recovery: bool = False) -> Entry:
-    """The row of an add. ``recovery``: of a recovery add, to which BookKeeper's replication gives the LAC of the ledger. Raises
-    WireError if the body is not entry ``entry_id`` of ``ledger_id``, or does not carry its digest, as far as that can be told
-    without the password."""
+    """The row of an add. ``recovery``: for a recovery add, whose LAC may be the ledger's (BookKeeper's replication sets it so).
+    Raises WireError if the body is not entry ``entry_id`` of ``ledger_id``, or if its digest is wrong, as far as that can be
+    checked without the password."""
     digest_bytes, digest_of = _checks_of(digest_type)
     if len(body) < _ROW.size + digest_bytes:
         raise WireError(f"an entry of {len(body)} bytes, too short for its digest ({digest_type.value})")

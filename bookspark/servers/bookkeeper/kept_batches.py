@@ -1,8 +1,10 @@
-"""Stored batches that single entries were read from lately: the next entry is mostly in the same one.
+"""Recently read batches, for reads of single entries: the next entry is mostly in the same batch.
 
-Law: BookKeeper's clients ask for each entry by itself, and the logs have batches of many. To read, check and decompress a batch
-anew for each of its entries cost 150 µs an entry of 1 KiB. A batch is found by its place, which never gets other bytes, and only
-for entries that the index has at this place now. One bound, in bytes, holds for all connections of a bookie.
+Law: the key is the place of a batch, whose bytes never change, and only entries that the index has at this place are served. One
+bound, in bytes, holds for all connections of a bookie.
+
+BookKeeper's clients read each entry by itself. Reading, checking and decompressing its batch each time cost 150 µs an entry of 1
+KiB.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _BATCH_BYTES_MAX = 2 << 20
 
 
 class KeptBatches:
-    """The batches that one bookie keeps. Owned by the loop."""
+    """The kept batches of one bookie. Owned by the loop."""
 
     def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -31,15 +33,15 @@ class KeptBatches:
             return None
         self._batches.move_to_end(piece.where)
         entry = batch.entry(piece.first)
-        # As where a frame is read: it says itself whose it is.
+        # As after a read: the frame itself names its ledger.
         return entry if entry.ledger_id == piece.ledger_id else None
 
     def keep(self, piece: Piece, frame: Buffer) -> Entry:
-        """The first entry of a piece whose frame was read; the frame is kept if there is more in it."""
+        """The first entry of a piece with a read frame; keeps the frame if it has more entries."""
         batch = EntryBatch(frame)
         size = len(batch.frame)
         if batch.count > 1 and size <= _BATCH_BYTES_MAX and piece.frame is None:
-            # What was read lies in memory that is used again when no view of it is left.
+            # A copy, because the read buffer is reused once no view of it is left.
             self._forget(piece.where)
             self._batches[piece.where] = EntryBatch(bytes(batch.frame))
             self._bytes += size

@@ -11,7 +11,7 @@ from bookspark.support.protobuf_messages import Schema
 
 
 class Operation(IntEnum):
-    """What a request of version 3 asks for."""
+    """Operation of a request of version 3."""
 
     READ_ENTRY = 1
     ADD_ENTRY = 2
@@ -26,23 +26,23 @@ class Operation(IntEnum):
 
 
 class ReadFlag(IntEnum):
-    """How a READ_ENTRY is meant."""
+    """Flag of a READ_ENTRY."""
 
     FENCE = 1
     ENTRY_PIGGYBACK = 2
 
 
 class BookieInfo(IntFlag):
-    """What a GET_BOOKIE_INFO asks for."""
+    """Requested figures of a GET_BOOKIE_INFO."""
 
     TOTAL_BYTES = 1
     FREE_BYTES = 2
 
 
 RECOVERY_ADD = 1
-"""The flag of an ADD_ENTRY of a recoverer."""
+"""Flag of a recoverer's ADD_ENTRY."""
 DEFERRED_SYNC = 1
-"""The write flag of an add that is answered before its sync."""
+"""Write flag of an add acknowledged before its sync."""
 VERSION_3 = 3
 
 SCHEMA = Schema(

@@ -1,6 +1,6 @@
 """Requests and answers of BookKeeper's wire protocol: versions 2 (fixed binary) and 3 (Protocol Buffers), in one form.
 
-Law: a frame is ``u32 size │ size bytes``, big-endian like all numbers of version 2. The first byte tells the version::
+Law: a frame is ``u32 size │ size bytes``, big-endian like all numbers of version 2. The first byte is the version::
 
     02   version 2    02 │ u8 operation │ u16 flags, then
                         ADD         20 bytes master key │ the entry's body (``entries``)
@@ -9,8 +9,8 @@ Law: a frame is ``u32 size │ size bytes``, big-endian like all numbers of vers
                         AUTH        an AuthMessage
     0A   version 3    a ``Request`` of ``messages``
 
-An answer has the version of its request. Bytes that are no request raise WireError. In version 2 an answer tells by ledger and
-entry which request it is for, in version 3 by ``txnId``.
+An answer has the version of its request. Invalid bytes raise WireError. An answer names its request by ledger and entry in
+version 2, by ``txnId`` in version 3.
 
 Source: BookKeeper's ``BookieProtocol``, ``BookieProtoEncoding`` and ``BookkeeperProtocol.proto``.
 """
@@ -29,10 +29,9 @@ from bookspark.store.wire.frames import FrameReceiver
 from bookspark.store.wire.header import Flag, Status, WireError
 
 BODY_START_BYTES = 32
-"""Bytes of an entry's body before its digest."""
 MASTER_KEY_BYTES = 20
 _START_BYTES = 10
-"""So many bytes of a connection tell whether its first frame begins as a request does."""
+"""Bytes of a connection needed to check the start of its first frame."""
 _MIN_BYTES = 4
 _VERSION_2, _VERSION_3_TAG = 2, 0x0A
 _SIZE = struct.Struct(">I")
@@ -41,7 +40,7 @@ _ENTRY = struct.Struct(">qq")
 _BATCH = struct.Struct(">qqqiq")
 _ANSWER_2 = struct.Struct(">IBBHIqq")
 BATCH_HEAD_BYTES = _ANSWER_2.size + 8
-"""What an answer to BATCH_READ has before its entries, in bytes. The size that a client asks for counts it."""
+"""Bytes of an answer to BATCH_READ before its entries. The client's size limit includes them."""
 _FENCE_2, _RECOVERY_2 = 1, 2
 _RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
 _FLAGS_OF_READS = {ReadFlag.FENCE: int(Flag.FENCE), ReadFlag.ENTRY_PIGGYBACK: int(Flag.ENTRY)}
@@ -64,7 +63,7 @@ _STATUS_2 = {
     Status.CONFLICT: 101,
     Status.LOST: 101,
 }
-"""BookKeeper's codes. The two Negatives have codes of their own, and nothing else gets one of them."""
+"""BookKeeper's codes. The two Negatives have codes of their own, shared with no other status."""
 _STATUS_3 = {
     Status.OK: 0,
     Status.NO_SUCH_LEDGER: 402,
@@ -102,12 +101,12 @@ _ASKED_3 = {
 
 
 class Asked(NamedTuple):
-    """One request, of either version. Ids are −1 where they mean nothing."""
+    """A request of either version. Ids without a meaning are −1."""
 
     version: int
     operation: Operation
     txn_id: int = 0
-    """Chosen by the client: of version 3, and of a batched read."""
+    """The client's, of version 3 and of a batched read."""
     ledger_id: int = -1
     entry_id: int = -1
     flags: int = 0
@@ -115,17 +114,17 @@ class Asked(NamedTuple):
     master_key: bytes = b""
     """BookKeeper's, of 20 bytes; empty if the request has none."""
     body: bytes = b""
-    """Of an add, of an explicit LAC, or of an AUTH (the plug-in's name)."""
+    """Body of an add or of an explicit LAC, or the plug-in's name of an AUTH."""
     previous_lac: int | None = None
-    """Of a long poll: wait until the LAC is beyond it."""
+    """A long poll waits for a higher LAC."""
     timeout_ms: int = 0
     entries_max: int = 1
-    """Of a batched read: entries at most; 0 is no limit."""
+    """Limit of entries in a batched read; 0 is no limit."""
     size: int = 0
-    """Of a batched read: bytes at most. Of GET_BOOKIE_INFO: what is asked for."""
+    """Limit of bytes in a batched read, or the requested figures of GET_BOOKIE_INFO."""
 
     def __repr__(self) -> str:
-        # Log lines have it, and whoever knows the master key may fence the ledger.
+        # For log lines, so without the master key, which allows fences.
         return f"Asked({self.operation.name}, version {self.version}, ledger {self.ledger_id}, entry {self.entry_id})"
 
 
@@ -134,8 +133,8 @@ _new_asked = cast(Callable[[Iterable[object]], Asked], partial(tuple.__new__, As
 
 
 def first_message_size(seen: bytes) -> int:
-    """How many bytes of a connection that begins with ``seen`` show that a client of BookKeeper is there. A first request may be
-    a long add, so it is not waited for. Raises WireError for bytes that none sends."""
+    """Number of bytes needed to recognise a client of BookKeeper, from the start ``seen`` of its connection: less than a first
+    request, which may be a long add. Raises WireError for other bytes."""
     if len(seen) < 4:
         return 4
     size = _size_of(seen, 0)
@@ -157,18 +156,18 @@ def _size_of(buffer: bytes | memoryview, at: int, most: int = FRAME_BYTES_MAX) -
 
 
 class RequestReceiver(FrameReceiver):
-    """The receiving half of a connection: ``buffer()``, then ``requests(n)``."""
+    """Receiving half of a connection: ``buffer()``, then ``requests(n)``."""
 
     def __init__(self, pool: ChunkPool, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         super().__init__(pool, frame_bytes_max=frame_bytes_max)
 
     @property
     def is_empty(self) -> bool:
-        """Did no byte come behind the last request?"""
+        """Is no byte left after the last request?"""
         return self._end == self._start
 
     def requests(self, count: int) -> Iterator[Asked]:
-        """The requests that ``count`` more bytes in ``buffer()`` complete. Raises WireError for bytes that are none."""
+        """The requests completed by ``count`` more bytes in ``buffer()``. Raises WireError for invalid bytes."""
         self._end += count
         size = None
         while self._end - self._start >= 4:
@@ -269,8 +268,8 @@ def _decode_3(frame: bytes) -> Asked:
 
 
 def answer(asked: Asked, status: int, bodies: Sequence[bytes] = (), fields: Mapping[str, object] = _NO_FIELDS) -> bytes:
-    """The frame that answers ``asked``. ``bodies``: of the entries of a read. ``fields``: further ones of version 3, by the names
-    of ``messages``."""
+    """The frame that answers ``asked``. ``bodies``: of the entries of a read. ``fields``: further fields of version 3, by their
+    names in ``messages``."""
     if asked.version == 3:
         return _answer_3(asked, status, bodies, fields)
     batch = asked.operation is Operation.BATCH_READ_ENTRY
@@ -303,8 +302,8 @@ def _answer_3(asked: Asked, status: int, bodies: Sequence[bytes], fields: Mappin
 
 
 def answer_adds(adds: Sequence[Asked], status: int) -> bytes:
-    """The frames that answer ``adds``, all of one version, with one status. Each is what ``answer`` makes: a client may send each
-    entry by itself, and to make its answer from nothing costs as much as to take it in."""
+    """The frames that answer ``adds``, all of one version, with one status, as ``answer`` does, but cheaper: clients may send
+    each entry by itself, and ``answer`` costs as much as the intake of an add."""
     first = adds[0]
     if first.version != 3:
         number, code, size = _NUMBERS_2[first.operation], _STATUS_2[Status(status)], _ANSWER_2.size - 4
@@ -324,7 +323,7 @@ def answer_adds(adds: Sequence[Asked], status: int) -> bytes:
 
 
 def answer_auth(asked: Asked, plugin: str) -> bytes:
-    """The answer to an AUTH: who asks for authentication is told which plug-in the bookie has."""
+    """The answer to an AUTH, with the bookie's plug-in."""
     if asked.version == 3:
         response = SCHEMA.message("Response")()
         response.header.version, response.header.operation = VERSION_3, asked.operation

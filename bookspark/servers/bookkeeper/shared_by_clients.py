@@ -1,4 +1,4 @@
-"""What the connections of all of BookKeeper's clients share."""
+"""State shared by the connections of BookKeeper's clients."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ _LACS_KEPT_MAX = 4096
 
 
 class SharedByClients(NamedTuple):
-    """What the connections of BookKeeper's clients share."""
-
     bookie: ServedBookie
     digest_types: DigestTypes
     lac_bodies: OrderedDict[int, bytes]
-    """The signed explicit LACs of some ledgers."""
+    """Signed explicit LACs of some ledgers."""
     kept_batches: KeptBatches
     disk_bytes: Callable[[], int]
-    """The size of the bookie's disks, in bytes."""
+    """Size of the bookie's disks, in bytes."""
 
     def when_lac_body(self, ledger_id: int, told: Callable[[bytes | None], None]) -> None:
-        """Call ``told`` with the newest explicit LAC of a ledger, signed, now or later. None: there is none, or it was kept as a
-        number only, and its signature takes the password."""
+        """Call ``told``, now or later, with the newest explicit LAC of a ledger, signed. None: there is none, or only its number
+        is kept, and its signature needs the password."""
         kept = self.lac_bodies.get(ledger_id)
         ledger = self.bookie.storage.ledger(ledger_id)
         confirmed = NO_ENTRY if ledger is None else ledger.explicit_last_add_confirmed
@@ -46,9 +44,9 @@ class SharedByClients(NamedTuple):
         self.digest_types.when_known(ledger_id, True, 0, known)
 
     def keep_lac_body(self, ledger_id: int, body: bytes) -> None:
-        """Keep a signed explicit LAC, unless a later one is kept."""
+        """Keep a signed explicit LAC, unless a later LAC is kept."""
         before = self.lac_bodies.pop(ledger_id, b"")
-        # Both begin with the ledger and the LAC, in big-endian.
+        # Both start with the ledger and the LAC in big-endian, so the larger is the later.
         self.lac_bodies[ledger_id] = max(before, body)
         if len(self.lac_bodies) > _LACS_KEPT_MAX:
             self.lac_bodies.popitem(last=False)

@@ -1,16 +1,15 @@
-"""The daemon: a bookie as a process of its own, and what starts it and looks after it. Nothing of the protocol is decided here.
+"""The daemon: a bookie as a process of its own, with its launcher and its lease. It decides nothing of the protocol.
 
 ==================  ============================================================================
 ``__main__``        ``python -m bookspark.servers.daemon OPTIONS.json``
 ``bookie_process``  the boot phases, serving, and the clean stop
-``identity``        who the bookie is: its cookies
+``identity``        the bookie's cookies
 ``metrics``         figures for Prometheus
 ``lease_server``    the lease socket: the bookie's side
 ``lease_client``    the lease socket: the side of the lease's holder
 ``launch``          starting, adopting and ending bookie processes
 ``processes``       processes by pid and start time
 ``directories``     the lock and the cookie in each directory
-``settings``        the settings file, ``bookspark.toml``
 ==================  ============================================================================
 
 An example::

@@ -1,8 +1,7 @@
 """``python -m bookspark.servers.daemon OPTIONS.json``: a bookie process.
 
-Law: the process ends with status 0 after a clean stop. Otherwise it ends with a last line
-``bookspark bookie: <what is wrong and what to do>``, and with status 2, "could not run", as a command does. (Status 1 means that
-something was found.) Log lines go to stderr.
+Law: the exit status is 0 after a clean stop. Otherwise it is 2, "could not run", as for a command, after a last line
+``bookspark bookie: <the fault and its remedy>``. (Status 1 of a command means that it found something.) Log lines go to stderr.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bookspark.store.bookie.bookie_config import bookie_config
 
 
 def main(arguments: list[str]) -> int:
-    """Run the bookie whose options lie in the file that the only argument names; returns the exit status."""
+    """Run the bookie with the options file named by the only argument; returns the exit status."""
     prepare_process()
     try:
         if len(arguments) != 1:

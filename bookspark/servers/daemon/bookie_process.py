@@ -1,13 +1,13 @@
-"""A bookie process: puts boot phases, requests, lease and clean stop together. Nothing is decided here.
+"""A bookie process: boot phases, requests, lease and clean stop. It decides nothing itself.
 
-Law: each phase ends before the next one begins, and a phase that fails keeps the bookie down. A bookie whose last directory fails
-ends, with an error. The locks are taken before anything
-is read, and released after everything is written::
+Law: each phase ends before the next begins, and a failed phase keeps the bookie down. A bookie ends with an error when its last
+directory fails. The locks are taken before the first read, and released after the last write::
 
     lock directories → answer the lease → metadata store → cookies → storage → (lossy boot) → listen → register → serving
     unregister → stop listening → close storage (checkpoint) → close the lease socket → unlock
 
-Everything is imported before the first phase, because Spark may delete the files of a shipped package while the bookie lives on.
+All imports precede the first phase, because Spark may delete the files of a shipped package while the bookie lives on. (Optional
+ports, off by default, import at their start.)
 
 Source: docs/decisions/bookies-outlive-tasks.md; BP-46, "The Full Boot-Up Sequence".
 """
@@ -89,11 +89,10 @@ from bookspark.support.metrics.web import PORTS, Page, WebServer
 log = logging.getLogger(__name__)
 
 
-# -- Phase one of a lossy boot: what the lost state had forbidden is forbidden again, before the bookie serves.
+# -- Phase one of a lossy boot: lost fences and limbo are restored before the bookie serves
 #
-# Law: the boot waits for phase one, and phase one fails closed. The bookie stays down, and says why, unless the metadata of
-# every ledger was read (or is deleted), and the mark, the fences and limbo are durable. ``protocol.bookie.bookie_boot``
-# decides.
+# Law: the boot waits for phase one, and phase one fails closed. The bookie stays down, with the reason, unless the metadata of
+# every ledger was read (or is deleted), and the mark, the fences and limbo are durable. ``protocol.bookie.bookie_boot`` decides.
 #
 # Source: BP-46, "The Full Boot-Up Sequence"; docs/decisions/without-the-journal.md.
 
@@ -103,7 +102,7 @@ _LEDGERS_A_STEP = 4096
 
 
 def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
-    """Why the boot is lossy, for people; empty if it is not. ``emptied``: directories that had data and have none now."""
+    """Reasons of a lossy boot, for people, or "". ``emptied``: directories that lost their data."""
     reasons = [f"{directory} was emptied" for directory in emptied]
     reasons += [f"{directory} can't be read" for directory in lossy_boots.unreadable]
     reasons += [
@@ -118,15 +117,14 @@ def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
 def fence_what_may_be_lost(
     storage: Storage, store: MetadataStore, bookie_id: str, emptied: Sequence[str], progress: Callable[[str], None]
 ) -> None:
-    """Fence every ledger whose entries or fence may be lost, durably. ``emptied``: directories that had data and have none now.
-    ``progress`` gets a line for people about how far the work is. Raises BookieError if metadata can't be read, and
-    StorageError."""
+    """Fence, durably, every ledger with a possible loss of entries or of its fence. ``emptied``: directories that lost their
+    data. ``progress``: called with a line for people. Raises BookieError if metadata can't be read, and StorageError."""
     lossy_boots = storage.lossy_boots
     why = why_lossy(lossy_boots, emptied)
     try:
         highest = max(store.new_ledger_id(), store.highest_ledger_id())
         ids = store.list_ledgers()
-        # What users gave was not noted in earlier versions; the listing has what is left of it.
+        # Earlier versions did not note ids given by users; the listing holds the surviving ids.
         highest = max([highest, *ids[-1:]])
         unreadable: dict[int, str] = {}
         ledgers = _ledgers(store, ids, progress, unreadable)
@@ -142,7 +140,7 @@ def fence_what_may_be_lost(
 
 
 def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
-    """A check that asks the metadata, as it is at each call, whether a ledger had no fence to lose."""
+    """A check by the current metadata whether a ledger had no fence to lose."""
 
     def check(ledger_id: int) -> Positive | Unknown:
         try:
@@ -154,7 +152,7 @@ def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
 
 
 def first_request_check(store: MetadataStore, bookie_id: str) -> FirstRequestCheck:
-    """A check that asks the metadata, as it is at each call, whether a request may make a ledger known without an entry."""
+    """A check by the current metadata whether a request may make a ledger known without an entry."""
 
     def check(ledger_id: int, master_key: bytes) -> Positive | Unknown:
         try:
@@ -168,8 +166,8 @@ def first_request_check(store: MetadataStore, bookie_id: str) -> FirstRequestChe
 def _ledgers(
     store: MetadataStore, ids: Sequence[int], progress: Callable[[str], None], unreadable: dict[int, str]
 ) -> Iterator[LedgerMetadata]:
-    """The metadata of these ledgers. One that was deleted meanwhile is left out; one whose record can't be decoded is put into
-    ``unreadable``, with the reason."""
+    """The metadata of these ledgers, except of ledgers deleted meanwhile. Undecodable records go into ``unreadable``, with the
+    reason."""
 
     def read(ledger_id: int) -> LedgerMetadata | None:
         try:
@@ -189,15 +187,15 @@ def _ledgers(
                     yield metadata
 
 
-# -- Before a bookie serves: does the metadata know that the ids were given out of which the bookie holds something?
+# -- Lost records, noted before a bookie serves: held ledgers with an id unknown to the metadata
 #
-# Law: as in ``protocol.bookie.lost_records``. A boot that can't find out waits, or ends with the error of the metadata store.
+# Law: as in ``protocol.bookie.lost_records``. Without an answer of the metadata store the boot waits, or ends with its error.
 
 
 def keep_lost_records(storage: Storage, store: MetadataStore) -> LostRecords | None:
-    """Note the ids that the metadata does not know, and skip them; returns them, None if there are none. Raises
+    """Note the held ids that the metadata does not know, and skip them; returns them, None if there are none. Raises
     MetadataStoreError, and UnreadableRecordError."""
-    # No id is taken to find out: it may be one of those that are held.
+    # The check takes no new id: it may be one of the held ids.
     given_out = store.highest_ledger_id()
     if not _held_from(storage, given_out):
         return None
@@ -215,23 +213,18 @@ def keep_lost_records(storage: Storage, store: MetadataStore) -> LostRecords | N
         if last is not None:
             store.skip_ledger_ids(last)
         else:
-            # In a cluster for BookKeeper's clients there are no ledgers beyond theirs.
+            # A cluster for BookKeeper's clients has no ledgers beyond their ids.
             with contextlib.suppress(InvalidArgumentError):
                 store.note_given_id(lost.last)
     return lost
 
 
 def _held_from(storage: Storage, above: int) -> list[int]:
-    """Ids above this one of which there are entries or control state, many of them twice."""
+    """Ids above this one with entries or control state, many of them twice."""
     return storage.holdings.index.ledger_ids(above + 1) + storage.holdings.ledgers.ids.since(above + 1)
 
 
-# -- A bookie's registration: writable while its disks have room, read-only while they have none.
-#
-# Law: the registration follows the storage's last word. A thread writes each change to the metadata store, one at a time, and
-# tries again until the change is written or a newer one has come.
-#
-# Source: BookKeeper's ``BookieStateManager``.
+# -- The registration
 
 
 _RETRY_SECONDS = 1.0
@@ -240,7 +233,13 @@ log_of_registrar = logging.getLogger(__name__)
 
 
 class Registrar:
-    """Keeps one bookie registered. Call ``register`` once, and ``unregister`` at the end."""
+    """Keeps one bookie registered: writable while its disks have room, else read-only. Call ``register`` once, and ``unregister``
+    at the end.
+
+    Law: the registration follows the storage's state. A thread writes each change to the metadata store, one at a time, and
+    retries until the change is written or outdated.
+
+    Source: BookKeeper's ``BookieStateManager``."""
 
     def __init__(self, store: MetadataStore, registration: BookieRegistration, storage: Storage) -> None:
         self._store = store
@@ -259,7 +258,7 @@ class Registrar:
         self._thread.start()
 
     def why_not_registered(self) -> str:
-        """Ask the metadata store: "" if the bookie is registered as this process. Raises MetadataStoreError."""
+        """Why the bookie is not registered as this process, by the metadata store; "" if it is. Raises MetadataStoreError."""
         bookie_id = self._registration.bookie_id
         found = self._store.bookies().get(bookie_id)
         if found is None:
@@ -297,7 +296,7 @@ class Registrar:
                 self._changed.set()
 
 
-# -- The thread of the request server: its loop (uvloop) runs there, started and stopped from another thread.
+# -- The thread of the request server, and its loop (uvloop)
 
 
 _START_SECONDS = 30.0
@@ -316,7 +315,7 @@ class RequestLoop:
 
     @property
     def post(self) -> Post:
-        """``post(function, *arguments)`` has a function called on the loop, from any thread."""
+        """``post(function, *arguments)`` calls a function on the loop, from any thread."""
         return self._loop.call_soon_threadsafe
 
     def start(self) -> str:
@@ -326,15 +325,14 @@ class RequestLoop:
         return f"{host}:{port}"
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Have ``work`` done on the loop; returns its result, or raises its error. Raises BookieError if it takes more than
-        30 s."""
+        """Run ``work`` on the loop; returns its result, raises its error. Raises BookieError after 30 s."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_SECONDS)
         except TimeoutError as error:
             raise BookieError(f"the request server's loop did not answer within {_START_SECONDS:g} s") from error
 
     def stop(self) -> None:
-        """Answer what was asked, close the connections, end the loop. Raises BookieError if that takes more than 30 s."""
+        """Answer earlier requests, close the connections, end the loop. Raises BookieError if that takes more than 30 s."""
         try:
             asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(_STOP_SECONDS)
         except TimeoutError as error:
@@ -343,15 +341,7 @@ class RequestLoop:
         self._thread.join(_STOP_SECONDS)
 
 
-# -- What a bookie tells who looks after its process: is it healthy, is it ready, and if not, why not.
-#
-# Law: a bookie is *unhealthy* only if a new start may mend it: its loop of requests gives no answer, or a directory in use has
-# no commit thread. A boot is healthy, however long it takes, and so is a bookie that has lost ZooKeeper, since no start brings
-# that back. It is *ready* if clients find it and are served: it is registered under its present incarnation, and does not stop.
-# A look changes nothing, and answers within ANSWER_SECONDS_MAX.
-#
-# Each page is one line. ``/health`` and ``/ready`` answer 200, or 503 with the reason; these are the forms of Kubernetes'
-# probes.
+# -- Health and readiness, for the supervisor of the process
 
 
 ANSWER_SECONDS_MAX = 4.0
@@ -364,22 +354,29 @@ class _Serving(NamedTuple):
 
 
 class Probes:
-    """Told by the bookie what it has; asked by anybody, in any thread. Each question returns the reason, or "" if all is well."""
+    """Fed by the bookie; asked by any thread. Each question returns the problem, or "".
+
+    Law: a bookie is *unhealthy* only if a restart may help: its loop of requests gives no answer, or a directory in use has no
+    commit thread. A boot of any length is healthy, and so is a bookie without ZooKeeper, which no restart brings back. A bookie
+    is *ready* if clients can reach it and are served: it is registered under its present incarnation, and is not stopping. A
+    check changes nothing, and answers within ANSWER_SECONDS_MAX.
+
+    ``/health`` and ``/ready`` answer 200, or 503 with the reason, in one line, as Kubernetes' probes expect."""
 
     def __init__(self, phase: Callable[[], str]) -> None:
-        """``phase``: that of the lease's status."""
+        """``phase``: of the lease's status."""
         self._phase = phase
         self._serving: _Serving | None = None
 
     def serves(
         self, post: Post, without_thread: Callable[[], Sequence[str]], why_not_registered: Callable[[], str]
     ) -> None:
-        """The bookie serves from now on. ``post`` has something called on the loop of requests. ``without_thread``: directories
-        in use whose commit thread has ended. ``why_not_registered`` asks the metadata store; "": it is."""
+        """The bookie serves from now on. ``post`` calls a function on the loop of requests. ``without_thread``: directories in
+        use whose commit thread has ended. ``why_not_registered``: as in ``Registrar``."""
         self._serving = _Serving(post, without_thread, why_not_registered)
 
     def why_unhealthy(self) -> str:
-        """Why a new start is called for."""
+        """Reason for a restart."""
         serving = self._serving
         if serving is None or self._phase() != SERVING:
             return ""
@@ -393,13 +390,13 @@ class Probes:
             problem = f"the loop of requests gives no answer within {ANSWER_SECONDS_MAX:g} s"
         except RuntimeError as error:
             problem = f"the loop of requests has ended: {error}"
-        # A stop that began meanwhile ends both.
+        # A stop begun meanwhile ends both.
         if self._phase() != SERVING:
             return ""
         return f"the commit thread of {', '.join(dead)} has ended" if dead else problem
 
     def why_not_ready(self) -> str:
-        """Why clients are not served."""
+        """Reason that clients are not served."""
         phase = self._phase()
         if self._serving is None or phase != SERVING:
             return f"not serving: {phase}"
@@ -410,11 +407,9 @@ class Probes:
             return f"nobody knows whether it is registered: {error}"
 
     def health(self) -> Page:
-        """The page ``/health``."""
         return _page(self.why_unhealthy(), f"healthy: {self._phase()}")
 
     def ready(self) -> Page:
-        """The page ``/ready``."""
         return _page(self.why_not_ready(), "ready")
 
 
@@ -422,42 +417,42 @@ def _page(problem: str, good: str) -> Page:
     return Page(503 if problem else 200, f"{problem or good}\n".encode())
 
 
-# --
+# -- The process
 
 
 STOP_SECONDS_MAX = 50.0
-"""A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
+"""A longer stop is given up, so that the locks are released. The next boot sees an unclean shutdown."""
 _SIGNALS_SEEN_SECONDS = 1.0
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Foreground(NamedTuple):
-    """How a bookie runs that nobody keeps: it holds its own lease, so it serves until it is told to stop."""
+    """A bookie without a keeper: it holds its own lease, and serves until it is stopped."""
 
     holder: str
-    """What others are told who want to claim it."""
+    """Name of the holder, for refused claims."""
     serving: Callable[[BookieRegistration, int], None]
-    """Called once, when the bookie serves, with the port where Prometheus is answered (0: nowhere)."""
+    """Called once, when the bookie serves, with the metrics port (0: none)."""
     given_up: int
-    """The exit status of the process if the clean stop takes too long."""
+    """Exit status of the process if the clean stop takes too long."""
 
 
 def prepare_process() -> None:
-    """Log to stderr, and close new files to other users: for a process that is to be a bookie."""
+    """Prepare the process of a bookie: log to stderr, and close new files to other users."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # kazoo logs a line each second while it tries to connect.
     logging.getLogger("bookspark.store.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
-    # Sockets, locks and what libraries write.
+    # For sockets, locks and the files of libraries.
     os.umask(0o077)
 
 
 def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> None:
-    """Boot; serve until the lease lapses, a stop is asked for, or SIGTERM comes; stop cleanly. ``foreground``: None if keepers
-    are to claim the lease. Raises BookKeeperError if a phase fails, or if a commit thread fails and the disk is not at fault."""
+    """Boot; serve until the lease lapses, a stop request, or SIGTERM; stop cleanly. ``foreground``: None leaves the lease to
+    keepers. Raises BookKeeperError if a phase fails, or if a commit thread fails without a fault of its disk."""
     _raise_limit_of_open_files()
     with ExitStack() as first:
-        # The rewriting process is forked before there is a lock or a thread.
+        # The fork precedes all locks and threads.
         rewriter = RewritingProcess()
         first.callback(rewriter.close)
         record_into(config.record_decisions, "bookie")
@@ -469,10 +464,10 @@ def _run(config: BookieConfig, rewriter: RewritingProcess, foreground: Foregroun
         ends: queue.SimpleQueue[str | BookieError | StorageError] = queue.SimpleQueue()
         holder = foreground.holder if foreground else ""
         lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put, holder)
-        # The handlers are set before anybody can know of the process.
+        # The handlers are set before the process becomes visible.
         ending = [signal.SIGTERM, signal.SIGINT]
         if foreground and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            # The end of its terminal. ``nohup`` has it ignored.
+            # The terminal closes. ``nohup`` ignores it.
             ending.append(signal.SIGHUP)
         for number in ending:
             signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
@@ -487,7 +482,7 @@ def _run(config: BookieConfig, rewriter: RewritingProcess, foreground: Foregroun
 
 
 class _StopRequested(Exception):
-    """The bookie is to end, in whatever phase it is."""
+    """The bookie has to end, in any phase."""
 
 
 def _boot_and_serve(
@@ -577,9 +572,9 @@ def _boot_and_serve(
 
 
 def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
-    """What clients are told. ``address``: ``host:port`` that the bookie listens at.
+    """Address for clients. ``address``: ``host:port`` of the listening socket.
 
-    A name in ``host`` stays a name: a certificate is for names, and clients may know the name by another address."""
+    A name in ``host`` stays a name: a certificate is for names, and clients may resolve the name to another address."""
     port = address.rpartition(":")[2]
     if config.advertised_address:
         return advertised_address(config.advertised_address, config.host, socket.gethostname(), port, bookie_id)
@@ -591,8 +586,7 @@ def _told_host(config: BookieConfig, address: str, bookie_id: str) -> str:
 
 
 def open_to_strangers(config: BookieConfig) -> str:
-    """What to warn of if anybody who reaches the bookie is served; "": nobody but this host's users reaches it, or has to show
-    something."""
+    """Warning if the bookie serves unauthenticated remote clients, else ""."""
     if config.shared_secret_file or config.tls_client_ca or is_loopback(config.host):
         return ""
     return (
@@ -602,27 +596,26 @@ def open_to_strangers(config: BookieConfig) -> str:
 
 
 def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | BookieError | StorageError:
-    """Wait for why the bookie ends. The wait is cut into pieces: a signal that came while the process was halted is given to any
-    of its threads when it goes on, and its handler runs in this one, when this one wakes."""
+    """Wait for the reason of the bookie's end, in pieces: after a halt of the process a signal may reach any of its threads, and
+    its handler runs in this thread, when it wakes."""
     while True:
         with suppress(queue.Empty):
             return ends.get(timeout=_SIGNALS_SEEN_SECONDS)
 
 
 def _end(why: str | BookieError | StorageError) -> NoReturn:
-    """End what this thread does: because a stop was asked for, or because the bookie can't go on."""
     raise why if isinstance(why, BookieError | StorageError) else _StopRequested(why)
 
 
 def _open_storage(
     config: BookieConfig, store: MetadataStore, identity: Identity, stack: ExitStack, phase: Callable[[str], None]
 ) -> Storage:
-    """Read everything that the directories hold. What the metadata forgot that it gave out is kept, and told of. After a loss,
-    fence what may be lost; at the first boot, note which ledgers are older than this bookie. The cookie is stamped after that, in
-    the directories and then in the metadata store: a boot that is cut short before is made again from its beginning."""
+    """Read all directories. Held ledgers unknown to the metadata are kept and reported. After a loss, fence the affected ledgers;
+    at the first boot, note which ledgers are older than this bookie. Then stamp the cookie, in the directories and last in the
+    metadata store, so that an interrupted boot starts again from its beginning."""
     bookie_id = identity.cookie.bookie_id
     notes = ReachNotes(store, bookie_id)
-    # After the storage is closed.
+    # It runs after the storage is closed.
     stack.callback(notes.end)
     storage = Storage(
         config,
@@ -632,7 +625,7 @@ def _open_storage(
         without=identity.unreadable,
     ).open(notes.noted)
     stack.callback(storage.close)
-    # Before a mark is made, which is the highest id that was given out.
+    # Before the first mark, the highest id given out.
     keep_lost_records(storage, store)
     if why_lossy(storage.lossy_boots, identity.lost):
         phase("lossy boot")
@@ -655,8 +648,8 @@ def _serve_bookkeepers_clients(
     bookie_id: str,
     stack: ExitStack,
 ) -> str:
-    """Open the port for clients of Apache BookKeeper; returns what they are told, ``host:port``. Their protocol is imported only
-    if it is wanted."""
+    """Open the port for clients of Apache BookKeeper; returns its address for them, ``host:port``. Imports their protocol only
+    here."""
     from bookspark.servers.bookkeeper.digest_types import read_and_note
     from bookspark.servers.bookkeeper.door import BookKeeperDoor
 
@@ -667,7 +660,7 @@ def _serve_bookkeepers_clients(
 
 
 def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: Post, stack: ExitStack) -> Fetch | None:
-    """What answers FETCH; None if this bookie can't be a client of the others: repairs copy through themselves then."""
+    """The handler of FETCH; None if this bookie can't be a client of the others: then repairs copy through themselves."""
     try:
         fetching = Fetching(store, ClientConfig(**_as_client(config)), storage, post)
     except ConfigurationError as error:
@@ -678,7 +671,6 @@ def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: P
 
 
 def _as_client(config: BookieConfig) -> dict[str, Any]:
-    """The options by which this bookie is a client of the others."""
     options = {"shared_secret_file": config.shared_secret_file}
     if config.tls_certificate:
         ca = config.tls_ca or config.tls_client_ca
@@ -687,7 +679,7 @@ def _as_client(config: BookieConfig) -> dict[str, Any]:
 
 
 def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable[[], HealingStatus]:
-    """Start phase two of a lossy boot; returns what tells how far it is."""
+    """Start phase two of a lossy boot; returns the function of its status."""
     healing = Healing(bookie, BookKeeper(config.zookeeper, **_as_client(config)), config.healing_bytes_per_second)
     stack.callback(healing.stop)
     healing.start()
@@ -695,9 +687,9 @@ def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable
 
 
 def _raise_limit_of_open_files() -> None:
-    """Raise the limit to as many as the system allows: the connections of clients count as open files."""
+    """Raise the limit to the system's: connections count as open files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A system may refuse the very limit that it reports.
+    # A system may refuse the limit that it reports.
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -705,8 +697,8 @@ def _raise_limit_of_open_files() -> None:
 def _answer_http(
     config: BookieConfig, probes: Probes, stack: ExitStack
 ) -> tuple[int, Callable[[Post, BookieServer, ZooKeeperStore], None]]:
-    """Answer probes, from the boot's beginning on. Returns the port, and what has Prometheus answered too, as soon as there are
-    figures. Prometheus' client is imported only if metrics are wanted."""
+    """Answer probes from the start of the boot. Returns the port, and the function that adds Prometheus' page once there are
+    figures. Imports Prometheus' client only here."""
     with extra_needed("metrics_port"):
         from bookspark.servers.daemon.metrics import bookie_figures, metrics_page
     pages = {"/health": probes.health, "/ready": probes.ready}
@@ -721,7 +713,7 @@ def _answer_http(
 
 
 def _give_up_after(seconds: float, status: int) -> None:
-    """End the process with ``status`` after ``seconds``, whatever hangs, unless it ends by itself before."""
+    """End the process with ``status`` after ``seconds``, unless it ends before."""
 
     def give_up() -> None:
         print(

@@ -1,13 +1,13 @@
-"""A bookie's directories: the lock that keeps other processes out, the cookie in each, and what else lies there.
+"""A bookie's directories: the lock against other processes, the cookie in each, and the other files beside the data.
 
-Law: a bookie process holds the lock of every one of its directories from before it reads anything there until it ends. The lock
-is an ``flock`` on a descriptor that no child inherits, so it ends with the process, however that ends. Two processes never share
-a directory. Bytes::
+Law: a bookie process holds the locks of all its directories from before its first read there until its end. A lock is an
+``flock`` on a descriptor that no child inherits, so it ends with the process, in every case. Two processes never share a
+directory. Bytes::
 
     LOCK         {"pid": 4711, "start_time": 815}   start_time in clock ticks since the machine's boot (see processes)
-    COOKIE       the same document as in the metadata store (see metadata.codec)
-    lease.sock   the lease (see lease_server), in each directory, so that any one that can be read leads to the bookie
-    bookie.json  the options of the last start, in the bookie's home: the first directory that can be written
+    COOKIE       the same document as in the metadata store (see metadata.records.codec)
+    lease.sock   the lease (see lease_server), in each directory, so that any readable directory leads to the bookie
+    bookie.json  the options of the last start, in the bookie's home: the first writable directory
     bookie.log   the log of the last start, in its home; bookie.log.1: that of the start before. The home may change at each start
 
 Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its lock file.
@@ -39,16 +39,15 @@ from bookspark.support.private_files import make_private_directory, open_private
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
 PREVIOUS_LOG = LOG + ".1"
 NOT_DATA = frozenset({LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG, PREVIOUS_LOG, "lost+found"})
-"""The files that may lie in a directory that holds no data yet."""
+"""Files of a directory without data."""
 _BEGUN = frozenset({CONTROL_LOG, CONTROL_NOTE, CHECKPOINT})
-"""What a boot makes before it stamps the cookie."""
+"""Files of a boot before it stamps the cookie."""
 LOCK_SECONDS_MAX = 2.0
-"""How long a boot tries to get a lock, in seconds. A process that only looks whether a lock is held holds it for a moment."""
+"""Time limit of a boot for a lock, in seconds. A process that only checks a lock holds it for a moment."""
 
 
 _HOLDER = msgspec.json.Decoder(Process)
-"""Made at import and not at its first use: two threads may use it first at the same time (see
-``metadata.records.codec.learn``)."""
+"""Created at import, because two threads may make the first use at the same time (``metadata.records.documents.learn``)."""
 
 
 class DirectoryUnusableError(BookieError):
@@ -58,8 +57,8 @@ class DirectoryUnusableError(BookieError):
 class DirectoryLocks:
     """Holds the locks of all directories from its construction to ``close``.
 
-    Raises BookieError if another process holds one of them, and names it; and DirectoryUnusableError if a directory can't be
-    used. With ``one_is_enough`` one usable directory is enough; ``unusable`` tells which ones can't be used, and why.
+    Raises BookieError if another process holds a lock, with its pid, and DirectoryUnusableError if a directory can't be used.
+    With ``one_is_enough`` a single usable directory suffices; ``unusable`` has the others, with the error.
     """
 
     def __init__(self, directories: Iterable[str], *, one_is_enough: bool = False) -> None:
@@ -102,7 +101,6 @@ class DirectoryLocks:
             raise not_writable(directory, error) from error
 
     def close(self) -> None:
-        """Release all locks."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
@@ -117,12 +115,12 @@ class DirectoryLocks:
 
 
 def lock_holder(directory: str) -> Process | None:
-    """The living process that holds the directory's lock, None if nobody does. Raises BookieError if a process holds it that
-    can't be seen from here (another pid namespace)."""
+    """The living process with the directory's lock, None if there is none. Raises BookieError if a process in another pid
+    namespace holds it."""
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        # There never was a lock, or the disk fails.
+        # The lock never existed, or the disk fails.
         return None
     try:
         deadline = time.monotonic() + LOCK_SECONDS_MAX
@@ -144,7 +142,7 @@ def lock_holder(directory: str) -> Process | None:
 
 
 def read_cookie(directory: str) -> Cookie | None:
-    """The cookie that lies in the directory, None if there is none. Raises InvalidCookieError if it is damaged, and OSError."""
+    """The cookie in the directory, None if there is none. Raises InvalidCookieError if it is damaged, and OSError."""
     path = Path(directory, COOKIE)
     try:
         return decode_cookie(path.read_bytes(), f"in {directory}")
@@ -157,7 +155,7 @@ def read_cookie(directory: str) -> Cookie | None:
 
 
 def write_cookie(directory: str, cookie: Cookie) -> None:
-    """Write the cookie into the directory. It is durable when this returns. Raises DirectoryUnusableError."""
+    """Write the cookie into the directory, durably. Raises DirectoryUnusableError."""
     path = os.path.join(directory, COOKIE)
     try:
         with open_private(path + ".tmp") as file:
@@ -175,22 +173,22 @@ def write_cookie(directory: str, cookie: Cookie) -> None:
 
 
 def holds_data(directory: str) -> bool:
-    """Does anything lie there besides what a bookie makes before it has data? Raises OSError."""
+    """Are there files besides those that precede data? Raises OSError."""
     return any(name not in _BEGUN for name in _own_files(directory))
 
 
 def is_hollow(directory: str) -> bool:
-    """Does the directory have no trace of a storage that was opened there once? Raises OSError."""
+    """Has no storage ever been opened in the directory, to judge by its files? Raises OSError."""
     return not _own_files(directory)
 
 
 def has_cookie(directory: str) -> bool:
-    """Is there a cookie, whatever it says? Where a bookie was started once there is one."""
+    """Is there a cookie, good or bad, from an earlier start of a bookie?"""
     return os.path.exists(os.path.join(directory, COOKIE))
 
 
 def _own_files(directory: str) -> list[str]:
-    """What a storage has made in a directory. A file that a crash left half-made, or a folder without logs, is nothing."""
+    """The storage's files in a directory. Unfinished files of a crash, and a folder without logs, don't count."""
     return [
         name
         for name in os.listdir(directory)
@@ -201,7 +199,7 @@ def _own_files(directory: str) -> list[str]:
 
 
 def make_directory(directory: str) -> None:
-    """Make the directory if it is not there, and close it to other users. Raises DirectoryUnusableError."""
+    """Create the directory if necessary, and close it to other users. Raises DirectoryUnusableError."""
     try:
         make_private_directory(directory)
     except OSError as error:
@@ -209,7 +207,6 @@ def make_directory(directory: str) -> None:
 
 
 def not_writable(directory: str, error: OSError) -> DirectoryUnusableError:
-    """The error for a directory that can't be written."""
     return DirectoryUnusableError(
         f"directory {directory} is not writable ({error.strerror}); make it writable for this user, or choose another"
     )
@@ -224,11 +221,11 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 
 
 def _note_holder(descriptor: int, process: Process | None) -> None:
-    """Write who holds the lock. A full disk has no room for it, and keeps the note of the last holder: the lock itself holds all
-    the same, and a bookie must be able to start on a full disk."""
+    """Write the holder into the lock file. A full disk keeps the note of the last holder: the lock holds all the same, and a
+    bookie must start on a full disk."""
     note = msgspec.json.encode(process)
     try:
-        # The old note is written over and not given back first, because its block may be the last one.
+        # The old note is overwritten, not truncated first, because its block may be the last one of the disk.
         os.pwrite(descriptor, note, 0)
         os.ftruncate(descriptor, len(note))
     except OSError as error:

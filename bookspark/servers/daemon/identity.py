@@ -1,9 +1,9 @@
-"""Who a bookie is when it boots: its cookies read, judged and stamped.
+"""Identity of a booting bookie: its cookies are read, judged and stamped.
 
-Law: ``protocol.bookie.cookie`` decides. A directory that can't be read does not keep the bookie down if the cookie names it and
-other directories are left; what was in it is unknown then. A directory that lost its cookie, or everything but its cookie, is
-marked before anything else is written to it, so that the lossy boot is not forgotten if it is cut short. Cookies are stamped
-only after phase one, and in the metadata store last: if it knows the cookie, every directory had a control log."""
+Law: ``protocol.bookie.cookie`` decides. A bookie starts without an unreadable directory if the cookie names it and other
+directories are left; its contents are unknown then. A directory that lost its cookie, or everything but its cookie, is marked
+before any other write to it, so that an interrupted lossy boot is not forgotten. Cookies are stamped only after phase one, and in
+the metadata store last: if the store has the cookie, every directory had a control log."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ log = logging.getLogger(__name__)
 
 
 class Identity:
-    """The cookies of a bookie, read and checked when this is made.
+    """The cookies of a bookie, read and checked at construction.
 
-    ``unusable``: directories that can't be locked, and why. Raises InvalidCookieError if the cookies do not fit together, the
-    error of a directory that is unusable and not in the cookie, and MetadataStoreError.
+    ``unusable``: directories that can't be locked, with the error. Raises InvalidCookieError if the cookies do not fit together,
+    the error of an unusable directory that is not in the cookie, and MetadataStoreError.
     """
 
     def __init__(self, config: BookieConfig, store: MetadataStore, unusable: Mapping[str, BookieError]) -> None:
         self._store = store
         in_directories: dict[str, Cookie | None] = {}
         self.unreadable = dict(unusable)
-        """The directories that can't be read, and why."""
+        """Unreadable directories, with the error."""
         for directory in config.directories:
             if directory not in self.unreadable:
                 try:
@@ -69,23 +69,23 @@ class Identity:
 
     @property
     def cookie(self) -> Cookie:
-        """Who the bookie is: found, or made up at the first boot."""
+        """The bookie's cookie: read, or created at the first boot."""
         return self._stamps.cookie
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Directories that were emptied: of all files, their cookie too, or of all but their cookie."""
+        """Emptied directories: without any file, or with their cookie only."""
         return (*self._stamps.lost, *self._hollow)
 
     def stamp(self) -> None:
-        """Write the cookie wherever it is missing. Raises DirectoryUnusableError, MetadataStoreError."""
+        """Write missing copies of the cookie. Raises DirectoryUnusableError, MetadataStoreError."""
         for directory in self._stamps.directories:
             write_cookie(directory, self.cookie)
         if self._stamps.metadata:
             self._store.write_cookie(self.cookie, self._version)
 
     def kept_cookies(self, directories: Iterable[str]) -> list[KeptFile]:
-        """The cookies in these directories, for those who look after them while the bookie serves."""
+        """The cookies in these directories, as files to be kept good while the bookie serves."""
         return [
             KeptFile(
                 os.path.join(directory, COOKIE),
@@ -97,7 +97,7 @@ class Identity:
 
 
 def _is_good(directory: str, cookie: Cookie) -> bool:
-    """Does this cookie lie on the disk? (An empty place is not judged: the disk may not be mounted any more.)"""
+    """Is this cookie on the disk? (An empty directory passes: its disk may not be mounted any more.)"""
     uncached(RealFileSystem(), os.path.join(directory, COOKIE))
     try:
         return is_hollow(directory) or read_cookie(directory) == cookie
@@ -106,8 +106,8 @@ def _is_good(directory: str, cookie: Cookie) -> bool:
 
 
 def mark_lost(directories: Iterable[str]) -> None:
-    """Note durably that what was in these directories is gone, so that the next boot is lossy. A crash leaves it noted or not,
-    and nothing that counts as data. Raises OSError."""
+    """Note durably that the contents of these directories are gone, so that the next boot is lossy. A crash leaves no file that
+    counts as data. Raises OSError."""
     for directory in directories:
         UncleanMarker(RealFileSystem(), directory).note_loss(Lost.FENCES)
 

@@ -1,12 +1,12 @@
-"""Starting a bookie process, adopting one that runs, stopping it, and ending one that hangs.
+"""Launching: starts, adopts, stops and kills bookie processes.
 
-Law: a bookie is looked after through its lease, whoever started it. ``adopt_or_start`` claims the bookie that runs in the
-directories; if none runs, it starts one and claims that. It never starts a second one: it looks at the directory locks first, and
-the new process takes them itself. A process is ended by force only after its pid and start time were compared with the lock.
+Law: a bookie is kept through its lease, by any process. ``adopt_or_start`` claims the running bookie of the directories, or
+starts a bookie and claims it. It never starts a second one: it checks the directory locks first, and the new process takes them
+itself. A process is killed only after a comparison of its pid and start time with the lock.
 
-A bookie is a child process in its own session, so that it outlives its starter. Its *home* is the first of its directories that
-can be written, so a disk that is gone keeps no bookie down. The options lie there in ``bookie.json``, the log in ``bookie.log``,
-and the log of the start before in ``bookie.log.1``. The newest log is that of the last start; errors quote its last line.
+A bookie is a child process in its own session, so that it outlives its starter. Its *home* is the first writable of its
+directories, so a failed disk keeps no bookie down. The home has the options (``bookie.json``), the log (``bookie.log``), and the
+log of the start before (``bookie.log.1``). The newest log is that of the last start; errors quote its last line.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.support.private_files import open_private
 
 DAEMON = "bookspark.servers.daemon"
+"""Module of a bookie's process."""
 _FILES = ("tls_certificate", "tls_key", "tls_client_ca", "tls_ca", "shared_secret_file", "record_decisions")
 """Options that name a file or folder."""
-"""The module that a bookie's process runs."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 _RETRY_SECONDS = 0.02
 _UNANSWERED_SECONDS = 10.0
-"""A bookie that holds its locks counts as hung if nobody answers at its lease socket for this time."""
+"""A bookie that holds its locks counts as hung after this time without an answer at its lease socket."""
 _LAST_WORDS = "bookspark bookie: "
 _UNKNOWN = "ended without saying why (killed?)"
 
@@ -69,18 +69,16 @@ class Bookie:
 
     @property
     def started(self) -> bool:
-        """Was it started here? Otherwise it was adopted."""
+        """Was it started here, not adopted?"""
         return self._child is not None
 
     @property
     def status(self) -> Status:
-        """What was last heard from it."""
         assert self.lease.status is not None, "a granted claim brings a status"
         return self.lease.status
 
     @property
     def alive(self) -> bool:
-        """Does the process run? (A child of ours that has ended is reaped.)"""
         if self._child is not None:
             return self._child.poll() is None
         return self.process.alive
@@ -99,8 +97,8 @@ class Bookie:
             raise BookieError(last_words(self.config.directories)) from error
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
-        """Stop the bookie cleanly; False if it had to be ended by force. That is done after ``timeout`` seconds, and at once if
-        it does not answer."""
+        """Stop the bookie cleanly, or kill it after ``timeout`` seconds, or at once if it does not answer. Returns False if it
+        was killed."""
         deadline = time.monotonic() + timeout
         try:
             self.lease.ask_stop(min(timeout, _UNANSWERED_SECONDS))
@@ -117,17 +115,15 @@ class Bookie:
         return clean
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it still runs."""
         signal_process(self.process, number)
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait until the process is gone."""
         signal_process(self.process, signal.SIGKILL)
         self.wait_ended(STOP_SECONDS)
         self.lease.close()
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait until the process has ended; False if it has not after ``timeout`` seconds."""
+        """Wait for the end of the process; False if it still runs after ``timeout`` seconds."""
         ended = wait_for_end(self.process, timeout)
         if ended and self._child is not None:
             self._child.wait()
@@ -135,17 +131,15 @@ class Bookie:
 
 
 def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SECONDS, instance_id: str = "") -> Bookie:
-    """Look after the bookie of ``config.directories``: the running one, or a new one.
+    """Adopt the running bookie of ``config.directories``, or start a new bookie.
 
-    A running one keeps the options that it runs with; but a bookie of another ZooKeeper is stopped first. The call waits for a
-    bookie that is stopping, and ends one that hangs. A new bookie may still be booting when this returns
-    (``Bookie.wait_serving``).
+    A running bookie keeps its own options; but a bookie of another ZooKeeper is stopped first. The call waits for a stopping
+    bookie, and kills a hung bookie. A new bookie may still be booting at the return (``Bookie.wait_serving``).
 
-    ``holder``: who looks after it, for people. ``timeout``: in seconds. ``instance_id``: the identity of the cluster at
-    ``config.zookeeper``; "": it is that of the directories. Raises LeaseRefusedError if another holder looks after it,
-    BookieError if it serves another cluster or, with the last line of its log, if it does not start, and
-    DirectoryUnusableError if no directory can be written.
-    """
+    ``holder``: name of the keeper, for people. ``timeout``: in seconds. ``instance_id``: identity of the cluster at
+    ``config.zookeeper``; "": that of the directories. Raises LeaseRefusedError if another holder keeps the bookie, BookieError if
+    it serves another cluster or, with the last line of its log, if it does not start, and DirectoryUnusableError if no directory
+    can be written."""
     deadline = time.monotonic() + timeout
     directory = config.directories[0]
     while (process := _running(config)) is not None:
@@ -178,9 +172,9 @@ def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SEC
 
 
 def _is_foreign(directories: Sequence[str], instance_id: str) -> bool:
-    """Does a cookie of another cluster lie in one of the directories?"""
+    """Is there a cookie of another cluster in a directory?"""
     for directory in directories:
-        # What can't be read says nothing.
+        # An unreadable cookie proves nothing.
         with suppress(OSError, InvalidCookieError):
             cookie = read_cookie(directory)
             if cookie is not None and cookie.instance_id != instance_id:
@@ -189,14 +183,14 @@ def _is_foreign(directories: Sequence[str], instance_id: str) -> bool:
 
 
 def _running(config: BookieConfig) -> Process | None:
-    """The process that holds the lock of one of the directories, None if there is none."""
+    """The first holder of a lock of the directories, or None."""
     holders = (lock_holder(directory) for directory in config.directories if os.path.isdir(directory))
     return next((holder for holder in holders if holder is not None), None)
 
 
 def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
-    """Start a bookie and claim its lease. A bookie that ends cleanly before the claim, or while it is made, is started again: its
-    lease time was over, because this process got too little processor time."""
+    """Start a bookie and claim its lease. A bookie that ends cleanly before the claim is started again: its lease time was over,
+    because this process got too little processor time."""
     while True:
         child = _spawn(config)
         process = Process.of(child.pid)
@@ -233,10 +227,10 @@ def _spawn(config: BookieConfig) -> subprocess.Popen[bytes]:
 
 
 def _settle_home(config: BookieConfig) -> tuple[Path, BinaryIO]:
-    """Write the options and begin a log in the first directory that takes both; returns the path of the options, and the open
+    """Write the options and open a new log in the first directory that takes both; returns the path of the options, and the open
     log."""
     problems: list[DirectoryUnusableError] = []
-    # The bookie has another working directory.
+    # Absolute paths, as the bookie has another working directory.
     named = {name: os.path.abspath(path) for name in _FILES if (path := getattr(config, name))}
     config = msgspec.structs.replace(config, **named)
     for directory in config.directories:
@@ -267,7 +261,7 @@ def _claim(
                 status = lease.claim(holder, max(deadline - time.monotonic(), 0.1))
                 if status.pid == process.pid:
                     return Bookie(config, process, lease, child)
-                # Another process came first, and ours will find the locks taken: leave that one to whoever started it.
+                # Another process was first, and ours will fail at the locks: leave the other to its starter.
                 raise LeaseRefusedError(
                     f"another process ({status.pid}) took over the bookie in {directory}", str(status.pid)
                 )
@@ -282,8 +276,8 @@ def _claim(
 
 
 def last_words(directories: Sequence[str], how: str = _UNKNOWN) -> str:
-    """The error line at the end of the log of the bookie's last start. Without one: a sentence that says how the bookie ended,
-    with the last line of the log."""
+    """The error line at the end of the log of the bookie's last start; without such a line, a sentence with ``how`` the bookie
+    ended and the last line of the log."""
     try:
         newest = max((Path(directory, LOG) for directory in directories), key=_written_at)
         lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()

@@ -1,7 +1,7 @@
-"""The client of a bookie's lease socket: claims the lease, hears the bookie's phases, asks it to stop.
+"""The client of a bookie's lease socket: claims the lease, follows the bookie's phases, requests its stop.
 
-Law: an open connection that was granted the lease *is* the lease. So the holder of a lease keeps this object and nothing else.
-Its end of file says that the bookie process has ended. Every call has a deadline. The lines are described in ``lease_server``.
+Law: an open connection with a granted claim *is* the lease. So the holder of a lease keeps this object and nothing else. Its end
+of file means the end of the bookie process. Every call has a deadline. ``lease_server`` describes the lines.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class LeaseLostError(BookieError):
 
 
 class LeaseConnection:
-    """A connection to the bookie of ``directories``, through the first directory in which it answers (``directory``).
-    ``timeout``: for each of them, in seconds. Raises LeaseLostError if it answers in none."""
+    """A connection to the bookie of ``directories``, through the first directory with an answer (``directory``). ``timeout``: for
+    each of them, in seconds. Raises LeaseLostError if none answers; so do ``claim``, ``ask_status`` and ``ask_stop``, after their
+    ``timeout`` in seconds."""
 
     def __init__(self, directories: Sequence[str], timeout: float = 10.0) -> None:
         self.status: Status | None = None
-        """What was last heard from the bookie."""
         self._buffer = bytearray()
         problems: list[str] = []
         for directory in directories:
@@ -51,12 +51,11 @@ class LeaseConnection:
         raise LeaseLostError("; ".join(problems))
 
     def fileno(self) -> int:
-        """For a selector: when it can be read, there is news (``read_news``)."""
+        """For a selector: readable means news (``read_news``)."""
         return self._socket.fileno()
 
     def claim(self, holder: str, timeout: float = 10.0) -> Status:
-        """Claim the lease for ``holder``; returns the bookie's status. Raises LeaseRefusedError, and LeaseLostError if there is
-        no answer within ``timeout`` seconds."""
+        """Claim the lease for ``holder``; returns the bookie's status. Raises LeaseRefusedError."""
         answer = self._ask({"request": "claim", "holder": holder}, timeout)
         if answer["answer"] == "refused":
             raise LeaseRefusedError(
@@ -65,17 +64,15 @@ class LeaseConnection:
         return self._note(answer)
 
     def ask_status(self, timeout: float = 10.0) -> Status:
-        """The bookie's status. Raises LeaseLostError if there is no answer within ``timeout`` seconds."""
         return self._note(self._ask({"request": "status"}, timeout))
 
     def ask_stop(self, timeout: float = 10.0) -> None:
-        """Ask for a clean stop; ``wait_ended`` waits for it. Raises LeaseLostError if there is no answer within ``timeout``
-        seconds."""
+        """Request a clean stop; ``wait_ended`` waits for it."""
         self._ask({"request": "stop"}, timeout)
 
     def wait_serving(self, timeout: float) -> Status:
-        """Wait, as the holder, until the bookie serves; returns its status. Raises LeaseLostError if it ends or stops before
-        that, and BookieError after ``timeout`` seconds."""
+        """Wait, as the holder, until the bookie serves; returns its status. Raises LeaseLostError if it ends or stops first, and
+        BookieError after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while self.status is None or self.status.phase != SERVING:
             if self.status is not None and self.status.phase == STOPPING:
@@ -90,7 +87,7 @@ class LeaseConnection:
         return self.status
 
     def read_news(self) -> bool:
-        """Read what has come, without waiting; False once the process has ended."""
+        """Read pending lines, without waiting; False once the process has ended."""
         try:
             while True:
                 self._note(self._read_line(time.monotonic()))
@@ -100,7 +97,7 @@ class LeaseConnection:
             return False
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait until the process has ended; False if it has not after ``timeout`` seconds."""
+        """Wait for the end of the process; False if it still runs after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         try:
             while True:
@@ -111,7 +108,7 @@ class LeaseConnection:
             return True
 
     def close(self) -> None:
-        """Close the connection, and with it give up the lease, if it was held."""
+        """Close the connection, and give up the lease with it."""
         self._socket.close()
 
     def _note(self, answer: dict[str, Any]) -> Status:

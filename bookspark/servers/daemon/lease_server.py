@@ -1,9 +1,9 @@
 """The lease socket of a bookie process: ``lease.sock`` in each of its directories, served by a thread of its own.
 
-Law: a connection that was granted the lease holds it until it is closed. The kernel closes it when its owner dies, so no
+Law: a connection with a granted claim holds the lease until it is closed. The kernel closes it when its owner dies, so no
 heartbeat is needed. ``protocol.bookie.lease`` decides the answer to a claim. The thread serves from before the boot phases until
-the process ends, so a bookie that boots slowly is not taken for a hung one. A disk that fails takes only its own socket with it:
-as long as one directory can be read, the bookie can be found and adopted. Lines::
+the end of the process, so a slow boot does not look like a hang. A failed disk takes only its own socket with it: one readable
+directory suffices to reach and adopt the bookie. Lines::
 
     {"request": "claim", "holder": "task 2 of …"}  →  {"answer": "granted", …status}
                                                   or  {"answer": "refused", "reason": …, "holder": …}
@@ -11,9 +11,9 @@ as long as one directory can be read, the bookie can be found and adopted. Lines
     {"request": "stop"}                            →  {"answer": "stopping"}; closed when the process has ended
     unasked, to the holder, at each new phase:        {"answer": "phase", …status}
 
-Status: phase, pid, zookeeper, bookie_id, address and incarnation (empty or 0 before they are known), holder.
+Status: phase, pid, zookeeper, bookie_id, address and incarnation (empty or 0 until known), holder.
 
-A path may be longer than the 108 bytes of a Unix socket address, so both sides name the socket through ``/proc/self/fd``.
+A path may exceed the 108 bytes of a Unix socket address, so both sides name the socket through ``/proc/self/fd``.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from bookspark.store.metadata.records.documents import learn
 LINE_BYTES_MAX = 4096
 CONNECTIONS_MAX = 64
 SERVING, STOPPING = "serving", "stopping"
-"""The phases that programs wait for. The names of the earlier phases are for people."""
+"""Phases that programs wait for. The names of the earlier phases are for people."""
 
 log = logging.getLogger(__name__)
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What a bookie process says of itself. The module's docstring tells the fields."""
+    """Status of a bookie process; the module's docstring lists the fields."""
 
     phase: str
     pid: int
@@ -68,8 +68,8 @@ learn(Status, Request)
 
 
 class LeaseServer:
-    """Answers from ``start`` to ``close``. ``ended`` is called once, from the thread, with the reason why the bookie has to stop.
-    ``holder``: who holds the lease for good, for people; "": it is there to be claimed. Raises BookieError if no directory can
+    """Answers from ``start`` to ``close``. ``ended`` is called once, from the thread, with the reason of the bookie's end.
+    ``holder``: permanent holder of the lease, for people; "": the lease can be claimed. Raises BookieError if no directory can
     hold a socket."""
 
     def __init__(
@@ -89,7 +89,7 @@ class LeaseServer:
         self._connections: dict[int, tuple[socket.socket, bytearray]] = {}
         self._holder: int | None = None
         self._listeners: list[tuple[int, socket.socket]] = []
-        """The descriptor of each directory, and the socket in it."""
+        """The descriptor of each directory, and its socket."""
         for directory in directories:
             try:
                 self._listen(directory)
@@ -104,32 +104,30 @@ class LeaseServer:
 
     @property
     def phase(self) -> str:
-        """The phase that the status tells."""
         return self._status.phase
 
     def start(self) -> None:
-        """Begin to answer."""
         self._thread.start()
 
     def update(self, **facts: Any) -> None:
-        """Change fields of the status, and tell the holder."""
+        """Change fields of the status, and send them to the holder."""
         self._post(facts)
 
     def keeper(self) -> tuple[str, float | None]:
-        """Who holds the lease, and in how many seconds the bookie stops if nobody does. For any thread."""
+        """Holder of the lease, and the seconds until the bookie stops without a holder (None: no deadline). For any thread."""
         holder, deadline = self._lease.holder, self._lease.deadline
         return holder, None if deadline is None else round(max(0.0, deadline - time.monotonic()), 1)
 
     def stop(self, why: str) -> None:
-        """Ask for a clean stop; ``why`` is for people. It takes no lock, so a signal handler may call it."""
+        """Request a clean stop; ``why`` is for people. It takes no lock, so a signal handler may call it."""
         self._post(Stop(why))
 
     def close(self) -> None:
-        """Answer nobody any more, and remove the sockets. Connections stay open until the process ends."""
+        """Stop answering, and remove the sockets. Connections stay open until the process ends."""
         self._post(None)
         self._thread.join(timeout=5.0)
         for directory, listener in self._listeners:
-            # The socket may be missing. If it stays, nobody answers at it.
+            # The socket may be missing. A remaining socket gives no answer.
             with contextlib.suppress(OSError):
                 os.unlink(LEASE_SOCKET, dir_fd=directory)
             listener.close()
@@ -138,7 +136,7 @@ class LeaseServer:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # A killed process left the socket: we hold the lock.
+            # A killed process left the socket: this process holds the lock.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(LEASE_SOCKET, dir_fd=descriptor)
             listener.bind(f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}")
@@ -189,8 +187,8 @@ class LeaseServer:
             self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, number: int) -> None:
-        """Read what a peer sent. At worst it ends the peer's own connection: without this thread nobody could stop or adopt the
-        bookie."""
+        """Read from a peer. A fault ends only the peer's own connection: without this thread the bookie could not be stopped or
+        adopted."""
         try:
             self._receive(number)
         except Exception:
@@ -273,7 +271,7 @@ class LeaseServer:
         return {"answer": answer, **msgspec.structs.asdict(self._status)}
 
     def _send(self, number: int, message: dict[str, Any]) -> None:
-        """Send one line to a peer. A peer that does not read is not waited for; its connection is ended."""
+        """Send one line to a peer without waiting; the connection of a peer that does not read is ended."""
         if number not in self._connections:
             return
         connection, _ = self._connections[number]
@@ -281,5 +279,5 @@ class LeaseServer:
             connection.send(msgspec.json.encode(message) + b"\n")
         except OSError:
             with contextlib.suppress(OSError):
-                # The next read finds the end of the stream, and drops the connection.
+                # The next read sees the end of the stream, and drops the connection.
                 connection.shutdown(socket.SHUT_RDWR)

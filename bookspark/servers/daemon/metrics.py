@@ -1,11 +1,10 @@
 """A bookie's figures for Prometheus, at ``http://<host>:<metrics_port>/metrics``; ``metrics.tables`` describes them.
 
-Law: a scrape asks the bookie once and changes nothing. If the bookie does not answer in time, the scrape fails, so Prometheus
-sees a bookie that hangs. Each figure has the label ``bookie_id``.
+Law: a scrape asks the bookie once and changes nothing. Without an answer in time the scrape fails, so Prometheus sees a hung
+bookie. Each figure has the label ``bookie_id``.
 
-Decision: what the loop owns is gathered on the loop, in one turn, which takes some 0.1 ms and walks over directories and logs,
-never over ledgers. What a commit thread counts is copied there without a lock (``metrics.histogram``). So adds and reads pay for
-what they count, and wait for nobody who looks.
+The loop gathers its figures in one turn, which takes some 0.1 ms and walks over directories and logs, never over ledgers. Figures
+of commit threads are copied without a lock (``metrics.histogram``). So a scrape delays no add and no read.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _PREFIX = "bookspark_bookie_"
 _NO_HEALING = HealingStatus(0, 0, 0, 0, 0.0)
 
 BookieFigures = tuple[str, Figures]
-"""A bookie's id, and what it tells."""
+"""A bookie's id, and its figures."""
 
 
 def metrics_page(
     post: Post, figures: Callable[[], BookieFigures], session: Callable[[], Figures]
 ) -> Callable[[], Page]:
-    """What makes the page ``/metrics``. ``post`` has ``figures`` called on the bookie's loop. ``session``: those of the session
-    with ZooKeeper, in any thread."""
+    """The function that makes the page ``/metrics``. ``post`` calls ``figures`` on the bookie's loop. ``session``: figures of the
+    ZooKeeper session, in any thread."""
 
     def ask() -> tuple[Figures, Mapping[str, str]]:
         answer: Future[BookieFigures] = Future()

@@ -1,12 +1,10 @@
-"""Processes by pid and start time: a later process that got the same pid is another one.
+"""Processes by pid and start time, as a pid may pass to a later process.
 
-Law: a signal reaches exactly the process that is meant, or nobody. Nobody has to be its parent.
+Law: a signal reaches exactly the intended process, or none. The sender need not be its parent.
 
-Decision: the start time is the kernel's own number, clock ticks since the machine's boot, from ``/proc/<pid>/stat``, and not
-``psutil.Process.create_time()``. psutil's time is in seconds since 1970: psutil adds the boot time, which the kernel computes
-anew from the clock. After NTP set the clock, the same process would have another start time than its lock file says, and a bookie
-that lives would count as dead. psutil keeps the kernel's number to itself. State and start time come from one read, so they are
-of one process.
+The start time is the kernel's own number, clock ticks since the machine's boot, from ``/proc/<pid>/stat``.
+``psutil.Process.create_time()`` adds the boot time, which changes when NTP sets the clock, and a living bookie would count as
+dead. State and start time come from a single read, so they belong to one process.
 """
 
 from __future__ import annotations
@@ -30,28 +28,28 @@ class Process(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has ``pid`` now; None if there is none or it is only a zombie."""
+        """The current process with ``pid``; None if there is none, or only a zombie."""
         fields = _stat(pid)
         return None if fields is None or fields[0] in "ZX" else cls(pid, int(fields[19]))
 
     @property
     def alive(self) -> bool:
-        """Does exactly this process run?"""
+        """Is exactly this process running?"""
         return Process.of(self.pid) == self
 
     @property
     def suspended(self) -> bool:
-        """Has a SIGSTOP taken effect? Each thread stops by itself: one may still answer while the first stands still."""
+        """Has a SIGSTOP taken effect? Each thread stops by itself, so another may still answer after the first has stopped."""
         threads = [_fields(path) for path in (_PROC / str(self.pid) / "task").glob("*/stat")]
         return bool(threads) and all(fields is None or fields[0] in "TZX" for fields in threads)
 
 
 def signal_process(process: Process, number: signal.Signals) -> None:
-    """Send a signal to exactly that process, and not to a later one with its pid. No error if it has ended."""
+    """Send a signal to exactly that process, not to a later one with its pid. No error if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
-            # Look only now: the descriptor stays with its process, but the pid may have passed to another one before.
+            # This check comes second: the descriptor stays with its process, but the pid may have been reused before.
             if process.alive:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
@@ -59,7 +57,7 @@ def signal_process(process: Process, number: signal.Signals) -> None:
 
 
 def wait_for_end(process: Process, timeout: float) -> bool:
-    """Wait until the process has ended; False if it has not after ``timeout`` seconds."""
+    """Wait for the end of the process; False if it still runs after ``timeout`` seconds."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -79,8 +77,8 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _fields(path: Path) -> list[str] | None:
-    """The fields of a ``stat`` of ``/proc`` from the state on, None if its process or thread has ended. (The name before them
-    stands in brackets, and may hold anything.)"""
+    """The fields of a ``stat`` of ``/proc`` from the state on, None if its process or thread has ended. (The name before them is
+    in brackets, and may contain anything.)"""
     try:
         return path.read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,24 +1,24 @@
-"""A bookie: it stores entries of ledgers in its directories, one for each disk, and serves them to clients.
+"""A bookie: stores entries of ledgers in its directories, one for each disk, and serves them to clients.
 
-The rooms, from the top to the bottom; each imports only what stands below it:
+Packages and modules, from top to bottom; each imports only from below:
 
-==================  ==============================================================================================
-``serving``         requests of clients: connections, what each kind of request is answered, maintenance beside them
-``offline``         a stopped bookie's directories: looking into them, scrubbing them
-``storage``         ``Storage``: one set of calls for everything that a bookie holds
-``space``           getting space back: garbage collection, and rewriting of logs
-``ledgers``         what a request does to a ledger: adds, fences, explicit LACs, syncs, lossy boots
-``holdings``        what a bookie holds: ledgers, index, directories and logs; reads, checkpoints, how full disks are
-``commit``          writing in groups: a thread for each directory
-``checks``          what of a file is good and what is damaged, for every scrub
-``disk``            every byte on the disk: logs, control log, index, checkpoint, notes and markers
-``steps``           background work in steps, which the loop, a test or a simulator carries through
-``interpreter``     Python's interpreter in a bookie's process
-``traffic``         what passes through, counted for metrics
+==================  =====================================================================================
+``serving``         client requests: connections, answers, and maintenance beside them
+``offline``         the directories of a stopped bookie: inspection, scrub
+``storage``         ``Storage``: the calls for a bookie's adds, reads, control requests and disks
+``space``           garbage collection, and rewriting of logs
+``ledgers``         the effect of a request on a ledger: adds, fences, explicit LACs, syncs, lossy boots
+``holdings``        ledgers, index, directories and logs; reads, checkpoints, free space of the disks
+``commit``          group writes: a thread for each directory
+``checks``          good and damaged parts of a file, for every scrub
+``disk``            all bytes on the disk: logs, control log, index, checkpoint, notes and markers
+``steps``           background work in steps, driven by the loop, a test or a simulator
+``interpreter``     settings of Python's interpreter for a bookie's process
+``traffic``         counters and histograms for metrics
 ``bookie_config``   ``BookieConfig``: a bookie's options
-==================  ==============================================================================================
+==================  =====================================================================================
 
-What a bookie decides about a ledger is pure code in ``protocol.bookie``. An example, without a network::
+Decisions about a ledger are pure code in ``protocol.bookie``. An example, without a network::
 
     from bookspark.store.bookie.bookie_config import bookie_config
     from bookspark.store.bookie.storage import Storage

@@ -19,19 +19,19 @@ from bookspark.support.arguments import AtLeastOne, BytesOrNone, Config, Interva
 Port = Annotated[int, Meta(ge=0, le=65535)]
 PortOrAny = Annotated[int, Meta(ge=-1, le=65535)]
 Part = Annotated[float, Meta(ge=0, le=1)]
-"""A part of a whole: 0.25 is a quarter."""
+"""A fraction: 0.25 is a quarter."""
 DiskUsage = Annotated[float, Meta(gt=0, le=1)]
-"""The part of a disk, or of ``directory_bytes_max``, that is used."""
+"""Used fraction of a disk, or of ``directory_bytes_max``."""
 EntryLogBytes = Annotated[int, Meta(ge=1, le=1 << 31)]
-"""A position in a log has 32 bits, and a log's last batch may begin just below this size."""
+"""Positions in a log have 32 bits, and the last batch of a log may begin just below this size."""
 Hours = Annotated[float, Meta(ge=0, le=1e6)]
 Milliseconds = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 DIRECTORIES_MAX = 64
-"""Directories of one bookie. Each has its share of the numbers of logs."""
+"""Directories of one bookie at most. They share the range of log numbers."""
 
 
 class BookieConfig(Config, frozen=True, kw_only=True):
-    """Everything that a bookie process is told. ``directories`` (one per disk) and ``zookeeper`` have no default."""
+    """Options of a bookie process. ``directories`` (one per disk) and ``zookeeper`` have no default."""
 
     option_kind = "bookie option"
 
@@ -177,7 +177,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
 
 
 def advertised_address(pattern: str, host: str, hostname: str, port: str, bookie_id: str) -> str:
-    """What clients are told. Raises ConfigurationError for a name in braces that stands for nothing."""
+    """Address for clients, from the option's pattern. Raises ConfigurationError for an unknown {placeholder}."""
     fields = {"host": host, "hostname": hostname, "port": port, "bookie_id": bookie_id}
     for name in re.findall(r"\{([^{}]*)\}", pattern):
         if name not in fields:
@@ -190,7 +190,7 @@ def advertised_address(pattern: str, host: str, hostname: str, port: str, bookie
 
 
 def is_name(host: str) -> bool:
-    """Is it a name, and not an address?"""
+    """Is ``host`` a name, not an address?"""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -199,16 +199,16 @@ def is_name(host: str) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    """Does it stand for all addresses of a machine?"""
+    """Does ``host`` stand for all addresses of a machine?"""
     try:
         return not host or ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:
-        # It is a name.
+        # A host name.
         return False
 
 
 def is_loopback(host: str) -> bool:
-    """Does only this machine reach it?"""
+    """Is ``host`` reachable only from this machine?"""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -216,5 +216,5 @@ def is_loopback(host: str) -> bool:
 
 
 def bookie_config(**options: Any) -> BookieConfig:
-    """A BookieConfig of ``options``. Raises ConfigurationError for one that is unknown or can't be used, by its name."""
+    """A BookieConfig of ``options``. Raises ConfigurationError, with the option's name, for an unknown option or a bad value."""
     return make_config(BookieConfig, options)

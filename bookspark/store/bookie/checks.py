@@ -1,11 +1,11 @@
-"""Checking the files of a bookie: each byte of a file is read from the disk and checked, with the readers that all others use.
+"""Checks of a bookie's files: each byte is read from the disk and checked by the production readers.
 
-Law: this is the one truth about what is good and what is damaged. The scrub of a serving bookie (``holdings.scrubbing``,
-``holdings.kept_files``) and that of a stopped one (``offline.scrub``) ask here, and differ only in what they make of it. Nothing
-is changed here. Each byte of a file is in what was found good, or in a ``Damage``, or above the synced note. The page cache is
-emptied before, as far as it is on the disk (``file_system.uncached``).
+Law: good and damaged are defined here alone. The scrubs of a serving bookie (``holdings.scrubbing``, ``holdings.kept_files``) and
+of a stopped bookie (``offline.scrub``) differ only in their use of the result. Nothing is changed here. Each byte of a file lies
+in a good part, in a ``Damage``, or above the synced note. Files leave the page cache before the check, except for their unwritten
+pages (``file_system.uncached``).
 
-Dead bytes are checked too, batches that no row of the index names any more. Damage there costs no entry.
+Dead batches, without a row in the index, are checked too. Their damage costs no entry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes of a file that are not what they were. ``content``: what belongs there, if the rest tells."""
+    """Damaged bytes of a file. ``content``: the original bytes, if known."""
 
     path: str
     position: int
@@ -49,7 +49,7 @@ class Damage(NamedTuple):
 
 
 class Torn(NamedTuple):
-    """Bytes above the synced note that a crash may have left."""
+    """Bytes above the synced note that a crash may have left there."""
 
     size: int
 
@@ -57,8 +57,8 @@ class Torn(NamedTuple):
 def check_entry_log(
     file_system: FileSystem, path: str, synced: int, end: int | None = None
 ) -> Iterator[Stored | Damage | Torn]:
-    """Check an entry log up to position ``end`` (None: all of it). Up to ``synced`` all of it has to be good. Raises OSError if
-    it can't be opened."""
+    """Check an entry log up to position ``end`` (None: all of it). All bytes up to ``synced`` have to be good. Raises OSError if
+    the log can't be opened."""
     uncached(file_system, path)
     file = file_system.open(path)
     try:
@@ -87,8 +87,7 @@ def check_entry_log(
 
 
 def check_rewritten_log(file_system: FileSystem, path: str, starts: Sequence[int]) -> Iterator[Stored | Damage]:
-    """Check a rewritten log. ``starts``: the positions of blocks that are known to be there, ascending. Raises OSError if it
-    can't be opened."""
+    """Check a rewritten log. ``starts``: known positions of blocks, ascending. Raises OSError if the log can't be opened."""
     uncached(file_system, path)
     for found in scan_rewritten(file_system, path, starts):
         if isinstance(found, BadPart):
@@ -99,7 +98,7 @@ def check_rewritten_log(file_system: FileSystem, path: str, starts: Sequence[int
 
 
 def check_note(file_system: FileSystem, path: str, number: int, synced: int | None = None) -> Damage | None:
-    """Check the note of log ``number``. ``synced``: the position up to which the log is known to be synced. Raises OSError."""
+    """Check the note of log ``number``. ``synced``: known synced position of the log. Raises OSError."""
     uncached(file_system, path)
     note = SyncedNote(file_system, path, number)
     try:
@@ -116,8 +115,8 @@ def check_note(file_system: FileSystem, path: str, number: int, synced: int | No
 def check_control_log(
     file_system: FileSystem, directory: str, *, expected: bool, synced: int = 0
 ) -> tuple[ControlScan, list[Damage]]:
-    """Check a control log and its note. ``expected``: there has to be one. ``synced``: the position up to which it is known to be
-    synced. Raises OSError."""
+    """Check a control log and its note. ``expected``: the log has to exist. ``synced``: known synced position of the log. Raises
+    OSError."""
     for name in (CONTROL, NOTE_NAME):
         uncached(file_system, f"{directory}/{name}")
     control = ControlLog(file_system, directory)
@@ -140,8 +139,8 @@ def check_control_log(
 def check_checkpoint(
     file_system: FileSystem, directory: str, parts: Sequence[Part] = ()
 ) -> tuple[Checkpoint | None, list[Damage]]:
-    """Check the checkpoint of a directory, with its parts; ``parts``: those that it has to have. The checkpoint is None if
-    there is none that can be trusted. Raises OSError."""
+    """Check the checkpoint of a directory with its parts; ``parts``: required parts. The checkpoint is None if no valid
+    checkpoint exists. Raises OSError."""
     path = f"{directory}/{CHECKPOINT}"
     for name in file_system.list(directory):
         if name.partition(".")[0] == CHECKPOINT:
@@ -155,7 +154,7 @@ def check_checkpoint(
 
 
 def _wrong_inside(frame: memoryview) -> str | None:
-    """What is wrong with the columns of a batch whose checksums are right, None if nothing is."""
+    """Error in the columns of a batch with valid checksums, or None."""
     try:
         header, body_crc = decode(frame, HEADER_OFFSET)
         EntryBatch.checked(frame, header, body_crc)

@@ -1,12 +1,12 @@
-"""Background work as a generator of steps, so that the loop, a test and a simulator can all carry it through.
+"""Background work as a generator of steps, driven by the loop, a test or a simulator.
 
-Law: between two yields the work runs on the loop and has the index to itself. What it yields says what it needs next::
+Law: between two yields the work runs on the loop and has the index to itself. Each yield states the next need::
 
-    None          other work of the loop gets a turn; no other background work may use the index meanwhile
-    WAIT          some time passes: the loop has to be told of something first. Others may use the index meanwhile
+    None          a turn for other work of the loop; no other background work may use the index meanwhile
+    WAIT          some time, until an event on the loop. Others may use the index meanwhile
     a function    is called in a thread; its result, or its exception, comes back. Others may use the index meanwhile
 
-``run_steps`` carries the work through at once. The server has a driver of its own (``serving.maintenance``).
+``run_steps`` runs the work to its end at once. The server has a driver of its own (``serving.maintenance``).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Steps = Generator[Need, Any, Result]
 
 
 class Outcome(NamedTuple):
-    """The result or the exception of the function that was needed. Neither at the start, and after ``None`` and ``WAIT``."""
+    """Result or exception of the needed function. Both None at the start, and after ``None`` and ``WAIT``."""
 
     result: Any = None
     error: Exception | None = None
 
 
 class Finished(NamedTuple, Generic[Result]):
-    """There are no more steps."""
+    """End of the steps."""
 
     result: Result
 
 
 def advance(steps: Steps[Result], outcome: Outcome) -> Need | Finished[Result]:
-    """Go on to the next need, or the end."""
+    """Resume ``steps`` up to the next need, or the end."""
     try:
         return steps.send(outcome.result) if outcome.error is None else steps.throw(outcome.error)
     except StopIteration as stop:
@@ -49,12 +49,12 @@ def advance(steps: Steps[Result], outcome: Outcome) -> Need | Finished[Result]:
 
 
 def at_once(steps: Steps[None]) -> None:
-    """Carry steps through that need nothing but turns of the loop."""
+    """Run steps that need only turns of the loop."""
     deque(steps, maxlen=0)
 
 
 def run_steps(steps: Steps[Result], wait: Callable[[], None]) -> Result:
-    """Carry ``steps`` through in this thread; returns their result, raises their exception. ``wait()`` has to bring about what
+    """Run ``steps`` in this thread; returns their result, raises their exception. ``wait()`` has to bring about the event that
     the steps wait for."""
     outcome = Outcome()
     while not isinstance(need := advance(steps, outcome), Finished):

@@ -1,12 +1,10 @@
-"""A bookie's storage: one set of calls for its adds, its reads, its control requests and its disks.
+"""A bookie's storage: its adds, reads, control requests and disks behind one class.
 
 Law: one loop owns all state. ``add``, ``sync``, ``fence``, ``write_last_add_confirmed``, ``settle``, ``when_durable`` and
-``held_ranges`` return at once and call ``done`` on that loop, at once or later. Files are written by one commit thread per
-directory.
+``held_ranges`` return at once and call ``done`` on that loop, at once or later. A commit thread for each directory writes.
 
-Each call is made by the part that decides it: ``ledgers`` (adds, fencing, explicit_lacs, volatile_syncs, held_copies),
-``holdings`` (reads, checkpointing, disks), ``space`` (garbage_collection, reclaiming). An add takes some 2 µs of the loop here,
-and the extra Python call 0.05 µs of that, so the hot path goes through here like everything else.
+``Storage`` forwards each call to the part that decides it: a class below, ``ledgers``, ``holdings`` or ``space``. An add takes
+some 2 µs of the loop, its forwarding 0.05 µs of them.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage``, with the journal and the entry log in one.
 """
@@ -64,20 +62,19 @@ from bookspark.store.wire.messages import Ranges
 log = logging.getLogger(__name__)
 
 
-# -- Adds of entries that are held already: they wait while a thread reads the held copies and compares.
-#
-# Law: the loop compares what is in memory, and never waits for a disk. An add that waits is not admitted yet: it is decided
-# anew, as things are then, once its comparison is there. So a fence that comes meanwhile wins and need not wait, and an entry
-# that is replaced meanwhile is compared again. Adds of one ledger, and its SYNCs, keep their order: whoever comes later waits
-# behind.
+# -- Adds of entries that are already held
 
 
 Decide = Callable[[WaitingAdd, Compared | None], Sequence[Row]]
-"""``decide(add, compared)``: decide an add; returns no rows, or those that have to be compared first."""
+"""``decide(add, compared)``: decide an add; returns no rows, or the rows to be compared first."""
 
 
 class Comparisons:
-    """The adds of one bookie that wait. Owned by the loop."""
+    """Adds of already held entries, while a thread compares them with the held copies. Owned by the loop.
+
+    Law: the loop compares copies in memory, and never waits for a disk. A waiting add is not admitted yet, and is decided anew
+    after its comparison. So a fence that arrives meanwhile wins without a wait, and a copy replaced meanwhile is compared again.
+    Adds and SYNCs of one ledger keep their order: later requests wait behind the first."""
 
     def __init__(
         self,
@@ -93,16 +90,16 @@ class Comparisons:
         self._threads = threads
         self._decide = decide
         self.waiting: dict[int, deque[WaitingAdd | Callable[[], None]]] = {}
-        """By ledger: the add that is compared, and what waits behind it."""
+        """By ledger: the add under comparison, then later requests."""
         self._post: Post | None = None
         self._over: list[Callable[[], None]] = []
 
     def start(self, post: Post) -> None:
-        """Compare in threads from now on. Without this call there is no loop that could be held up."""
+        """Compare in threads from now on. Before this call there is no loop to block."""
         self._post = post
 
     def close(self) -> None:
-        """Refuse everything that waits."""
+        """Refuse all waiting adds, and run the other waiting requests."""
         self._post = None
         for ledger_id, waiting in list(self.waiting.items()):
             del self.waiting[ledger_id]
@@ -114,24 +111,23 @@ class Comparisons:
         self._tell_over()
 
     def here(self, held: Sequence[Row]) -> bool:
-        """May the loop compare with these rows itself?"""
+        """May the loop itself compare with these rows?"""
         recent = self._holdings.recent
         return self._post is None or all(row.where in recent for row in held)
 
     def begin(self, add: WaitingAdd, held: Sequence[Row]) -> None:
-        """Have ``add`` decided when it is compared with ``held``, not all of which is in memory."""
+        """Compare ``add`` with ``held`` in a thread, then decide it."""
         self.waiting[add.header.ledger_id] = deque([add])
         self._results.waits(len(add.batch.frame))
         self._compare(add, held)
 
     def behind(self, ledger_id: int, one: WaitingAdd | Callable[[], None]) -> None:
-        """Something comes for a ledger of which an add waits."""
+        """Queue a request behind the waiting add of its ledger."""
         self.waiting[ledger_id].append(one)
         if isinstance(one, WaitingAdd):
             self._results.waits(len(one.batch.frame))
 
     def when_over(self, over: Callable[[], None]) -> None:
-        """Call ``over`` once no add waits."""
         self._over.append(over)
         self._tell_over()
 
@@ -161,7 +157,7 @@ class Comparisons:
         ledger_id = add.header.ledger_id
         waiting = self.waiting.get(ledger_id)
         if waiting is None or waiting[0] is not add:
-            # The bookie stops, and the add is answered.
+            # The bookie stops: ``close`` has answered the add.
             return
         result: Compared | None = compared
         while waiting:
@@ -190,16 +186,16 @@ class Comparisons:
                 tell()
 
 
-# -- Explicit LACs: a writer that adds nothing tells the bookies its LAC (last add confirmed) by itself.
-#
-# Law: an explicit LAC is answered OK once it is durable in every directory that is in use, also when it is told again. The LAFR
-# (last add fully replicated) that comes with it is kept in memory only: a crash that forgets it costs a recovery some reads.
-#
-# Source: BookKeeper's ``Bookie.setExplicitLac``.
+# -- Explicit LACs (last add confirmed) of idle writers
 
 
 class ExplicitLacs:
-    """The explicit LACs of one bookie. Owned by the loop."""
+    """The explicit LACs of one bookie. Owned by the loop.
+
+    Law: an explicit LAC, also a repeated one, is answered OK once it is durable in every directory in use. Its LAFR (last add
+    fully replicated) stays in memory only: a crash costs a recovery some reads.
+
+    Source: BookKeeper's ``Bookie.setExplicitLac``."""
 
     def __init__(self, holdings: Holdings, records: ControlRecords) -> None:
         self._holdings = holdings
@@ -213,7 +209,7 @@ class ExplicitLacs:
         done: Done,
         last_add_fully_replicated: int = NO_ENTRY,
     ) -> None:
-        """Note the LAC and the LAFR of a ledger. ``done``: OK once the LAC is durable, FENCED, UNAUTHORIZED, or IO_ERROR."""
+        """``Storage.write_last_add_confirmed``, once granted."""
         holdings = self._holdings
         ledger = holdings.control.known(ledger_id)
         decision = ledger.write_last_add_confirmed(master_key, last_add_confirmed)
@@ -227,18 +223,17 @@ class ExplicitLacs:
         self._records.note(ledger, decision.records, done)
 
 
-# -- Fences: a ledger's writer is shut out, so that the ledger can be recovered.
-#
-# Law: a fence holds from the moment it is asked for, whether it is answered or not. It is answered OK only once it is durable
-# in every directory that is in use; a fence that no directory took is never answered OK. A request that comes while the fence
-# is being synced waits for the same sync; one that comes after a failed sync has the fence written again. A fenced ledger's
-# writer is told nothing of syncs any more.
-#
-# Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.fenceLedger``.
+# -- Fences: they shut out a ledger's writer before ledger recovery
 
 
 class Fences:
-    """The fences of one bookie. Owned by the loop."""
+    """The fences of one bookie. Owned by the loop.
+
+    Law: a fence holds from its request on, whether it is answered or not. It is answered OK only once it is durable in every
+    directory in use, never if no directory took it. A request during the sync of a fence waits for that sync; a request after a
+    failed sync writes the fence again. The writer of a fenced ledger gets no more reports of syncs.
+
+    Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.fenceLedger``."""
 
     def __init__(
         self, state: ControlState, records: ControlRecords, volatile: VolatileLedgers, traffic: Traffic
@@ -249,7 +244,7 @@ class Fences:
         self._traffic = traffic
 
     def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
-        """Fence a ledger, known here or not. ``done``: OK once that is durable, UNAUTHORIZED, or IO_ERROR."""
+        """``Storage.fence``, once granted."""
         ledger = self._state.of(ledger_id)
         decision = ledger.fence(master_key)
         if type(decision.response) is not Positive:
@@ -262,15 +257,15 @@ class Fences:
         self._records.note(ledger, decision.records, done)
 
 
-# -- Making durable what a bookie has lost.
-#
-# Law: no checkpoint is written before the records of what was lost until then are durable. Otherwise a crash could leave an
-# index without these entries and nothing that says why, and their absence would be answered Negative. A record that no
-# directory took is written again when a checkpoint is due.
+# -- Durable records of losses
 
 
 class Losses:
-    """The records of what one bookie has lost. Owned by the loop."""
+    """The records of one bookie's lost entries. Owned by the loop.
+
+    Law: a checkpoint waits until the records of all earlier losses are durable. Otherwise a crash could leave an index without
+    these entries and without a reason, and their absence would be answered Negative. A record that no directory took is written
+    again at the next due checkpoint."""
 
     def __init__(self, holdings: Holdings, records: ControlRecords, checkpoints: Checkpoints) -> None:
         self._holdings = holdings
@@ -278,10 +273,10 @@ class Losses:
         self._checkpoints = checkpoints
         self._not_durable: list[EntriesLost] = []
         self._under_way = 0
-        """How many of the first records of ``_not_durable`` are being written."""
+        """Leading records of ``_not_durable`` that are being written."""
 
     def begin(self) -> None:
-        """The boot has ended: write what it found lost, and from now on everything at once."""
+        """After the boot: write its losses, and from now on each loss at once."""
         self._holdings.lost = self._lost
         self._holdings.ledgers_lacking.update(
             ledger_id
@@ -294,14 +289,14 @@ class Losses:
             self._lost(found)
 
     def write_again(self) -> None:
-        """Write what no directory took before; nothing if all is durable or under way."""
+        """Write records that no directory took before, unless a write is under way."""
         if not self._not_durable or self._under_way:
             return
         self._under_way = len(self._not_durable)
         self._records.write(self._not_durable[: self._under_way], self._written)
 
     def end(self) -> bool:
-        """The commit threads have ended: write what may not be durable yet. False if no directory took it."""
+        """After the end of the commit threads: write the rest. False if no directory took it."""
         if not self._not_durable:
             return True
         content = encode_records(self._not_durable)
@@ -334,13 +329,13 @@ class Losses:
         self.write_again()
 
 
-# -- The read-only switch of a bookie.
-#
-# Law: as in ``protocol.bookie.read_only_switch``. A new setting counts once it is durable in every directory that is in use.
+# -- The read-only switch
 
 
 class ReadOnlySwitch:
-    """The switch of one bookie. Owned by the loop."""
+    """The read-only switch of one bookie. Owned by the loop.
+
+    Law: as in ``protocol.bookie.read_only_switch``. A setting counts once it is durable in every directory in use."""
 
     def __init__(self, state: ControlState, records: ControlRecords, disks: Disks) -> None:
         self._state = state
@@ -349,12 +344,12 @@ class ReadOnlySwitch:
         self._last_number = 0
 
     def opened(self) -> None:
-        """The control logs are read: set the switch as it was before the boot."""
+        """Restore the switch from the control logs."""
         self._last_number = self._state.switch.number
         self._disks.switched = self._state.switch.read_only
 
     def switch(self, read_only: bool, done: Done) -> None:
-        """Set the switch. ``done``: OK once that is durable, or IO_ERROR, which changes nothing."""
+        """``Storage.switch_read_only``. IO_ERROR changes nothing."""
         record = switched(self._last_number, read_only)
         self._last_number = record.number
 
@@ -367,25 +362,23 @@ class ReadOnlySwitch:
         self._records.write([record], noted)
 
 
-# -- SYNC requests: the writer of a ledger of volatile durability (VD) asks for its entries to be synced.
-#
-# Law: as in ``protocol.ledger.sync_cursor``. The answer comes after the sync of everything that was added before the request,
-# and ``holdings.volatile`` tells LastAddSynced then. A ledger that is fenced meanwhile, or of which something is lost, is not
-# answered OK.
-#
-# Source: BP-14, "Changes to Bookies".
+# -- SYNC requests for ledgers of volatile durability (VD)
 
 
 class VolatileSyncs:
-    """The SYNC requests of one bookie. Owned by the loop."""
+    """The SYNC requests of one bookie, from writers of ledgers of volatile durability (VD). Owned by the loop.
+
+    Law: as in ``protocol.ledger.sync_cursor``. The answer follows the sync of all adds before the request; ``holdings.volatile``
+    then has LastAddSynced. A ledger with a later fence or with lost entries is not answered OK.
+
+    Source: BP-14, "Changes to Bookies"."""
 
     def __init__(self, holdings: Holdings, held: HeldCopies) -> None:
         self._holdings = holdings
         self._held = held
 
     def sync(self, ledger_id: int, master_key: bytes, assignment: Assignment, done: Done) -> None:
-        """Sync what was added to a VD ledger so far. ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if something of it
-        is lost."""
+        """``Storage.sync``, behind earlier adds."""
 
         def synced(status: int) -> None:
             self._holdings.when_left(ledger_id, partial(answer, status))
@@ -394,14 +387,14 @@ class VolatileSyncs:
             response = decide()
             if status == Status.OK and self._holdings.lacking(ledger_id):
                 status = Status.IO_ERROR
-            # What was refused stays refused, also if the fence has become sure meanwhile: nothing was synced for it.
+            # A refused SYNC stays refused even if the fence has become sure meanwhile: nothing was synced for it.
             done(status if type(response) is Positive else status_of(response))
 
         def decide() -> Response:
             return self._holdings.control.known(ledger_id).admit_sync(master_key).response
 
         def begun() -> None:
-            # It may have been fenced meanwhile.
+            # A fence may have arrived meanwhile.
             if type(response := decide()) is Positive:
                 self._held.submit_behind(volatile.asked(ledger_id, assignment), synced, SyncWritten)
             else:
@@ -414,34 +407,31 @@ class VolatileSyncs:
             synced(status_of(response))
 
 
-# -- What a storage tells of itself: what status, metrics and registrations are made of.
+# -- Status, for registrations and metrics
 
 
 class StorageStatus(NamedTuple):
-    """How much a storage holds, and how much room is left. Sizes in bytes."""
+    """Contents and free room of a storage. Sizes in bytes."""
 
     ledgers: int
     log_bytes: int
     free_bytes: int
     read_only: bool
     failed_directories: dict[str, str]
-    """The directories that are not in use, and why."""
+    """Directories out of use, with the reason."""
     read_errors: dict[str, int]
-    """How many batches the disk of a directory could not read since the start, for those that had any."""
+    """Batches unreadable by a directory's disk since the start, for directories with any."""
     lost_copies: int
-    """How many copies of batches were found unreadable since the start."""
+    """Unreadable copies of batches since the start."""
     lacking_ledgers: int
-    """Ledgers of which entries were lost here that were not all back at the last checkpoint."""
+    """Ledgers with entries lost here, and not all restored at the last checkpoint."""
     reasons: list[str]
-    """Why it does not take every add in every directory, and what to do about it."""
+    """Reasons for refused adds, with the remedy."""
     sync_seconds: dict[str, float]
-    """How long a sync that adds wait for takes lately, for the directories of which enough is known."""
+    """Recent seconds of a sync of adds, for directories with enough syncs."""
 
 
-# -- What was lost and is held again.
-#
-# Law: an entry is back once a durable copy of it is held, in a directory that is in use. A lost copy is remembered as long as
-# its log is there. All ledgers that lost something are looked at, at the boot and with each checkpoint.
+# -- Restored entries
 
 
 _LEDGERS_A_STEP = 256
@@ -449,7 +439,8 @@ _ROWS_A_STEP = 1 << 10
 
 
 def note_what_is_back(holdings: Holdings) -> Steps[None]:
-    """Entries that were lost, and of which a durable copy is held again, are lost no more."""
+    """Mark lost entries as restored where a directory in use holds a durable copy. Visits all ledgers with losses, at the boot
+    and at each checkpoint. The record of a lost copy lives as long as its log."""
     control = holdings.control
     for count, ledger_id in enumerate(list(control.lost_copies), 1):
         if count % _LEDGERS_A_STEP == 0:
@@ -468,7 +459,7 @@ def note_what_is_back(holdings: Holdings) -> Steps[None]:
 
 
 def _note_back(holdings: Holdings, ledger_id: int, lacking: EntryRanges) -> Steps[None]:
-    """Of the ``lacking`` entries of a ledger, those of which a durable copy is held are back."""
+    """Mark the ``lacking`` entries of a ledger as restored where a durable copy is held."""
     held: list[tuple[int, int]] = []
     for number, (first, last) in enumerate(lacking):
         following: int | None = first
@@ -496,15 +487,7 @@ def _are_back(holdings: Holdings, ledger_id: int, held: list[tuple[int, int]]) -
         ledger.entries_back(held)
 
 
-# -- Adds: admitted or refused, placed in a log, and queued for its disk.
-#
-# Law: an add is answered OK once its batch, or the copy that was there before, is durable. On a ledger of volatile durability
-# (VD), and on a bookie without a journal, it is answered OK once the operating system has it;
-# ``bookie_ledger.acked_after_sync`` decides. An add is in the index from the moment it is admitted, so a fence that follows it
-# sees it, and a read never denies it. A batch is taken whole or refused whole. The copy of an entry that came first is kept,
-# and another one has to be equal to it; but where the first one can't be read any more, the other one takes its place.
-#
-# Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``.
+# -- Adds: admission, place in a log, and the queue of its disk
 
 
 _RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
@@ -512,8 +495,14 @@ _DURABILITY = _RECOVERY | _VOLATILE
 
 
 class Adds:
-    """The adds of one bookie. Owned by the loop. Each call returns at once; its ``done`` is called on the loop, at once or
-    later."""
+    """The adds of one bookie. Owned by the loop.
+
+    Law: an add is answered OK once its batch, or the earlier copy, is durable; on a ledger of volatile durability (VD), and on a
+    bookie without a journal, once the operating system has it (``bookie_ledger.acked_after_sync``). An add is in the index from
+    its admission on, so a later fence sees it, and a read never denies it. A batch is taken whole or refused whole. The first
+    copy of an entry is kept, and a later copy has to be equal; but it replaces an unreadable first copy.
+
+    Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``."""
 
     def __init__(
         self,
@@ -543,18 +532,14 @@ class Adds:
         self._acked_after_sync = _acked_after_sync(journal_write_data)
 
     def add(self, header: Header, batch: EntryBatch, done: Done) -> None:
-        """Add the entries of a batch frame that passed its checks (``EntryBatch.checked``), all or none.
-
-        ``done``: OK, FENCED, UNAUTHORIZED, CONFLICT (an entry is there with other content), READ_ONLY (no directory is left)
-        or IO_ERROR (nothing is known).
-        """
+        """``Storage.add``."""
         if self._waiting and header.ledger_id in self._waiting:
             self.comparisons.behind(header.ledger_id, WaitingAdd(header, batch, done))
         elif held := self._decide(header, batch, done):
             self.comparisons.begin(WaitingAdd(header, batch, done), held)
 
     def _decide(self, header: Header, batch: EntryBatch, done: Done, compared: Compared | None = None) -> Sequence[Row]:
-        """Decide an add, and call its ``done`` at once or later. Or return the rows that it has to be compared with first."""
+        """Decide an add and call its ``done`` at once or later, or return the rows to compare it with first."""
         ledger_id, first, last = header.ledger_id, header.first_entry_id, header.last_entry_id
         holdings = self._holdings
         ledger = self._ledgers.used.get(ledger_id)
@@ -586,7 +571,7 @@ class Adds:
                 if compared.refusal is not None:
                     done(compared.refusal)
                     return ()
-                # Of what was held something may have turned out lost.
+                # Held copies may have turned out lost.
                 rows = self._index.changing(ledger_id)
                 kept = list(rows.covering(first, last)) if rows is not None else ()
                 if kept and flags & _DURABILITY == _VOLATILE:
@@ -604,7 +589,7 @@ class Adds:
         frame = batch.frame
         size = len(frame)
         entry_log, position = directory.place(size, holdings.begin_log)
-        # ``location``, without a call for each add.
+        # ``location`` inline, to save a call for each add.
         where = entry_log.number << 32 | position
         if rows is not None and behind_all:
             rows.append(first, last, where, size)
@@ -632,7 +617,7 @@ class Adds:
         return self._decide(*add, compared)
 
     def _add_again(self, ledger_id: int, adds: Sequence[WaitingAdd]) -> None:
-        """The metadata shows that there was no fence to lose."""
+        """Decide adds again after the metadata showed no fence to lose."""
         self._holdings.control.of(ledger_id).fence_is_sure()
         for add in adds:
             self.add(*add)
@@ -642,13 +627,13 @@ class Adds:
             self._suspects.discard(ledger.ledger_id)
         if decision.records:
             self._ledgers[ledger.ledger_id] = ledger
-            # Nobody waits for it: each directory writes the record before the batch, so where the batch is, the record is.
+            # No wait: each directory writes the record before the batch, so a directory with the batch has the record.
             self._records.write(decision.records, ignore)
         if ledger.added(decision, header.last_add_confirmed, header.last_add_fully_replicated):
             self._holdings.long_polls.reached(ledger.ledger_id, ledger.last_add_confirmed)
 
     def _when_kept(self, wheres: Sequence[int], done: Done, synced: bool) -> None:
-        """Call ``done`` once the frames at ``wheres`` are durable, or else (not ``synced``) written."""
+        """Call ``done`` once the frames are durable (``synced``) or written."""
         if synced:
             self._held.when_durable(wheres, done)
         else:
@@ -657,7 +642,7 @@ class Adds:
 
 @cache
 def _acked_after_sync(journal_write_data: bool) -> list[bool]:
-    """For each number of flags: is an add with them acknowledged after its sync?"""
+    """By the number of an add's flags: is the add acknowledged after its sync?"""
     return [
         acked_after_sync(
             recovery=bool(flags & _RECOVERY),
@@ -668,7 +653,7 @@ def _acked_after_sync(journal_write_data: bool) -> list[bool]:
     ]
 
 
-# --
+# -- The storage
 
 
 _STOP_SECONDS_MAX = 60.0
@@ -692,11 +677,10 @@ class Storage:
     ) -> None:
         """Read nothing yet.
 
-        ``file_system``: None is the operating system's. ``boot_id``: the kernel's, if it is to be trusted (``unclean_marker``).
-        ``check_fence``: asks the metadata of ledgers whose fence a lossy boot may have lost (``unsure_adds``).
-        ``check_first``: asks it of ledgers that a request would make known without an entry (``first_requests``); None grants
-        those requests. ``without``: those of the config's directories that can't be used.
-        """
+        ``file_system``: None is the operating system's. ``boot_id``: the kernel's, if trusted (``unclean_marker``).
+        ``check_fence``: reads the metadata of ledgers with an unsure fence (``unsure_adds``). ``check_first``: reads it for
+        requests that make a ledger known without an entry (``first_requests``); None grants them. ``without``: unusable
+        directories of the config."""
         self._file_system: FileSystem = file_system or RealFileSystem()
         directories = [
             LogDirectory(self._file_system, number, config, boot_id) for number in range(len(config.directories))
@@ -704,32 +688,29 @@ class Storage:
         live = [directory for directory in directories if directory.path not in without]
         holdings = self.holdings = Holdings(self._file_system, directories, live)
         self.volatile = holdings.volatile
-        """Ledgers of volatile durability (VD) that are being written: LastAddSynced of each."""
+        """Ledgers of volatile durability (VD) under way, each with LastAddSynced."""
         self.long_polls = holdings.long_polls
-        """Who waits for the LAC of a ledger."""
+        """Waits for a ledger's LAC."""
         self.files = holdings.files
-        """For reading what ``plan_read`` found, from any thread."""
+        """Reads the pieces of a ``plan_read``, in any thread."""
         self._records = ControlRecords(holdings.control, live)
         self.checkpoints = Checkpoints(
             self._file_system, live, holdings.control, holdings.index, holdings.losses_durable
         )
-        """Making checkpoints of the index."""
         self._losses = Losses(holdings, self._records, self.checkpoints)
         self.traffic = Traffic()
-        """What was asked and answered, for metrics."""
         self._fences = Fences(holdings.control, self._records, holdings.volatile, self.traffic)
         self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
-        """Which directories take what, by how full they are."""
+        """Assign adds to directories by their free room."""
         self._read_only_switch = ReadOnlySwitch(holdings.control, self._records, self.disks)
         self._results = CommitResults(holdings, self.disks)
         holdings.read_failed = self._results.read_failed
         self.disk_threads = DiskThreads(holdings.directory_of)
-        """For what has to wait for a disk."""
         self.loop_is_shared: Callable[[], bool] = lambda: False
-        """Does the loop serve more than one client at present? Set by who serves them."""
+        """Does the loop serve several clients at present? Set by the server."""
         self.broken: Callable[[str], None] = lambda why: None
-        """Called, in any thread, when a commit thread fails and the disk is not at fault. The bookie has to end then, because
-        requests may never be answered. Set by who runs the bookie."""
+        """Called, in any thread, when a commit thread fails without a fault of its disk. The bookie has to end then, as requests
+        may stay unanswered. Set by the bookie's process."""
         self._adds = Adds(
             holdings,
             self._records,
@@ -745,21 +726,16 @@ class Storage:
         self._syncs = VolatileSyncs(holdings, self._held_copies)
         self._explicit_lacs = ExplicitLacs(holdings, self._records)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
-        """What was lost, and what of it is back."""
         self.garbage_collection = GarbageCollection(holdings, self._records, self.checkpoints)
-        """Forgetting ledgers that were deleted."""
         self.reclaiming = Reclaiming(self._file_system, holdings, self.checkpoints)
-        """Rewriting and removing logs."""
         self.scrubbing = Scrubbing(self._file_system, holdings)
-        """Reading and checking what is held, round after round."""
         self.kept_files = KeptFiles(self._file_system, holdings, self.checkpoints, self._records.rewrite_in)
-        """Looking after control logs, checkpoints, notes and markers."""
 
     # -- life
 
     def open(self, noted: Mapping[str, Reach] = NOTHING_NOTED) -> Storage:
-        """Read everything; nothing is served before this returns. ``noted``: how far each directory went, by its path. Raises
-        StorageError if no directory can be read, or if a fence may be lost with a damaged control log."""
+        """Read all directories; no request before this returns. ``noted``: reach of each directory, by path. Raises StorageError
+        if no directory can be read, or if a damaged control log may have held a fence."""
         read_directories(self.holdings, noted)
         self._read_only_switch.opened()
         self.disks.look_at_all()
@@ -769,9 +745,9 @@ class Storage:
         return self
 
     def start(self, post: Post, soon: Soon | None = None) -> None:
-        """Start writing. ``post(function, *arguments)`` has a function called on the loop, from any thread. ``soon(function)``
-        has one called on the loop once this turn of it is over. Without ``soon`` there is no loop that others need: each request
-        goes to the disk by itself, and the caller compares entries that come again."""
+        """Start writing. ``post(function, *arguments)`` calls a function on the loop, from any thread; ``soon(function)``, on the
+        loop after its current turn. Without ``soon`` there is no shared loop: each request goes to the disk by itself, and the
+        caller compares repeated entries."""
         self._adds.unsure.start(post)
         self._first_requests.start(post)
         self._results.start(soon)
@@ -786,18 +762,18 @@ class Storage:
             directory.commit.start(post, self._results.completed, soon, alone=len(directories) == 1)
 
     def lacking(self, ledgers_max: int) -> list[tuple[int, EntryRanges]]:
-        """Take at most ``ledgers_max`` of the ledgers that lost entries here since they were taken last: what lacks of each."""
+        """Take at most ``ledgers_max`` of the ledgers with new losses since the last call, each with its lacking entries."""
         lacking = self.holdings.ledgers_lacking
         taken = [lacking.pop() for _ in range(min(ledgers_max, len(lacking)))]
         return [(ledger_id, self.holdings.lacking(ledger_id)) for ledger_id in taken]
 
     def when_none_is_left(self, tell: Callable[[str], None]) -> None:
-        """Call ``tell(why)`` on the loop when the last directory has failed. The storage takes and holds nothing from then on."""
+        """Call ``tell(why)`` on the loop once the last directory has failed. The storage takes and holds nothing from then on."""
         self._results.none_left = tell
 
     def close(self) -> None:
-        """Finish what is queued, seal the logs, write the checkpoints. Every ``done`` that is due is still called, on the loop.
-        Raises StorageError if a disk does not answer within 60 s."""
+        """Finish queued work, seal the logs, write the checkpoints. Every due ``done`` is still called, on the loop. Raises
+        StorageError if a disk does not answer within 60 s."""
         if not self._records.is_open:
             return
         self._records.is_open = False
@@ -818,8 +794,8 @@ class Storage:
         self.files.clear()
 
     def end_phase_one(self) -> None:
-        """Phase one of a lossy boot is durable. A checkpoint comes first, so that the next boot need not look at what is damaged
-        again; then the unclean markers go."""
+        """End phase one of a lossy boot: write a checkpoint, so that the next boot skips the damaged parts, then remove the
+        unclean markers."""
         self._checkpoint_at_once()
         self.lossy_boots.phase_one_is_over()
 
@@ -834,28 +810,26 @@ class Storage:
     # -- requests that write
 
     def add(self, header: Header, batch: EntryBatch, done: Done) -> None:
-        """Add the entries of a batch frame that passed its checks (``EntryBatch.checked``), all or none. ``header`` is the
-        frame's.
+        """Add the entries of a checked batch frame (``EntryBatch.checked``), all or none. ``header``: the frame's.
 
         ``done``: OK; FENCED; UNAUTHORIZED (another master key); CONFLICT (an entry is there with other content); READ_ONLY (no
-        directory takes it); LIMBO or TOO_MANY_REQUESTS (the ledger's fence is unsure); IO_ERROR (nothing is known).
+        directory takes it); LIMBO or TOO_MANY_REQUESTS (the ledger's fence is unsure); IO_ERROR (unknown outcome).
         """
         self._adds.add(header, batch, done)
 
     def sync(self, ledger_id: int, master_key: bytes, assignment: Assignment, done: Done) -> None:
-        """Sync what was added to a VD ledger so far; ``volatile`` tells LastAddSynced then.
+        """Sync all adds of a VD ledger so far; ``volatile`` has LastAddSynced then.
 
-        ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if something of it is lost.
-        """
+        ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if entries of it are lost."""
         if ledger_id in self._adds.comparisons.waiting:
-            # Adds that came before wait for their comparison.
+            # Earlier adds wait for their comparison.
             self._adds.comparisons.behind(ledger_id, partial(self._syncs.sync, ledger_id, master_key, assignment, done))
             return
         self._syncs.sync(ledger_id, master_key, assignment, done)
 
     def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
-        """Fence a ledger, known here or not. It takes no more adds from its writer from this call on, or, if nothing was known of
-        it, from the metadata's answer on.
+        """Fence a known or unknown ledger. Adds of its writer are refused from this call on; for an unknown ledger, from the
+        metadata's answer on.
 
         ``done``: OK once the fence is durable, UNAUTHORIZED, IO_ERROR; LIMBO or TOO_MANY_REQUESTS (``first_requests``).
         """
@@ -870,8 +844,7 @@ class Storage:
         done: Done,
         last_add_fully_replicated: int = NO_ENTRY,
     ) -> None:
-        """Note an explicit LAC (last add confirmed), and with it the LAFR (last add fully replicated), which is kept in memory
-        only.
+        """Note an explicit LAC (last add confirmed), and in memory only its LAFR (last add fully replicated).
 
         ``done``: OK once the LAC is durable, FENCED, UNAUTHORIZED, IO_ERROR; LIMBO or TOO_MANY_REQUESTS (``first_requests``).
         """
@@ -881,64 +854,60 @@ class Storage:
         self._first_requests.when_granted(ledger_id, master_key, go_on, done)
 
     def switch_read_only(self, read_only: bool, done: Done) -> None:
-        """Make the bookie read-only, whatever room it has, or take that back. ``done``: OK once that is durable, or IO_ERROR."""
+        """Set or clear the read-only switch, whatever the free room. ``done``: OK once that is durable, or IO_ERROR."""
         self._read_only_switch.switch(read_only, done)
 
     def settle(self, done: Done) -> None:
-        """Wait for everything that was asked for before. ``done``: OK once it is through in every directory, or IO_ERROR."""
+        """Wait for all earlier requests. ``done``: OK once every directory has finished them, or IO_ERROR."""
         self._adds.comparisons.when_over(lambda: self._records.settle(done))
 
     def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
-        """Call ``relieved`` once, when no more than ``bytes_in_flight`` bytes wait for their sync. One caller may wait at a
-        time."""
+        """Call ``relieved`` once, when at most ``bytes_in_flight`` bytes wait for their sync. One caller at a time."""
         self._results.when_below(bytes_in_flight, relieved)
 
     # -- reads
 
     def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
-        """Find the batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes).
-
-        ``sparse``: skip ids that are not held. Otherwise the plan ends before the first such id, and says why it is absent.
-        """
+        """Plan a read of the batches with entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes).
+        ``sparse``: skip ids that are not held; otherwise the plan ends before the first such id, with the reason of its
+        absence."""
         return self.holdings.plan_read(ledger_id, first, last, limit, sparse=sparse)
 
     def has_moved(self, piece: Piece) -> bool:
-        """Do the entries of a planned piece lie elsewhere by now, or nowhere? Then the read is to be planned again."""
+        """Have the entries of a planned piece moved or gone, so that the read has to be planned again?"""
         return self.holdings.has_moved(piece)
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
-        """May a reader with this key, or without one (``NO_KEY``), read the ledger?"""
+        """May a reader with this key (or ``NO_KEY``) read the ledger?"""
         return self.holdings.may_read(ledger_id, master_key)
 
     def ledger(self, ledger_id: int) -> BookieLedger | None:
-        """What is known of a ledger (not to be changed), None if it was never heard of."""
+        """State of a ledger (read-only for the caller), None for an unknown ledger."""
         return self.holdings.ledger(ledger_id)
 
     def last_entry_id(self, ledger_id: int) -> int | None:
-        """The highest entry id that is held, NO_ENTRY if none. None: so much of what was held is gone that it is not found yet;
-        ask again in another turn of the loop."""
+        """The highest held entry id, NO_ENTRY if none. None: too many rows of the ledger are gone for this turn of the loop; ask
+        again in another turn."""
         return self.holdings.last_entry_id(ledger_id)
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
-        """The rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` and 2,048.
-
-        ``only``: of that ledger, else of all that follow too. Returns the rows with the ledger id and the first entry id to go on
-        with, −1 and −1 at the end.
-        """
+        """Rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` and 2,048. ``only``: of that ledger,
+        else of later ledgers too. Returns the rows, with the ledger id and the first entry id of the next call, −1 and −1 at the
+        end."""
         return self.holdings.ranges(ledger_id, first_entry_id, limit, only=only)
 
     def when_durable(self, ranges: Ranges, done: Done) -> None:
-        """Call ``done`` once all of these rows are durable: OK, or why they can't be."""
+        """Call ``done`` once all of these rows are durable: OK, or the status of a failure."""
         self._held_copies.when_durable([*map(location, ranges.logs, ranges.positions)], done)
 
     def held_ranges(self, ledger_id: int, done: Callable[[list[tuple[int, int]] | None], None]) -> None:
-        """Tell the ranges of entry ids (first, last) that are held of a ledger, once they are durable; None if they can't be."""
+        """Call ``done`` with the ranges (first, last) of held entry ids once they are durable; None if they can't be."""
         self._held_copies.ranges(ledger_id, done)
 
-    # -- what there is
+    # -- status
 
     def status(self) -> StorageStatus:
-        """How much there is, and how much room was left when the disks were looked at last. No disk is asked."""
+        """Current status, with the free room at the last check of the disks. No disk access."""
         return StorageStatus(
             ledgers=len(self.holdings.ledgers),
             log_bytes=sum(directory.bytes for directory in self.holdings.directories),
@@ -961,38 +930,36 @@ class Storage:
 
     @property
     def bytes_in_flight(self) -> int:
-        """The bytes of batches that are admitted and not durable yet."""
+        """Bytes of admitted batches that are not durable yet."""
         return self._results.bytes_in_flight
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced, and phase one of the lossy boot is not over?"""
+        """Was synced data lost, with phase one of the lossy boot still to do?"""
         return self.holdings.damaged
 
     def absent(self, ledger_id: int) -> Negative | Unknown:
-        """The answer for a ledger that was never heard of."""
+        """Answer for an unknown ledger."""
         return self.holdings.absent(ledger_id)
 
     @property
     def live(self) -> list[LogDirectory]:
-        """The directories that have not failed."""
         return list(self.holdings.live)
 
     @property
     def directories(self) -> list[str]:
-        """The paths of the directories that could be read at the boot."""
+        """Paths of the directories readable at the boot."""
         return [directory.path for directory in self.holdings.directories]
 
     @property
     def logs(self) -> dict[int, StoredLog]:
-        """All logs, by number."""
         return {number: stored for number, (_, stored) in sorted(self.holdings.logs.items())}
 
     # -- checkpoints
 
     def checkpoint(self) -> Steps[Prepared]:
         """Prepare checkpoints of the index, on the loop, in steps of some milliseconds. The result goes to ``write_checkpoints``;
-        it is empty if there is nothing that the last ones don't hold."""
+        it is empty if nothing changed since the last checkpoints."""
         yield from self.volatile.rest()
         self._losses.write_again()
         yield from note_what_is_back(self.holdings)
@@ -1005,5 +972,5 @@ class Storage:
         return (yield from self.checkpoints.take())
 
     def write_checkpoints(self, checkpoint: Prepared) -> None:
-        """Write prepared checkpoints, in any thread. One that can't be written is logged, and costs a longer boot."""
+        """Write prepared checkpoints, in any thread. A failed write is logged, and costs a longer boot."""
         self.checkpoints.write(checkpoint)

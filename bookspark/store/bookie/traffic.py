@@ -1,8 +1,8 @@
-"""What passes through a bookie, counted for its metrics: requests, entries and bytes, and how long they took.
+"""Traffic of a bookie, counted for its metrics: requests, entries and bytes, and durations.
 
-Law: each counter has one owner: the loop, or the thread that writes a directory, which counts between two of its groups. Who
-scrapes copies without a lock (``metrics.histogram``), so counting holds nobody up. The loop counts by request and by part of an
-answer, never by entry; a commit thread by group and by sync.
+Law: each counter has one owner: the loop, or the thread that writes a directory, which counts between two groups. A scrape copies
+without a lock (``metrics.histogram``), so it delays no counting. The loop counts by request and by part of an answer, never by
+entry; a commit thread by group and by sync.
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ from collections import Counter, deque
 
 from bookspark.support.metrics.histogram import BYTES, COUNTS, Histogram
 
-# -- How long something takes lately: the median of the last times, within a minute.
-#
-# Law: one thread counts, and any thread may ask, without a lock. What is under way counts once it takes longer than
-# ``_STUCK_SECONDS``: a disk that answers no more has no new times. Fewer than ``_AT_LEAST`` times tell nothing, as one slow
-# time is no slow disk.
+# -- Recent durations: the median of the last minute.
 
 
 _KEPT = 16
@@ -26,71 +22,72 @@ _STUCK_SECONDS = 5.0
 
 
 class Lately:
-    """The last times of one thing. Moments are seconds of one clock that only goes on."""
+    """Recent durations of one operation, such as a sync. Times are seconds of a monotonic clock.
+
+    Law: one thread counts, and any thread reads without a lock. An operation under way counts once it exceeds
+    ``_STUCK_SECONDS``, because a dead disk yields no new times. Fewer than ``_AT_LEAST`` times give no figure: one slow sync
+    is no slow disk."""
 
     __slots__ = ("_begun", "_times")
 
     def __init__(self) -> None:
         self._times: deque[tuple[float, float]] = deque(maxlen=_KEPT)
-        """When each began, and when it ended."""
+        # (start, end) of each operation.
         self._begun: float | None = None
 
     def begins(self, now: float) -> None:
-        """It begins now."""
         self._begun = now
 
     def ends(self, now: float) -> None:
-        """It has ended. Without a beginning nothing is counted."""
+        """End the operation. Without a start nothing is counted."""
         begun, self._begun = self._begun, None
         if begun is not None:
             self._times.append((begun, now))
 
     def seconds(self, now: float) -> float | None:
-        """How long it takes; None: not enough is known. In any thread."""
+        """Median duration in seconds; None if too few times are known. In any thread."""
         begun = self._begun
         if begun is not None and now - begun > _STUCK_SECONDS:
             return now - begun
-        # A copy is one step of the interpreter.
+        # The copy is a single step of the interpreter, so it needs no lock.
         found = [ended - began for began, ended in self._times.copy() if now - ended <= _LATELY_SECONDS]
         return statistics.median(found) if len(found) >= _AT_LEAST else None
 
 
-# --
+# -- Counters and histograms
 
 
 class Traffic:
-    """Requests and their answers. Owned by the loop."""
+    """Requests and answers. Owned by the loop."""
 
     __slots__ = ("answers", "bytes_in", "bytes_out", "entries_in", "entries_out", "fences", "reads")
 
     def __init__(self) -> None:
         self.answers: Counter[tuple[int | str, int]] = Counter()
-        """How many requests were answered, by ``Kind`` (or by name, of clients of BookKeeper) and ``Status``."""
+        """Answered requests, by ``Kind`` (for BookKeeper's clients by name) and ``Status``."""
         self.entries_in = 0
-        """Entries that were taken in, to be put into a log."""
+        """Entries accepted for a log."""
         self.bytes_in = 0
         """Bytes of their batches."""
         self.entries_out = 0
-        """Entries that were sent to readers."""
+        """Entries sent to readers."""
         self.bytes_out = 0
-        """Bytes of their batches, as they are stored."""
+        """Bytes of their batches, as stored."""
         self.reads = Histogram()
-        """How long answers to reads of entries took, in seconds."""
+        """Seconds of the answers to entry reads."""
         self.fences = 0
-        """Ledgers that were fenced."""
 
 
 class GroupFigures:
-    """The groups of one directory. Owned by whoever writes it."""
+    """Groups of one directory. Owned by the writer of the directory."""
 
     __slots__ = ("bytes", "entry_batches", "lately", "syncs")
 
     def __init__(self) -> None:
         self.entry_batches = Histogram(COUNTS)
-        """How many adds were in a group that had any."""
+        """Adds per group, of groups with adds."""
         self.bytes = Histogram(BYTES)
         """Bytes of the adds of such a group."""
         self.syncs = Histogram()
-        """How long a sync of the log took, in seconds."""
+        """Seconds of each sync of the log."""
         self.lately = Lately()
-        """The same of the last ones."""

@@ -1,15 +1,15 @@
-"""Ledgers: what a request does to a ledger that a bookie holds. ``protocol.bookie.bookie_ledger`` decides.
+"""Ledgers: the effect of a request on a ledger that a bookie holds. ``protocol.bookie.bookie_ledger`` decides.
 
 ===================  =================================================================================
-``first_requests``   fences and explicit LACs of ledgers that the bookie never saw: the metadata is asked first
-``unsure_adds``      adds to ledgers whose fence may be lost: the metadata is asked first
-``held_copies``      entries that are held already: are they the same, and are they durable?
-``lossy_boots``      what a crash or a lost disk took, limbo, and what of it is back
+``first_requests``   fences and explicit LACs of unknown ledgers wait for the ledger's metadata
+``unsure_adds``      adds to ledgers with an unsure fence wait for the ledger's metadata
+``held_copies``      held copies of entries: comparison with an add, durability
+``lossy_boots``      losses by a crash or a lost disk, ledgers in limbo, restored entries
 ``control_records``  writing records to the control logs
-``statuses``         the status on the wire for each answer
+``statuses``         the wire status of each answer
 ===================  =================================================================================
 
-The parts are put together in ``bookie.storage``; an example with its ``storage``::
+``bookie.storage`` joins the parts; an example with its ``storage``::
 
     def answered(status: int) -> None:
         print(Status(status).name)

@@ -1,12 +1,11 @@
-"""Writing to the control logs: single records, and whole logs anew.
+"""Writes to the control logs: single records, and rewritten whole logs.
 
-Law: a record is reported OK once it is durable in every directory that is in use. (A directory that fails is out of use at once,
-so it is enough that one took the record.) What a ledger knows in memory before its record is durable is never a reason for an OK:
-whoever asks for it again waits for the record that is under way. If no directory took that one, the records of the ledger are
-written again, all of them.
+Law: a record is reported OK once it is durable in every directory in use. (A failing directory leaves use at once, so one
+directory that took the record suffices.) A ledger's state in memory is no reason for OK before its record is durable: a repeated
+request waits for the write under way. If no directory took a record, the next write repeats all records of the ledger.
 
-A control log is written anew in steps, because a million ledgers take seconds to encode. What is noted between two steps goes to
-the end of the new log too: a record may stand there twice, and in any order.
+A rewrite of a control log runs in steps, because a million ledgers take seconds to encode. Records noted meanwhile also go to the
+end of the new log: a record may stand there twice, and in any order.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from bookspark.store.wire.header import Status
 
 
 class _Unsure:
-    """The records of a ledger that may not be durable. ``writes``: how many writes of them are under way. ``last``: who waits for
-    the last one. ``lost``: no directory took one of the records, and they were not written again since."""
+    """Records of a ledger that may not be durable. ``writes``: their writes under way. ``last``: callers waiting for the last
+    write. ``lost``: no directory took one of the records, and no later write repeated them."""
 
     __slots__ = ("last", "lost", "writes")
 
@@ -37,18 +36,18 @@ class _Unsure:
 
 
 class ControlRecords:
-    """Writes the control logs of one bookie. Owned by the loop. ``live``: the directories that are in use; the owner keeps the
-    list up to date."""
+    """Writer of one bookie's control logs. Owned by the loop. ``live``: the directories in use; the owner keeps the list up to
+    date."""
 
     def __init__(self, state: ControlState, live: Sequence[LogDirectory]) -> None:
         self.is_open = False
-        """Nothing is taken before the boot has ended, nor after a stop."""
+        """False before the end of the boot and after a stop: writes are refused."""
         self._state = state
         self._live = live
         self._noted: list[list[bytes]] = []
-        """For each encoding of the state that is under way: what was noted since it began."""
+        """For each encoding of the state under way: the records noted since its start."""
         self._unsure: dict[int, _Unsure] = {}
-        """The ledgers of which a record may not be durable."""
+        """Ledgers with a record that may not be durable."""
 
     def write(self, records: Iterable[Record], done: Done) -> None:
         """Append ``records`` to every control log. ``done``: OK once they are durable, or IO_ERROR."""
@@ -64,8 +63,8 @@ class ControlRecords:
             directory.commit.submit(ControlWrite(content, any_of, number))
 
     def note(self, ledger: BookieLedger, records: Sequence[ControlRecord], done: Done) -> None:
-        """Append ``records``, which ``ledger`` has taken over already. ``done``: OK once all that the ledger knows is durable,
-        with or without new records; or IO_ERROR."""
+        """Append ``records``, which ``ledger`` has applied already. ``done``: OK once the ledger's whole state is durable, or
+        IO_ERROR."""
         unsure = self._unsure.get(ledger.ledger_id)
         if unsure is None:
             if not records:
@@ -82,12 +81,11 @@ class ControlRecords:
         self.write(ledger.control_records() if whole else records, written)
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers are deleted."""
         for ledger_id in ledger_ids:
             self._unsure.pop(ledger_id, None)
 
     def _written(self, ledger_id: int, unsure: _Unsure, waiting: list[Done], whole: bool, status: int) -> None:
-        """A write has ended. Earlier ones of the ledger have ended before it, because each directory keeps their order."""
+        """A write has ended. Each directory keeps the order, so earlier writes of the ledger have ended too."""
         unsure.writes -= 1
         if status != Status.OK:
             unsure.lost = True
@@ -99,7 +97,7 @@ class ControlRecords:
             done(Status.IO_ERROR if unsure.lost else Status.OK)
 
     def settle(self, done: Done) -> None:
-        """Write nothing. ``done``: OK once all that was queued before is written in every directory, or IO_ERROR."""
+        """Write nothing. ``done``: OK once every directory has written its earlier queue, or IO_ERROR."""
         if not self._live or not self.is_open:
             done(Status.IO_ERROR)
             return
@@ -108,18 +106,17 @@ class ControlRecords:
             directory.commit.submit(Passing(any_of))
 
     def rewrite(self) -> Steps[None]:
-        """Write the state as a new control log in every directory."""
+        """Write a new control log in every directory."""
         content = yield from self._encoded()
         for directory in self._live:
             directory.commit.submit(ControlRewrite(content, ignore, self._state.write_number))
 
     def rewrite_in(self, directory: LogDirectory, done: Done) -> Steps[None]:
-        """Write the state as a new control log in one directory. ``done``: OK once it is durable, READ_ONLY or IO_ERROR."""
+        """Write a new control log in one directory. ``done``: OK once it is durable, READ_ONLY or IO_ERROR."""
         content = yield from self._encoded()
         directory.commit.submit(ControlRewrite(content, done, self._state.write_number))
 
     def _encoded(self) -> Steps[list[bytes]]:
-        """The state as it is at the last step, in pieces."""
         noted: list[bytes] = []
         self._noted.append(noted)
         try:

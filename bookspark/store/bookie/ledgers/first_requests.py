@@ -1,8 +1,8 @@
-"""Requests that would make a ledger known without an entry of it: they wait until the ledger's metadata is read.
+"""Requests that would make a ledger known without an entry: they wait for the ledger's metadata.
 
-Law: as in ``protocol.bookie.first_request``. The metadata is read in a thread, once for all that wait for the same ledger and
-key. What waits is bounded; a request beyond the bound is answered TOO_MANY_REQUESTS. A storage without a metadata store asks
-nobody and grants them.
+Law: as in ``protocol.bookie.first_request``. A thread reads the metadata, once for all waiting requests of the same ledger and
+key. The number of waiting requests is bounded; beyond the bound the answer is TOO_MANY_REQUESTS. A storage without a metadata
+store grants every request.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.wire.header import Status
 
 FirstRequestCheck = Callable[[int, bytes], Positive | Unknown]
-"""``check(ledger_id, master_key)``: ``first_request.answer_first_request`` by the metadata as it is now. It may block, but not
-for ever."""
+"""``check(ledger_id, master_key)``: ``first_request.answer_first_request`` by the current metadata. It may block, but not for
+ever."""
 
 _THREADS = 4
 _WAITING_MAX = 1000
 
 
 class FirstRequests:
-    """The requests of one bookie that wait. Owned by the loop."""
+    """The waiting requests of one bookie. Owned by the loop."""
 
     def __init__(self, check: FirstRequestCheck | None, ledgers: PackedDict[BookieLedger]) -> None:
-        """``ledgers``: those that are known here, by id."""
         self._check = check
         self._ledgers = ledgers
         self._waiting: dict[tuple[int, bytes], list[tuple[Callable[[], None], Done]]] = {}
@@ -41,7 +40,7 @@ class FirstRequests:
         self._threads: ThreadPoolExecutor | None = None
 
     def start(self, post: Post) -> None:
-        """Ask the metadata from now on."""
+        """Read the metadata from now on. Earlier requests of unknown ledgers are answered TOO_MANY_REQUESTS."""
         self._post = post
 
     def when_granted(self, ledger_id: int, master_key: bytes, go_on: Callable[[], None], done: Done) -> None:
@@ -67,7 +66,7 @@ class FirstRequests:
         return ledger is not None and ledger.master_key is not None
 
     def close(self) -> None:
-        """Answer everything that waits: nothing of it is granted any more."""
+        """Refuse all waiting requests."""
         self._post = None
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

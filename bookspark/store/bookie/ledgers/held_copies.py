@@ -1,8 +1,8 @@
-"""The copies of entries that a bookie holds: are they the same as what comes, which ones are there, and when are they durable?
+"""Copies of entries that a bookie holds: comparison with an add, their ranges, and waits for their durability.
 
-Law: the copy of an entry that came first is kept as long as it can be read, and another one has to be equal to it
-(``same_content``). A copy that turns out unreadable is lost, so what comes takes its place. A wait for durable
-copies ends after everything that was queued before in the directories that hold them.
+Law: the first copy of an entry is kept as long as it is readable, and a later copy has to be equal to it (``same_content``). An
+unreadable copy is lost, so a new copy takes its place. A wait for durable copies ends after everything queued earlier in their
+directories.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ROWS_A_TURN = 1 << 10
 
 
 class Compared(NamedTuple):
-    """What was compared, the rows ``held``, and why the add is refused: CONFLICT, IO_ERROR if it can't be read now. None:
-    the entries are the same, as far as they can be read. ``unreadable``: copies that can't be read any more, and why."""
+    """Result of a comparison with the rows ``held``. ``refusal``: CONFLICT, IO_ERROR if a copy can't be read now, None if the
+    readable entries are equal. ``unreadable``: lost copies, each with the reason."""
 
     held: Sequence[Row]
     refusal: Status | None
@@ -38,19 +38,19 @@ class Compared(NamedTuple):
 
 
 class HeldCopies:
-    """The copies that one bookie holds. Owned by the loop."""
+    """The held copies of one bookie. Owned by the loop."""
 
     def __init__(self, holdings: Holdings) -> None:
         self._holdings = holdings
         self._post: Post | None = None
 
     def start(self, post: Post) -> None:
-        """Look through long ledgers in several turns of the loop from now on."""
+        """Scan long ledgers in several turns of the loop from now on."""
         self._post = post
 
     def compare(self, held: Sequence[Row], pieces: Sequence[Piece], batch: EntryBatch) -> Compared:
-        """Compare the entries of ``batch`` that lie in ``pieces``, which are the rows ``held``, with what is held there. In any
-        thread: it may wait for the disk."""
+        """Compare the entries of ``batch`` with the held copies in ``pieces``, of the rows ``held``. In any thread: it may wait
+        for the disk."""
         unreadable: list[tuple[Piece, Stop]] = []
         added = {entry_id: (length, payload) for entry_id, length, payload in batch.contents()}
         while pieces:
@@ -70,11 +70,11 @@ class HeldCopies:
         return Compared(held, None, unreadable)
 
     def ranges(self, ledger_id: int, done: Told) -> None:
-        """Tell the ranges of entry ids (first, last) that are held of a ledger, once they are durable; None if they can't be."""
+        """``Storage.held_ranges``."""
         self._look(ledger_id, 0, [], [], done)
 
     def _look(self, ledger_id: int, start: int, ranges: list[tuple[int, int]], unsynced: list[int], done: Told) -> None:
-        """Add the ranges from entry id ``start`` on: a thousand rows in this turn of the loop, the rest in later ones."""
+        """Collect the ranges from entry id ``start`` on: a thousand rows in this turn of the loop, the rest in later turns."""
         if self._holdings.gone:
             self._holdings.leave_gone(ledger_id, start)
         rows = self._holdings.index.get(ledger_id)
@@ -100,7 +100,7 @@ class HeldCopies:
             self.when_durable(unsynced, lambda status: done(ranges if status == Status.OK else None))
 
     def when_durable(self, wheres: Sequence[int], done: Done) -> None:
-        """Call ``done`` once the frames at ``wheres`` are durable."""
+        """Call ``done`` once the frames at ``wheres`` are durable: OK, or the status of a failure."""
         self.submit_behind(wheres, done, Barrier)
 
     def when_written(self, wheres: Sequence[int], done: Done) -> None:
@@ -108,11 +108,11 @@ class HeldCopies:
         self.submit_behind(wheres, done, Passing)
 
     def submit_behind(self, wheres: Sequence[int], done: Done, item: Callable[[Done], Item]) -> None:
-        """Queue an ``item`` in every directory in which one of the frames at ``wheres`` is not durable yet. ``done``: OK if all
-        these items end OK, or if there is none.
+        """Queue an ``item`` in every directory that holds an unsynced frame of ``wheres``. ``done``: OK if all these items end
+        OK, or if no frame is unsynced.
 
-        A frame may be refused for want of room, and this loop not have heard of it: an item that is queued later than the seal
-        of the log ends OK all the same. So nothing counts that was waited for while writes left the index (READ_ONLY)."""
+        A directory may refuse a frame for want of room before this loop hears of it, and an item queued behind the seal of the
+        log still ends OK. So the answer is READ_ONLY if the directory's refusals changed during the wait."""
         waiting = dict.fromkeys(
             self._holdings.logs[log_of(where)][0] for where in wheres if not self._holdings.is_synced(where)
         )

@@ -1,9 +1,10 @@
-"""Lossy boots: what a bookie has lost, as far as it knows, and how much is back.
+"""Lossy boots: a bookie's known losses, and their healing.
 
 Law: as in ``protocol.bookie.bookie_boot`` and ``protocol.repair.bookie_healing``. The unclean markers stand until phase one of
 the lossy boot is durable, and ledgers stay in limbo until they are healed, however often the storage is opened meanwhile.
 
-Phase one (fence what may be lost) is done before the storage is started, phase two (copy back what was lost) while it serves.
+Phase one (fence ledgers with possible losses) precedes the start of the storage. Phase two (restore lost entries) runs while it
+serves.
 """
 
 from __future__ import annotations
@@ -38,25 +39,24 @@ class LossyBoots:
 
     @property
     def unclean(self) -> list[str]:
-        """Directories in which a crash may have lost entries that were acknowledged."""
+        """Directories in which a crash may have lost acknowledged entries."""
         return [directory.path for directory in self._live if directory.unclean]
 
     @property
     def losses(self) -> list[str]:
-        """What was found to be lost that may have been acknowledged, for people."""
+        """Messages about losses that may concern acknowledged entries."""
         return [why for directory in self._live for why in directory.losses]
 
     @property
     def fences_lost(self) -> bool:
-        """May any ledger have had a fence that is lost?"""
+        """May a fence of any ledger be lost?"""
         return self._state.fences_lost or bool(self.unreadable)
 
     # -- phase one, before the storage is started
 
     def note_lossy_boot(self, found: PhaseOne, *, fences_lost: bool = False) -> None:
-        """Make the lossy-boot mark durable, and with it what is fenced and in limbo. ``fences_lost``: and that the fence of each
-        other ledger that the directories know is unsure. A directory that fails is used no more, one without room takes nothing.
-        Raises StorageError if no directory took it."""
+        """Make the lossy-boot mark durable, with its fences and ledgers in limbo. ``fences_lost``: also note all other fences as
+        unsure. A failing directory leaves use, a full one takes nothing. Raises StorageError if no directory took the records."""
         noted: list[Record] = [found.mark, *found.records]
         if fences_lost:
             self._state.replay(noted)
@@ -79,8 +79,7 @@ class LossyBoots:
         self._state.replay(noted)
 
     def phase_one_is_over(self) -> None:
-        """Phase one is durable, so no entry that was acknowledged can be denied any more, and the control log says so: remove the
-        unclean markers."""
+        """Remove the unclean markers: the control log now holds phase one, so no acknowledged entry can be denied any more."""
         self._state.fences_lost = False
         for directory in self._live:
             directory.marker.settled()
@@ -92,27 +91,24 @@ class LossyBoots:
 
     @property
     def mark(self) -> LossyBootNoted:
-        """The mark of the last lossy boot."""
         return self._state.mark
 
     @property
     def healed_boot(self) -> int:
-        """The number of the last lossy boot of which everything is back."""
+        """Number of the last fully healed lossy boot."""
         return self._state.healed.boot
 
     def limbo(self, start: int, count: int) -> list[tuple[int, int]]:
-        """The ledgers in limbo from id ``start`` on, ascending, at most ``count``; each with the lossy boot that it is in limbo
-        for."""
+        """The ledgers in limbo from id ``start`` on, ascending, at most ``count``; each with the number of its lossy boot."""
         return self._state.limbo(start, count)
 
     @property
     def limbo_count(self) -> int:
-        """How many ledgers are in limbo."""
         return self._state.limbo_count
 
     def clear_limbo(self, ledger_id: int, boot: int, done: Done) -> None:
-        """The entries of the ledger that lossy boot number ``boot`` had lost are back and synced. ``done``: OK once that is noted
-        durably, or IO_ERROR."""
+        """Take a ledger out of limbo, with its losses of lossy boot number ``boot`` restored and synced. ``done``: OK once that
+        is durable, or IO_ERROR."""
         ledger = self._state.ledgers.get(ledger_id)
         if ledger is None:
             done(Status.OK)
@@ -122,15 +118,15 @@ class LossyBoots:
             self._records.write(records, done)
 
     def note_lost(self, ledger_id: int, ranges: Iterable[tuple[int, int]], done: Done) -> None:
-        """No bookie gives these entries (inclusive ranges), which belong here: from now on their absence is unknown. ``done``: OK
-        once that is noted durably, or IO_ERROR."""
+        """Note entries (inclusive ranges) that belong here and that no bookie could supply: their absence is unknown from now on.
+        ``done``: OK once that is durable, or IO_ERROR."""
         self._state.of(ledger_id)
         records = [EntriesLost(ledger_id, first, last) for first, last in ranges]
         self._state.replay(records)
         self._records.write(records, done)
 
     def note_healed(self, boot: int, done: Done) -> None:
-        """Everything that lossy boot number ``boot`` had lost is back. ``done``: OK once that is noted durably, or IO_ERROR."""
+        """Note that all losses of lossy boot number ``boot`` are restored. ``done``: OK once that is durable, or IO_ERROR."""
         record = HealedNoted(boot)
         self._state.replay([record])
         self._records.write([record], done)

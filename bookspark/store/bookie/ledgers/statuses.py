@@ -1,6 +1,6 @@
-"""The statuses on the wire that a bookie's decisions are answered with.
+"""Wire status of each decision of a bookie.
 
-Law: each Negative has a status of its own, and no other class of answer gets it. This is the inverse of ``Header.response``.
+Law: each Negative has a status of its own, and no other class of answer gets it. The inverse is ``Header.response``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _UNKNOWN = {
 
 
 def status_of(response: Response) -> Status:
-    """The status for this answer."""
     if isinstance(response, Positive):
         return Status.OK
     if isinstance(response, Negative):

@@ -1,9 +1,9 @@
-"""Adds to ledgers whose fence is unsure: they wait until the ledger's metadata is read.
+"""Adds to ledgers with an unsure fence: they wait for the ledger's metadata.
 
-Law: as in ``protocol.bookie.bookie_boot``. An add whose ledger has an unsure fence is refused unless the metadata, read after the
-add came, is OPEN with this bookie in its last fragment. In that case the add is decided again, so that a fence that came
-meanwhile wins. Adds of one ledger keep their order and share one read of the metadata, which is done in a thread. The bytes of
-waiting adds are bounded; an add beyond the bound is answered TOO_MANY_REQUESTS.
+Law: as in ``protocol.bookie.bookie_boot``. Such an add is refused unless the metadata, read after the add's arrival, is OPEN with
+this bookie in its last fragment. Then the add is decided again, so a fence that arrived meanwhile wins. Adds of one ledger keep
+their order and share one read of the metadata, in a thread. The bytes of waiting adds are bounded; beyond the bound the answer is
+TOO_MANY_REQUESTS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.header import Header, Status
 
 FenceCheck = Callable[[int], Positive | Unknown]
-"""``check_fence(ledger_id)``: Positive if the ledger's metadata, as it is now, shows that there was no fence to lose
+"""``check_fence(ledger_id)``: Positive if the ledger's current metadata shows that no fence can be lost
 (``bookie_boot.answer_unsure``). It may block, but not for ever."""
 
 _THREADS = 4
@@ -30,7 +30,7 @@ _WAITING_BYTES_MAX = 16 << 20
 
 
 class WaitingAdd(NamedTuple):
-    """An add that is not decided yet: the arguments of ``Storage.add``."""
+    """An undecided add: the arguments of ``Storage.add``."""
 
     header: Header
     batch: EntryBatch
@@ -38,15 +38,15 @@ class WaitingAdd(NamedTuple):
 
 
 def no_metadata(ledger_id: int) -> Unknown:
-    """The ``FenceCheck`` of a storage that has no metadata store to ask."""
+    """The ``FenceCheck`` of a storage without a metadata store."""
     return METADATA_UNKNOWN
 
 
 class UnsureAdds:
-    """The adds of one bookie that wait. Owned by the loop."""
+    """The waiting adds of one bookie. Owned by the loop."""
 
     def __init__(self, check_fence: FenceCheck, decide: Callable[[int, list[WaitingAdd]], None]) -> None:
-        """``decide(ledger_id, adds)``: the ledger had no fence to lose; decide its adds again."""
+        """``decide(ledger_id, adds)``: decide the adds again, as the ledger had no fence to lose."""
         self._check_fence = check_fence
         self._decide = decide
         self._waiting: dict[int, list[WaitingAdd]] = {}
@@ -55,12 +55,12 @@ class UnsureAdds:
         self._threads: ThreadPoolExecutor | None = None
 
     def start(self, post: Post) -> None:
-        """Ask the metadata from now on. Adds that come before this call are answered TOO_MANY_REQUESTS."""
+        """Read the metadata from now on. Earlier adds are answered TOO_MANY_REQUESTS."""
         self._post = post
 
     def wait(self, ledger_id: int, add: WaitingAdd) -> None:
-        """Have ``add`` decided when the metadata is read. Its ``done``: what ``Storage.add`` says, LIMBO … as ``check_fence``
-        answers, or TOO_MANY_REQUESTS."""
+        """Queue ``add`` until the metadata is read. Its ``done``: a status of ``Storage.add``, or of a refusal by
+        ``check_fence``."""
         waiting = self._waiting.get(ledger_id)
         if self._post is None or self._waiting_bytes > _WAITING_BYTES_MAX:
             add.done(Status.TOO_MANY_REQUESTS)
@@ -75,7 +75,7 @@ class UnsureAdds:
         self._threads.submit(self._read, ledger_id, self._post)
 
     def close(self) -> None:
-        """Answer everything that waits: nothing of it is admitted any more."""
+        """Refuse all waiting adds."""
         self._post = None
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,10 +1,10 @@
-"""Offline: what can be done with the directories of a bookie that is stopped.
+"""Offline tools for the directories of a stopped bookie.
 
-==============  =========================================================================
-``inspection``  looking into them, and making the index anew
-``scrub``       reading and checking every byte
-``power_loss``  cutting what was not synced, for tests
-==============  =========================================================================
+==============  ================================================
+``inspection``  shows logs, batches and index; rebuilds the index
+``scrub``       reads and checks every byte
+``power_loss``  cuts unsynced bytes, for tests
+==============  ================================================
 
 An example::
 

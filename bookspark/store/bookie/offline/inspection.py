@@ -1,7 +1,8 @@
-"""Looking into a stopped bookie's directories, with the code that boots it and reads from it.
+"""Inspection of a stopped bookie's directories, by the code of its boot and its reads.
 
-Law: only ``rebuild_index`` changes anything, and only the index checkpoints. What is shown is what the next boot would serve. All
-directories of the bookie are needed for that, because its control log and its ledgers are spread over them.
+Law: only ``rebuild_index`` changes anything: the index checkpoints and, like a boot, torn tails and records of losses. The shown
+state is the state that the next boot would serve. It needs all directories of the bookie, because its control log and its ledgers
+are spread over them.
 
 Source: BookKeeper's shell commands ``listfilesondisc``, ``readlog``, ``ledger`` and ``rebuild-db-ledger-locations-index``.
 """
@@ -25,15 +26,15 @@ from bookspark.store.bookie.disk.rewritten_log import BadPart, RewrittenLog, sca
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.entry_batch import Buffer, Entry, EntryBatch
 
-# -- A file system on which nothing changes: to look at a bookie's directories with the code that boots it.
-#
-# Law: reads are those of the inner file system. Writes, syncs, renames and unlinks succeed, but are not made. Whoever asks
-# through here sees a file that was created as empty, and one that was unlinked as gone.
+# -- A file system without changes, for a boot that leaves no trace
 
 
 class DryRunFileSystem:
     """``Storage(config, DryRunFileSystem(RealFileSystem())).open()`` is a boot that leaves no trace. For the calls see
-    ``FileSystem``."""
+    ``FileSystem``.
+
+    Law: reads are those of the inner file system. Writes, syncs, renames and unlinks succeed without effect. A created file reads
+    as empty, and an unlinked file as gone."""
 
     def __init__(self, inner: FileSystem) -> None:
         self._inner = inner
@@ -68,7 +69,7 @@ class DryRunFileSystem:
         self._gone.add(path)
 
     def sync_directory(self, path: str) -> None:
-        """Nothing has changed."""
+        """No effect."""
 
     def free_bytes(self, path: str) -> int:
         return self._inner.free_bytes(path)
@@ -96,13 +97,13 @@ class _UnchangedFile:
             self._inner.drop_cached()
 
     def sync(self) -> None:
-        """Nothing has changed."""
+        """No effect."""
 
     def preallocate(self, size: int) -> None:
-        """Nothing is written."""
+        """No effect."""
 
     def truncate(self, size: int) -> None:
-        """Nothing is cut."""
+        """No effect."""
 
     def size(self) -> int:
         return 0 if self._inner is None else self._inner.size()
@@ -112,11 +113,11 @@ class _UnchangedFile:
             self._inner.close()
 
 
-# --
+# -- Inspection
 
 
 class LogInfo(NamedTuple):
-    """One log; sizes in bytes. ``live``: the size of the batches that the index names."""
+    """One log; sizes in bytes. ``live``: size of the batches in the index."""
 
     number: int
     path: str
@@ -129,7 +130,7 @@ class LogInfo(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One batch of a log, as it stands there. Position and size in bytes."""
+    """One stored batch of a log. Position and size in bytes."""
 
     position: int
     size: int
@@ -141,7 +142,7 @@ class Batch(NamedTuple):
 
 
 class IndexRow(NamedTuple):
-    """A range of entries, and where it lies. Position and size in bytes."""
+    """A range of entries and its place. Position and size in bytes."""
 
     ledger_id: int
     first: int
@@ -152,7 +153,7 @@ class IndexRow(NamedTuple):
 
 
 class Inspection:
-    """One bookie, by all of its directories. Raises StorageError if the bookie would not start."""
+    """One bookie, with all of its directories. Raises StorageError if the bookie would not start."""
 
     def __init__(self, file_system: FileSystem, directories: Sequence[str]) -> None:
         self._file_system = DryRunFileSystem(file_system)
@@ -160,11 +161,10 @@ class Inspection:
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced? Then the bookie's answer for an entry that it does not find is Unknown."""
+        """Was synced data lost? Then the bookie's answer for a missing entry is Unknown."""
         return self._storage.damaged
 
     def logs(self) -> list[LogInfo]:
-        """Every log by number."""
         live: dict[int, tuple[set[int], int, dict[int, int]]] = {}
         for row in self.rows():
             ledgers, entries, sizes = live.get(row.log, (set(), 0, {}))
@@ -191,14 +191,14 @@ class Inspection:
         return found
 
     def rows(self, ledger_id: int | None = None) -> Iterator[IndexRow]:
-        """The rows of the index, by ledger and entry: of ``ledger_id``, or of all ledgers (None)."""
+        """Rows of the index, by ledger and entry: of ``ledger_id``, or of all ledgers (None)."""
         at, first, only = ledger_id or 0, 0, ledger_id is not None
         while at >= 0:
             ranges, at, first = self._storage.ranges(at, first, 0, only=only)
             yield from map(IndexRow, *ranges)
 
     def batches(self, number: int) -> Iterator[Batch]:
-        """The good batches of a log, in its order. Raises StorageError if there is no such log."""
+        """The good batches of a log, in its order. Raises StorageError for an unknown log."""
         stored = self._storage.logs.get(number)
         if stored is None:
             known = ", ".join(f"{each:08x}" for each in self._storage.logs) or "none"
@@ -250,9 +250,9 @@ class Inspection:
 
 
 def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
-    """Make the index checkpoints anew from the logs; returns how many ranges they hold. Like a boot, it cuts what a crash left
-    torn, and notes what is lost, which the old checkpoints may tell. Raises StorageError if the bookie would not start, or if a
-    checkpoint can't be written."""
+    """Rebuild the index checkpoints from the logs; returns the number of their ranges. Like a boot, it cuts torn tails, and first
+    notes losses known from the old checkpoints. Raises StorageError if the bookie would not start, or if a checkpoint can't be
+    written."""
     Storage(_config(directories), file_system).open().close()
     for directory in directories:
         path = f"{directory}/{CHECKPOINT}"
@@ -260,7 +260,7 @@ def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
             file_system.unlink(path)
             file_system.sync_directory(directory)
     storage = Storage(_config(directories), file_system).open()
-    # The storage was never started, so this writes the checkpoints and nothing else.
+    # The storage was never started, so this only writes the checkpoints.
     storage.close()
     count = 0
     for directory in directories:

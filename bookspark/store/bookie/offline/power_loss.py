@@ -1,7 +1,7 @@
-"""The loss of power, done on purpose: everything that a dead bookie had not synced is gone.
+"""A simulated loss of power: all unsynced bytes of a dead bookie are cut.
 
-Law: what a bookie acknowledged as synced is untouched, because its notes are written before its acknowledgements. This is for
-tests (``LocalCluster`` calls it after it killed a bookie). A bookie never calls it.
+Law: entries acknowledged as synced survive, because notes are written before acknowledgements. For tests only: ``LocalCluster``
+calls it after it killed a bookie.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def lose_unsynced(directory: str, file_system: FileSystem | None = None) -> None
 
 
 def _is_new(files: FileSystem, path: str, note: SyncedNote) -> bool:
-    """Was the control log being replaced by a whole new one, which is synced, or has it its first record only? Then the note is
-    0, or what lies below its position lacks a write that it covers."""
+    """Is the control log a fresh one, just rewritten and synced, or with its first record only? Then its note is 0, or the bytes
+    below the note's position lack a write that the note covers."""
     position, number = note.read(), note.read_write_number()
     if not position or number is None or not files.exists(path):
         return position == 0

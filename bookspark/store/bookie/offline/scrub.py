@@ -1,10 +1,10 @@
-"""Scrubbing: every byte of a stopped bookie's directory is read and checked, with the readers that a bookie has.
+"""Scrub of a stopped bookie's directory: every byte is read and checked by the production readers.
 
-Law: nothing is changed. Every changed bit of the synced bytes is found, by the checks that a boot and a read make: of each batch,
-record, note and checkpoint, and of the index against the batches that it names. A torn tail above the synced note, as a crash may
-leave it, is no damage.
+Law: nothing is changed. Every changed bit of the synced bytes is detected, by the checks of a boot and a read: of each batch,
+record, note and checkpoint, and of the index against its batches. A torn tail above the synced note, as after a crash, is no
+damage.
 
-The checkpoint tells which entries were hit by damage, as far as it knows. A log alone can't tell what it lost.
+The checkpoint names the damaged entries, as far as it knows them. A log alone can't name its lost entries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EntryRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are not what they were. ``position`` and ``size`` in bytes. ``entries``: those that are known to be hit."""
+    """Damaged bytes. ``position`` and ``size`` in bytes. ``entries``: the known entries among them."""
 
     path: str
     position: int
@@ -43,17 +43,16 @@ class Damage:
 
 @dataclass(slots=True)
 class Scrubbed:
-    """What was found in a directory, all logs together."""
+    """Result for one directory, all logs together."""
 
     damages: list[Damage]
     files: int = 0
     size: int = 0
-    """The size of all files, in bytes."""
     batches: int = 0
     entries: int = 0
-    """Superseded copies are counted too."""
+    """Including superseded copies."""
     torn: int = 0
-    """Bytes above the synced notes that the next boot cuts."""
+    """Bytes above the synced notes, to be cut by the next boot."""
 
 
 Located = Mapping[int, Stored]
@@ -61,7 +60,7 @@ Located = Mapping[int, Stored]
 
 
 def scrub(file_system: FileSystem, directory: str) -> Scrubbed:
-    """Read and check everything in one directory of a stopped bookie. Raises OSError if the directory itself can't be read."""
+    """Check all files in one directory of a stopped bookie. Raises OSError if the directory itself can't be read."""
     found = Scrubbed([])
     checkpoint, damages = checks.check_checkpoint(file_system, directory)
     found.files += checkpoint is not None or bool(damages)
@@ -99,7 +98,6 @@ def _scrub_control_log(file_system: FileSystem, directory: str, found: Scrubbed,
 
 
 def _scrub_log(entry_log: EntryLog, file_system: FileSystem, rows: list[_LedgerRow], found: Scrubbed) -> None:
-    """Check one entry log and its note."""
     blank, noted, path = entry_log.note.is_blank(), entry_log.note.read(), entry_log.path
     entry_log.note.close()
     exists = file_system.exists(path)
@@ -122,7 +120,7 @@ def _take(
     rows: list[_LedgerRow],
     found: Scrubbed,
 ) -> None:
-    """Take over what a check of a log found."""
+    """Add the results of a log's check."""
     found.files += 1
     located: dict[int, Stored] = {}
     for item in items:
@@ -157,7 +155,7 @@ def _rows_by_log(checkpoint: Checkpoint | None) -> dict[int, list[_LedgerRow]]:
 
 
 def _check_rows(path: str, batches: Located, rows: list[_LedgerRow], found: Scrubbed) -> None:
-    """Check that every row names a batch that has its entries. (Rows of damaged batches are reported already.)"""
+    """Check each row against its batch. (Rows of damaged batches are reported already.)"""
     for ledger_id, row in rows:
         batch = batches.get(row.where)
         if batch is not None and not (
@@ -168,7 +166,7 @@ def _check_rows(path: str, batches: Located, rows: list[_LedgerRow], found: Scru
 
 
 def _hit(rows: list[_LedgerRow], start: int, end: int) -> tuple[EntryRange, ...]:
-    """The entries whose batches touch the bytes ``start..end`` of their log."""
+    """Entries whose batches touch the bytes ``start..end`` of their log."""
     return tuple(_hits(rows, start, end))
 
 

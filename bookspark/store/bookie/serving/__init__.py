@@ -1,19 +1,19 @@
-"""Serving: the requests of clients, and what a bookie does beside them.
+"""Serving: the requests of clients, and the maintenance beside them.
 
-==================  ==================================================================================
+==================  =================================================================================
 ``server``          ``BookieServer``: listens, makes connections, runs the maintenance, stops
-``porch``           accepts connections, and keeps them until their first message is there
-``connection``      one client's connection: frames in, answers out
-``admission``       how many connections there may be, who goes for another one, and when nothing is read
-``EntryReads``     READ: stored batches are sent, short ones joined
-``read_room``       the memory for what is on its way to readers: one bound for all connections
-``poll_timers``     when long polls end that nothing answered
+``porch``           accepts connections, and keeps them until their first message is complete
+``connection``      a client's connection: frames in, answers out; dispatch, LAC reads, lists
+``admission``       number of connections, choice of the connection to end, pauses of reading
+``entry_reads``     READ: sends stored batches, and joins short batches
+``read_room``       memory of entries on their way to readers: one bound for all connections
+``poll_timers``     time-outs of long polls
 ``answers``         the headers of answers
-``served_bookie``   what all connections share: storage, ids, secret, threads
-``peer``            what the requests of a connection need of it
-``refusals``        the warning that something was refused
-``maintenance``     checkpoints, looks at the disks, garbage collection, rewriting
-==================  ==================================================================================
+``served_bookie``   shared by all connections: storage, ids, secrets, counters
+``peer``            the interface of a connection to its requests
+``refusals``        the log message about refused requests
+``maintenance``     checkpoints, checks of the disks, garbage collection, rewriting, scrub
+==================  =================================================================================
 
 An example, with an open ``storage`` and its ``config``, on an asyncio loop::
 

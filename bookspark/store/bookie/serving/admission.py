@@ -1,20 +1,19 @@
-"""How much a bookie takes in: how many connections it has, which one goes when there are too many, and when it stops reading.
+"""Admission: the number of a bookie's connections, the connection that goes when there are too many, and pauses of reading.
 
 Law: a bookie takes no more than it can write. When more bytes of adds than ``request_bytes_in_flight_max`` wait for their sync,
 it reads from no connection until half of them are durable, and the clients' sockets fill up.
 
-Connections are counted from their acceptance to their end, and there are never so many that the bookie's own files lack a
-descriptor: a log that can't be begun would retire a sound disk. A connection is a *stranger* until it is greeted, which is when
-TLS, the secret and HELLO are through. Strangers are a small part of all connections, and each has ``STRANGER_SECONDS``.
+Connections count from their acceptance to their end. Their number always leaves descriptors for the bookie's own files: a log
+that can't be opened would retire a sound disk. A connection is a *stranger* until TLS, the secret and HELLO are through
+(*greeted*). Strangers are a small part of all connections, and each has ``STRANGER_SECONDS``.
 
-Who goes when there is no room for one more:
+Without room for a newcomer, the bookie ends
 
-1. the oldest stranger, of the address that has the most strangers. A client needs a few round trips to be greeted, so it is
-   through before those that came after it have pushed it out; and many strangers of one address push out each other;
-2. if there is no stranger: of the address that has the most connections, the one that was silent for longest, if that address
-   has at least two more than the newcomer's. So nobody who is greeted takes every place, and a client never loses its place to
-   a newcomer of its own address;
-3. otherwise the newcomer, which is told why.
+1. the oldest stranger, of the address with the most strangers. A client needs a few round trips to be greeted, so it is through
+   before later strangers push it out; and many strangers of one address push out each other;
+2. without strangers: the connection with the longest silence, of the address with the most connections, if that has at least two
+   more than the newcomer's address. So no client takes every place, or loses its place to a newcomer of its own address;
+3. otherwise the newcomer, with the reason.
 
 An address is an IPv4 address, or the first 64 bits of an IPv6 address, which one host can fill alone.
 """
@@ -33,38 +32,37 @@ from typing import Protocol, TypeVar
 from bookspark.store.bookie.storage import Storage
 
 STRANGER_SECONDS = 5.0
-"""How long a connection may take to be greeted."""
+"""Time limit of a connection until it is greeted."""
 _DESCRIPTORS_KEPT = 512
-"""Kept for the bookie's own files, but at most half of what the process may open."""
+"""Reserve for the bookie's own files, at most half of the process's limit."""
 _STRANGERS_PART = 4
 _STRANGERS_MIN, _STRANGERS_MAX = 16, 1024
 _LOOK_SECONDS = 0.1
-"""Looking through all connections for one that is silent takes a while when they are many."""
+"""A scan of many connections takes a while."""
 _WARN_SECONDS = 10.0
 _SILENT_SECONDS = 1.0
 _LOOKED_AT_MAX = 16
-"""Of more connections, some one is always taken to be heard: to look at them takes longer than what it is for."""
+"""Above this count assume that another connection is active; a scan costs more than it saves."""
 
 log = logging.getLogger(__name__)
 
 
 class Admitted(Protocol):
-    """A connection, as far as its admission goes."""
+    """An admitted connection, as seen by its admission."""
 
     origin: str
-    """``origin_of`` the peer's address."""
     heard: int
-    """Grows with each arrival of bytes on any connection: that of the last one here."""
+    """Value of ``Admission.heard`` at the last arrival of bytes on this connection."""
 
     @property
     def is_served(self) -> bool:
-        """Does the peer wait for entries that it asked for, or are some of them not sent yet?"""
+        """Does the peer wait for requested entries, unread or unsent?"""
 
     def adjust_reading(self) -> None:
-        """Begin or stop reading from the socket, as ``Admission.paused`` says."""
+        """Start or stop reading from the socket, by ``Admission.paused``."""
 
     def close(self) -> None:
-        """Send what is answered, then end the connection."""
+        """Send the finished answers, then end the connection."""
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -76,17 +74,17 @@ class Stranger(Protocol):
     origin: str
     """``origin_of`` the peer's address."""
     until: float
-    """When it has to be greeted, in the loop's seconds."""
+    """Deadline for the greeting, in the loop's seconds."""
 
     def end(self) -> None:
-        """End it at once, in whatever state it is."""
+        """End it at once, in any state."""
 
 
 Placed = TypeVar("Placed", Stranger, Admitted)
 
 
 def origin_of(host: str) -> str:
-    """The address by which connections are counted."""
+    """The address under which a connection counts."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -99,7 +97,7 @@ def origin_of(host: str) -> str:
 
 
 def most_of_one_origin(connections: Iterable[Placed]) -> list[Placed]:
-    """The connections of the address that has most of them, in their order; of several such addresses, the first one's."""
+    """The connections of the address with most of them, in their order; of several such addresses, the first."""
     connections = list(connections)
     counts = Counter(one.origin for one in connections)
     if not counts:
@@ -115,30 +113,28 @@ class Admission:
         self._storage = storage
         self._bytes_in_flight_max = bytes_in_flight_max
         self.connections: set[Admitted] = set()
-        """Those that are greeted."""
+        """Greeted connections."""
         self.strangers: dict[Stranger, None] = {}
-        """The oldest first."""
+        """Oldest first."""
         self.heard = 0
-        """How often bytes came, on any connection."""
+        """Number of arrivals of bytes, over all connections."""
         self.heard_last: Admitted | None = None
-        """The connection on which bytes came last."""
         self._turned_at = 0.0
-        """When bytes came last on another connection than before, in seconds of ``monotonic``."""
+        """Seconds of ``monotonic`` at the last change of ``heard_last``."""
         self.paused = False
-        """Is nothing read from any connection at present?"""
+        """Is reading from all connections paused?"""
         self._stopping = False
         self._all_lost = asyncio.Event()
         self._warned_at = self._looked_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
-        """Runs out when the oldest stranger's time is up."""
 
     def connections_max(self) -> int:
-        """How many connections there may be. The limit of open files is read each time, as it can be raised from outside."""
+        """Limit of connections. The limit of open files is read each time, as it may be raised from outside."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return 1 << 30 if limit == resource.RLIM_INFINITY else max(limit // 2, limit - _DESCRIPTORS_KEPT)
 
     def make_room(self, origin: str) -> bool:
-        """May there be one more connection, from ``origin``? Another one may have to go for it."""
+        """May a connection from ``origin`` be admitted? It may push out another connection."""
         most = self.connections_max()
         strangers_max = min(max(most // _STRANGERS_PART, _STRANGERS_MIN), _STRANGERS_MAX)
         if len(self.strangers) >= strangers_max:
@@ -149,7 +145,7 @@ class Admission:
         return True
 
     def end_oldest(self, strangers: Iterable[Stranger]) -> bool:
-        """End the oldest of ``strangers``, of the address that has most of them. False if there is none."""
+        """End the oldest of ``strangers``, of the address with most of them. False if there is none."""
         for stranger in most_of_one_origin(strangers)[:1]:
             self.strangers.pop(stranger, None)
             stranger.end()
@@ -157,18 +153,17 @@ class Admission:
         return False
 
     def arrived(self, stranger: Stranger) -> None:
-        """A connection was accepted."""
+        """Count an accepted connection."""
         self.strangers[stranger] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(stranger.until, self._end_late)
 
     def greeted(self, stranger: Stranger, connection: Admitted) -> None:
-        """A stranger has become a client."""
         self.strangers.pop(stranger, None)
         self.connections.add(connection)
 
     def lost(self, stranger: Stranger | None, connection: Admitted | None = None) -> None:
-        """A connection has ended: a stranger, or one that is greeted."""
+        """Forget an ended connection."""
         if stranger is not None:
             self.strangers.pop(stranger, None)
         if connection is not None:
@@ -179,13 +174,13 @@ class Admission:
             self._all_lost.set()
 
     def turn_to(self, connection: Admitted) -> None:
-        """Bytes came on this connection, and on another one before."""
+        """Note bytes on this connection, after bytes on another connection."""
         self.heard_last, self._turned_at = connection, monotonic()
 
     @property
     def is_shared(self) -> bool:
-        """Would anybody but the client that was heard last be held up if the loop waited for a moment? Whoever said nothing for a
-        second and gets nothing would not be, and is then as one that comes anew."""
+        """Would a short wait of the loop delay any client but the last active client? Clients silent for a second, without unsent
+        entries, don't count."""
         connections = self.connections
         return len(connections) > 1 and (
             monotonic() - self._turned_at < _SILENT_SECONDS
@@ -194,18 +189,17 @@ class Admission:
         )
 
     def check_pressure(self) -> None:
-        """Stop reading if too many bytes wait for their sync."""
+        """Pause reading if too many bytes wait for their sync."""
         if not self.paused and self._storage.bytes_in_flight > self._bytes_in_flight_max:
             self._pause(True)
             self._storage.when_below(self._bytes_in_flight_max // 2, self._relieve)
 
     def stop_reading(self) -> None:
-        """Read nothing more from any connection: the bookie stops."""
         self._stopping = True
         self._pause(True)
 
     async def end_all(self, seconds_max: float) -> None:
-        """Close every connection; abort those that are still open after ``seconds_max``."""
+        """Close every connection; abort the rest after ``seconds_max``."""
         self._all_lost.clear()
         if not self.connections:
             return
@@ -218,7 +212,6 @@ class Admission:
                 connection.abort()
 
     def _end_late(self) -> None:
-        """End the strangers whose time is up."""
         loop = asyncio.get_running_loop()
         self._timer = None
         for stranger in list(self.strangers):
@@ -229,7 +222,7 @@ class Admission:
             stranger.end()
 
     def _end_silent(self, origin: str) -> bool:
-        """End the connection that was silent for longest, of the address that has the most, if ``origin`` has far fewer."""
+        """End the connection with the longest silence, of the address with the most, if ``origin`` has far fewer."""
         now = asyncio.get_running_loop().time()
         if now - self._looked_at < _LOOK_SECONDS:
             return False

@@ -1,7 +1,7 @@
-"""The answers to the requests of one connection: their headers, and how many requests wait for theirs.
+"""Answers to the requests of one connection: their headers, and the count of unanswered requests.
 
-Law: each request is answered once, unless the connection ends first. An answer tells what is known of the request's ledger (LAC,
-last add confirmed; LAFR, last add fully replicated) and, of a volatile ledger's request, LastAddSynced.
+Law: each request is answered once, unless the connection ends first. An answer carries the LAC (last add confirmed) and LAFR
+(last add fully replicated) of the request's ledger and, for a request of a volatile ledger, LastAddSynced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ADDED = _ADD, _OK
 
 
 class Answers:
-    """Makes the answers to one ``peer`` and sends them."""
+    """Builds the answers to one ``peer`` and sends them."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._storage = bookie.storage
@@ -33,11 +33,11 @@ class Answers:
         self._peer = peer
         self._send = peer.send
         self.under_way = 0
-        """How many requests were taken and are not answered. The code that takes a request counts it here."""
+        """Unanswered requests. The code that takes a request counts it here."""
 
     def answer(self, request: Header, status: int, *, value: int = 0, body: bytes = b"") -> None:
-        """Answer ``request`` with a control frame. ``first_entry_id`` and ``last_entry_id`` of the answer are the request's; a
-        caller with other ids replaces them in ``request``."""
+        """Answer ``request`` with a control frame. Its entry ids are the request's; a caller with other ids replaces them in
+        ``request``."""
         self.under_way -= 1
         self._answered[request.kind, status] += 1
         ledger = self._storage.ledger(request.ledger_id)
@@ -66,24 +66,23 @@ class Answers:
         self._send(control_frame(header, body))
 
     def acknowledge(self, request: Header) -> None:
-        """Answer OK to an add of a ledger that is not volatile. It is sent together with others (``acks_frame``)."""
+        """Answer OK to an add of a non-volatile ledger, together with other adds (``acks_frame``)."""
         self.under_way -= 1
         self._answered[_ADDED] += 1
         self._peer.acknowledge(request.request_id)
 
     def refuse(self, request: Header, why: str) -> None:
-        """Answer BAD_REQUEST. The body says ``why``, for people."""
+        """Answer BAD_REQUEST, with ``why`` as the body, for people."""
         self._refusals.tell(self._peer.peer, why)
         self.answer(request, Status.BAD_REQUEST, body=why.encode())
 
 
 def acks_frame(incarnation: int, request_ids: Sequence[int]) -> bytes:
-    """The frame that answers OK to these adds."""
     header = Header(Kind.ACKS, 0, flags=_RESPONSE, incarnation=incarnation, value=len(request_ids))
     return control_frame(header, Acks.encode(request_ids))
 
 
 def refusal_frame(incarnation: int, why: str) -> bytes:
-    """The last frame of a connection whose bytes make no sense, or for which there is no room."""
+    """The last frame of a connection refused for bad bytes or for want of room."""
     header = Header(Kind.REFUSAL, 0, flags=_RESPONSE, status=Status.BAD_REQUEST, incarnation=incarnation)
     return control_frame(header, why.encode())

@@ -1,7 +1,7 @@
-"""One client's connection to a bookie: frames in, answers out, and how many of each may wait. ``dispatch`` answers the requests.
+"""A client's connection to a bookie: frames in, answers out, with bounds on both. ``Dispatch`` answers the requests.
 
-Law: bytes that are no frame end the connection, and the peer is told why. While a peer does not read its answers, its requests
-wait in the bookie too, and nothing more is read for them from the logs. They also wait while too many of its reads are under way.
+Law: invalid bytes end the connection, after a frame with the reason. While a peer does not read its answers, its requests wait in
+the bookie too, and no more entries are read for them from the logs. They also wait while too many of its reads are under way.
 Answers are gathered and written once per turn of the loop.
 """
 
@@ -38,14 +38,7 @@ from bookspark.store.wire.security import is_proof, new_challenge
 log = logging.getLogger(__name__)
 
 
-# -- Reads of the LAC (last add confirmed) of a ledger, and long polls, which wait for it.
-#
-# Law: a read with FENCE is answered after the fence is durable, and has no Negative. A long poll is answered when the LAC
-# reaches the entry that it waits for, or when its time is up, whichever comes first; also for a ledger that the bookie does not
-# know yet.
-#
-# A long poll that waits costs the bookie next to nothing. So it does not count as a request under way, which would keep the
-# adds of the same connection waiting; as many long polls as requests may wait.
+# -- Reads of a ledger's LAC (last add confirmed), and long polls
 
 
 _FENCE, _ENTRY = int(Flag.FENCE), int(Flag.ENTRY)
@@ -54,7 +47,12 @@ _LONG_POLL_MS_MAX = 300_000
 
 
 class LacReads:
-    """Answers the READ_LAC requests of one connection."""
+    """Answers the READ_LAC requests of one connection.
+
+    Law: a read with FENCE is answered after the fence is durable, and never Negative. A long poll is answered once the LAC
+    reaches its entry, or at its time-out; also for an unknown ledger. It costs next to nothing, so it does not count as a request
+    under way, which would block adds of the same connection; long polls have a bound of their own, as high as that of
+    requests."""
 
     def __init__(self, bookie: ServedBookie, answers: Answers, entries: EntryReads) -> None:
         self._storage = bookie.storage
@@ -64,17 +62,15 @@ class LacReads:
         self._loop = asyncio.get_running_loop()
         self._timers = bookie.poll_timers
         self._polls: dict[int, tuple[Header, tuple[int, int]]] = {}
-        """The long polls that wait, by their numbers in ``storage.long_polls``."""
+        """By their numbers in ``storage.long_polls``."""
 
     def end(self) -> None:
-        """The connection has ended: forget its long polls."""
         for poll, (header, timer) in self._polls.items():
             self._timers.remove(timer)
             self._storage.long_polls.remove(header.ledger_id, poll)
         self._polls.clear()
 
     def read(self, header: Header) -> None:
-        """Answer a READ_LAC, now or when its long poll is over."""
         if header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._answer, header))
         elif not self._storage.may_read(header.ledger_id, header.master_key):
@@ -119,18 +115,17 @@ class LacReads:
         self._polls[poll] = (header, self._timers.add(min(header.limit, _LONG_POLL_MS_MAX) / 1000, finish))
 
 
-# -- Lists for those who look into a bookie while it serves: its logs, and its ledgers in limbo.
+# -- Lists of a serving bookie's logs, and of its ledgers in limbo
 #
-# Law: nothing is changed, and nothing is read from a disk. A log is listed from its first entry until its file is removed.
+# Law: nothing is changed, and no disk is read. A log is listed from its first entry until the removal of its file.
 
 
 ROWS_MAX = 1 << 11
-"""Rows of one answer, which is made on the loop: some milliseconds."""
+"""Rows of one answer. The loop builds it in some milliseconds."""
 
 
 def entry_logs(storage: Storage, start: int) -> tuple[EntryLogs, int]:
-    """The logs from number ``start`` on, at most 2,048, and the number to go on with, −1 at the end. Logs of a directory that
-    failed are among them."""
+    """The logs from number ``start`` on, at most 2,048, also of failed directories; and the next ``start``, −1 at the end."""
     logs = storage.holdings.logs
     numbers = sorted(number for number in logs if number >= start)
     found = []
@@ -143,32 +138,30 @@ def entry_logs(storage: Storage, start: int) -> tuple[EntryLogs, int]:
 
 
 def limbo(storage: Storage, ledger_id: int, limit: int) -> tuple[Limbo, int]:
-    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` and 2,048, and the ledger to go on with, −1 at the end."""
+    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` and 2,048; and the next ``ledger_id``, −1 at the end."""
     limit = min(limit or ROWS_MAX, ROWS_MAX)
     found = storage.lossy_boots.limbo(ledger_id, limit + 1)
     return Limbo(found[:limit]), found[limit][0] if len(found) > limit else -1
 
 
-# -- The requests of one connection: each is checked, counted and given to what answers its kind.
-#
-# Law: each request is answered once, whatever happens, unless the connection ends first. A frame whose header can be read but
-# that makes no sense is answered BAD_REQUEST. A fault of the bookie's own is answered IO_ERROR, never a Negative. The first
-# request of a connection is HELLO; a bookie with a secret serves nobody whose HELLO has no proof of it, and takes but a few
-# requests until then. A ledger id that no ledger can have is refused in every kind of request.
-#
-# Reads are answered by ``EntryReads`` and ``LacReads``, the rest here.
+# -- Dispatch
 
 
 _VOLATILE = int(Flag.VOLATILE)
 _ADD = int(Kind.ADD)
 _BEFORE_HELLO_MAX = 16
 _OF_A_LEDGER = frozenset((Kind.READ, Kind.READ_LAC, Kind.WRITE_LAC, Kind.SYNC, Kind.RANGES, Kind.LIMBO, Kind.FETCH))
-"""Requests that name a ledger, besides ADD. The others may name none."""
+"""Requests with a ledger id, besides ADD. Other kinds may leave it out."""
 _NO_LEDGER_ID = f"ledger ids go from 0 to {LEDGER_ID_MAX}"
 
 
 class Dispatch:
-    """Takes the requests of one ``peer``."""
+    """Takes the requests of one ``peer``: checks and counts each, and gives it to the handler of its kind.
+
+    Law: each request is answered once, unless the connection ends first. A frame with a readable header and bad content is
+    answered BAD_REQUEST, an internal fault IO_ERROR, never a Negative. The first request is HELLO; a bookie with a secret serves
+    no peer without a proof of it, and takes only a few requests until then. An impossible ledger id is refused in every kind of
+    request."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._bookie = bookie
@@ -180,14 +173,13 @@ class Dispatch:
         self._greeted = False
         self._challenge = b""
         self._before_hello = 0
-        """How many requests came before the peer was greeted."""
+        """Requests before the greeting."""
 
     def end(self) -> None:
-        """The connection has ended: nobody waits for anything any more."""
         self._lacs.end()
 
     def handle(self, frame: Frame) -> None:
-        """Take one request. It is answered now or later, on the loop; no error comes out of here."""
+        """Take one request. It is answered now or later, on the loop; raises nothing."""
         header = frame.header
         answers = self._answers
         answers.under_way += 1
@@ -274,7 +266,7 @@ class Dispatch:
             self._answers.refuse(header, _NO_LEDGER_ID)
         else:
             if header.flags & _VOLATILE:
-                # Raises if the assignment makes no sense.
+                # Raises WireError for an invalid assignment.
                 header.assignment()
             batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
             self._storage.add(header, batch, partial(self._added, header))
@@ -318,7 +310,7 @@ class Dispatch:
             header.ledger_id, max(header.first_entry_id, 0), header.limit, only=header.value == 1
         )
         answered = header._replace(first_entry_id=first)
-        # Who compares copies takes what is listed for a copy that is there, so a power cut may not take it back.
+        # A comparison of copies relies on listed copies, so a power cut must not take them back.
         self._storage.when_durable(ranges, partial(self._listed, answered, ledger_id, ranges.encode()))
 
     def _listed(self, header: Header, following: int, ranges: bytes, status: int) -> None:
@@ -328,40 +320,40 @@ class Dispatch:
             self._answers.answer(header, status)
 
 
-# --
+# -- The connection
 
 
 _JOINED_BYTES_MAX = 64 << 10
 _WRITE_BUFFER_BYTES_MAX = 64 << 10
 _READS_MAX = 8
 _LARGE_PART_BYTES = 1 << 20
-"""A part is this long while there is much room."""
+"""Size of a part while there is much room."""
 _PARTS_MAX = 4
-"""How many parts of answers are read for one peer at the same time."""
+"""Parts of answers read for one peer at the same time."""
 _PARTING_SECONDS = 10.0
-"""How long a peer that is refused has to end the connection."""
+"""Time of a refused peer to end the connection."""
 
 
 class Requests(Protocol):
-    """What takes the requests of a connection, one after the other."""
+    """Takes the requests of a connection, one after the other."""
 
     def handle(self, frame: Any) -> None:
-        """Take one. It is answered now or later; no error comes out of here."""
+        """Take one request. It is answered now or later; raises nothing."""
 
     def end(self) -> None:
         """The connection has ended."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A ``peer.Peer`` on a socket. ``porch`` makes one for each connection whose first message is there. One that speaks another
-    protocol has another ``receiver``, other ``requests`` and another ``refusal``."""
+    """A ``peer.Peer``, and an ``admission.Admitted``, on a socket. ``porch`` creates it after the first message. A connection
+    with another protocol overrides ``receiver``, ``requests`` and ``refusal``."""
 
     def __init__(
         self, bookie: ServedBookie, admission: Admission, chunks: ChunkPool, stranger: Stranger, address: str
     ) -> None:
         self._admission = admission
         self._stranger: Stranger | None = stranger
-        """What the connection is to the admission until it is greeted."""
+        """None after the greeting."""
         self.origin = stranger.origin
         self.heard = 0
         self._incarnation = bookie.incarnation
@@ -370,35 +362,34 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = self.receiver(chunks)
         self._transport: asyncio.Transport | None = None
         self._refused: asyncio.Transport | None = None
-        """The transport of a peer that is refused, until the connection ends. ``_transport`` is None then."""
+        """Transport of a refused peer. ``_transport`` is None then."""
         self._address = address
         self.peer = address
         """Address and name, for log lines."""
         self._dispatch = self.requests(bookie)
         self._answers: list[Buffer] = []
         self._acks: list[int] = []
-        """Request ids of the adds that came to be OK in this turn of the loop."""
+        """Request ids of the adds acknowledged in this turn of the loop."""
         self._held: deque[Any] = deque()
-        """Requests that came while the peer did not read its answers, or while too many of its reads were under way."""
+        """Requests behind unread answers, or behind too many reads."""
         self._reads = 0
-        """How many reads of this peer are under way."""
         self._room = bookie.read_room
         self._parts: deque[tuple[int, Callable[[int], None]]] = deque()
-        """Parts of answers that wait until the peer has taken others: how large they are, and what reads them."""
+        """Parts of answers behind earlier parts: size, and the function that reads the part."""
         self._parts_asked = 0
-        """How many parts are being read, or wait for room."""
+        """Parts being read, or waiting for room."""
         self._part_bytes = 0
-        """How large those are that are being read."""
+        """Bytes of the parts being read."""
         self._aborted = False
         self._writing_paused = False
         self._reading_paused = False
         self._going_on = False
-        """Does ``_go_on`` run? What it begins may end at once, and calls it again."""
+        """Is ``_go_on`` running? Its work may end at once, and call it again."""
 
     # -- the protocol
 
     def receiver(self, chunks: ChunkPool) -> FrameReceiver:
-        """What divides the bytes that come into requests."""
+        """The parser of the incoming bytes."""
         return FrameReceiver(chunks, frame_bytes_max=HELLO_BYTES_MAX)
 
     def received(self, count: int) -> Iterator[Any]:
@@ -406,11 +397,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._receiver.received(count)
 
     def requests(self, bookie: ServedBookie) -> Requests:
-        """What takes these requests."""
+        """The handler of the requests."""
         return Dispatch(bookie, self)
 
     def refusal(self, why: str) -> bytes:
-        """The last words to a peer whose bytes make no sense."""
+        """The last frame to a peer that sent invalid bytes."""
         return refusal_frame(self._incarnation, why)
 
     # -- asyncio
@@ -431,7 +422,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.clear()
         self._acks.clear()
         self._dispatch.end()
-        # The two refer to each other. Without this cycle the receive buffer is freed at once.
+        # Breaking this reference cycle frees the receive buffer at once.
         del self._dispatch
         stranger, self._stranger = self._stranger, None
         self._admission.lost(stranger, self)
@@ -441,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         if self._transport is None:
-            # The peer was refused, so its bytes are dropped.
+            # The bytes of a refused peer are dropped.
             return
         admission = self._admission
         self.heard = admission.heard = admission.heard + 1
@@ -456,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
         self.adjust_reading()
 
     def take(self, frames: Iterable[Any]) -> None:
-        """Handle these requests, or hold them until the peer has read its answers."""
+        """Handle requests, or hold them until the peer has read its answers."""
         for frame in frames:
             if self._held or self._is_behind():
                 self._held.append(frame)
@@ -464,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._dispatch.handle(frame)
 
     def goes_on_over(self, transport: asyncio.Transport) -> None:
-        """From now on this transport, which lies over the one before, takes the answers and brings the requests."""
+        """Use ``transport``, which runs over the earlier one, for answers and requests from now on."""
         self._transport = transport
         transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
         self._reading_paused = False
@@ -481,52 +472,41 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def greeted(self) -> None:
-        """The peer may ask for anything from now on."""
         stranger, self._stranger = self._stranger, None
         if stranger is not None:
             self._receiver.frame_bytes_max = FRAME_BYTES_MAX
             self._admission.greeted(stranger, self)
 
     def name_peer(self, name: str) -> None:
-        """Note the name that the client gave itself. It may give another one later."""
         self.peer = f"{self._address} ({name[:80]!r})"
 
     # -- flow
 
     def read_begins(self) -> None:
-        """The answer to a read begins."""
         self._reads += 1
 
     def read_ends(self) -> None:
-        """That answer is sent."""
         self._reads -= 1
         self._go_on()
 
     @property
     def is_served(self) -> bool:
-        """Does the peer wait for entries that it asked for, or are some of them not sent yet?"""
         return self._reads > 0 or self._writing_paused or bool(self._held or self._parts)
 
     @property
     def unsent_bytes(self) -> int:
-        """How many bytes of its answers the socket has not taken."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def takes(self, size: int) -> bool:
-        """Has the peer taken what was sent before, and is there room for ``size`` bytes more?"""
         behind = self._transport is None or self._writing_paused or self._parts
         return not behind and self._room.has_room(self, size)
 
     def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
-        """Call ``begin`` as soon as the peer has taken what was sent before, and there is room for ``size`` bytes: now or later.
-        It is told how many bytes there is room for, which may be more. ``part_ends`` follows with that number. Nothing is called
-        once the connection has ended."""
         if self._transport is not None:
             self._parts.append((size, begin))
             self._loop.call_soon(self._go_on)
 
     def part_ends(self, size: int) -> None:
-        """What ``begin`` began is sent, or failed."""
         self._parts_asked -= 1
         self._part_bytes -= size
         self._hold()
@@ -539,7 +519,6 @@ class Connection(asyncio.BufferedProtocol):
             begin(size)
 
     def _hold(self) -> None:
-        """Tell how much memory the answers of this peer hold."""
         if self._transport is not None:
             unsent = self.unsent_bytes if self._writing_paused else 0
             self._room.hold(self, self._part_bytes + unsent)
@@ -548,9 +527,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._writing_paused or self._reads >= _READS_MAX
 
     def _go_on(self) -> None:
-        """Handle held requests, and read parts of answers, for as long as the peer and the disk keep up."""
+        """Handle held requests, and read parts of answers, as long as the peer and the disk keep up."""
         if self._going_on:
-            # The loops below see what has changed. A call for each request that is held would need a stack as long.
+            # The loops below see the change. A recursive call for each held request would need as deep a stack.
             return
         self._going_on = True
         try:
@@ -559,7 +538,7 @@ class Connection(asyncio.BufferedProtocol):
             while self._parts and not self._writing_paused and self._parts_asked < _PARTS_MAX:
                 size, begin = self._parts.popleft()
                 if self._room.is_roomy(_LARGE_PART_BYTES):
-                    # Each part costs a change of threads.
+                    # Each part costs a switch of threads.
                     size = max(size, _LARGE_PART_BYTES)
                 self._parts_asked += 1
                 self._room.ask(self, size, partial(self._begin_part, size, begin))
@@ -568,7 +547,6 @@ class Connection(asyncio.BufferedProtocol):
         self.adjust_reading()
 
     def adjust_reading(self) -> None:
-        """Begin or stop reading from the socket."""
         pause = bool(self._held) or self._writing_paused or self._admission.paused
         if self._transport is None or self._transport.is_closing() or pause == self._reading_paused:
             return
@@ -579,8 +557,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def refuse(self, why: str) -> None:
-        """Tell the peer why, read nothing more, and give the peer a moment to end the connection. A socket that is closed with
-        bytes unread resets the connection, and the reset would overtake the words."""
+        """Send the peer the reason, read nothing more, and give it a moment to end the connection: a socket closed with unread
+        bytes resets the connection, and the reset would overtake the reason."""
         transport = self._transport
         if transport is None:
             return
@@ -596,21 +574,19 @@ class Connection(asyncio.BufferedProtocol):
         self._loop.call_later(_PARTING_SECONDS, transport.abort)
 
     def close(self) -> None:
-        """Send what is answered, then end the connection."""
         self.flush()
         if (transport := self._transport or self._refused) is not None:
             transport.close()
 
     def abort(self) -> None:
-        """End the connection at once. It may not have begun."""
+        """End the connection at once, even before its start."""
         self._aborted = True
         if (transport := self._transport or self._refused) is not None:
-            # What is answered until its end is noticed can't be sent any more.
+            # Later answers can't be sent any more.
             self._transport, self._refused = None, transport
             transport.abort()
 
     def send(self, *pieces: Buffer) -> None:
-        """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""
         if self._transport is None:
             return
         if not (self._answers or self._acks):
@@ -618,7 +594,6 @@ class Connection(asyncio.BufferedProtocol):
         self._answers += pieces
 
     def acknowledge(self, request_id: int) -> None:
-        """Answer an add OK. All such answers of one turn of the loop are sent in one frame."""
         if self._transport is None:
             return
         if not (self._answers or self._acks):
@@ -626,7 +601,6 @@ class Connection(asyncio.BufferedProtocol):
         self._acks.append(request_id)
 
     def flush(self) -> None:
-        """Send now what is gathered."""
         answers, self._answers = self._answers, []
         acks, self._acks = self._acks, []
         if self._transport is None:

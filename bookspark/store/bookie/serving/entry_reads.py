@@ -1,11 +1,11 @@
-"""Reads of entries: the stored batches are sent, then an answer says what comes after them.
+"""Reads of entries: stored batches, then an answer with the reason of their end.
 
-Law: a stored batch gets a new prefix with the answer's header, and its body is not copied; short ones that follow one another are
-joined after their own checks, so where batches end in the log is no part of the answer. An answer is
-read and sent in parts, so that the client checks one part while the next one is read. A part is read when the peer has taken
-those before it, and when there is room for it (``read_room``), so a peer that does not read holds only a few parts. What the
-page cache has is read on the loop, one part in each turn of it, and the rest by a thread of its disk. Each part is planned by
-itself: entries may move to another log while they are read. A copy that turns out unreadable is held no more.
+Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. Adjacent short batches are joined
+after their checks, so an answer does not depend on the borders of batches in the log. An answer is read and sent in parts, so
+that the client checks a part while the bookie reads the next. A part is read once the peer has taken earlier parts and there is
+room for it (``read_room``), so a peer that does not read holds only a few parts. Cached pages are read on the loop, one part in
+each turn; the rest by a thread of its disk. Each part is planned by itself, because entries may move to another log meanwhile. An
+unreadable copy is given up.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from bookspark.store.wire.header import Flag, Header, Status
 log = logging.getLogger(__name__)
 
 
-# -- Short batches that follow one another, made one.
+# -- Joining of adjacent short batches
 #
 # Law: the rows are those of the batches, verbatim and in order, so every digest stays valid. Only whole batches are joined, of
 # one ledger, with consecutive ids.
 #
-# Who adds entry by entry leaves a batch for each add in the log. Whoever gets such a batch parses a header, compares a prefix
-# and checks two checksums, which costs a reader twenty times what it costs to join the batch to its neighbours here.
+# Adds of single entries leave a batch for each in the log. Its header, prefix and two checksums cost a reader twenty times as
+# much as joining costs here.
 
 
 SHORT_BYTES_MAX = 8 << 10
 """Longer batches stay as they are."""
 JOINED_BYTES_MAX = 256 << 10
-"""About the longest batch that short ones are made into."""
+"""Approximate limit of a joined batch."""
 
 _ROW = Struct("<qqqqii")
-"""The only row of a batch of one: ledger, entry, last add confirmed, length, and the payload's offsets."""
+"""The only row of a batch with one entry: ledger, entry, last add confirmed, length, and the payload's offsets."""
 _TWO_INTS = Struct("<ii")
 
 
 def runs(batches: Iterable[EntryBatch]) -> Iterator[list[EntryBatch]]:
-    """The batches in order, with those together that are to be joined."""
+    """The batches in order, grouped into runs to be joined."""
     run: list[EntryBatch] = []
     size = after = 0
     for batch in batches:
@@ -72,7 +72,7 @@ def runs(batches: Iterable[EntryBatch]) -> Iterator[list[EntryBatch]]:
 
 
 def joined(batches: Sequence[EntryBatch], header: Header) -> bytearray:
-    """One frame under ``header`` with the rows of ``batches``, which follow one another."""
+    """One frame under ``header`` with the rows of adjacent ``batches``."""
     confirmed: list[Buffer] = []
     lengths: list[Buffer] = []
     payload_sizes: list[int] = []
@@ -118,29 +118,27 @@ def _sizes(offsets: Sequence[int]) -> Iterable[int]:
     return map(int.__sub__, offsets[1:], offsets)
 
 
-# --
+# -- The reads
 
 
 _FENCE, _SPARSE = int(Flag.FENCE), int(Flag.SPARSE)
 _MORE = int(Flag.RESPONSE | Flag.MORE)
 
 _CARRIED_BYTES_MAX = 64 << 10
-"""A longer batch does not come along with a LAC: every bookie of the ensemble may be asked for it at once."""
+"""Longer batches do not accompany a LAC: every bookie of the ensemble may get that request at once."""
 
 
 class _Answer(NamedTuple):
-    """How far the answer to a read is."""
+    """Progress of the answer to a read."""
 
     first: int
-    """The next entry id."""
     sent: int
-    """How many entries were sent."""
     left: int
-    """How many bytes it may still have, about."""
+    """Approximate bytes left."""
     cached: bool
-    """Is the page cache tried? Not any more once a thread was needed."""
+    """Is the page cache tried first? No longer once a thread was needed."""
     begun: float
-    """When it began, by ``monotonic``."""
+    """By ``monotonic``."""
 
 
 class EntryReads:
@@ -166,7 +164,7 @@ class EntryReads:
             self._answer_without_entries(header, Status.UNAUTHORIZED)
 
     def send_along(self, header: Header, entry_id: int) -> None:
-        """Send the batch of one entry ahead of an answer of another kind, if it is in the page cache and short."""
+        """Send the batch of one entry ahead of another answer, if it is cached and short."""
         plan = self._storage.plan_read(header.ledger_id, entry_id, entry_id, 0, sparse=False)
         if all(piece.size <= _CARRIED_BYTES_MAX for piece in plan.pieces):
             fetched = self._storage.files.fetch(plan.pieces, cached_only=True)
@@ -187,7 +185,7 @@ class EntryReads:
         self._next(header, _Answer(header.first_entry_id, 0, limit, True, monotonic()))
 
     def _plan(self, header: Header, answer: _Answer, size: int = PART_BYTES) -> ReadPlan:
-        """Find the next part of an answer, of ``size`` bytes at most unless it is a single batch."""
+        """Plan the next part of an answer, of ``size`` bytes at most unless it is a single batch."""
         plan = self._storage.plan_read(
             header.ledger_id,
             answer.first,
@@ -201,16 +199,16 @@ class EntryReads:
         self._guarded(header, answer, 0, partial(self._go_on, header, answer))
 
     def _go_on(self, header: Header, answer: _Answer) -> None:
-        """Send the next part if that can be done at once, and leave what follows to the loop's next turn. Otherwise wait until
-        the peer has taken what was sent, or for a thread."""
+        """Send the next part if that needs no wait, and leave the rest to the next turn of the loop. Otherwise wait until the
+        peer has taken earlier parts, or for a thread."""
         plan = self._plan(header, answer)
         size = max(PART_BYTES, plan.pieces[0].size) if plan.pieces else PART_BYTES
         if answer.cached and self._peer.takes(size):
             fetched = self._fetch_cached(plan)
             if fetched is not None:
                 following = self._send_part(header, answer, plan, fetched)
-                # If the socket takes these frames, the next ones are read into the same memory. The reader checks these while
-                # the next ones are read here. And a peer that does not read is noticed before its next request is taken.
+                # If the socket takes these frames now, their memory serves the next part, and the reader checks them meanwhile. A
+                # peer that does not read is noticed before its next request is taken.
                 del fetched
                 self._peer.flush()
                 if following is None:
@@ -225,7 +223,7 @@ class EntryReads:
         self._guarded(header, answer, size, partial(self._read_part, header, answer, size))
 
     def _guarded(self, header: Header, answer: _Answer, size: int, act: Callable[[], None]) -> None:
-        """Go on with an answer. If that fails, so does the read. ``size``: of the part that was begun and has not ended."""
+        """Run ``act``; its failure fails the read. ``size``: of the part under way, 0 if none."""
         try:
             act()
         except Exception:
@@ -233,7 +231,6 @@ class EntryReads:
             self._end(header, answer, Status.IO_ERROR, size)
 
     def _end(self, header: Header, answer: _Answer, status: int, size: int) -> None:
-        """End the read before its next part."""
         self._answers.answer(header._replace(last_entry_id=answer.first - 1), status, value=answer.sent)
         self._traffic.reads.observe(monotonic() - answer.begun)
         if size:
@@ -241,14 +238,14 @@ class EntryReads:
         self._peer.read_ends()
 
     def _read_part(self, header: Header, answer: _Answer, size: int) -> None:
-        """Read the next part, in a thread unless the page cache has it. There is room for ``size`` bytes."""
+        """Read the next part, in a thread unless it is cached. There is room for ``size`` bytes."""
         plan = self._plan(header, answer, size)
         where = next((piece.where for piece in plan.pieces if piece.frame is None), None)
         fetched = self._fetch_cached(plan, size) if answer.cached or where is None else None
         if fetched is not None or where is None:
             self._part_read(header, answer, plan, size, fetched or Fetched([]))
             return
-        # A log that was not open will be, and then its next entries may well be in the page cache.
+            # The read opens a closed log, and its next entries may well be cached.
         after = answer._replace(cached=not self._storage.files.is_open(log_of(where)))
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=size)
         try:
@@ -279,11 +276,11 @@ class EntryReads:
         if following is None:
             self._peer.read_ends()
         else:
-            # The part has ended: what goes wrong from here on must not end it again.
+            # The part has ended; a later failure must not end it again.
             self._next(header, following)
 
     def _send_part(self, header: Header, answer: _Answer, plan: ReadPlan, fetched: Fetched) -> _Answer | None:
-        """Send a part. Returns what is to follow; None if this was the last part, which tells about the id after it."""
+        """Send a part. Returns the progress; None if this was the last part, which answers for the id after it."""
         frames, stop = fetched
         sent = answer.sent + self._send_batches(header, plan, frames)
         left = answer.left - sum(map(len, frames))
@@ -292,7 +289,7 @@ class EntryReads:
             following = plan.pieces[len(frames)]
             self._storage.holdings.lose_unreadable(plan.pieces[len(frames) :], stop)
             if stop is not Stop.LIMIT and self._storage.has_moved(following):
-                # Another copy is read instead; if there is none, the plan says that the entry is lost.
+                # The next plan reads another copy, or reports the entry as lost.
                 return answer._replace(first=following.first, sent=sent, left=max(left, 1))
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
         if status == Status.OK and end < header.last_entry_id and left > 0:
@@ -302,7 +299,7 @@ class EntryReads:
         return None
 
     def _send_batches(self, header: Header, plan: ReadPlan, frames: Sequence[Buffer]) -> int:
-        """Send the frames of a plan's first pieces; returns how many entries that are."""
+        """Send the frames of a plan's first pieces; returns the number of entries."""
         ledger = self._storage.ledger(header.ledger_id)
         if ledger is None:
             return 0
@@ -333,7 +330,6 @@ class EntryReads:
         return sent
 
     def _send_whole(self, batches: Sequence[EntryBatch], answer: Header) -> None:
-        """Send stored batches, short ones joined."""
         for run in runs(batches):
             first, last = run[0], run[-1]
             part = answer._replace(first_entry_id=first.first_entry_id, last_entry_id=last.last_entry_id)
@@ -344,7 +340,7 @@ class EntryReads:
 
 
 def _within(plan: ReadPlan, size: int) -> ReadPlan:
-    """As much of a plan as lies in ``size`` bytes of the logs, but one batch at least."""
+    """The leading pieces of a plan that fit into ``size`` bytes of the logs, at least one."""
     total = 0
     for count, piece in enumerate(plan.pieces):
         total += piece.size

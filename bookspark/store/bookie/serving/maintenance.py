@@ -1,13 +1,12 @@
-"""What a bookie does beside serving: checkpoints, looks at its disks, garbage collection, rewriting of logs, the scrub.
+"""Maintenance of a serving bookie: checkpoints, checks of its disks, garbage collection, rewriting of logs, the scrub.
 
-Law: no step holds up the loop for more than some milliseconds; a step that waits for a disk or for the metadata runs in a thread.
-Two of these works never have the index at the same time (``bookie.steps``). A failed work is logged and tried again when it is
-due next, because serving depends on none of them.
+Law: no step blocks the loop for more than some milliseconds; a step that waits for a disk or for the metadata runs in a thread.
+No two works use the index at the same time (``bookie.steps``). A failed work is logged and repeated when it is due next, because
+serving depends on none of them.
 
-A garbage collection comes at its interval, at once when a directory is full (forced collection), and at once when somebody asks
-for one. A round of rewriting follows it, in bounded passes (``Pacing``). Rounds run beside the collections: a round that
-takes long holds up none of them, and is merged with the next one. Collections for a full directory, and passes that find nothing
-to do in one, take no more than a tenth of the time.
+A garbage collection runs at its interval, and at once for a full directory (forced collection) or on request. A round of
+rewriting follows it, in bounded passes (``Rounds``). Rounds run beside the collections: a long round delays none of them, and is
+merged with the next. Collections for a full directory, and passes without success in one, take at most a tenth of the time.
 
 Source: BookKeeper's ``GarbageCollectorThread`` and ``LedgerDirsMonitor``.
 """
@@ -37,40 +36,39 @@ from bookspark.store.wire.messages import CollectionStatus
 log = logging.getLogger(__name__)
 
 
-# -- When logs are rewritten, which of them, and how fast.
+# -- Rounds of rewriting: their time, logs and rate
 #
-# Law: a round follows each garbage collection, and takes the logs that were begun before that collection: in later ones nothing
-# was collected yet, and half of what is copied might be deleted a minute later. A round is made of bounded passes. It is to be
-# through in half of the time between two collections. When that can't be done at the configured rate, or the disk is nearly
-# full, rewriting goes as fast as it can, so what waits to be rewritten does not grow.
+# Law: a round follows each garbage collection, and takes only logs begun before it: later logs hold entries that no collection
+# has judged, and half of the copied bytes might be deleted a minute later. A round consists of bounded passes, and has half of
+# the time between two collections. If the configured rate is too low for that, or the disk is nearly full, rewriting runs without
+# a limit, so its backlog does not grow.
 #
 # Source: BookKeeper's minor and major compaction, and its ``compactionRateByBytes``.
 
 
 _TIME_PART = 0.5
-"""The part of the time between two collections in which a round is to be through."""
+"""Fraction of the time between two collections for a round."""
 
 
 class Round(NamedTuple):
-    """What is rewritten after one garbage collection."""
+    """Plan of the rewriting after one garbage collection."""
 
     threshold: float
-    """Logs of which a smaller part (0 to 1) is live are rewritten."""
+    """Logs with a smaller live fraction (0 to 1) are rewritten."""
     below: int
-    """Only logs with smaller numbers are."""
+    """Exclusive bound on the numbers of these logs."""
     until: float
-    """When it is to be through, in seconds of a monotonic clock."""
+    """Deadline, in seconds of a monotonic clock."""
     forced: bool
-    """A directory is full."""
 
     def followed_by(self, following: Round) -> Round:
-        """The next round, begun before this one is through. What this one was to compact is compacted in the next one."""
+        """Merge this unfinished round into ``following``, which then also compacts the logs of this round."""
         threshold = max(self.threshold, following.threshold)
         return following._replace(threshold=threshold, forced=self.forced or following.forced)
 
 
 class Rounds:
-    """When minor and major compactions are due. Times are in seconds of a monotonic clock."""
+    """Due times of minor and major compactions, in seconds of a monotonic clock."""
 
     def __init__(self, config: BookieConfig, now: float) -> None:
         self._config = config
@@ -78,7 +76,7 @@ class Rounds:
         self._major_at = now + config.major_compaction_interval_seconds
 
     def begin(self, now: float, below: int, *, forced: bool) -> Round:
-        """The round that follows a collection now. When the collection began, ``below`` was the number of the next log."""
+        """The round after a collection that ends now. ``below``: number of the next log at the start of the collection."""
         until = now + _TIME_PART * self._config.gc_wait_time_seconds
         return Round(self._threshold(now, forced), below, until, forced)
 
@@ -95,16 +93,14 @@ class Rounds:
 
 
 def rate(bytes_per_second: int, left_bytes: int, seconds: float, *, nearly_full: bool) -> int:
-    """How much the next job may read and write together, in bytes a second; 0: no limit.
-
-    ``bytes_per_second``: the configured rate. ``left_bytes``: how much is still to be read, and written again. ``seconds``: how
-    much time there is for that, negative if it is over. ``nearly_full``: is the job's disk nearly full?
-    """
+    """Limit of the next job, in bytes a second read and written together; 0: no limit. ``bytes_per_second``: the configured rate.
+    ``left_bytes``: still to be read, and written again. ``seconds``: time left, negative after the deadline. ``nearly_full``: is
+    the job's disk nearly full?"""
     behind = 2 * left_bytes > bytes_per_second * max(0.0, seconds)
     return 0 if nearly_full or behind else bytes_per_second
 
 
-# --
+# -- The works
 
 
 _WAIT_SECONDS = 0.005
@@ -112,10 +108,10 @@ _STOP_SECONDS_MAX = 10.0
 _THREADS = 5
 """One for each work but the scrub."""
 _FORCED_PAUSE = 9.0
-"""The pause after a forced collection or a pass that came to nothing, in multiples of the time that it took."""
+"""Pause after a forced collection or a pass without success, in multiples of its time."""
 _SCRUB_PAUSE = 1.0
 _KEPT_FILES_PART = 0.01
-"""The part of a scrub's period after which the files beside the logs are looked at again."""
+"""Fraction of a scrub's period between two checks of the files beside the logs."""
 _LOSSES_SECONDS = 1.0
 _MARKS_AT_ONCE = 256
 
@@ -123,7 +119,7 @@ Result = TypeVar("Result")
 
 
 class _Tally:
-    """What the collections and passes came to since a round began that was not merged with one before it."""
+    """Sums of collections and passes since the start of a round, with all rounds merged into it."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -133,8 +129,8 @@ class _Tally:
 
 
 class Maintenance:
-    """The background works of one bookie. They are started and stopped on the loop. Without ``metadata`` nothing is collected and
-    nobody is told what was lost, without a ``rewriter`` nothing is rewritten."""
+    """The background works of one bookie, started and stopped on the loop. Without ``metadata`` there are no collections and no
+    reports of losses, without a ``rewriter`` no rewriting."""
 
     def __init__(
         self,
@@ -152,32 +148,30 @@ class Maintenance:
         self._rewriter = rewriter
         self._index = asyncio.Lock()
         self._full = False
-        """Was a directory seen to be full, and nothing collected for it since?"""
+        """Was a directory full, with no collection for it since?"""
         self._wanted = asyncio.Event()
-        """A collection is to begin now."""
+        """Set to start a collection now."""
         self._asked_for = asyncio.Event()
-        """Somebody asked for one."""
+        """Set by a request for a collection."""
         self._begun = 0
-        """The number of the last collection that has begun."""
+        """Number of the last started collection."""
         self._asked = 0
-        """The number of the last collection that somebody asked for."""
+        """Number of the last requested collection."""
         self._collected = 0
-        """The number of the last collection that is over. Its round may not be."""
+        """Number of the last finished collection. Its round may be unfinished."""
         self._tally = _Tally(clock())
         self.collection: CollectionStatus | None = None
-        """The last collection whose round is through."""
+        """The last collection with a finished round."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bookie maintenance")
         self._scrub_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie scrub")
         self._tasks: list[asyncio.Task[None]] = []
         self._rounds = Rounds(config, clock())
         self._clock = clock
         self._round: Round | None = None
-        """The round of rewriting that is not through."""
         self._round_begins = asyncio.Event()
         self._kept_files_at = time.monotonic() + _KEPT_FILES_PART * 3600 * config.scrub_interval_hours
 
     def start(self) -> None:
-        """Begin all works, on the running loop."""
         works = (
             self._checkpoints(),
             self._disks(),
@@ -190,7 +184,7 @@ class Maintenance:
         self._storage.holdings.carry_through = self._carry_through
 
     async def stop(self) -> None:
-        """End all works, wherever they are: a boot can deal with each state that they leave."""
+        """End all works, in any state: a boot can deal with each."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -221,7 +215,7 @@ class Maintenance:
             self._wanted.set()
 
     def collect_now(self) -> int:
-        """Have a collection begin as soon as none runs; returns its number, by which ``collection`` will tell of it."""
+        """Start a collection as soon as none runs; returns its number, for ``collection``."""
         self._asked = self._begun + 1
         self._asked_for.set()
         self._wanted.set()
@@ -243,7 +237,7 @@ class Maintenance:
                 self._full = False
 
     async def _collect(self, forced: bool) -> float:
-        """Collect, and have a round of rewriting begin; returns how many seconds the collection took."""
+        """Collect, and start a round of rewriting; returns the seconds of the collection."""
         self._begun += 1
         started, below = self._clock(), self._storage.holdings.next_log
         ledgers, problem = 0, ""
@@ -255,7 +249,7 @@ class Maintenance:
             log.exception("the garbage collection did not finish; it is tried again later")
             problem = f"{type(error).__name__}: {error}"
         if self._round is None:
-            # The round before may have ended, and been told of, while this collection ran.
+            # The earlier round may have ended, and been reported, during this collection.
             self._tally = _Tally(started)
         self._tally.ledgers += ledgers
         self._tally.problem = problem or self._tally.problem
@@ -273,7 +267,7 @@ class Maintenance:
                 await _tried("space was not reclaimed", self._pass)
 
     async def _pass(self) -> None:
-        """One pass of the round. The round is through when nothing is left, or when nothing could be done."""
+        """Run a pass of the round. The round ends when nothing is left, or when a pass finished no job."""
         config, disks, round_, tally = self._config, self._storage.disks, self._round, self._tally
         assert round_ is not None
         started, more = self._clock(), False
@@ -314,7 +308,7 @@ class Maintenance:
                     await asyncio.wait_for(self._asked_for.wait(), pause)
 
     async def _scrub(self) -> None:
-        """Round after round. One that ends early waits until its period is over."""
+        """Scrub round after round. An early round waits for the end of its period."""
         period = 3600 * self._config.scrub_interval_hours
         scrubbing = self._storage.scrubbing
         if not period:
@@ -332,13 +326,13 @@ class Maintenance:
             await asyncio.sleep(min(_SCRUB_PAUSE, period / 100))
 
     async def _scrub_group(self, period: float) -> None:
-        """Scrub the next logs, and wait until the pace asks for more."""
+        """Scrub the next logs, then wait until the next group is due."""
         scrubbing = self._storage.scrubbing
         logs, following = await self._drive(scrubbing.group())
         await self._scrub_logs(logs)
         scrubbing.end_group(following, _now_ms())
         await self._in_scrub_thread(scrubbing.save)
-        # Paced after it is noted: a bookie that is often started again gets on with its round too.
+        # The pause follows the save, so that a bookie with many restarts gets on with its round too.
         await self._pause_scrub(scrubbing.ahead_seconds(_now_ms(), period), period)
 
     async def _scrub_logs(self, logs: dict[int, list[Piece]]) -> None:
@@ -353,7 +347,7 @@ class Maintenance:
                 await asyncio.sleep(max(0.0, begun - time.monotonic()))
 
     async def _pause_scrub(self, seconds: float, period: float) -> None:
-        """Wait, at most a period; meanwhile look at logs in which something unreadable was found, and at the other files."""
+        """Wait, at most a period; meanwhile check logs with suspected damage, and the other files."""
         scrubbing, until = self._storage.scrubbing, time.monotonic() + min(seconds, period)
         while True:
             if scrubbing.suspected:
@@ -371,7 +365,7 @@ class Maintenance:
             await _tried("it could not be told what was lost", self._tell_losses)
 
     async def _tell_losses(self) -> None:
-        """Mark the ledgers that lost entries here, so that they are repaired."""
+        """Mark ledgers with entries lost here, so that they are repaired."""
         while lacking := self._storage.lacking(_MARKS_AT_ONCE):
             marks = [mark_of_lacking(ledger_id, self._bookie_id, list(lost)) for ledger_id, lost in lacking if lost]
             assert self._metadata is not None
@@ -381,7 +375,7 @@ class Maintenance:
                 self._storage.holdings.ledgers_lacking.update(ledger_id for ledger_id, _ in lacking)
                 raise
 
-    # -- carrying steps through
+    # -- drivers of steps
 
     def _carry_through(self, steps: Steps[None]) -> None:
         work = _tried("background work did not end", partial(self._in_turns, steps))
@@ -390,13 +384,13 @@ class Maintenance:
 
     @staticmethod
     async def _in_turns(steps: Steps[None]) -> None:
-        """Carry steps through without the index to themselves: a request that waits for some of them is not to wait for a work
-        that walks over all of it."""
+        """Run steps without exclusive use of the index: a request waits for them, and must not wait for a walk over the whole
+        index."""
         for _ in steps:
             await asyncio.sleep(0)
 
     async def _drive(self, steps: Steps[Result]) -> Result:
-        """Carry ``steps`` through: on the loop, with their functions in a thread (``bookie.steps``)."""
+        """Run ``steps`` on the loop, with their functions in a thread (``bookie.steps``)."""
         outcome = Outcome()
         while True:
             async with self._index:

@@ -1,6 +1,6 @@
-"""What the requests of a connection need of it: a place to send answers to, and to say how much is under way.
+"""The interface of a connection to its requests.
 
-``connection`` is the one that sits on a socket. The requests know it by this interface, so the imports go one way.
+``connection`` implements it on a socket. With this interface the imports go one way.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ class Peer(Protocol):
 
     @property
     def peer(self) -> str:
-        """Its address and name, for log lines."""
+        """Address and name, for log lines."""
 
     def greeted(self) -> None:
-        """It may ask for anything from now on: TLS, the secret and HELLO are through."""
+        """Allow all requests from now on: TLS, the secret and HELLO are through."""
 
     def name_peer(self, name: str) -> None:
-        """Note the name that the client gave itself. It may give another one later."""
+        """Note the client's name for itself. It may change later."""
 
     def refuse(self, why: str) -> None:
-        """Tell it why, take nothing more from it, and end the connection."""
+        """Send the reason, take nothing more, and end the connection."""
 
     def send(self, *pieces: Buffer) -> None:
         """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""
 
     def acknowledge(self, request_id: int) -> None:
-        """Answer an add OK. All such answers of one turn of the loop are sent in one frame."""
+        """Answer an add OK. All such answers of one turn of the loop share a frame."""
 
     def flush(self) -> None:
-        """Send now what is gathered."""
+        """Send the gathered answers now."""
 
     def read_begins(self) -> None:
-        """The answer to a read begins."""
+        """Count the start of a read's answer."""
 
     def read_ends(self) -> None:
-        """That answer is sent."""
+        """Count the end of a read's answer."""
 
     def takes(self, size: int) -> bool:
-        """Has it taken what was sent before, and is there room for ``size`` bytes more?"""
+        """Has the peer taken all earlier parts, and is there room for ``size`` bytes more?"""
 
     def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
-        """Call ``begin`` as soon as the peer has taken what was sent before, and there is room for ``size`` bytes: now or later.
-        It is told how many bytes there is room for, which may be more. ``part_ends`` follows with that number. Nothing is called
-        once the connection has ended."""
+        """Call ``begin``, now or later, once the peer has taken all earlier parts and there is room for ``size`` bytes. Its
+        argument is the granted size, which may be larger. ``part_ends`` has to follow with that size. Nothing is called after the
+        end of the connection."""
 
     def part_ends(self, size: int) -> None:
-        """What ``begin`` began is sent, or failed."""
+        """Note that the part is sent, or failed."""

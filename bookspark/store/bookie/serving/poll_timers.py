@@ -1,8 +1,7 @@
-"""When long polls end that nothing answered: one timer for all of them.
+"""Time-outs of long polls: one timer for all of them.
 
-Law: a poll ends when its time is up, at most ``_GRAIN_SECONDS`` later than it asked for. Some hundred polls end in one turn of
-the loop, the others in later ones: ten thousand readers that began together end together too. With a timer of its own for each,
-all of them would end in one turn.
+Law: a poll ends at most ``_GRAIN_SECONDS`` after its time-out. Some hundred polls end in one turn of the loop, the others in
+later turns. Timers of their own would all fire in one turn, for ten thousand readers that began together.
 """
 
 from __future__ import annotations
@@ -17,20 +16,19 @@ _ENDED_A_TURN = 256
 
 
 class PollTimers:
-    """The times of one bookie's long polls. Used on the loop."""
+    """The time-outs of one bookie's long polls. Used on the loop."""
 
     def __init__(self) -> None:
         self._by_time: dict[int, dict[int, Callable[[], None]]] = {}
-        """Time, in grains of the loop's clock → the polls that end then, by number."""
+        """Time, in grains of the loop's clock → its polls, by number."""
         self._times: list[int] = []
-        """A heap of the times, also of those at which nothing ends any more."""
+        """A heap, also of times without polls."""
         self._last = 0
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0
-        """The time that ``_timer`` waits for."""
 
     def add(self, seconds: float, end: Callable[[], None]) -> tuple[int, int]:
-        """Call ``end`` in ``seconds``. Returns what ``remove`` takes."""
+        """Call ``end`` in ``seconds``. Returns the argument of ``remove``."""
         loop = asyncio.get_running_loop()
         at = ceil((loop.time() + seconds) / _GRAIN_SECONDS)
         ending = self._by_time.get(at)
@@ -44,7 +42,7 @@ class PollTimers:
         return at, self._last
 
     def remove(self, timer: tuple[int, int]) -> None:
-        """Forget an ``end`` that ``add`` took; no error if it was called."""
+        """Cancel an ``end``; no error if it was called."""
         self._by_time.get(timer[0], {}).pop(timer[1], None)
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:

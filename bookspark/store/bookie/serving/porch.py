@@ -1,12 +1,11 @@
-"""Where connections wait before they cost the bookie anything: accepted, counted, and silent so far.
+"""The porch: accepted connections wait here, at little cost, for their first message.
 
-Law: before HELLO a connection costs at most 16 KiB and 5 seconds. What it sent stays with the kernel until its first message is
-whole: HELLO, or with TLS the ClientHello. Only then it gets a transport, and TLS its state (some 50 KiB), of which there are at
-most ``_HANDSHAKES_MAX`` at a time; ``admission`` says which of them goes for another one. Bytes that can be no first message end
-the connection at once. So nobody is waited for: a connection is looked at only when the kernel has what was missing
-(``SO_RCVLOWAT``).
+Law: before HELLO a connection costs at most 16 KiB and 5 seconds. The kernel keeps its bytes until its first message is complete:
+HELLO, or with TLS the ClientHello. Only then it gets a transport, and TLS its state (some 50 KiB), for at most
+``_HANDSHAKES_MAX`` connections at a time; ``admission`` chooses the connection that goes for another. Bytes that can't be a first
+message end the connection. The loop wakes for a connection only when the kernel has the missing bytes (``SO_RCVLOWAT``).
 
-Measured, per connection in KiB of the process: 6.6 with a plain transport, 47 while TLS shakes hands.
+Measured, per connection in KiB of the process: 6.6 with a plain transport, 47 during a TLS handshake.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ _BACKLOG = 4096
 _ACCEPTED_AT_ONCE = 64
 _HANDSHAKES_MAX = 32
 _PEEK_BYTES = 17 << 10
-"""Longer than any record of TLS, and so than any first message."""
+"""Longer than any TLS record, and so than any first message."""
 _NO_DESCRIPTOR_SECONDS = 0.1
-"""How long nothing is accepted when the process has no descriptor left although connections are counted."""
+"""Pause of accepting when the process has no descriptor left, although connections are counted."""
 _NO_ROOM = "it has as many connections as it may have open; try another bookie, or later"
 
 log = logging.getLogger(__name__)
 
 
 def listening_sockets(infos: list[tuple[int, tuple[object, ...]]], port: int) -> list[socket.socket]:
-    """One for each (family, address). With port 0 the first one's port, which is any free one, is everybody's. Raises OSError."""
+    """A listening socket for each (family, address). With port 0 all share the free port of the first. Raises OSError."""
     made: list[socket.socket] = []
     try:
         for family, address in infos:
@@ -55,7 +54,7 @@ def listening_sockets(infos: list[tuple[int, tuple[object, ...]]], port: int) ->
 
 
 class Porch:
-    """Accepts the connections of one bookie, and hands over those whose first message is there. Owned by the loop."""
+    """Accepts the connections of one bookie, and hands them over after their first message. Owned by the loop."""
 
     def __init__(
         self,
@@ -66,18 +65,16 @@ class Porch:
         refusals: Refusals,
         first_message: Callable[[bytes], int] | None = None,
     ) -> None:
-        """``make(stranger, address)`` makes what serves a connection. ``tls()`` is the context of a connection that is made
-        now; None without TLS. ``first_message(seen)``: of another protocol than ours, as ``first_message_size``; who is refused
-        there is told nothing."""
+        """``make(stranger, address)``: the handler of a connection. ``tls()``: context for a new connection; None without TLS.
+        ``first_message(seen)``: as ``first_message_size``, for another protocol, whose refused connections get no reason."""
         self.first_message = first_message or first_message_size
         self._tells = first_message is None
         self.admission = admission
         self.make = make
         self.tls = tls
         self.handshakes: dict[Stranger, None] = {}
-        """Those with which TLS shakes hands, the oldest first."""
+        """Connections in a TLS handshake, oldest first."""
         self.tasks: set[asyncio.Task[None]] = set()
-        """Connections that are being handed over."""
         self._incarnation = incarnation
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
@@ -90,7 +87,7 @@ class Porch:
             self._loop.add_reader(one.fileno(), self._accept, one)
 
     async def close(self) -> None:
-        """Accept no more, and end who is not greeted."""
+        """Accept no more, and end all strangers."""
         for one in self._listening:
             self._loop.remove_reader(one.fileno())
             one.close()
@@ -101,7 +98,7 @@ class Porch:
             await asyncio.wait(self.tasks)
 
     def shakes_hands(self, stranger: Stranger) -> None:
-        """TLS begins with this one, until it leaves ``handshakes``. The oldest other one may have to go for it."""
+        """Count a TLS handshake, until it leaves ``handshakes``. It may push out the oldest other handshake."""
         if len(self.handshakes) >= _HANDSHAKES_MAX:
             self.admission.end_oldest(self.handshakes)
         self.handshakes[stranger] = None
@@ -113,7 +110,7 @@ class Porch:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # No descriptor is left, for example because the limit was lowered.
+                # No descriptor is left, for example after the limit was lowered.
                 if self.admission.end_oldest(self.admission.strangers):
                     return
                 log.warning("no connection can be accepted: %s", error.strerror)
@@ -132,10 +129,10 @@ class Porch:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def refuse(self, connection: socket.socket, address: str, why: str) -> None:
-        """End a connection that nobody serves. Without TLS it is told why."""
+        """End an unserved connection. Without TLS it gets the reason."""
         self._refusals.tell(address, why)
         with suppress(OSError):
-            # A socket that is closed with bytes unread resets the connection, and the reset overtakes the words.
+            # A socket closed with unread bytes resets the connection, and the reset overtakes the reason.
             connection.recv(_PEEK_BYTES)
         with suppress(OSError):
             if self._tells and self.tls() is None:
@@ -145,7 +142,7 @@ class Porch:
 
 
 class Caller:
-    """A ``Stranger``: one connection from its acceptance until it is greeted."""
+    """A ``Stranger``: a connection from its acceptance until it is greeted."""
 
     def __init__(self, porch: Porch, accepted: socket.socket, origin: str, address: str) -> None:
         self.origin = origin
@@ -154,7 +151,7 @@ class Caller:
         self._address = address
         self._loop = asyncio.get_running_loop()
         self._needed = 1
-        """The kernel tells of the connection when it has so many bytes, or its end."""
+        """The kernel reports this many bytes, or the end."""
         self._task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self.until = self._loop.time() + STRANGER_SECONDS
@@ -170,7 +167,7 @@ class Caller:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 self._hand_over(tls)
             elif len(seen) < self._needed or needed <= self._needed:
-                # It was told of although that is missing: nothing more comes.
+                # The kernel reported it with bytes missing: no more will come.
                 self.end()
             else:
                 self._needed = needed
@@ -207,23 +204,23 @@ class Caller:
     def _handed_over(self, task: asyncio.Task[None]) -> None:
         self._porch.tasks.discard(task)
         if self._connection is None:
-            # It was ended before it was begun.
+            # It was ended before its start.
             self._socket.close()
 
     def _leave(self) -> None:
-        """Stop looking at the socket. Nothing else knows of it yet."""
+        """Stop watching the socket, still unknown elsewhere."""
         self._porch.admission.lost(self)
         self._loop.remove_reader(self._socket.fileno())
 
     def end(self) -> None:
-        """End it at once, in whatever state it is."""
+        """End it at once, in any state."""
         if self._task is None:
             self._leave()
             self._socket.close()
             return
         self._porch.admission.lost(self)
         if self._connection is None:
-            # Its task has not begun, and begins no more.
+            # Its task has not started, and never will.
             self._task.cancel()
         else:
             self._connection.abort()
@@ -234,7 +231,6 @@ class Caller:
 
 
 def first_message_size(seen: bytes) -> int:
-    """How long the first frame of a connection is that begins with ``seen``, or how many bytes it takes to tell. Raises
-    WireError."""
+    """Size of a connection's first frame, or the number of bytes needed to tell, from its start ``seen``. Raises WireError."""
     size = frame_size(seen, bytes_max=HELLO_BYTES_MAX)
     return size if size is not None else FRAME_START_BYTES if len(seen) >= 8 else 8

@@ -1,9 +1,9 @@
-"""Memory for entries on their way from the logs to readers: one bound for all connections of a bookie.
+"""Memory of entries on their way from the logs to readers: one bound for all connections of a bookie.
 
-Law: a part of an answer is read only when its reader has taken the part before it, and when there is room for it. Who finds no
-room waits, and nobody is refused. A reader that holds nothing always has room for one part of the usual size, so one that takes
-its answers never waits for those that don't. It waits with a longer batch only when all of the room is used up; then readers that
-take nothing for half a minute lose their connections. A reader that holds something gets more while half of the room is left.
+Law: a part of an answer is read only when its reader has taken earlier parts, and when there is room. Without room a reader
+waits; none is refused. A reader that holds nothing always has room for one part of the usual size, so it never waits for readers
+that don't take their answers. A longer batch waits until it fits into the bound; meanwhile readers that take nothing for half a
+minute lose their connections. A reader that holds parts gets more while half of the room is free.
 
 Source: the counterpart of BookKeeper's ``readWorkerThreadsThrottlingEnabled`` and ``maxReadsInProgressLimit``, in bytes.
 """
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
-    """A connection, as far as its memory goes."""
+    """A connection, as seen by the read room."""
 
     peer: str
     """Address and name, for log lines."""
 
     @property
     def unsent_bytes(self) -> int:
-        """How many bytes of its answers its socket has not taken."""
+        """Bytes of answers that the socket has not taken."""
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -46,26 +46,24 @@ class ReadRoom:
     """The memory of one bookie's reads. Owned by the loop."""
 
     def __init__(self, bytes_max: int) -> None:
-        """``bytes_max``: what all readers may hold together, besides a first part of each."""
+        """``bytes_max``: memory of all readers together, besides a first part of each."""
         self._bytes_max = bytes_max
         self._held: dict[Reader, int] = {}
         self._total = 0
         self._waiting: list[_Waiting] = []
         self._seen: dict[Reader, int] = {}
-        """What the sockets had not taken at the last look."""
+        """Unsent bytes at the last look."""
         self._beginning = False
         self._look_again = False
-        """Did room come free while those that wait were looked at?"""
+        """Was room freed during the pass over the waiting parts?"""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def total(self) -> int:
-        """How many bytes are held."""
         return self._total
 
     @property
     def waiting(self) -> int:
-        """How many parts wait for room."""
         return len(self._waiting)
 
     def has_room(self, reader: Reader, size: int) -> bool:
@@ -75,11 +73,11 @@ class ReadRoom:
         return not any(map(self._is_first, self._waiting)) and self._fits(size, self._bytes_max // 2)
 
     def is_roomy(self, size: int) -> bool:
-        """Is there so much room that anybody may read ``size`` bytes?"""
+        """May any reader read ``size`` bytes?"""
         return not self._waiting and self._total + size <= self._bytes_max // 2
 
     def ask(self, reader: Reader, size: int, begin: Callable[[], None]) -> None:
-        """Call ``begin``, which will ``hold`` about ``size`` bytes more, as soon as there is room for them: now or later."""
+        """Call ``begin``, now or later, once there is room for ``size`` bytes. It has to ``hold`` about that many."""
         if self.has_room(reader, size):
             begin()
             return
@@ -88,7 +86,7 @@ class ReadRoom:
             self._look()
 
     def hold(self, reader: Reader, size: int) -> None:
-        """A reader holds ``size`` bytes from now on, whatever it held before."""
+        """Set the reader's memory to ``size`` bytes."""
         before = self._held.pop(reader, 0)
         if size:
             self._held[reader] = size
@@ -97,11 +95,10 @@ class ReadRoom:
             self._begin_those_that_fit()
 
     def forget(self, reader: Reader) -> None:
-        """The reader's connection has ended."""
         self._waiting = [one for one in self._waiting if one.reader is not reader]
         self._seen.pop(reader, None)
         self.hold(reader, 0)
-        # It may have held nothing, and been the first.
+        # It may have held nothing, and been the first to wait.
         self._begin_those_that_fit()
 
     def _begin_those_that_fit(self) -> None:
@@ -120,7 +117,7 @@ class ReadRoom:
         before, self._waiting = self._waiting, []
         behind_first = False
         for one in before:
-            # Behind one that holds nothing and has no room yet, only first parts of the usual size begin.
+            # Behind a waiting reader that holds nothing, only parts of the usual size begin.
             if self.has_room(one.reader, one.size) and (not behind_first or one.size <= PART_BYTES):
                 one.begin()
             else:
@@ -128,14 +125,14 @@ class ReadRoom:
                 behind_first |= self._is_first(one)
 
     def _is_first(self, waiting: _Waiting) -> bool:
-        """Does its reader hold nothing, and so can't help to make room?"""
+        """Does its reader hold nothing, so that it can't free room itself?"""
         return waiting.reader not in self._held
 
     def _fits(self, size: int, bytes_max: int) -> bool:
         return not self._total or self._total + size <= bytes_max
 
     def _look(self) -> None:
-        """End readers that took nothing since the last look, until there is room for a long entry that waits."""
+        """Abort readers that took nothing since the last look, until there is room for a waiting long batch."""
         self._timer = None
         if not self._waiting:
             self._seen.clear()

@@ -1,5 +1,4 @@
-"""The warning that something was refused. Peers can cause it as often as they like, so it is given at most every few seconds,
-with how often it was."""
+"""The log message about refused requests, with their count: at most one every few seconds, as peers can cause any number."""
 
 from __future__ import annotations
 
@@ -12,16 +11,15 @@ log = logging.getLogger(__name__)
 
 
 class Refusals:
-    """What one bookie refused. Owned by the loop."""
+    """Refusals of one bookie. Owned by the loop."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How often something was refused since the start."""
         self._untold = 0
         self._told_at = float("-inf")
 
     def tell(self, peer: str, why: object) -> None:
-        """A request or a connection of ``peer`` is refused."""
+        """Count a refused request or connection of ``peer``, and log it if the last message is old enough."""
         self.count += 1
         self._untold += 1
         if (now := time.monotonic()) - self._told_at >= TOLD_SECONDS:

@@ -1,4 +1,4 @@
-"""What the requests of all connections share: who the bookie is, its storage, and its secrets."""
+"""State shared by all connections: the bookie's ids, its storage, its secrets."""
 
 from __future__ import annotations
 
@@ -13,33 +13,30 @@ from bookspark.store.wire.header import Header
 from bookspark.store.wire.messages import BookieStatus, FetchFrom
 
 Fetched = Callable[[int, int, int, str], None]
-"""``fetched(status, last, byte_count, why)``: how a fetch ended. ``last`` is the last entry id that came; ``why`` tells why no
-more did."""
+"""``fetched(status, last, byte_count, why)``: end of a fetch. ``last``: the last fetched entry id; ``why``: the reason of the
+end."""
 Fetch = Callable[[Header, FetchFrom, Fetched], None]
-"""Answers a FETCH. It returns at once; ``fetched`` is called once, on the loop."""
+"""Answers a FETCH. Returns at once; ``fetched`` is called once, on the loop."""
 
 
 class ServedBookie(NamedTuple):
-    """What the connections of one bookie share. ``BookieServer`` makes one."""
+    """Shared state of one bookie's connections. Created by ``BookieServer``."""
 
     storage: Storage
     bookie_id: str
-    """Told to clients in the answer to HELLO."""
+    """Sent to clients in the answer to HELLO."""
     incarnation: int
-    """Random per start of the process, 64 bits. It stands in every answer."""
+    """Random per start of the process, 64 bits. Part of every answer."""
     secrets: Callable[[], tuple[bytes, ...]]
-    """The secrets of which clients have to know one, as they are now; none: clients need none."""
+    """Current secrets; a client has to know one. Empty: none needed."""
     requests_in_flight_max: int
-    """How many requests of one connection may wait for their answers."""
+    """Unanswered requests of one connection at most."""
     read_room: ReadRoom
-    """The memory for what is on its way to readers."""
     poll_timers: PollTimers
-    """The times at which long polls end."""
     refusals: Refusals
-    """Tells of refused requests and connections."""
     status: Callable[[], BookieStatus]
-    """What the bookie says of itself; to be called on the loop."""
+    """Current status; to be called on the loop."""
     collect: Callable[[], int]
     """Starts a garbage collection and returns its number; to be called on the loop."""
     fetch: Callable[[], Fetch | None] = lambda: None
-    """What copies entries from other bookies; None: nothing does."""
+    """The fetcher of entries from other bookies, or None."""

@@ -1,10 +1,9 @@
-"""The bookie's request server: it listens, makes a connection for each client, and runs the maintenance beside them.
+"""The bookie's request server: listens, makes a connection for each client, and runs the maintenance beside them.
 
-Law: a stop answers what was asked before, and takes a bounded time whatever the disk does. How much is taken in is decided by
-``admission``.
+Law: a stop answers all earlier requests, and takes a bounded time whatever the disk does. ``admission`` bounds the intake.
 
-Everything happens on the loop that ``start`` is called on, except writing and the reads that have to wait for the disk. (The
-bookie process has a uvloop; any asyncio loop will do.)
+Everything happens on the loop of ``start``, except writes and the reads that wait for the disk. (The bookie process has a uvloop;
+any asyncio loop will do.)
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ log = logging.getLogger(__name__)
 class BookieServer:
     """Serves one storage to clients.
 
-    ``storage`` has to be open. ``stop`` does not close it: its owner closes it afterwards. Locks, cookies, registration and the
-    lease are the daemon's::
+    ``storage`` has to be open. ``stop`` does not close it: its owner closes it afterwards. The daemon handles locks, cookies,
+    registration and the lease::
 
         storage = Storage(config).open()
         server = BookieServer(config, storage, bookie_id, incarnation)
@@ -64,12 +63,10 @@ class BookieServer:
         metadata: MetadataStore | None = None,
         rewriter: Rewriter | None = None,
     ) -> None:
-        """Nothing is opened yet.
+        """Open nothing yet.
 
-        ``bookie_id``: told to clients in the answer to HELLO. ``incarnation``: random for each start of the process, 64 bits.
-        ``metadata``: None collects no deleted ledgers. ``rewriter``: None rewrites no logs. Raises ConfigurationError if the
-        config's certificate or secret can't be read.
-        """
+        ``bookie_id`` and ``incarnation``: as in ``ServedBookie``. ``metadata``: None collects no deleted ledgers. ``rewriter``:
+        None rewrites no logs. Raises ConfigurationError if the config's certificate or secret can't be read."""
         self._config = config
         self.storage = storage
         self._bookie = ServedBookie(
@@ -93,15 +90,13 @@ class BookieServer:
         self._porch: Porch | None = None
         self._maintenance = Maintenance(config, storage, bookie_id, metadata, rewriter)
         self.healing_status: Callable[[], HealingStatus] | None = None
-        """Tells how far healing is, for the status. Set by whoever heals; None while nobody does."""
+        """Progress of healing, for the status. Set by the healer, else None."""
         self.keeper: Callable[[], tuple[str, float | None]] = lambda: ("", None)
-        """Who looks after the process, and in how many seconds it stops if nobody does."""
+        """Lease holder of the process, and the seconds until it stops without a holder."""
         self.version = ""
-        """The version that the status tells. Set by the process, which knows it."""
         self.metrics_address = ""
-        """Where Prometheus is answered, for the status. Set by the process, which answers it."""
         self.fetch: Fetch | None = None
-        """Copies entries from other bookies. Set by whoever can; None while nobody does."""
+        """Copies entries from other bookies. Set by the process, else None."""
 
     async def start(self) -> tuple[str, int]:
         """Listen and serve; returns host and port. Raises BookieError if the bookie can't listen there."""
@@ -128,7 +123,7 @@ class BookieServer:
         return address[0], address[1]
 
     async def stop(self) -> None:
-        """Accept nothing more, answer what was asked, close the connections. It takes at most some 30 s, whatever the disk
+        """Accept nothing more, answer earlier requests, close the connections. Takes at most some 30 s, whatever the disk
         does."""
         if self._porch is None:
             return
@@ -144,23 +139,22 @@ class BookieServer:
 
     @property
     def behind(self) -> tuple[ServedBookie, Admission, ChunkPool]:
-        """What a port with another protocol shares with this one."""
+        """Objects shared with a port of another protocol."""
         return self._bookie, self._admission, self._chunks
 
     def tls(self) -> ssl.SSLContext | None:
-        """The context of a connection that is made now; None if the bookie has no certificate."""
+        """Context for a new connection; None if the bookie has no certificate."""
         return self._tls.now()
 
     @property
     def connections(self) -> set[Admitted]:
-        """Those that are greeted."""
         return self._admission.connections
 
     def _connection(self, stranger: Stranger, address: str) -> Connection:
         return Connection(self._bookie, self._admission, self._chunks, stranger, address)
 
     def status(self) -> BookieStatus:
-        """What the bookie says of itself. To be called on the loop."""
+        """Current status. To be called on the loop."""
         stored, lossy_boots = self.storage.status(), self.storage.lossy_boots
         scrubbing = self.storage.scrubbing
         keeper, stops_in_seconds = self.keeper()

@@ -1,11 +1,11 @@
-"""Space: getting back what deleted ledgers took.
+"""Space: returning the bytes of deleted ledgers.
 
-======================  ==================================================================
-``garbage_collection``  finding the ledgers that were deleted, and forgetting them
-``reclaiming``          a pass over the sealed logs: rewriting and removing
-``rewriting``           writing one new log of what is live in others
-``rewriting_process``   the process that does it beside the bookie
-======================  ==================================================================
+======================  ============================================================
+``garbage_collection``  detects deleted ledgers and forgets them
+``reclaiming``          a pass over the sealed logs: rewriting and removal
+``rewriting``           writes the live entries of several logs into a new log
+``rewriting_process``   the process that runs ``rewriting`` beside the bookie
+======================  ============================================================
 
 An example, with the ``storage`` of ``bookie.storage`` and a metadata ``store``; ``bookie.serving.maintenance`` does the same in
 the background::

@@ -1,11 +1,10 @@
-"""Garbage collection: finding the ledgers that were deleted, and forgetting them.
+"""Garbage collection: detection of deleted ledgers, and forgetting them.
 
-Law: as in ``protocol.bookie.garbage_collection``, which decides what may be forgotten. Here the metadata is asked, in a thread,
-and its answers are sorted into what that module knows: a listing that came to its end or did not, a record that is gone or that
-could not be read. Before a ledger is forgotten, a durable note says that it may have been fenced. A ledger of which a request was
-granted since its record began to be read is kept: another collection judges it.
+Law: ``protocol.bookie.garbage_collection`` decides, by the metadata that a thread reads here: a complete or incomplete listing, a
+missing or unreadable record. Before a ledger is forgotten, a durable note says that it may have been fenced. A ledger with a
+request granted since the read of its record is kept for a later collection.
 
-The bytes of a forgotten ledger come back later, with a pass of ``reclaiming``.
+The bytes of a forgotten ledger return with a later pass of ``reclaiming``.
 
 Source: BookKeeper's ``ScanAndCompareGarbageCollector``.
 """
@@ -46,9 +45,9 @@ _IDS_A_STEP = 1 << 14
 _LEDGERS_A_STEP = 256
 _FAILING_SECONDS_MAX = 30.0
 _KEPT_TOLD = 3
-"""Of so many ledgers that are kept, the reason is told."""
+"""Kept ledgers with their reason in the log message."""
 _FORGOTTEN_PART = 0.1
-"""A new control log is written when the ledgers forgotten at once are more than this part of those that are left."""
+"""A collection above this fraction of the remaining ledgers writes a new control log."""
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +60,13 @@ class GarbageCollection:
         self._records = records
         self._checkpoints = checkpoints
         self.kept = ""
-        """Which ledgers the last collection could not judge, and why; "": it judged all."""
+        """Ledgers that the last collection could not judge, with reasons; "": none."""
         self.collected = 0
-        """Deleted ledgers that were forgotten since the start."""
+        """Deleted ledgers forgotten since the start."""
 
     def collect(self, store: MetadataStore) -> Steps[int]:
-        """Forget every ledger that was deleted; returns how many. Their bytes come back when the logs are looked at next.
-        ``kept`` tells of those that are neither there nor known to be deleted."""
+        """Forget every deleted ledger; returns their number. Their bytes return with the next pass over the logs. ``kept`` names
+        ledgers neither known to exist nor known to be deleted."""
         self.kept = ""
         given_out = yield partial(highest_ledger_id, store)
         held = yield from self.held()
@@ -122,9 +121,9 @@ class GarbageCollection:
             log.warning("%s", self.kept)
 
     def held(self) -> Steps[array[int]]:
-        """Every ledger of which there were entries or control state at the first step, mostly twice. (More may be among them: the
-        ledgers are listed later.)"""
-        # No set: one of ten million grows in steps of 0.3 s.
+        """Ids of all ledgers with entries or control state at the first step, most of them twice, and perhaps of later ledgers
+        (the listing comes later)."""
+        # An array, as a set of ten million ids grows in steps of 0.3 s.
         held = array("q")
         for ids in (self._holdings.index.ids(), self._holdings.ledgers.ids.ascending()):
             while part := list(islice(ids, _IDS_A_STEP)):
@@ -133,7 +132,7 @@ class GarbageCollection:
         return held
 
     def note(self, ledger_ids: Collection[int], done: Done) -> None:
-        """Before ``forget``: note that these ledgers may have been fenced. ``done``: OK once that is durable, or IO_ERROR."""
+        """Note, before ``forget``, that these ledgers may have been fenced. ``done``: OK once that is durable, or IO_ERROR."""
         control = self._holdings.control
         note = note_collection(control.collected, ledger_ids)
         if note == control.collected:
@@ -148,8 +147,8 @@ class GarbageCollection:
         self._records.write([note], noted)
 
     def forget(self, ledger_ids: Collection[int], suspects: Container[int] | None = None) -> Steps[int]:
-        """Forget deleted ledgers, with everything that is known of them; returns how many. ``suspects``: those that are not in it
-        by then are kept."""
+        """Forget deleted ledgers and their state; returns their number. A ledger missing from ``suspects`` at its turn is
+        kept."""
         ids, forgotten = list(ledger_ids), 0
         for start in range(0, len(ids), _LEDGERS_A_STEP):
             part = ids[start : start + _LEDGERS_A_STEP]
@@ -167,8 +166,8 @@ class GarbageCollection:
 
 
 class _Listed(Set[int]):
-    """The ids of an ascending list. A single call that makes a set of a million keeps the interpreter from the loop, in whatever
-    thread it is made."""
+    """An ascending list of ids as a set. Building a real set of a million ids in one call blocks the interpreter, and so the
+    loop."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = ids
@@ -186,7 +185,7 @@ class _Listed(Set[int]):
 
 
 def list_ledgers(store: MetadataStore) -> Listing:
-    """All ledgers that the metadata knows, or why that can't be told."""
+    """All ledgers in the metadata, or the reason of a failed listing."""
     try:
         ids = store.list_ledgers()
     except BookKeeperError as error:
@@ -195,7 +194,7 @@ def list_ledgers(store: MetadataStore) -> Listing:
 
 
 def list_lost_records(store: MetadataStore) -> tuple[LostRecords, ...] | Incomplete:
-    """Which ledgers have lost their records, or why that can't be told."""
+    """Ranges of ledgers with lost records, or the reason of a failed read."""
     try:
         return read_lost_records(store)
     except BookKeeperError as error:
@@ -203,12 +202,12 @@ def list_lost_records(store: MetadataStore) -> tuple[LostRecords, ...] | Incompl
 
 
 def _suspected(held: Iterable[int], listing: Complete, given_out: int, lost: Collection[LostRecords]) -> Suspected:
-    # What users gave was not noted in earlier versions; the listing has what is left of it.
+    # Earlier versions did not note ids given by users; the listing holds the surviving ids.
     return sort_suspects(suspects(held, listing), max(given_out, max(listing.ledgers, default=given_out)), lost)
 
 
 def highest_ledger_id(store: MetadataStore) -> int | Incomplete:
-    """The highest id that a ledger may have had so far, or why that can't be told."""
+    """The highest ledger id given out so far, or the reason of a failed read."""
     try:
         return store.highest_ledger_id()
     except BookKeeperError as error:
@@ -218,8 +217,8 @@ def highest_ledger_id(store: MetadataStore) -> int | Incomplete:
 def read_records(
     store: MetadataStore, ledger_ids: Iterable[int], clock: Callable[[], float] = time.monotonic
 ) -> dict[int, Response]:
-    """The answer to the read of each ledger's record. A read that fails is about that ledger alone. But once such reads have
-    taken half a minute, the store does not answer, and no more are made."""
+    """Read each ledger's record; returns the answers by ledger. A failed read counts for that ledger alone, but after half a
+    minute of failed reads the store counts as down, and reading ends."""
     answers: dict[int, Response] = {}
     failing = 0.0
     for ledger_id in ledger_ids:

@@ -1,7 +1,7 @@
-"""Getting space back: rewriting sealed logs, and removing logs in which nothing lives any more.
+"""Reclaiming: rewriting of sealed logs, and removal of logs without live entries.
 
-Law: nothing is removed before what replaces it is durable. A pass goes through these states. A crash in any of them leaves files
-that the next boot or the next pass deals with::
+Law: no log is removed before its replacement is durable. A pass goes through these states; after a crash the next boot or pass
+cleans up::
 
     forget      ``garbage_collection`` has dropped deleted ledgers from the index
     rewrite     the new log is written under a temporary name and synced     crash: removed at boot
@@ -11,11 +11,10 @@ that the next boot or the next pass deals with::
                 control log notes that the old logs will go                  crash: the old logs hold nothing that lives; the
     remove      the old logs are unlinked                                           next pass removes them
 
-The rows of the index say what is rewritten, and every row that points into a source is read and checked (``living``). So no
-length that stands in a log is believed, and a log goes only when no row points into it. What can't be read is lost
-(``Holdings.lose``): its absence is unknown from then on. A directory that is damaged is left alone. Only sealed logs are looked
-at. Nothing is added to them, so what was counted dead stays dead. Which of them are rewritten is decided by ``choosing``. A job
-that fails, for want of room or because of what its logs hold, ends no other job.
+The index alone decides: every row that points into a source is read and checked (``living``), no length inside a log is trusted,
+and a log goes only when no row points into it. An unreadable batch is lost (``Holdings.lose``): its absence is unknown from then
+on. Damaged directories are left alone. Only sealed logs are considered: their dead bytes stay dead. ``choose`` selects the logs
+to rewrite. A failed job ends no other job.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread`` and ``TransactionalEntryLogCompactor``.
 """
@@ -51,32 +50,30 @@ from bookspark.store.wire.messages import Ranges
 log = logging.getLogger(__name__)
 
 
-# -- Which sealed logs a pass removes, and which it rewrites.
+# -- Choice of the sealed logs to remove and to rewrite
 #
-# Law: every log in which nothing lives is removed. Rewritten are entry logs, once they are sealed, and logs of which less than
-# a threshold lives, by BookKeeper's rules of minor and major compaction. Passes that find little to rewrite leave small logs;
-# when there are many of them, neighbours are merged, so an entry is written anew only each time that its log grows eightfold. A
-# pass rewrites a bounded number of bytes, of each directory in turn; the rest is left to the next pass. Logs of a job that
-# failed come last and each alone, and those that failed last behind the others: so a log that can't be rewritten keeps no other
-# one waiting for ever.
+# Law: every log without live entries is removed. Rewritten are entry logs, and logs with a live part below a threshold, by
+# BookKeeper's rules of minor and major compaction. Many small neighbours are merged, so an entry is rewritten only each time its
+# log grows eightfold. A pass rewrites a bounded number of bytes, of each directory in turn. Logs of a failed job come last, each
+# alone, in the order of their failures, so they delay no other log for ever.
 #
 # Source: BookKeeper's ``GarbageCollectorThread``.
 
 
 _SOURCES_MAX = 16
-"""How many logs one job makes into one, at most."""
+"""Source logs of one job at most."""
 _JOBS_MAX = 32
-"""How many jobs a pass does, at most."""
+"""Jobs of one pass at most."""
 _PASS_BYTES = 2 << 30
-"""How many live bytes a pass rewrites, at most, unless its first job is larger."""
+"""Live bytes that one pass rewrites at most, unless its first job is larger."""
 _SMALL_PART = 1 / 8
-"""A rewritten log is small when its size is below this part of what a job makes."""
+"""A rewritten log below this fraction of a job's size is small."""
 _SMALL_LOGS_MIN = 8
-"""Small logs of a directory are merged when there are this many."""
+"""Small logs of a directory that start a merge."""
 
 
 class LogUse(NamedTuple):
-    """How much of a sealed log is live. A batch that is live in part counts whole."""
+    """Live bytes of a sealed log. A batch that is live in part counts whole."""
 
     directory: LogDirectory
     log: StoredLog
@@ -84,19 +81,17 @@ class LogUse(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The part of the log that is live, 0 to 1."""
         return self.live_bytes / max(1, self.log.end)
 
 
 class Choice(NamedTuple):
-    """What a pass will do."""
+    """Plan of a pass."""
 
     dead: list[LogUse]
-    """Logs to be removed."""
     jobs: list[list[LogUse]]
-    """Logs to be rewritten. Those of one job become one log."""
+    """The logs of each job become one log."""
     left_bytes: int
-    """How many live bytes of logs that are to be rewritten too are left to the next pass."""
+    """Live bytes left to the next pass."""
 
 
 def choose(
@@ -108,10 +103,10 @@ def choose(
     below: int | None = None,
     failed: Mapping[int, int] = MappingProxyType({}),
 ) -> Choice:
-    """Choose all dead logs for removal. Choose for rewriting the logs of which less than ``threshold`` (0 to 1) is live, the
-    emptiest first, gathered up to about ``job_bytes`` of one directory. With ``entry_logs``, all entry logs are rewritten too,
-    and small logs are merged. Logs of numbers from ``below`` on are not rewritten (None: there is no such bound). ``failed``:
-    the logs whose last job failed, by number; the higher the value, the later it was."""
+    """Plan a pass: remove all dead logs, and rewrite logs with a live fraction below ``threshold`` (0 to 1), emptiest first, in
+    jobs of about ``job_bytes`` within one directory. ``entry_logs``: also rewrite all entry logs, and merge small logs.
+    ``below``: exclusive bound on the numbers of rewritten logs, or None. ``failed``: logs whose last job failed, by number; a
+    higher value is a later failure."""
     dead: list[LogUse] = []
     jobs: list[list[list[LogUse]]] = []
     for _, of_directory in groupby(sorted(uses, key=_place), key=lambda use: use.directory.path):
@@ -141,12 +136,11 @@ def choose(
 
 
 def live_bytes_of(job: Iterable[LogUse]) -> int:
-    """How many bytes of a job's logs are live."""
     return sum(use.live_bytes for use in job)
 
 
 def _of_one_pass(jobs: Sequence[list[LogUse]]) -> int:
-    """How many of the ``jobs`` one pass does."""
+    """Number of leading ``jobs`` that fit into one pass."""
     total = 0
     for count, job in enumerate(jobs):
         total += live_bytes_of(job)
@@ -170,25 +164,25 @@ def _gathered(uses: Iterable[LogUse], job_bytes: int) -> Iterator[list[LogUse]]:
         yield job
 
 
-# -- What lives in sealed logs, as the index tells it: how much, where to look for it, and each row.
+# -- Live rows of sealed logs, by the index
 #
-# Law: the index alone says what lives. No log is read to find out, so no bad byte can hide a row. Rows may be added and may go
-# between any two steps, but a sealed log never gets a row; so what is found here holds every row of a sealed log that is there
-# later. The walk goes on by entry id, not by place in the arrays, because rows that go move the places of those behind them.
+# Law: the index alone says which batches live. No log is read for it, so no bad byte can hide a row. Rows may come and go between
+# two steps, but a sealed log never gets a row, so the result covers all its later rows. The walk continues by entry id, not by
+# array position, because removed rows shift later positions.
 
 
 _ROWS_A_STEP = 1 << 10
-"""To look at a row takes up to 2 µs."""
+"""A row takes up to 2 µs."""
 _A_LEDGER = 8
-"""To come to a ledger takes as long as to look at so many of its rows."""
+"""A ledger costs as much time as this many of its rows."""
 _LOW = (1 << 32) - 1
 
 _Part = tuple[int, Sequence[int], Sequence[int], Sequence[int]]
-"""Some rows of a ledger: its id, then the columns first, where and extent."""
+"""Rows of a ledger: its id, then the columns first, where and extent."""
 
 
 class Spans(NamedTuple):
-    """The ledgers that have rows in one log, and between which entry ids these rows lie. Columns of equal length."""
+    """Ledgers with rows in one log, and the bounds of their entry ids. Columns of equal length."""
 
     ledger_ids: array[int]
     first_entry_ids: array[int]
@@ -199,7 +193,7 @@ class Spans(NamedTuple):
         return cls(array("q"), array("q"), array("q"))
 
     def cover(self, ledger_id: int, first: int, last: int) -> None:
-        """A ledger has a row ``first..last``. Ledgers come one after the other, their rows ascending."""
+        """Add a row ``first..last``. Ledgers come one after the other, with their rows ascending."""
         if self.ledger_ids and self.ledger_ids[-1] == ledger_id:
             self.last_entry_ids[-1] = last
             return
@@ -209,7 +203,7 @@ class Spans(NamedTuple):
 
 
 def live_bytes(index: Index) -> Steps[Counter[int]]:
-    """How many bytes of each log, by its number, live. A batch that is live in part counts whole."""
+    """Live bytes of each log, by its number, counted as in ``LogUse``."""
     live: Counter[int] = Counter()
     for part in _walk(index):
         if part is None:
@@ -224,7 +218,7 @@ def live_bytes(index: Index) -> Steps[Counter[int]]:
 
 
 def spans(index: Index, logs: Collection[int]) -> Steps[dict[int, Spans]]:
-    """Where the rows lie that point into these ``logs`` (numbers), by log. A log that nothing points into has none."""
+    """Spans of the rows that point into ``logs`` (numbers), by log. A log without rows has no entry."""
     found: dict[int, Spans] = {}
     if not logs:
         return found
@@ -248,7 +242,8 @@ def spans(index: Index, logs: Collection[int]) -> Steps[dict[int, Spans]]:
 def living(
     index: Index, ledgers: PackedDict[BookieLedger], logs: Collection[int], found: Mapping[int, Spans]
 ) -> Steps[tuple[Ranges, dict[int, LedgerFacts]]]:
-    """Every row that points into ``logs`` (numbers) now, and what is known of the ledgers; ``found`` by ``spans`` earlier."""
+    """All rows that point into ``logs`` (numbers) now, and the facts of their ledgers. ``found``: an earlier result of
+    ``spans``."""
     rows = Ranges.empty()
     facts: dict[int, LedgerFacts] = {}
     counted = 0
@@ -273,7 +268,7 @@ def living(
 
 
 def _walk(index: Index) -> Iterator[_Part | None]:
-    """The rows of all ledgers that are there from the first step on, in parts. None: some milliseconds were spent."""
+    """Rows of all ledgers present since the first step, in parts. None: some milliseconds are over."""
     counted = 0
     for ledger_id in index.ids():
         following = 0
@@ -292,25 +287,25 @@ def _walk(index: Index) -> Iterator[_Part | None]:
                 break
 
 
-# --
+# -- The pass
 
 
 _IDS_A_STEP = 1 << 10
-"""Between the first and the last entry that a step of ``_switch`` moves. A row of a single entry takes some 2 µs."""
+"""Ids between the first and the last entry that a step of ``_switch`` moves. A row of a single entry takes some 2 µs."""
 _REMOVE_BYTES = 1 << 30
-"""When logs of this size wait to be removed, a checkpoint is made for them before the pass ends."""
+"""Bytes of doomed logs that start a checkpoint within the pass."""
 
 
 class Rewriter(Protocol):
-    """Does what ``rewriting`` does, in this process or in another one. Called in a thread."""
+    """Runs ``rewriting.rewrite``, in this process or in another one. Called in a thread."""
 
     def rewrite(self, job: Job) -> Rewritten:
-        """Write one new log under its temporary name, synced. Raises NoRewriterError, or OSError if this job can't be done."""
+        """Write one new log under its temporary name, synced. Raises NoRewriterError, or OSError if this job fails."""
 
 
 Pace = Callable[[LogDirectory, int], int]
-"""``pace(directory, left_bytes)``: what the next job, in this directory, may read and write together, in bytes a second; 0: no
-limit. ``left_bytes`` are still to be rewritten, with this job's."""
+"""``pace(directory, left_bytes)``: limit of the next job in this directory, in bytes a second read and written together; 0: no
+limit. ``left_bytes``: the backlog, with this job."""
 
 
 def unlimited(directory: LogDirectory, left_bytes: int) -> int:
@@ -319,18 +314,18 @@ def unlimited(directory: LogDirectory, left_bytes: int) -> int:
 
 
 class Reclaimed(NamedTuple):
-    """What a pass did."""
+    """Result of a pass."""
 
     given_back: int
-    """Bytes that were removed, less those that were written."""
+    """Bytes removed, less bytes written."""
     jobs: int
-    """How many new logs were made, or would have been if anything had lived any more."""
+    """Finished jobs, including jobs whose last live entry went meanwhile."""
     left_bytes: int
-    """How many live bytes the next pass is to rewrite, besides what this one failed to."""
+    """Live bytes left to the next pass, without the failed jobs of this pass."""
 
 
 class Reclaiming:
-    """Gets space back in the directories of one bookie. Owned by the loop, except the functions that its steps yield."""
+    """Returns space in the directories of one bookie. Owned by the loop, except the functions that its steps yield."""
 
     def __init__(self, file_system: FileSystem, holdings: Holdings, checkpoints: Checkpoints) -> None:
         self._file_system = file_system
@@ -339,18 +334,18 @@ class Reclaiming:
         self._index = holdings.index
         self._checkpoints = checkpoints
         self._doomed: list[tuple[LogDirectory, StoredLog]] = []
-        """Logs that nothing points into any more. They are removed once a checkpoint without them is durable."""
+        """Logs without rows, removed once a checkpoint without them is durable."""
         self.failures = 0
-        """How many jobs failed since the start."""
+        """Failed jobs since the start."""
         self._failed: dict[int, int] = {}
-        """The logs whose last job failed, by number: which of all failures it was."""
+        """Number of a log → number of its last job's failure."""
         self.garbage: Mapping[str, int] = {}
-        """Bytes of sealed logs that don't live any more, by directory, when it was looked last."""
+        """Dead bytes of sealed logs by directory, at the last look."""
         self.removed_bytes = self.rewritten_bytes = 0
-        """Bytes of logs that were removed, and of logs that were written in their place, since the start."""
+        """Bytes of removed logs, and of their replacements, since the start."""
 
     def uses(self) -> Steps[list[LogUse]]:
-        """Look through the index: how much of each sealed log is live."""
+        """Count the live bytes of each sealed log."""
         sealed = [
             (directory, found)
             for directory in self._holdings.live
@@ -377,9 +372,8 @@ class Reclaiming:
     ) -> Steps[Reclaimed]:
         """Make one pass over the sealed logs.
 
-        ``rewriter``: None rewrites nothing, and only dead logs are removed. ``threshold`` (0 to 1), ``job_bytes``, ``entry_logs``
-        and ``below`` as in ``choosing.choose``. ``pace``: asked before each job.
-        """
+        ``rewriter``: None only removes dead logs. ``threshold`` (0 to 1), ``job_bytes``, ``entry_logs`` and ``below`` as in
+        ``choose``. ``pace``: asked before each job."""
         uses = yield from self.uses()
         self._failed = {use.log.number: self._failed[use.log.number] for use in uses if use.log.number in self._failed}
         choice = choose(uses, threshold, job_bytes, entry_logs=entry_logs, below=below, failed=self._failed)
@@ -423,7 +417,8 @@ class Reclaiming:
     def _rewrite(
         self, rewriter: Rewriter, sources: list[LogUse], found: Mapping[int, Spans], bytes_per_second: int
     ) -> Steps[int]:
-        """Write what is live in ``sources`` into one new log; returns its size in bytes. ``found``: where it lies."""
+        """Write the live entries of ``sources`` into one new log; returns its size in bytes. ``found``: the spans of their
+        rows."""
         directory = sources[0].directory
         numbers = frozenset(use.log.number for use in sources)
         rows, facts = yield from living(self._index, self._ledgers, numbers, found)
@@ -452,8 +447,8 @@ class Reclaiming:
         return 0 if made is None else made.end
 
     def _lose(self, damaged: Ranges) -> Steps[None]:
-        """What these rows hold can't be read: it is not held any more. That is durable before any log is removed, as no
-        checkpoint is written earlier."""
+        """Lose the unreadable batches of these rows. The loss is durable before any log is removed, as a checkpoint waits for
+        it."""
         for ledger_id, found in groupby(zip(*damaged, strict=True), key=lambda row: row[0]):
             rows = list(found)
             _, first, _, number, position, _ = rows[0]
@@ -481,7 +476,6 @@ class Reclaiming:
                 self._file_system.unlink(path)
 
     def _switch(self, sources: frozenset[int], moved: Ranges) -> Iterator[None]:
-        """Point the index into the new log, for what is still live."""
         for ledger_id, runs in _moves(moved):
             rows = self._index.changing(ledger_id)
             if rows is not None:
@@ -501,7 +495,7 @@ class Reclaiming:
             self._checkpoints.outdated()
 
     def _remove(self) -> Steps[int]:
-        """Remove the doomed logs of every directory that has a checkpoint without them; returns their bytes."""
+        """Remove the doomed logs of every directory with a checkpoint that omits them; returns their bytes."""
         doomed, removed = self._doomed, 0
         if not doomed:
             return 0
@@ -523,8 +517,8 @@ class Reclaiming:
         return removed
 
     def _note_removal(self, doomed: Sequence[tuple[LogDirectory, StoredLog]], durable: set[str]) -> Steps[set[str]]:
-        """Note which logs are removed on purpose. Returns the paths of those ``durable`` directories where they may go: a full
-        disk has no room for the note, and gets some by the removal."""
+        """Note the intended removal of logs. Returns the ``durable`` directories whose logs may go, by path. A full disk can't
+        take the note, and gets room by the removal."""
         noted: dict[str, list[int]] = {path: [] for path in durable if any(one[0].path == path for one in doomed)}
         for directory in {one[0].path: one[0] for one in doomed if one[0].path in durable}.values():
             gone = [found.number for where, found in doomed if where is directory and isinstance(found, EntryLog)]
@@ -542,7 +536,7 @@ def _unlink(file_system: FileSystem, found: StoredLog) -> None:
 
 
 def _moves(moved: Ranges) -> Iterator[tuple[int, list[Row]]]:
-    """Runs of one ledger that lie near each other, so that few rows lie between them. A block's run alone is short enough."""
+    """Neighbouring runs of one ledger, with few rows between them. A block's run alone is short enough."""
     runs: list[Row] = []
     before = -1
     for ledger_id, first, last, number, at, size in zip(*moved, strict=True):

@@ -1,13 +1,12 @@
-"""Rewriting sealed logs: what is live in them goes into one new log, sorted and compressed.
+"""Rewriting of sealed logs: their live entries go into one new log, sorted and compressed.
 
-Law: rewriting reads sealed logs and writes one file under a temporary name, and nothing else; the index and the old logs are left
-to ``reclaiming``. It reads what the rows of the index name, and nothing else of a source: what is dead there is never read, so
-damage in it can't lead past what lives. Every batch that is copied has passed its checks and is what its row says; entries are
-copied verbatim. Rows whose batch is bad or can't be read are told, each of them, and left out. The file is synced when
-``rewrite`` returns.
+Law: rewriting reads sealed logs and writes one file under a temporary name, nothing else; ``reclaiming`` handles the index and
+the old logs. It reads only batches with rows in the index, so damage in dead bytes can't misplace live batches. Every copied
+batch has passed its checks and matches its row; entries are copied verbatim. Rows with a bad or unreadable batch are left out and
+reported. The file is synced when ``rewrite`` returns.
 
-It is written and synced in small slices, with waits between them to keep the rate, so that appends get the disk too. The
-functions run in a process of their own (``rewriting_process``), and in tests in the bookie's process.
+Small slices are written and synced, with waits between them to keep the rate, so that appends get the disk too. The functions run
+in a process of their own (``rewriting_process``), in tests in the bookie's process.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``EntryLogCompactor`` and ``TransactionalEntryLogCompactor``.
 """
@@ -35,24 +34,24 @@ from bookspark.store.wire.messages import Ranges
 BLOCK_ENTRIES_MAX = 256
 BLOCK_PAYLOAD_BYTES_MAX = 256 << 10
 _SLICE_BYTES = 256 << 10
-"""How much is written and synced before the next wait. While a slice is on its way to the disk, the syncs of appends wait."""
+"""Bytes written and synced between two waits. A slice under way delays the syncs of appends."""
 _POSITION_MAX = (1 << 32) - 1
 _UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA)
-"""What an OSError says when the disk can't read the bytes. Any other one is about something else, too many open files for one."""
+"""Errors of a disk that can't read the bytes. Others have other causes, such as too many open files."""
 
 _Row = tuple[int, int, int, int, int, int]
 """A row of ``Ranges``: ledger id, first and last entry id, log, position, size."""
 
 
 class SealedLog(msgspec.Struct, frozen=True, array_like=True):
-    """A log that nothing is written to any more."""
+    """A log that takes no more writes."""
 
     number: int
     path: str
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What a block says of its ledger. If the checkpoint is lost, only the logs tell it."""
+    """Facts about a ledger, repeated in its blocks for a boot without a checkpoint."""
 
     last_add_confirmed: int
     last_add_fully_replicated: int
@@ -63,7 +62,7 @@ class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NoRewriterError(OSError):
-    """There is nobody who could do a job now. Nothing is wrong with the job."""
+    """No rewriter is available now. The job itself is good."""
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
@@ -75,28 +74,26 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     rows: bytes
     ledgers: dict[int, LedgerFacts]
     bytes_per_second: int
-    """How much may be read and written together; 0: no limit."""
+    """Limit of bytes read and written together; 0: no limit."""
 
 
 class Rewritten(NamedTuple):
-    """What a job made."""
+    """Result of a job."""
 
     rows: Ranges
-    """The rows of the new log."""
     size: int
-    """Its length in bytes."""
     damaged: Ranges
-    """Rows of the job whose batch is bad or can't be read. The new log holds all others."""
+    """Rows with a bad or unreadable batch. The new log holds all others."""
 
 
 def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) -> Rewritten:
-    """Write the new log of a job. ``wait(seconds)`` is called to keep the rate. Raises OSError; the temporary file may be left
-    then."""
+    """Write the new log of a job. ``wait(seconds)`` is called to keep the rate. Raises OSError, and may leave the temporary
+    file."""
     sources: dict[int, File] = {}
     target: _Target | None = None
     try:
         for source in job.sources:
-            # Of a log that is gone every row is damaged.
+            # Every row of a missing log is damaged.
             with suppress(FileNotFoundError):
                 sources[source.number] = file_system.open(source.path)
         target = _Target(file_system.open(temporary_path(job.directory, job.number), create=True), job, wait)
@@ -124,8 +121,7 @@ def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) ->
 
 
 def _read(sources: Mapping[int, File], row: _Row) -> EntryBatch | None:
-    """The checked batch that a row names; None if it is bad, is not what the row says, or can't be read. Raises OSError if that
-    says nothing about the bytes."""
+    """The checked batch of a row; None if it is bad, differs from its row, or can't be read. Raises other OSErrors."""
     ledger_id, first, last, log, position, size = row
     if (file := sources.get(log)) is None:
         return None
@@ -155,8 +151,6 @@ def _read(sources: Mapping[int, File], row: _Row) -> EntryBatch | None:
 
 
 class _Block:
-    """A block in the making."""
-
     def __init__(self, ledger_id: int, facts: LedgerFacts) -> None:
         self.ledger_id = ledger_id
         self._facts = facts
@@ -171,7 +165,7 @@ class _Block:
         return self.count >= BLOCK_ENTRIES_MAX or self._offsets[0][-1] >= BLOCK_PAYLOAD_BYTES_MAX
 
     def take(self, batch: EntryBatch, first: int, last: int) -> int:
-        """Take as many of the rows ``first..last`` as there is room for; returns how many. A first entry always has room."""
+        """Take as many of the rows ``first..last`` as fit; returns their number. An empty block always takes a row."""
         last = min(last, first + BLOCK_ENTRIES_MAX - self.count - 1)
         columns, payload, digest = batch.columns(first, last)
         offsets = memoryview(columns[4]).cast("i")
@@ -209,8 +203,6 @@ class _Block:
 
 
 class _Target:
-    """The new log while it is being written."""
-
     def __init__(self, file: File, job: Job, wait: Callable[[float], None]) -> None:
         self.file = file
         self._job = job
@@ -222,7 +214,7 @@ class _Target:
         self._pending_bytes = self._end = len(HEAD)
         self._written = 0
         self.read_bytes = 0
-        """How many bytes were read since the last slice."""
+        """Bytes read since the last slice."""
 
     def write(self, block: _Block) -> None:
         """Append a block, unless it is empty."""
@@ -235,7 +227,6 @@ class _Target:
         self._append(content)
 
     def left_out(self, row: _Row) -> None:
-        """The batch of this row is damaged."""
         self._damaged.append(row)
 
     def finish(self) -> Rewritten:
@@ -261,7 +252,7 @@ class _Target:
 
 
 def _joined(found: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The runs of ids (first, last), with those that follow each other made one."""
+    """Runs of ids (first, last), with adjacent runs merged."""
     start, end = found[0]
     for first, last in found[1:]:
         if first != end + 1:

@@ -1,18 +1,17 @@
-"""The rewriting process: it rewrites logs beside the bookie, whose loop shares neither interpreter nor memory with it.
+"""The rewriting process: rewrites logs beside the bookie, with an interpreter and memory of its own.
 
-Law: it does one thing at a time and never outlives the bookie, because the kernel ends it with its parent. It writes nothing but
-temporary files, which a boot removes if it is ended in the middle. If it dies, its job fails, and a later job begins another
-process. The pause before that doubles with each death. ::
+Law: it does one job at a time, and the kernel ends it with the bookie. It writes only temporary files, which a boot removes after
+an interrupted job. If it dies, its job fails, and a later job starts a new process, after a pause that doubles with each death.
+::
 
     bookie ──forks at its start──► forker ──forks, when asked──► the process that rewrites
 
 The forker does nothing else. It is forked before the bookie has any thread or lock (a directory's lock must have no second
-holder), so what it forks later has none either. The process is forked, and not started from files, because Spark may delete the
-files of a shipped package while the bookie lives on. It is niced: appends come first. Source: the zygotes of Android and
-Chromium.
+holder), so its children have none either. Forks need no files: Spark may delete the files of a shipped package while the bookie
+lives on. The process is niced: appends come first. Source: the zygotes of Android and Chromium.
 
-Each process has a socket pair to the bookie. Messages both ways: u64 length │ msgpack. A request is a ``rewriting.Job``. The
-forker is asked with one byte; it answers with i64 pid and the socket, or i64 −errno.
+Each process has a socket pair to the bookie. Messages both ways: u64 length │ msgpack. A request is a ``rewriting.Job``. A
+request to the forker is one byte; the answer is i64 pid and the socket, or i64 −errno.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _NICENESS = 10
 _ANSWER_SECONDS_MAX = 3600.0
 _FORK_SECONDS_MAX = 60.0
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 1.0, 300.0
-"""The pause after a first death. It doubles with each death that follows before anything was rewritten."""
+"""Pause after the first death. Each further death without a rewritten log between them doubles it."""
 
 log = logging.getLogger(__name__)
 
@@ -58,19 +57,17 @@ class _Answer(msgspec.Struct, array_like=True):
 
 
 class _Worker(NamedTuple):
-    """The process that rewrites."""
-
     pid: int
     connection: socket.socket
 
 
 class RewritingProcess:
-    """A ``reclaiming.Rewriter``. Make it before anything else in the process; ``close`` it at the end."""
+    """A ``reclaiming.Rewriter``. Create it before anything else in the process; ``close`` it at the end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
-        # Without this the child's first garbage collection would touch every page, and so copy it.
+        # Otherwise the child's first garbage collection would touch, and so copy, every page.
         gc.freeze()
         self._forker = os.fork()
         if self._forker == 0:
@@ -87,18 +84,19 @@ class RewritingProcess:
         self._not_before = -math.inf
 
     def rewrite(self, job: Job) -> Rewritten:
-        """Write one new log under its temporary name, synced. Raises OSError."""
+        """Write one new log under its temporary name, synced. Raises OSError; NoRewriterError in the pause after a death, or if
+        the fork fails."""
         answer = self._call(job)
         self._pause = _PAUSE_SECONDS
         return Rewritten(Ranges.decode(memoryview(answer.rows)), answer.size, Ranges.decode(memoryview(answer.damaged)))
 
     def worker_pid(self) -> int:
-        """The pid of the process that rewrites. It is begun if there is none. Raises OSError."""
+        """Pid of the rewriting process, started if necessary. Raises OSError."""
         with self._calling:
             return self._begun().pid
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, also during a job."""
         self._requests.close()
         if self._worker is not None:
             self._worker.connection.close()
@@ -150,7 +148,7 @@ class RewritingProcess:
         return _Worker(pid, connection)
 
     def _lost(self, worker: _Worker) -> None:
-        """The process died, or hangs. The forker ends it before it begins another one."""
+        """Give up a dead or stuck process. The forker kills it before the next fork."""
         worker.connection.close()
         self._worker = None
         self._not_before = self._clock() + self._pause
@@ -163,7 +161,7 @@ def _rewrite(job: Job) -> _Answer:
 
 
 def _fork_when_asked(requests: socket.socket, parent: int) -> None:
-    """Everything that the forker does."""
+    """Main function of the forker."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -180,7 +178,7 @@ def _fork_when_asked(requests: socket.socket, parent: int) -> None:
 
 
 def _fork_worker(requests: socket.socket) -> int:
-    """Fork the process that rewrites; returns its pid, 0 if it can't be forked."""
+    """Fork a rewriting process; returns its pid, 0 if the fork fails."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         forker = os.getpid()
@@ -198,7 +196,7 @@ def _fork_worker(requests: socket.socket) -> int:
 
 
 def _work(connection: socket.socket, parent: int) -> None:
-    """Everything that the process that rewrites does."""
+    """Main function of the rewriting process."""
     try:
         _end_with(parent)
         while True:
@@ -214,7 +212,7 @@ def _work(connection: socket.socket, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel end this process when ``parent``, which forked it, ends."""
+    """Have the kernel end this process with ``parent``, which forked it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
