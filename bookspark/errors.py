@@ -1,8 +1,8 @@
 """The errors that a user of Bookspark can catch.
 
-Law: an error says what was wrong and what to do about it. Its class says where the cause lies: with the caller (bad input, wrong
-password), with another client (fenced, changed metadata) or with the cluster (no replica answered, not enough bookies). The names
-follow BookKeeper's ``BKException`` codes.
+Law: an error gives the fault and the remedy. Its class shows where the cause lies: with the caller (bad input, wrong
+password), with another client (fenced, changed metadata) or with the cluster (no replica answered, not enough bookies). The
+names follow BookKeeper's ``BKException`` codes.
 
 Example::
 
@@ -23,7 +23,7 @@ class BookKeeperError(Exception):
     """Base of every error that Bookspark raises on purpose."""
 
     unconfirmed: range = range(0)
-    """After a failed close: the ids of appends that were not confirmed. Each may be part of the ledger or not."""
+    """After a failed close: the ids of unconfirmed appends. Each may be part of the ledger or not."""
 
 
 class LedgerFencedError(BookKeeperError):

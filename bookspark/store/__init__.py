@@ -1,4 +1,4 @@
-"""Ledger storage on the protocol's decisions: bytes, disks, connections and records (docs/architecture.md).
+"""Ledger storage beneath the protocol's decisions: bytes, disks, connections and records (docs/architecture.md).
 
 ====================  ==============================================================================================
 ``wire``              frames between clients and bookies: headers, entry batches, digests

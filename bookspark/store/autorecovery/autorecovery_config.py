@@ -44,5 +44,5 @@ class AutorecoveryConfig(Config, frozen=True, kw_only=True):
 
 
 def autorecovery_config(**options: Any) -> AutorecoveryConfig:
-    """An AutorecoveryConfig of ``options``. Raises ConfigurationError for an option that is unknown or can't be used."""
+    """An AutorecoveryConfig of ``options``. Raises ConfigurationError for an unknown option or an invalid value."""
     return make_config(AutorecoveryConfig, options)

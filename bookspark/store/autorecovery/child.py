@@ -1,7 +1,7 @@
 """An autorecovery process as a child of this process, for clusters on one host and for tests.
 
 Law: the child ends when its standard input ends, so it does not outlive this process. ``start`` returns once the child works;
-if it does not, ``start`` raises with the last line of the child's log.
+otherwise it raises with the last line of the child's log.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class AutorecoveryProcess:
     client."""
 
     def __init__(self, zookeeper: str, log: Path, client: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        # An ill-typed option raises here, not at the start.
+        # A wrong option raises here, not at the start.
         autorecovery_config(**options)
         self.name = ""
-        """Its name in ``bookspark autorecovery status``; "" before the first start."""
+        """The child's name in ``bookspark autorecovery status``; "" before the first start."""
         self._document = {"zookeeper": zookeeper, "client": client, "autorecovery": options}
         self._log = log
         self._child: subprocess.Popen[bytes] | None = None
