@@ -1,9 +1,9 @@
 """A cluster on this host without Spark: ZooKeeper and bookie processes, for tests and development.
 
-Law: everything in it is real (processes, sockets, disks, ZooKeeper), and nothing outlives it. The cluster stops everything
-that it started. If its process is killed, ZooKeeper ends at once, and the bookies when their lease ends. A dead bookie is
-*not* restarted: the test does that, like every other fault. The cluster belongs to the process that started it: a forked child
-that leaves the ``with`` statement stops nothing and removes nothing::
+Law: everything in it is real (processes, sockets, disks, ZooKeeper), and nothing outlives it. The cluster stops all that it
+started; if its process is killed, ZooKeeper ends at once, and the bookies with their lease. A dead bookie is *not* restarted:
+like every other fault, that is the test's business. The cluster belongs to the process that started it: a forked child that
+leaves the ``with`` statement stops and removes nothing::
 
     with LocalCluster(bookies=3) as cluster:
         ledger = cluster.bookkeeper().create_ledger()
@@ -11,7 +11,7 @@ that leaves the ``with`` statement stops nothing and removes nothing::
         ledger.append(b"two of three bookies have it")
         cluster.bookies[0].start()
 
-The directory of bookie k is ``<directory>/bookie-<k>``. A cluster made again in the same directory is the same cluster.
+Bookie k uses ``<directory>/bookie-<k>``. A cluster made again in the same directory is the same cluster.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 BookieCount = Annotated[int, Meta(ge=0, le=1000)]
-"""Number of bookies of a cluster on this host."""
 LEASE_SECONDS = 10.0
 """How long bookies outlive a killed process of their cluster."""
 _SUSPEND_SECONDS_MAX = 10.0
@@ -66,11 +65,8 @@ class LocalBookie:
 
     @property
     def bookie_id(self) -> str:
-        """The bookie's id, the same after every start.
-
-        After ``wipe`` it is a new bookie with a new id, unless ``stamp_missing_cookies`` is set. Raises BookieError if it was
-        never started.
-        """
+        """The bookie's id, the same after every start. After ``wipe`` it is a new bookie with a new id, unless
+        ``stamp_missing_cookies`` is set. Raises BookieError if it was never started."""
         return self._known().bookie_id
 
     @property
@@ -337,8 +333,8 @@ class LocalCluster:
 
 
 def _all_at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """Make every call, each on a thread of its own; raise the first error after all have returned. If the interpreter is
-    ending, and starts no threads, make them one after the other."""
+    """Make every call, each on a thread of its own; raise the first error after all have returned. An ending interpreter
+    starts no threads: then the calls run here."""
     errors: list[BaseException] = []
 
     def attempt(call: Callable[[], None]) -> None:

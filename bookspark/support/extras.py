@@ -2,7 +2,7 @@
 
 Law: ``pip install bookspark`` installs the imports of a client and a bookie's process: crc32c, kazoo, msgspec, uvloop and
 zstandard. Every other package is imported where it is used, and comes with an extra (``setup.cfg``,
-``options.extras_require``). If it is missing, the error names the extra to install.
+``options.extras_require``), which the error names.
 """
 
 from __future__ import annotations

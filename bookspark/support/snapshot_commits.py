@@ -23,7 +23,6 @@ UNKNOWN = -1
 @dataclass(frozen=True)
 class Snapshot:
     snapshot_id: str
-    """A random id."""
     version: int
     """The snapshot's version of the last written table (LAST)."""
     time: datetime
@@ -57,7 +56,6 @@ class Label(msgspec.Struct):
     cluster: str = ""
 
     def encode(self) -> str:
-        """As JSON."""
         return msgspec.json.encode(self).decode()
 
 

@@ -3,12 +3,12 @@
 Law: no exception ends such a thread. The threads are daemons and outlast the main thread, so that ``atexit`` functions and
 other threads can still use a client then. (Those of ``concurrent.futures`` end with the main thread.)
 
-A finalizer (``__del__``) runs in any thread, also in one of these. It must not wait there for work of this very thread, so
-such a call is refused at once (``check_may_wait``).
+A finalizer (``__del__``) runs in any thread, also in one of these, and must not wait there for work of that very thread: such
+a call is refused at once (``check_may_wait``).
 
 Python runs a signal handler in the main thread, in the middle of any step. If the main thread held a lock there, a waiting
 handler would wait for ever. So no thread waits with a lock held: a waiter leaves a lock of its own, and a thread that changes
-something releases it (``Waiters``). A release before the wait is not lost, unlike the notification of a condition.
+something releases it (``Waiters``). Unlike a condition's notification, a release before the wait is not lost.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The auditor: marks ledgers for repair by the replication workers. A cluster has one at a time.
 
 Law: ``protocol.repair.audit_plan`` decides which bookies are lost, and ``ExactCheck`` finds all other missing copies. This
-module supplies clock, watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. When it dies, its successor
-begins with a first look. While autorecovery is disabled, only a triggered check marks ledgers. ``OpenLedgers`` counts ledgers
-that are not closed, for metrics.
+module supplies clock, watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. Its successor begins with a
+first look. While autorecovery is disabled, only a triggered check marks ledgers.
 
 Source: ``Auditor``, ``AuditorElector`` of BookKeeper.
 """
@@ -47,21 +46,18 @@ class ExactCheck:
     """Compares the entries that every bookie lists with those that the metadata assigns to it. ``pause(seconds)`` is called
     between bookies and waits; an exception of it ends the check.
 
-    Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers
-    ends the check. A bookie without a whole list is skipped by name, and so is a ledger with an undecodable record. Metadata
-    is read before the lists, so every entry confirmed in the metadata was written before the lists. A healing bookie is
-    skipped until it has examined each of its ledgers once, so that an unhealable ledger does not disable the check.
+    Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. A failed listing of ledgers ends
+    it; a bookie without a whole list is skipped by name, and so is a ledger with an undecodable record. Metadata is read
+    before the lists, so every confirmed entry was written before the lists. A healing bookie is skipped until it has examined
+    all its ledgers, so that an unhealable ledger does not disable the check.
 
-    A list has the entries readable as far as the bookie knows: no copy that proved unreadable, and none on a failed disk. Each
-    bookie reads all of it within ``scrub_interval_hours`` (``bookie.holdings.scrubbing``), so the check need not.
+    A list omits copies that proved unreadable or lie on a failed disk. Each bookie reads all of its copies within
+    ``scrub_interval_hours`` (``bookie.holdings.scrubbing``), so the check need not.
 
-    Memory: the metadata of all ledgers, and the ranges of one bookie at a time.
-
-    Source: docs/decisions/delta-snapshots.md.
+    Memory: the metadata of all ledgers, and the ranges of one bookie at a time. Source: docs/decisions/delta-snapshots.md.
     """
 
     def __init__(self, bookkeeper: BookKeeper, lost: Collection[str], pause: Callable[[float], None]) -> None:
-        """``lost``: bookies that count as lost."""
         self._bookkeeper = bookkeeper
         self._lost = lost
         self._pause = pause
@@ -135,7 +131,6 @@ class ExactCheck:
 
 
 def _by_bookie(ledgers: Sequence[LedgerMetadata]) -> dict[str, list[LedgerMetadata]]:
-    """The ledgers of each bookie."""
     found: dict[str, list[LedgerMetadata]] = defaultdict(list)
     for metadata in ledgers:
         for bookie in {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}:
@@ -158,10 +153,10 @@ class OpenLedgers:
     """Counts of ledgers that are not closed, as far as this auditor has looked. A single thread looks; any thread may read the
     figures.
 
-    Law: it decides and marks nothing. A look reads at most ``_READ_MAX`` records of ledgers not seen yet, and as many of
-    ledgers not closed, in turns; then it rests 50 times its duration. So an auditor of a million ledgers knows them all some
-    hours after its election, and costs no more than an auditor of a thousand. A recovery stands if it was seen at two looks at
-    least ``_STANDS_SECONDS`` apart. Only the next auditor learns of ledgers with ids chosen by users.
+    Law: it decides and marks nothing. A look reads at most ``_READ_MAX`` records of new ledgers, and as many of ledgers not
+    closed, in turns; then it rests 50 times its duration. So an auditor of a million ledgers knows them all after some hours,
+    and costs no more than an auditor of a thousand. A recovery stands if two looks at least ``_STANDS_SECONDS`` apart saw it.
+    Ledgers made later under ids chosen by users are counted by the next auditor only.
 
     A pausing writer looks like a dead one, so these are not counted: ``bookspark why not closed LEDGER`` examines one ledger.
     """
@@ -209,7 +204,6 @@ class OpenLedgers:
         self._due = ended + max(_REST_SECONDS, _RESTS * (ended - began))
 
     def figures(self) -> Figures:
-        """The figures for metrics."""
         still_open, stand = self._told
         return {
             "bookspark_autorecovery_open_ledgers": still_open,
@@ -233,12 +227,10 @@ class Auditor:
         self._stopping = threading.Event()
         self._view = made(LostBookies, config.lost_bookie_delay_seconds)
         self._state: AuditorState | None = None
-        """The last published state under this lock."""
         self._lock: Lock | None = None
         """The lock of the election, while this is the auditor."""
         self._check_not_before = 0.0
         self._open_ledgers: OpenLedgers | None = None
-        """Counts of open ledgers, while this is the auditor."""
         self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
 
     @property

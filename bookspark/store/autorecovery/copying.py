@@ -1,12 +1,11 @@
-"""The driver that copies entries, with its bandwidth limit and progress, shared by replication workers and healing bookies.
+"""The driver that copies entries, with bandwidth limit and progress, shared by replication workers and healing bookies.
 
 Law: each copy is counted once, and waits for its bandwidth before it is sent. All ledgers of a process share one bound of
 bytes under way, so that a few large ledgers and many small ones both fill it. The deadline applies to each step of a repair,
-not to the whole repair, because ledgers have any size.
+because ledgers have any size.
 
-Without a bandwidth limit the entries of a closed ledger are *lent*: they stay where they are, and each of their targets is
-asked to fetch them (``fetching``), so that this process neither receives nor sends them. If a target can't fetch, its entries
-and the rest of that ledger are read and added instead.
+Without a bandwidth limit the entries of a closed ledger are *lent*: each target is asked to fetch them (``fetching``), so that
+they do not pass this process. After a failed fetch that ledger's entries are read and added instead.
 """
 
 from __future__ import annotations
@@ -40,13 +39,12 @@ RUN_ENTRIES_MAX = 10_000
 
 
 BOOKIES_KNOWN_SECONDS = 1.0
-"""Age limit of the list of bookies, which is not read for each ledger. A bookie that left meanwhile is detected by its
-silence."""
+"""Age limit of the list of bookies. The silence of a bookie shows that it left meanwhile."""
 
 
 UNDER_WAY_BYTES_MAX = 12 << 20
-"""Bytes under way for all ledgers of a process, beside one run of each. All of it may wait for one bookie, and is well within
-a client's queue for a bookie (``bookie_bytes_queued_max``)."""
+"""Bytes under way for all ledgers of a process, beside one run of each. A single bookie's queue (``bookie_bytes_queued_max``)
+can hold all of it."""
 
 
 class RepairInterruptedError(LedgerRecoveryError):
@@ -55,7 +53,7 @@ class RepairInterruptedError(LedgerRecoveryError):
 
 @dataclass
 class CopyProgress:
-    """Copied entries and bytes since the process began. Thread-safe."""
+    """Copied entries and bytes since the start of the process. Thread-safe."""
 
     entries_copied: int = 0
     bytes_copied: int = 0
@@ -198,10 +196,10 @@ class RepairDriver(MachineDriver):
         self._requests.fetch(target, action, source, first, answered)
 
     def _not_fetched(self, target: str, action: act.SendAdd, first: int, answer: Answer) -> act.AddAnswered:
-        """From here on entries are read and added, which shows the bookie at fault. A run refused this way is halved, and read
+        """Read and add entries from here on, which shows the bookie at fault. A run refused this way is halved, and read
         again."""
         self._lends = False
-        # Runs of lent entries may be long. From now on they are received here.
+        # Runs of lent entries may be long.
         self._read_bytes = RUN_BYTES
         said = bytes(answer.body).decode(errors="replace")
         why = f"{target} could not fetch entry {first}: {said or answer.response}"

@@ -1,11 +1,10 @@
 """Decommission: other bookies take over a bookie's copies for good, then its cookie is removed.
 
 Law: the bookie must be stopped first, so that it gets no new entries. The call is refused if that bookie alone has entries of
-a closed fragment. The cookie is removed last, when no ledger names the bookie any more; without it the bookie can't start
-again. Replication workers do the copying; an error names their failures with the reasons. If only entries are left that every
-other bookie was asked for, and none can supply, the call ends and names them by range: the bookie itself may still have them,
-so it stays named for these, and keeps its cookie. It also keeps its cookie while a ledger's record can't be decoded, because
-that ledger may name the bookie. The call may be interrupted and repeated at any time.
+a closed fragment. The cookie is removed last, when no ledger names the bookie any more; without it the bookie can't start.
+Replication workers copy; errors name their failures. If only entries are left that no other bookie can supply, the call ends
+and names them by range. The bookie itself may still have them, so it stays named for these and keeps its cookie, as it does
+while an undecodable record may name it. The call may be interrupted and repeated at any time.
 
 Source: ``BookieDecommission`` of BookKeeper.
 """
@@ -52,8 +51,8 @@ def decommission(
     """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second.
 
     Raises InvalidCookieError for an unknown bookie. Raises BookieError if the bookie runs, if entries would be lost, if a
-    ledger's record can't be decoded, or if the copying took longer than ``timeout_seconds``; in the last case repeat the call.
-    Raises EntriesNotCopiedError if no other bookie can supply some entries, once everything else is copied.
+    ledger's record can't be decoded, or after ``timeout_seconds``; then repeat the call to go on. Raises EntriesNotCopiedError
+    if all other entries are copied and no other bookie can supply the rest.
     """
     store = bookkeeper.metadata
     registered = store.bookies()

@@ -1,12 +1,11 @@
 """Fetching: a bookie copies entries from another bookie at a repair's request, so that they pass no third process.
 
-Law: a fetched entry passes every check of an entry that a repair reads and adds: the checksum of its batch, its digest, and
-the master key, at both bookies. It counts once it is synced. A fetch decides nothing: the repair reads and adds the rest
-itself, and so finds the bookie at fault. Entries that arrive after the repair's time limit are reported as not fetched, and
-dropped; otherwise the repair would consider this bookie hanging. Only registered bookies are asked, as by any client, with the
-bookie's own secret and certificate. Memory is bounded: ``_FETCHES_MAX`` answers of ``READ_BYTES`` are under way, each until it
-is synced, and further fetches wait. A hanging bookie does not delay them for long, because a recently failed bookie is not
-asked.
+Law: a fetched entry passes every check of an entry that a repair reads and adds: batch checksum, digest, and the master key at
+both bookies. It counts once it is synced. A fetch decides nothing: the repair reads and adds the rest itself, and so finds the
+bookie at fault. Entries later than the repair's time limit are reported as not fetched, and dropped; otherwise the repair
+would consider this bookie hanging. Only registered bookies are asked, with this bookie's secret and certificate. Memory is
+bounded: ``_FETCHES_MAX`` answers of ``READ_BYTES`` are under way, each until it is synced; further fetches wait. A hanging
+bookie does not delay them for long, because a recently failed bookie is not asked.
 """
 
 from __future__ import annotations

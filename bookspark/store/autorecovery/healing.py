@@ -2,14 +2,13 @@
 
 Law: a ledger leaves limbo when it is closed and this bookie holds, synced, every entry that belongs to it here
 (``protocol.repair.bookie_healing``). Every other ledger that names this bookie is examined too, because a lost disk had copies
-of closed ledgers. Their missing entries are copied, without fencing. Entries in the index are neither read nor copied. Several
-ledgers are healed at the same time, all within one byte limit. The end of healing is noted durably, so a bookie killed during
-healing begins again and has little left to do.
+of closed ledgers; their missing entries are copied, without fencing. Entries in the index are neither read nor copied. Several
+ledgers are healed at once, within one byte limit. The end of healing is noted durably, so a bookie killed before it begins
+again, with little left to do.
 
-Entries that every other bookie was asked for, and none can supply, don't stop healing: they are noted as lost, so that their
-absence here is unknown, and reported by range. Autorecovery continues to look for them. A ledger that can't be healed now, for
-example because a peer is unreachable or its record undecodable, is retried, with pauses that double up to two minutes. Only
-such ledgers are examined again.
+Entries that no other bookie can supply don't stop healing: they are noted as lost, so that their absence here proves nothing,
+and reported by range. Autorecovery continues to look for them. A ledger that can't be healed now, for example because a peer
+is unreachable or its record undecodable, is retried, with pauses that double up to two minutes.
 
 Source: BP-46, "The Full Boot-Up Sequence", phase two; docs/decisions/without-the-journal.md.
 """
@@ -77,11 +76,9 @@ class Healing:
         """Places for ledgers that are being healed or wait for a thread."""
         self._began_at = self._told_at = time.monotonic()
         self._ended_at: float | None = None
-        """When everything was healed."""
         self._thread = threading.Thread(target=self._run, name="healing", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -130,7 +127,6 @@ class Healing:
             pause = min(2 * pause, _RETRY_SECONDS_MAX)
 
     def _all_ledgers(self) -> list[int]:
-        """All ledgers, those in limbo first."""
         limbo = self._bookie.limbo()
         others = [ledger_id for ledger_id in self._bookkeeper.metadata.list_ledgers() if ledger_id not in limbo]
         self._ledgers = self._ledgers_left = len(limbo) + len(others)

@@ -24,8 +24,7 @@ _LEDGERS_A_CALL = 2048
 
 
 class OwnBookie:
-    """The bookie, as its healing thread calls it. ``post(function, *arguments)`` calls the function on the bookie's loop. Each
-    method may raise StorageError."""
+    """``post(function, *arguments)`` calls the function on the bookie's loop. Each method may raise StorageError."""
 
     def __init__(self, bookie_id: str, storage: Storage, post: Post) -> None:
         self.bookie_id = bookie_id

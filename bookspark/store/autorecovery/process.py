@@ -1,12 +1,12 @@
 """An autorecovery process: an auditor, which works while it is elected, and a replication worker.
 
-Law: the cluster depends on none of these processes. Any number may run, on any host, and each may be killed at any moment.
-With the option ``metrics_port`` it answers Prometheus and probes. It is healthy while its threads run, and ready while
-ZooKeeper answers it. A scrape reads counts from ZooKeeper and changes nothing.
+Law: any number of these processes may run, on any host, and each may be killed at any moment. With the option ``metrics_port``
+it answers Prometheus and probes: healthy while its threads run, ready while ZooKeeper answers it. A scrape reads counts from
+ZooKeeper and changes nothing.
 
-In a cluster begun for BookKeeper's clients, BookKeeper's autorecovery may do the work instead. A process does not start beside
-a process of theirs. A process of theirs that starts later waits for the office of the auditor, which has one election for all;
-its workers respect our locks.
+In a cluster begun for BookKeeper's clients, BookKeeper's autorecovery may work instead: our process does not start beside
+theirs. Theirs, started later, waits for the office of the auditor, which has one election for all; its workers respect our
+locks.
 
 Source: ``AutoRecoveryMain`` of BookKeeper.
 """
@@ -60,7 +60,6 @@ class Autorecovery:
         return self._worker.name
 
     def start(self) -> None:
-        """Start both threads; returns at once."""
         self._worker.start()
         self._auditor.start()
 

@@ -22,8 +22,6 @@ from bookspark.support.metrics.described import Figures
 
 
 class TaskStatus(msgspec.Struct, frozen=True):
-    """A ledger that lacks copies."""
-
     ledger_id: int
     bookies: dict[str, Reason]
     detail: str
@@ -40,14 +38,9 @@ class TaskStatus(msgspec.Struct, frozen=True):
 
 
 class AutorecoveryStatus(msgspec.Struct, frozen=True):
-    """A snapshot of autorecovery."""
-
     auditor: str | None
-    """Name of the auditor; None: none."""
     enabled: bool
-    """Workers begin repairs."""
     checking: bool
-    """An exact check is under way."""
     lost: tuple[str, ...] | None
     """Bookies whose entries others take over; None: unknown without an auditor."""
     away: dict[str, float] | None
@@ -55,7 +48,6 @@ class AutorecoveryStatus(msgspec.Struct, frozen=True):
     last_check: CheckReport | None
     """The last exact check; None: none yet."""
     workers: dict[str, Progress]
-    """Progress of each worker, by name."""
     ledgers: int
     """Ledgers known to lack copies."""
     being_repaired: int
@@ -67,7 +59,6 @@ class AutorecoveryStatus(msgspec.Struct, frozen=True):
     unreadable: dict[int, str]
     """Ledgers with an undecodable task or metadata, with the reason: they are not repaired."""
     bytes_left: int
-    """Estimated bytes to copy."""
     bytes_per_second: float | None
     """Rate of all workers together while they were at work; None before the first copy."""
     seconds_left: float | None
@@ -141,7 +132,6 @@ def cluster_figures(store: MetadataStore) -> Figures:
 
 
 def worker_figures(progress: Progress) -> Figures:
-    """Figures of one worker."""
     told: Figures = {
         "repaired_ledgers_total": progress.ledgers,
         "failed_repairs_total": progress.failed,

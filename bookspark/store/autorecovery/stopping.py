@@ -1,15 +1,14 @@
 """Whether bookies can be stopped, by the metadata store and the other bookies. It needs no Spark and reads no entries.
 
 Law: ``protocol.repair.stopping`` decides. A silent bookie counts as down. A ledger with an undecodable record is a danger,
-because it may name the bookie. A bookie is asked for the list of all its entries if it reports lacking entries, or if a task
-of autorecovery names it for them.
+because it may name the bookie. A bookie lists all its entries if it reports lacking entries, or if a task of autorecovery
+names it for them.
 
-``dangers`` reads the metadata of all ledgers, a few thousand records a second. ``foreseen`` needs an index of all fragments,
-and reads only the records of ledgers that may be in danger by the shape of their fragments: mostly none. Its answer is as old
-as that index.
+``dangers`` reads the metadata of all ledgers, a few thousand records a second. ``foreseen`` uses an index of all fragments,
+and reads only records that may be in danger by the shape of their fragments, mostly none; its answer is as old as the index.
 
 Only the exact audit (``bookspark safe-to-stop``) sees a missing copy that is not noticed yet, and a recently acknowledged
-entry that is still on its way to the last of its bookies.
+entry on its way to the last of its bookies.
 """
 
 from __future__ import annotations
@@ -67,14 +66,11 @@ class Index(NamedTuple):
     """A caller's index of all ledgers, as of its last update."""
 
     by_shape: Mapping[Shape, Collection[int]]
-    """The ledgers of each shape. It must not change during a call: a ledger closed in between would be in danger by neither of
-    its shapes."""
+    """The ledgers of each shape. It must not change during a call, or a ledger closed meanwhile could miss both of its shapes."""
     fragments: Fragments
-    """The present fragments."""
     unreadable: Mapping[int, str]
     """Ledgers whose records or tasks could not be decoded, with the reason."""
     ledgers: Sequence[int]
-    """All ids, ascending."""
 
 
 class Foreseen(NamedTuple):
@@ -89,9 +85,8 @@ class Foreseen(NamedTuple):
 
 def foreseen(bookkeeper: BookKeeper, bookies: Sequence[str], index: Index) -> Foreseen:
     """The dangers of stopping ``bookies`` (ids), by an index of all ledgers. Ledgers open in the index or made since are read
-    anew. The other doubtful ledgers follow, fewest remaining copies first, LOOKED_AT_MAX at a time, until a danger is found:
-    no ledger counts as safe because it was left out. Raises ConfigurationError for a bookie unknown to the cluster, and
-    MetadataStoreError."""
+    anew. Other doubtful ledgers follow, fewest remaining copies first, LOOKED_AT_MAX at a time, until a danger is found.
+    Raises ConfigurationError for a bookie unknown to the cluster, and MetadataStoreError."""
     store = bookkeeper.metadata
     registered = store.bookies()
     check_names(bookies, sorted({*registered, *store.list_cookies()}), "bookie")
@@ -190,7 +185,6 @@ class _Peers:
         return self._silent | self._held.keys() | self._limbo.keys()
 
     def known(self, metadata: LedgerMetadata, not_registered: set[str]) -> Known:
-        """Knowledge about the bookies of one ledger."""
         ledger_id = metadata.ledger_id
         return Known(
             down=not_registered | self._silent,

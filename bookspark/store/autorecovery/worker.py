@@ -1,10 +1,10 @@
 """The replication worker: takes tasks of the underreplication store and repairs their ledgers, several at a time.
 
-Law: an ephemeral lock holds a task while its ledger is repaired, so a dying worker leaves the task to another. A task is
-deleted only at the version at which it was taken, so a ledger marked again meanwhile is repaired again. The locks save work,
-and no correctness relies on them: ``protocol.repair.ledger_replication`` is right with any number of workers. A ledger that
-waits for its writer occupies no thread. A failed task keeps its reason and is retried after a pause that doubles each time.
-While autorecovery is disabled no task is begun; current repairs are finished.
+Law: an ephemeral lock holds a task during its repair, so a dying worker leaves the task to another. A task is deleted only at
+the version at which it was taken, so a ledger marked again meanwhile is repaired again. The locks save work, and no
+correctness relies on them: ``protocol.repair.ledger_replication`` is right with any number of workers. A ledger that waits for
+its writer occupies no thread. A failed task keeps its reason and is retried after a pause that doubles each time. While
+autorecovery is disabled no repair is begun.
 
 Source: ``ReplicationWorker`` of BookKeeper.
 """
@@ -54,10 +54,10 @@ log = logging.getLogger(__name__)
 class LedgerRepair:
     """The repair of one ledger: call ``go_on`` until it returns None. One thread at a time.
 
-    Law: a registered bookie is not lost, whatever the task says. Its missing entries are copied to it, and the metadata still
-    names it. A lost bookie is replaced (``protocol.repair.ledger_replication``), and so is a misplaced one, where that fences
-    no writer. A part that can't be repaired does not stop the other parts; the task then fails with the reasons, names every
-    entry that could not be copied, and is retried. A deleted ledger needs no repair.
+    Law: a registered bookie is not lost, whatever the task says: its missing entries are copied to it. A lost bookie is
+    replaced (``protocol.repair.ledger_replication``), and so is a misplaced one, where that fences no writer. A failed part
+    does not stop the other parts; the task then fails with the reasons, names every entry that could not be copied, and is
+    retried. A deleted ledger needs no repair.
 
     Source: ``ReplicationWorker.rereplicate`` of BookKeeper, which loops over deleted ledgers and entries with a single copy.
     """
@@ -81,8 +81,8 @@ class LedgerRepair:
     def go_on(self) -> float | None:
         """Do all that can be done now.
 
-        Returns None if the repair is complete. Otherwise it returns the seconds until the next call: the ledger's writer has
-        that long to replace a lost bookie itself. Raises BookKeeperError if the repair failed and must be retried later.
+        Returns None if the repair is complete, else the seconds until the next call: the ledger's writer has that long to
+        replace a lost bookie itself. Raises BookKeeperError if the repair failed and must be retried later.
         """
         try:
             with self._copying.room(self.taken.ledger_id) as room:
@@ -151,8 +151,8 @@ class LedgerRepair:
         driver.run(machine.step, machine.start())
 
     def _batch_ends(self, driver: RepairDriver, metadata: LedgerMetadata, bookies: Set[str]) -> Sequence[int]:
-        """The ends of the ledger's stored batches, asked of a bookie of each fragment among ``bookies``. Without an answer,
-        batches are cut. No bookie is asked where the target does not fetch, or gets little at a time."""
+        """The ends of the ledger's stored batches, asked of a bookie of each fragment among ``bookies``. Without an answer
+        batches are cut. Nothing is asked where the target does not fetch, or gets little at a time."""
         striped = metadata.ensemble_size > metadata.write_quorum
         if not driver.lends or striped or metadata.length <= LONG_RUN_BYTES:
             return ()
@@ -211,7 +211,6 @@ class ReplicationWorker:
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def start(self) -> None:
-        """Start picking tasks; returns at once."""
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> bool:

@@ -1,8 +1,8 @@
 """Values of the protocol as plain lists, numbers and strings (*forms*), and back.
 
 Law: two values have the same form exactly if no machine can distinguish them. A value made from a form has that form. A form
-has no payload, no key and no password: an entry's content is reduced to its kind, ids and length, and a key to a keyed hash,
-which is equal for equal keys.
+has no payload, key or password: an entry's content is reduced to its kind, ids and length, and a key to a keyed hash, equal
+for equal keys.
 
 A number, string, None, float or bytes is its own form. Everything else is a list, whose first item is its tag::
 
@@ -217,7 +217,6 @@ def _itself(value: Any) -> Any:
 
 
 def _item(name: str, annotation: Any) -> str:
-    """The source of the form of one field."""
     of = f"v.{name}"
     if name in _SECRETS:
         return f"S({of})"
@@ -238,7 +237,7 @@ class Values:
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        """The numbers of defined classes, by name."""
+        """Of defined classes, by name."""
         self._classes: dict[int, type] = {}
         self._defined: dict[int, Form] = {}
         self.room: Any = None

@@ -114,7 +114,6 @@ def kept(value: Any) -> Any:
 
 @lru_cache(None)
 def recording_class(kind: type) -> type:
-    """The recording subclass of a machine."""
     plain = BookieLedger if kind is WatchedLedger else kind
     members: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__del__": _gone}
     for place, name in enumerate(methods_of(plain)):

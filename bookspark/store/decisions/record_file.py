@@ -1,7 +1,7 @@
 """The bytes of a record of decisions: one or more files (*segments*) for each process.
 
 Law: written chunks stay readable, whatever happens to the process. A torn last chunk is the usual end of a killed process: it
-is reported, and all chunks before it count. Nothing is synced, so a power cut takes the end of a record.
+is reported, and all earlier chunks count. Nothing is synced, so a power cut takes the end of a record.
 
 A segment is ``<kind>-<host>-<pid>-<ns>.<number>.decisions``; ``ns`` is the begin of the record. Its chunks follow each other::
 
@@ -11,7 +11,7 @@ A segment is ``<kind>-<host>-<pid>-<ns>.<number>.decisions``; ``ns`` is the begi
     u64  end, likewise: no later decision is in the chunk
     …    body, zstd
 
-The body of the first chunk is one JSON object (``Header``), uncompressed. The others have one MessagePack array of records
+The body of the first chunk is one JSON object (``Header``), uncompressed; all others have one MessagePack array of records
 (``machines``). A chunk with an empty body is the clean end.
 """
 
@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
     format: int
     version: str
-    """Version of Bookspark."""
+    """Of Bookspark."""
     kind: str
     host: str
     pid: int
@@ -56,7 +56,6 @@ class Chunk(NamedTuple):
 
 
 def encoded(begin_ns: int, end_ns: int, body: bytes) -> bytes:
-    """The bytes of a chunk."""
     rest = _TIMES.pack(begin_ns, end_ns) + body
     return _HEAD.pack(len(body), crc32c.crc32c(rest)) + rest
 

@@ -1,11 +1,11 @@
 """One process's record of decisions.
 
 Law: recording never changes the process's behaviour. A step appends a few bytes to a queue in memory; a thread of the recorder
-packs and writes them, ten times a second. If a write fails, the record ends with a log message, and the process goes on. The
-queue is bounded: a step that meets a full queue writes it itself. A process keeps ``SEGMENTS_MAX`` segments. Machines made in
-a deleted segment can't be replayed.
+packs and writes them, ten times a second. After a failed write the record ends with a log message. The queue is bounded: a
+step that meets a full queue writes it itself. A process keeps ``SEGMENTS_MAX`` segments; machines made in a deleted segment
+can't be replayed.
 
-A forked process has no record until it calls ``record_into``: the queue and the thread belong to its parent.
+A forked process has no record until it calls ``record_into``: queue and thread belong to its parent.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ class Recorder:
             self._drain()
 
     def put_encoded(self, record: bytes) -> None:
-        """Queue an encoded record."""
         self._pending.append(record)
         if len(self._pending) > _PENDING_MAX:
             self._drain()
@@ -122,7 +121,6 @@ class Recorder:
             self._drain()
 
     def _drain(self) -> None:
-        """Write the queue."""
         if os.getpid() != self._pid:
             # A forked process still has its parent's machines.
             self._pending.clear()
@@ -211,7 +209,6 @@ def record_into(folder: str, kind: str) -> Recorder | None:
 
 
 def recording() -> bool:
-    """True while this process records its decisions."""
     return this.recorder is not None
 
 

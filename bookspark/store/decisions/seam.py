@@ -1,8 +1,7 @@
 """The only place where drivers make machines and call pure functions.
 
-Law: a driver can't tell whether its decisions are recorded. Switched off, ``made`` makes the plain machine, ``watched``
-returns its argument, and a step costs nothing. Switched on, a machine is of a subclass whose methods note arguments and
-answers (``machines``).
+Law: a driver can't tell whether its decisions are recorded. Switched off, ``made`` makes the plain machine, and a step costs
+nothing. Switched on, a machine is of a subclass whose methods note arguments and answers (``machines``).
 
 Decision: the machine's class is chosen when it is made. A check in each step would cost every append, and a wrapper would have
 to forward every attribute that drivers read.

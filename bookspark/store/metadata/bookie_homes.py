@@ -1,7 +1,7 @@
-"""Homes of bookies: the host on which a bookie served last, and its directories there, beside its cookie.
+"""Homes of bookies: a bookie's last host and its directories there, beside its cookie.
 
-Law: the bookie itself writes it, before it registers, so that a stopped bookie can be named with its host. It is a hint and
-decides nothing: the cookie in the directories identifies a bookie, and disks may move to another host. Record, as JSON::
+Law: the bookie itself writes it, before it registers, so that a stopped bookie can be named with its host. It is a hint: the
+cookie in the directories identifies a bookie, and disks may move to another host. Record, as JSON::
 
     bookie_homes/<bookie id>    {"host": "nm1", "directories": ["/disk/bookspark/bookie-1"]}
 """
@@ -18,10 +18,7 @@ HOMES = "bookie_homes"
 
 
 class BookieHome(msgspec.Struct, frozen=True):
-    """A bookie's host and directories."""
-
     host: str
-    """The host's own name."""
     directories: tuple[str, ...] = ()
     """Absolute paths on that host."""
 
@@ -48,5 +45,5 @@ def note_home(store: MetadataStore, bookie_id: str, home: BookieHome) -> None:
     try:
         store.write_record(HOMES, bookie_id, document, None if found is None else found.version)
     except MetadataVersionError:
-        # The locks of the directories permit only one process for a bookie, so this answers a request that was sent twice.
+        # The directories' locks permit one process for a bookie, so this answers a request that was sent twice.
         return

@@ -1,7 +1,7 @@
 """Reach of a bookie's directories, noted beside its cookie, so that its next start recognizes a restored older copy.
 
 Law: noted values were durable before. The bookie itself writes the note: before it serves, each minute with new writes, and
-when it stops. A later note that can't be written or read only hides an older copy. Record, as JSON::
+when it stops. A failure after the first note only hides an older copy. Record, as JSON::
 
     bookie_reach/<bookie id>    {"directories": {"/disk/bookspark/bookie-1": {"writes": 12, "location": 4295032833}}}
 
@@ -34,8 +34,6 @@ class _Noted(msgspec.Struct, frozen=True):
 
 
 class BookieReach(msgspec.Struct, frozen=True):
-    """The reach of a bookie's directories, by absolute path."""
-
     directories: dict[str, _Noted]
 
 
@@ -55,8 +53,8 @@ class ReachNotes:
         self.noted = self._read()
 
     def follow(self, reach: Callable[[], Mapping[str, Reach]]) -> None:
-        """Note the values of ``reach``, callable from any thread, now and each minute from now on. A directory missing from
-        them keeps its note. Raises MetadataStoreError if the note can't be written now."""
+        """Note the values of ``reach``, callable from any thread, now and each minute from now on. A missing directory keeps
+        its note. Raises MetadataStoreError if the note can't be written now."""
         self._reach = reach
         self._note()
         self._thread.start()
@@ -95,7 +93,7 @@ class ReachNotes:
         try:
             self._store.write_record(REACHES, self._bookie_id, document, None if found is None else found.version)
         except MetadataVersionError:
-            # The locks of the directories permit only one process for a bookie, so this answers a request that was sent twice.
+            # The directories' locks permit one process for a bookie, so this answers a request that was sent twice.
             return
         self.noted = reach
 

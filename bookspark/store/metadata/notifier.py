@@ -1,8 +1,8 @@
 """The two threads of a metadata store, and the process that owns them.
 
 Law: in kazoo's own threads, Bookspark's code only puts things into a queue. An exception of a callback or task never stops the
-others. ``Notifier`` calls users' callbacks, which may take their time. ``Upkeep`` restores registrations and watches after a
-lost session; no user's callback can delay it.
+others. ``Notifier`` calls users' callbacks, which may be slow. ``Upkeep`` restores registrations and watches after a lost
+session, undelayed by callbacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shorter deadlines of the metadata store for a caller that can do without an answer.
 
 Law: within ``with waits_at_most(seconds)``, each call of this thread to a store ends within ``seconds``, or within the store's
-own deadline if that is shorter. A call without an answer by then raises MetadataStoreError, as ever.
+own shorter deadline. A call without an answer by then raises MetadataStoreError, as ever.
 """
 
 from __future__ import annotations

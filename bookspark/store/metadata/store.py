@@ -1,8 +1,8 @@
 """The interface of a metadata store, implemented by ZooKeeper and its in-memory twin.
 
 Law: a record is changed by compare-and-set only. A listing is whole or raises (BookKeeper #870 deleted live ledgers after a
-partial listing). A call with an unknown outcome raises ``MetadataStoreError`` instead of guessing. Every call has a deadline.
-One behaviour suite, ``tests/store/metadata``, runs over every implementation.
+partial listing). A call with an unknown outcome raises ``MetadataStoreError``. Every call has a deadline. One behaviour suite,
+``tests/store/metadata``, runs over every implementation.
 
 The layout is BookKeeper's (bookkeeper-overview, "Ledger manager"): ``/ledgers/{LAYOUT,INSTANCEID,available,cookies,idgen,…}``.
 ``/bookspark/logs`` holds the records of logs (docs/decisions/logs.md).
@@ -63,8 +63,8 @@ class MetadataStore(Protocol):
         """The metadata of a ledger. Raises NoSuchLedgerError, and UnreadableRecordError if its record can't be decoded."""
 
     def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[VersionedLedger]:
-        """The metadata of many ledgers, each with its version, read many at a time. Ledgers deleted meanwhile are left out.
-        For an undecodable record the reason goes into ``unreadable``: the caller must report it."""
+        """The metadata and version of many ledgers, read many at a time. Ledgers deleted meanwhile are left out. Reasons of
+        undecodable records go into ``unreadable``: the caller must report them."""
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set; returns the new version. Raises MetadataVersionError, NoSuchLedgerError."""
@@ -87,18 +87,15 @@ class MetadataStore(Protocol):
     # -- bookies
     def register_bookie(self, registration: BookieRegistration) -> None:
         """Announce a bookie until ``unregister_bookie`` or ``close``. The registration is restored after the loss of a
-        session, and after a deletion by others.
-
-        A registration of the same id left by another session is replaced. The locks of the directories, not the metadata
-        store, prevent two processes for one bookie.
-        """
+        session, and after a deletion by others. It replaces a registration of the same id left by another session: the locks
+        of the directories, not the metadata store, prevent two processes for one bookie."""
 
     def unregister_bookie(self, bookie_id: str) -> None:
         """Remove the registration that this store made."""
 
     def bookies(self) -> dict[str, BookieRegistration]:
-        """Every registered bookie by id, read-only bookies included. A bookie with an undecodable registration is a read-only
-        bookie without an address."""
+        """Every registered bookie by id, including read-only ones. An undecodable registration is a read-only bookie without
+        an address."""
 
     def watch_bookies(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` whenever the set of registered bookies changes, until ``close``."""
@@ -117,8 +114,8 @@ class MetadataStore(Protocol):
         """The bookie ids with a cookie."""
 
     # -- small records of other layers (log records, service records), each an opaque JSON document under a name. A version
-    # never recurs, even if a record is deleted and made again under its name. A compare-and-set may also be refused because
-    # another record of the kind was deleted since the record was read.
+    # never recurs, even after a deletion. A compare-and-set may also be refused after the deletion of another record of the
+    # kind.
     def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
         """The record ``name`` of this kind; None if there is none."""
 

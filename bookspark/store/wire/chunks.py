@@ -1,8 +1,8 @@
 """Chunks: receive and read buffers, reused once no view of them is left.
 
 Law: a chunk has a fixed length, uses memory only for the bytes written into it, and keeps its content while a view of it
-lives. So it is an anonymous mapping: the kernel provides a page at its first write. A ``bytearray`` is zeroed at once, so a
-peer that announced 16 MiB and sent 8 bytes cost 16 MiB.
+lives. So it is an anonymous mapping, whose pages the kernel provides at their first write. A ``bytearray`` is zeroed at once:
+a peer that announced 16 MiB and sent 8 bytes would cost 16 MiB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ def new_chunk(size: int) -> mmap.mmap:
 
 
 def is_viewed(chunk: mmap.mmap) -> bool:
-    """True while a view of the chunk lives."""
     try:
         # Python refuses to resize a mapping while a view of it lives. A resize to its own size changes nothing.
         chunk.resize(len(chunk))

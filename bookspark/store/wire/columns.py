@@ -24,7 +24,6 @@ _KEPT_VALUES_MAX = 8192
 _COPIED_BYTES_MAX = 4096
 """Up to this size a copy of a value costs less than a view."""
 _TOGETHER = 64
-"""Values split by each call."""
 
 
 def _kept(make: Callable[[int, int], Column]) -> Callable[[int, int], Column]:
@@ -119,8 +118,8 @@ def rows(columns: Sequence[Buffer], size: int | None = None) -> Iterator[bytes]:
 
 
 class Heads(NamedTuple):
-    """Heads of values: the first ``size`` bytes of a row of ``columns`` (i64 × n each), kept apart from the values. A new
-    joined object for each value costs more than a stamp and a copy of the value."""
+    """Heads of values: the first ``size`` bytes of a row of ``columns`` (i64 × n each), kept apart from the values, because a
+    joined object costs more than a stamp and a copy of the value."""
 
     columns: tuple[bytes, ...]
     size: int

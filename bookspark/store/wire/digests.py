@@ -1,18 +1,18 @@
 """Digests: the writer's stamp on each entry, by which every reader detects a changed entry.
 
-Law: a digest covers (ledger, entry, LAC, length, payload) as they stand in the entry's row, so the digest of a copied row
-stays valid. The writer makes it, each reader checks it, and a bookie does neither. The password yields two keys: the *master
-key* goes to bookies and into the metadata; the MAC key never leaves the clients. LAC: last add confirmed.
+Law: a digest covers (ledger, entry, LAC, length, payload) as in the entry's row, so the digest of a copied row stays valid.
+The writer makes it, each reader checks it, and a bookie does neither. The password yields two keys: the *master key* goes to
+bookies and into the metadata; the MAC key never leaves the clients. LAC: last add confirmed.
 
 The digests of BookKeeper's own clients (``BOOKKEEPER_…``) cover the same row in big-endian, are big-endian themselves, and
 have their own keys (``bookkeeper_keys``). So the bytes (row, digest, payload) are the entry's body as those clients send it.
 
-One sum checks the CRC32C digests of a whole batch if its payloads are of one size, short and many. But for a constant of M's
-length, CRC32C(M) is the remainder of the polynomial M·x³² modulo P. So row + payload + digest has the same remainder for every
-good entry of that size. Multiply each by the power of x that moves it behind its predecessors: the sum is the remainder of one
-long message, the payloads as they lie in the batch, overlaid with rows and digests at their places. A power of x has an
-inverse modulo P, so one bad entry always changes the sum. Several bad entries cancel out once in 2³² times, as in any CRC32C.
-If the sum differs, each entry is checked alone.
+One sum checks the CRC32C digests of a batch if its payloads are of one size, short and many. Up to a constant of M's length,
+CRC32C(M) is the remainder of the polynomial M·x³² modulo P. So row + payload + digest has the same remainder for every good
+entry of that size. Each is multiplied by the power of x that moves it behind its predecessors; the sum is the remainder of one
+long message, the batch's payloads overlaid with rows and digests at their places. A power of x has an inverse modulo P, so one
+bad entry always changes the sum. Several bad entries cancel out once in 2³² times, as in any CRC32C. If the sum differs, each
+entry is checked alone.
 
 Source: BookKeeper's ``DigestManager`` and ``MacDigestManager``. HMAC_SHA1 has their algorithm, but our row and key.
 """
@@ -131,8 +131,7 @@ def _numbers(batch: EntryBatch) -> list[memoryview]:
 
 def _folded(columns: Sequence[Buffer], payload: Buffer, digests: Buffer, count: int, size: int) -> int:
     """One CRC32C over all rows, payloads of ``size`` bytes and digests (see the module's docstring). A row ends where its
-    payload begins, and a digest begins where its payload ends, so rows and digests overlap other entries' payloads. The
-    overlay is summed apart."""
+    payload begins, and a digest begins where it ends, so both overlap other entries' payloads: they are summed apart."""
     over = _over.of(count, size)
     parts = over.parts
     numbers = [memoryview(column).cast(over.unit) for column in columns]
@@ -161,8 +160,8 @@ class _Places:
 
 
 class _Over(threading.local):
-    """A thread's overlay. Each use with the same shape writes the same places, and the bytes between stay zero. Without reuse,
-    allocation and clearing took a tenth of a check."""
+    """A thread's overlay, reused for the same shape: each use writes the same places. Its allocation and clearing took a tenth
+    of a check."""
 
     def __init__(self) -> None:
         self._shape = (0, 0)
@@ -214,7 +213,6 @@ class _BookKeepers(Digester):
         return self.of_row(_BOOKKEEPERS_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), payload)
 
     def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
-        """The digests of many rows."""
         big = map(_BOOKKEEPERS_ROW.pack, *(memoryview(column).cast("B").cast("q") for column in columns))
         if heads is not None:
             big = map(bytes.__add__, big, heads.each())

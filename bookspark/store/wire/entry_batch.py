@@ -9,7 +9,7 @@ Arrow::
                                         payload offsets (n+1) × i32, payload, digest offsets (n+1) × i32, digest
 
 Entries of one batch are of one ledger and have consecutive ids. ``length`` is the sum of the ledger's payload bytes up to and
-including the entry. The columns are plain, so that every Arrow reader opens a log (docs/decisions/entry-batches.md).
+including the entry. The columns are plain, so that every Arrow reader opens a log.
 
 Source: docs/decisions/entry-batches.md; the format is Arrow's "IPC Streaming Format".
 """

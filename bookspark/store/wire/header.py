@@ -107,7 +107,7 @@ assert _LAYOUT.size + _CHECKED.size == HEADER_BYTES
 
 
 class Kind(IntEnum):
-    """The kind of a request (see the module's docstring)."""
+    """See the module's docstring."""
 
     HELLO = 1
     ADD = 2
@@ -127,7 +127,7 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """Options of a request, and RESPONSE (see the module's docstring)."""
+    """Options of a request, and RESPONSE; see the module's docstring."""
 
     NONE = 0
     FENCE = 1

@@ -1,8 +1,8 @@
 """Detection of a peer whose host is gone, so that not even a reset arrives.
 
-Law: a peer that acknowledges neither data nor keepalive probes for 60 s is gone, and the connection ends with an error.
-Otherwise a bookie would keep the sockets of dead clients for ever, and a client would wait a quarter of an hour, the kernel's
-own limit. A halted process (SIGSTOP) is not gone, as long as its socket has room for the sent bytes.
+Law: a connection ends with an error if its peer acknowledges neither data nor keepalive probes for 60 s. Otherwise a bookie
+would keep the sockets of dead clients for ever, and a client would wait a quarter of an hour, the kernel's own limit. A halted
+process (SIGSTOP) is not gone, as long as its socket has room.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Batch frames of a log, as a scan reads them: parsed after every check.
 
 Law: a frame is good if its Arrow message matches its sizes, and the checksums of its header and body match. Consecutive frames
-are checked some hundred at a time, each check over all of them: a Python step for each check of each frame would cost more
-than the checks. If a check fails, frames are checked singly, so both ways give the same result.
+are checked some hundred at a time, because a Python step for each check of each frame would cost more than the checks. If a
+check fails, frames are checked singly, so both ways give the same result.
 
-One sum checks the checksums of all headers. A header ends with its own checksum, so every good header leaves the same sum
-behind, whatever its fields. A bad header leaves another sum, and later bytes can't repair it; only another bad header can,
-once in 2³² times.
+One sum checks all header checksums. A header ends with its own checksum, so every good header leaves the same sum behind,
+whatever its fields. A bad header leaves another sum, which only another bad header can repair, once in 2³² times.
 
 Source: docs/decisions/one-log.md; ``entry_batch`` for the bytes.
 """

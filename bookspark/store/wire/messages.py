@@ -18,8 +18,8 @@ _COUNT = struct.Struct("<I")
 
 
 class Acks:
-    """Adds answered OK together. Body: their request ids, u64 each. (Single answers would cost both sides more than all other
-    work on a small add.)"""
+    """Adds answered OK together. Body: their request ids, u64 each. (Single answers would cost more than all other work on a
+    small add.)"""
 
     @staticmethod
     def encode(request_ids: Iterable[int]) -> bytes:
@@ -116,7 +116,6 @@ class HealingStatus(msgspec.Struct):
     """Restored entries, including those written back by ledger recovery."""
     bytes_copied: int
     seconds: float
-    """Duration of healing so far."""
     saw_all: bool = False
     """Every ledger was examined once. Ledgers that are left are retried."""
     entries_lost: int = 0
@@ -137,7 +136,6 @@ class CollectionStatus(msgspec.Struct):
     number: int
     """Collections are counted from 1 at each start."""
     ledgers: int
-    """Deleted ledgers that were forgotten."""
     bytes_freed: int
     """Disk space gained, less the space used by rewriting."""
     seconds: float
@@ -191,14 +189,14 @@ class BookieStatus(msgspec.Struct):
     stops_in_seconds: float | None = None
     """Seconds until the bookie stops for lack of a keeper. None: it has a keeper."""
     collection: CollectionStatus | None = None
-    """The last garbage collection. None: none since the start."""
+    """None: none since the start."""
     version: str = ""
     """Version of Bookspark. Empty: a version older than this field."""
     metrics_address: str = ""
     """``host:port`` of metrics and probes; "": none."""
     sync_seconds: dict[str, float] = {}
     """Recent duration of a sync that adds wait for, by directory: the median of the last syncs, or the age of one that hangs.
-    Directories with fewer than three syncs in the last minute are left out."""
+    A directory needs three syncs in the last minute."""
     clock_ms: int = 0
     """The clock of the bookie's host, in ms since 1970. 0: a version older than this field."""
 
@@ -212,7 +210,6 @@ class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):
     synced: int
     """Every byte below this position is durable."""
     sealed: bool
-    """Closed to appends."""
     rewritten: bool
     """Made from other logs: sorted, compressed, and without deleted ledgers."""
 

@@ -5,13 +5,12 @@ secret it serves only clients that know the secret. A client with a CA talks onl
 the dialled host. An unusable file is refused at start, by its option's name.
 
 The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the
-body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). That excludes strangers. An attacker who can
-read or change the connection is excluded by TLS only.
+body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). That excludes strangers; only TLS protects
+against reading or changing the connection.
 
-Each new connection checks the files and reads changed ones again. A file of secrets has a secret on each line: a bookie
-accepts each of them, and a client tries them in order. So a secret is replaced without a restart: add the new secret to every
-file as the second line, then make it the first, then the only one. Certificates and CAs are replaced the same way (a CA file
-may hold several).
+Each new connection reads changed files again. A file of secrets has a secret on each line: a bookie accepts each of them, and
+a client tries them in order. So a secret is replaced without a restart: add the new secret to every file as the second line,
+then make it the first, then the only one. Certificates and CAs are replaced the same way (a CA file may hold several).
 """
 
 from __future__ import annotations

@@ -146,7 +146,6 @@ def checks_methods(kind: Class) -> Class:
 
 
 def judges(function: object) -> bool:
-    """True if the function's arguments are checked."""
     return getattr(function, _MARK, False) is True
 
 
@@ -161,8 +160,6 @@ def refusal(function: str, name: str, value: object, words: str, hint: str = "",
 
 
 class _Plan:
-    """The check of one function's arguments."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         *_, owner, name = f".{function.__qualname__}".split(".")
         self._what = f"{owner if name == '__init__' else name}:"

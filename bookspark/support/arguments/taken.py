@@ -54,20 +54,16 @@ WaitSeconds = Annotated[float, Meta(ge=0, le=1e9)]
 IntervalSeconds = Annotated[float, Meta(ge=0.001, le=1e9)]
 """The interval of a repeated task, in seconds."""
 AtLeastOne = Annotated[int, Meta(ge=1)]
-"""A number of things, or of bytes."""
 BytesOrNone = Annotated[int, Meta(ge=0)]
 """A number of bytes, or 0: its meaning is documented at the option."""
 EntryId = Annotated[int, Meta(ge=0)]
 LastEntryId = Annotated[int, Meta(ge=-1)]
 """The id of a last entry; −1: none."""
 Name = Annotated[str, Meta(min_length=1)]
-"""A non-empty text."""
 Password = Annotated[bytes, Hidden]
 """The password of a ledger or log; empty: none."""
 PasswordText = Annotated[str, Hidden]
-"""A password as text."""
 Payload = Annotated[bytes, Hidden]
-"""The payload of an entry."""
 
 
 # -- Conversion.
@@ -203,7 +199,6 @@ def union(kinds: list[Taken]) -> Taken:
 
 
 def _noted(kind: Any, notes: tuple[Any, ...]) -> Taken:
-    """``kind`` with the bounds and rules of its notes."""
     meta = next((one for one in notes if isinstance(one, Meta)), None)
     taken = _SIMPLE[kind](meta) if meta is not None and kind in _SIMPLE else taken_by(kind)
     for rule in notes:

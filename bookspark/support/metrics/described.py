@@ -15,14 +15,11 @@ from bookspark.support.metrics.histogram import Distribution
 
 
 class Form(StrEnum):
-    """The behaviour of a metric."""
-
     GAUGE = "gauge"
     """Goes up and down."""
     COUNTER = "counter"
     """Only grows, from 0 at the start of the process."""
     HISTOGRAM = "histogram"
-    """Counts values in buckets."""
 
 
 class Described(NamedTuple):

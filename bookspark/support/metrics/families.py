@@ -33,7 +33,6 @@ class FiguresCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """The families of this moment."""
         figures, common = self._figures()
         for name, found in figures.items():
             yield family(self._described[name], found, common)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Bounds for durations in seconds. A fast disk syncs within the first bound."""
 COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-"""Bounds for numbers of things."""
 BYTES = tuple(1 << shift for shift in range(8, 29, 2))
 """Bounds for sizes: 256 B to 256 MiB, each four times the bound before."""
 
@@ -28,7 +27,6 @@ class Distribution(NamedTuple):
     counts: Sequence[int]
     """Number of values up to each bound and above the bound before; the last: above all bounds."""
     total: float
-    """The sum of all values."""
 
     @property
     def cumulated(self) -> list[int]:
@@ -37,8 +35,6 @@ class Distribution(NamedTuple):
 
 
 class Histogram:
-    """Counts values by size."""
-
     __slots__ = ("_bounds", "_values")
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
@@ -47,7 +43,6 @@ class Histogram:
         self._values: list[float] = [0] * (len(bounds) + 2)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count ``value``, ``times`` times."""
         values = self._values
         values[bisect_left(self._bounds, value)] += times
         values[-1] += value * times

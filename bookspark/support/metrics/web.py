@@ -40,8 +40,6 @@ class Page(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A peer's request."""
-
     path: str
     query: str
     """The text after the path's ``?``, unchanged."""
@@ -84,7 +82,6 @@ class WebServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -160,7 +157,6 @@ class _Handler(BaseHTTPRequestHandler):
     page_of: Callable[[Asked], Page]
 
     def do_GET(self) -> None:
-        """Answer with the page of the path."""
         path, _, query = self.path.partition("?")
         try:
             page = self.page_of(Asked(path, query, self.headers))

@@ -1,7 +1,7 @@
 """Shared state of a cluster's auditors: their election, requests to the auditor, and its reports.
 
-Law: at most one session holds the election's lock. An auditor that has lost its session unnoticed may mark ledgers that its
-successor marks too. Marks merge, so a double mark costs one more look at the ledger. Below ``/ledgers/underreplication``::
+Law: at most one session holds the election's lock. An auditor that lost its session unnoticed may mark the same ledgers as its
+successor. Marks merge, so a double mark costs one more look at the ledger. Below ``/ledgers/underreplication``::
 
     auditorelection            ephemeral: the auditor's lock
     auditorstates/<name>       ephemeral: an auditor's view, an ``AuditorState``
@@ -10,8 +10,8 @@ successor marks too. Marks merge, so a double mark costs one more look at the le
     checkallledgersctime       a ``CheckReport`` of the last exact check
     triggeraudit               exists while an exact check is requested; its version counts requests
 
-In a cluster begun for BookKeeper's clients, ``auditorelection`` has the votes of all auditors (``votes``), including
-BookKeeper's, and ``checkallledgersctime`` is in their format.
+In a cluster begun for BookKeeper's clients, ``auditorelection`` has the votes of all auditors (``votes``), and
+``checkallledgersctime`` is in BookKeeper's format.
 
 Source: BookKeeper's ``AuditorElector``, ``ZkLedgerUnderreplicationManager``.
 """
@@ -42,19 +42,14 @@ _DELAY, _BOOKKEEPERS_DELAY = "lostbookierecoverydelay", "lostBookieRecoveryDelay
 
 
 class AuditorState(msgspec.Struct, frozen=True):
-    """The auditor's present view."""
-
     auditor: str
     waiting: dict[str, int] = {}
     """Gone bookies, each with the wall clock in milliseconds at which it counts as lost."""
     lost: tuple[str, ...] = ()
     checking: bool = False
-    """An exact check is under way."""
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """The result of an exact check."""
-
     finished_at_ms: int
     seconds: float
     ledgers: int
@@ -92,7 +87,6 @@ class Auditors:
         return held(self._tree, lock)
 
     def resign(self, lock: Lock) -> None:
-        """Give up the election's lock."""
         if self._bookkeepers:
             self._votes.withdraw(lock)
         else:
@@ -140,7 +134,6 @@ class Auditors:
                 return
 
     def trigger(self) -> None:
-        """Request an exact check now."""
         self._tree.touch(_TRIGGER)
 
     def triggered(self) -> int | None:
@@ -165,7 +158,6 @@ class Auditors:
         return None if found is None else _decoded(found.value, AuditorState)
 
     def note_check(self, report: CheckReport) -> None:
-        """Keep the report of a check for ``last_check``."""
         found = self._tree.read(_CHECK)
         document = proven_struct(report, "report of a check")
         if self._bookkeepers:
@@ -192,8 +184,8 @@ class Auditors:
     # -- waiting
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait for a change of the election, the delay, the trigger or the switch since the last wait, or for ``wake``.
-        Returns True then, and at the first call at once; False after ``timeout_seconds``."""
+        """Wait for a change of the election, the delay, the trigger or the switch since the last wait, or for ``wake``: True,
+        and at the first call at once; False after ``timeout_seconds``."""
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:

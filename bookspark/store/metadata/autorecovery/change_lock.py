@@ -1,7 +1,7 @@
 """The lock of the process that applies a change of the cluster.
 
-Law: as every lock (``documents.locks``), it saves work, and no correctness relies on it. A change's record is written by
-compare-and-set, so a holder that lost the lock unnoticed is stopped at the next step.
+Law: as every lock (``documents.locks``), it only saves work. A change's record is written by compare-and-set, which stops a
+holder that lost the lock unnoticed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ _PATH = "changelock"
 
 
 class ChangeLock:
-    """The lock as seen by one session."""
-
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._token = new_token()
@@ -24,7 +22,6 @@ class ChangeLock:
         return take_lock(self._tree, _PATH, name, self._token)
 
     def give_back(self, lock: Lock) -> None:
-        """Release the lock."""
         give_back(self._tree, lock)
 
     def holder(self) -> str | None:

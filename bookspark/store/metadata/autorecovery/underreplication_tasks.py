@@ -1,8 +1,8 @@
 """Underreplication tasks: ledgers marked by auditors and repaired by replication workers.
 
 Law: a task is removed only at the version read after its lock was taken, so a task marked again stays. A listing is whole or
-raises. The locks only prevent double work. An unreleased lock is remembered: it is released later, and this object may take
-its task meanwhile. Below ``/ledgers/underreplication``, as in BookKeeper::
+raises. The locks only prevent double work; an unreleased lock is remembered and released later, and this object may take its
+task meanwhile. Below ``/ledgers/underreplication``, as in BookKeeper::
 
     ledgers                                 its version changes with each group of marks: workers watch it
     ledgers/0000/0000/cafe/f00d/urL…        the task of ledger 0xcafef00d, ten decimal digits
@@ -18,9 +18,8 @@ A task's document::
 If the last attempt could not copy some entries, ``formatVersion`` is 2, and ``"missed"`` has for each range of their ids
 ``[first, last, lost, [bookie not reached, …], {bookie: answer}]``.
 
-In a cluster begun for BookKeeper's clients, tasks and locks are in its formats (``records.bookkeeper_texts``), so that its
-auditor and workers can be used. Their workers and ours respect each other's locks, and a task marked again by one of them
-stays.
+In a cluster begun for BookKeeper's clients, tasks and locks are in its formats (``records.bookkeeper_texts``) for its auditor
+and workers. Their workers and ours respect each other's locks, and a task marked again by either stays.
 
 Source: ``ZkLedgerUnderreplicationManager`` of BookKeeper.
 """
@@ -110,8 +109,8 @@ class Underreplication:
         return None if found is None else found.value
 
     def tasks(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[Task]:
-        """The tasks of these ledgers, as far as they have any. For an undecodable task the reason goes into ``unreadable``:
-        the caller must report it."""
+        """The tasks of these ledgers, as far as they have any. Reasons of undecodable tasks go into ``unreadable``: the caller
+        must report them."""
         rest = iter(ledger_ids)
         while group := list(islice(rest, _READ_AT_ONCE)):
             documents = self._tree.read_each([task_path(ledger_id) for ledger_id in group])
@@ -123,7 +122,6 @@ class Underreplication:
                     unreadable[ledger_id] = str(error)
 
     def due(self, task: Task) -> bool:
-        """True if the task may be tried now."""
         return task.due(self._now_ms())
 
     def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
@@ -211,8 +209,7 @@ class Underreplication:
         return removed
 
     def failed(self, taken: Taken, error: str, wait_seconds: float, missed: Sequence[Missed] = ()) -> None:
-        """Note the reason and the entries ``missed`` in the task, postpone the task, and release the lock. A task marked again
-        is not postponed."""
+        """Note the reason and ``missed`` in the task, postpone it unless it was marked again, and release the lock."""
         path, task, version = task_path(taken.ledger_id), taken.task, taken.version
         not_before_ms = self._now_ms() + round(1000 * wait_seconds)
         try:
@@ -233,7 +230,6 @@ class Underreplication:
         return self._tree.read(DISABLE) is None
 
     def enable(self) -> None:
-        """Let workers begin repairs."""
         self._tree.delete(DISABLE)
 
     def disable(self) -> None:
@@ -241,11 +237,8 @@ class Underreplication:
         self._tree.create(DISABLE, b"")
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait for marks or a turn of the switch since the last wait, and return True; the first call returns True at once.
-
-        False after ``timeout_seconds``. Look for tasks then as well: no watch reports a released lock, or a task that became
-        due.
-        """
+        """Wait for marks or a turn of the switch since the last wait: True, and at the first call at once. False after
+        ``timeout_seconds``; look for tasks then as well, because no watch reports a released lock, or a task that became due."""
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:
@@ -290,7 +283,6 @@ class Underreplication:
         raise contended(path)
 
     def _marked(self, mark: Mark, document: bytes) -> bytes:
-        """The task in ``document`` after another mark."""
         try:
             return self._encoded(decode_task(mark.ledger_id, document).marked(mark))
         except UnreadableRecordError as error:
@@ -309,8 +301,8 @@ class Underreplication:
 
 
 class TaskPicker:
-    """Picks the ledger whose task a worker tries next: any task that was recently due and unlocked. ``take`` verifies that.
-    For one thread, except ``forget``."""
+    """Picks the ledger whose task a worker tries next: any task recently due and unlocked, which ``take`` verifies. For one
+    thread, except ``forget``."""
 
     def __init__(self, tasks: Underreplication) -> None:
         self._tasks = tasks

@@ -1,7 +1,7 @@
 """The auditor's election together with BookKeeper's auditors.
 
 Law: each candidate has a vote, an ephemeral node numbered by ZooKeeper. The lowest number is the auditor, of whichever
-program. So only one auditor works at a time, theirs or ours. A vote whose answer was lost is recognized by its document. Below
+program, so only one auditor works at a time. A vote whose answer was lost is recognized by its document. Below
 ``/ledgers/underreplication``::
 
     auditorelection/V_0000000042    ephemeral: a vote, in the format of a lock

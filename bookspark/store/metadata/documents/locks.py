@@ -1,8 +1,8 @@
 """Locks that end with their holder's session, and the wait for a change.
 
-Law: a lock saves work, and no correctness relies on it. A holder may lose its session, and another client may take the lock,
-before the first holder notices. So work under a lock must be right without it; ``held`` says when to stop. A lock visible to
-BookKeeper's workers is in their format (``records.bookkeeper_texts``).
+Law: a lock only saves work. A holder may lose its session, and another client may take the lock, before the first holder
+notices. So work under a lock must be right without it; ``held`` says when to stop. A lock visible to BookKeeper's workers is
+in their format (``records.bookkeeper_texts``).
 
 Source: ``ZkLedgerUnderreplicationManager`` (urLock). The recipe has no queue, because few compete for one lock.
 """
@@ -57,7 +57,6 @@ def take_lock(tree: Tree, path: str, holder: str, token: str) -> Lock | None:
 
 
 def held(tree: Tree, lock: Lock) -> bool:
-    """True while this holder has the lock."""
     found = tree.read(lock.path)
     return found is not None and found.value == lock.document
 

@@ -1,8 +1,7 @@
 """Things distributed among members, each held by one member at a time.
 
-Law: membership and held things last as long as the member's session. As with every lock (``documents.locks``), a holder may
-have lost its session without noticing, and another member may hold the thing by then; so work with it must be right without
-the lock.
+Law: membership and held things last as long as the member's session. As with every lock (``documents.locks``), work with a
+held thing must be right without the lock.
 
 Documents, all of them ephemeral: ``<path>/members/<name>``, ``<path>/held/<thing>``.
 """

@@ -1,9 +1,9 @@
 """Tree: small documents at paths of one session, the basis of tasks and auditors.
 
 Law: a document is changed by compare-and-set only. An ephemeral document ends with its session. A watch is called once, from
-the store's own thread: at the next change, or when the session is lost. A refusal is a return value, not an error;
-MetadataStoreError means that the store could not be reached. ``zookeeper.zookeeper_store`` and ``memory.memory_store``
-implement it; one behaviour suite runs over both.
+the store's own thread: at the next change, or when the session is lost. A refusal is a return value; MetadataStoreError means
+that the store could not be reached. ``zookeeper.zookeeper_store`` and ``memory.memory_store`` implement it, under one
+behaviour suite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tree(Protocol):
 
     def create_numbered(self, path: str, value: bytes) -> str:
         """Make an ephemeral document whose path is ``path`` and a number of ten digits, higher than any earlier one below the
-        same parent; returns its path. A lost answer may leave a document unknown to its maker."""
+        same parent; returns its path. A lost answer may leave a document."""
 
     def create_and_read(
         self, path: str, value: bytes, paths: Sequence[str]
@@ -51,7 +51,7 @@ class Tree(Protocol):
         """Delete a document. False if it is at another version. An absent document counts as deleted."""
 
     def forget_empty(self, *paths: str) -> None:
-        """Remove the empty nodes of ``paths``, each above the one before it. It happens later, and no caller waits for it."""
+        """Remove the empty nodes of ``paths``, each above the one before it, later and without a wait."""
 
     def children(self, path: str) -> list[str]:
         """All names below a path."""

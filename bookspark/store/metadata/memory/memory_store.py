@@ -1,7 +1,7 @@
 """The metadata store in memory: the twin of ``zookeeper.zookeeper_store`` for tests and simulations, with the same answers.
 
 Law: as in ``store``. Records are kept as ZooKeeper's documents, so both stores refuse the same records. Each store is one
-client's session; ``another()`` is a second client of the same cluster. All of them live in one process.
+client's session; ``another()`` is a second client of the same cluster, in the same process.
 """
 
 from __future__ import annotations
@@ -193,7 +193,6 @@ class MemoryStore:
         self._join(World())
 
     def another(self) -> MemoryStore:
-        """A second client, with a session of its own."""
         store = MemoryStore.__new__(MemoryStore)
         store._join(self._world)
         return store

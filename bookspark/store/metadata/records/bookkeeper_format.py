@@ -1,14 +1,14 @@
 """Records in BookKeeper's own formats, for ledgers and bookies used by its clients.
 
 Law: a ledger with a digest of BookKeeper has a record that BookKeeper's clients read and write: format version 3, the text
-``BookieMetadataFormatVersion\\t3\\n`` and then a ``LedgerMetadataFormat`` behind its size (a varint). All properties of such a
-ledger are in it, so a rewrite by those clients loses nothing. The record holds the password itself, because they compare it.
-An accepted loss is a document of ours in the custom metadata, which they leave alone.
+``BookieMetadataFormatVersion\\t3\\n`` and then a ``LedgerMetadataFormat`` behind its size (a varint). It has all properties of
+such a ledger, so a rewrite by those clients loses nothing. It holds the password itself, because they compare it. An accepted
+loss is a document of ours in the custom metadata, which they leave alone.
 
 In a cluster with BookKeeper's formats every other ledger has such a record too, so that their tools can list and describe it.
-Properties unknown to their format (digest type, key, ledger type, replication, an accepted loss) are in that document; their
-fields have the rest, and count. Their clients can't use such a ledger, and must not seem to: the record names a digest that
-none of its entries carries, and a password that opens nothing, so they report a failed authorization or a digest mismatch.
+That document then has the properties unknown to their format (digest type, key, ledger type, replication, an accepted loss);
+their fields have the rest, and count. Their clients can't use such a ledger: the record names a digest that none of its
+entries carries, and a password that opens nothing, so they report a failed authorization or a digest mismatch.
 
 A bookie with ``bookkeeper_address`` registers with a ``BookieServiceInfoFormat``: the endpoint ``bookie-rpc`` for them, and
 our own registration as the property ``bookspark``.
@@ -49,7 +49,6 @@ _DIGESTS = {
 }
 _DIGEST_NUMBERS = {digest: number for number, digest in _DIGESTS.items()}
 BOOKKEEPERS_DIGESTS = frozenset(_DIGEST_NUMBERS)
-"""Digest types of ledgers used by BookKeeper's clients."""
 _PROTOCOL, _OURS = "bookie-rpc", "bookspark"
 OUR_RECORD = "bookspark.record"
 """Key of the custom metadata with properties unknown to BookKeeper's record."""

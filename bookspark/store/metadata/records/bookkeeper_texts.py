@@ -1,9 +1,8 @@
 """Cookies, tasks, locks and votes as BookKeeper's auditor, workers and tools read and write them: Protocol Buffers as text.
 
 Law: BookKeeper's fields are in its text. Our additions are a comment line behind it, which its parser skips and its writer
-drops: ``# bookspark`` and the document that our own clusters have. Nothing depends on the comment. A task without it has
-unknown reasons, a lock without it belongs to another program, a cookie without it has no nonce. The text counts: a comment
-that contradicts it is ignored. ::
+drops: ``# bookspark`` and the document of our own clusters. Nothing depends on the comment: without it a task has unknown
+reasons, a lock belongs to another program, and a cookie has no nonce. A comment that contradicts the text is ignored. ::
 
     replica: "bookie-1"
     ctime: 1700000000000
@@ -46,8 +45,6 @@ in any cluster where its autorecovery runs."""
 
 
 class TaskText(NamedTuple):
-    """A task in BookKeeper's format."""
-
     bookies: tuple[str, ...]
     ctime_ms: int
     own: bytes
@@ -55,8 +52,6 @@ class TaskText(NamedTuple):
 
 
 class CookieText(NamedTuple):
-    """A cookie in BookKeeper's format."""
-
     bookie_id: str
     directories: tuple[str, ...]
     instance_id: str
@@ -74,7 +69,6 @@ def is_text(document: bytes) -> bool:
 
 
 def is_cookie(document: bytes) -> bool:
-    """True for a cookie in BookKeeper's format."""
     return document[:1].isdigit()
 
 

@@ -311,7 +311,7 @@ def _cookie_in_text(document: bytes, where: str) -> Cookie:
     except ValueError as error:
         raise unreadable(f"cookie {where}", document, error) from error
     if not found.own:
-        # A tool of BookKeeper wrote it. No bookie matches a cookie without a nonce until an operator confirms it.
+        # A tool of BookKeeper wrote it. Without a nonce it matches no bookie until an operator confirms it.
         return Cookie(found.bookie_id, found.directories, found.instance_id, "")
     cookie = decode_cookie(found.own, where)
     text = cookie_of(_cookie_text(cookie))
@@ -367,8 +367,8 @@ def _task_in_text(ledger_id: int, document: bytes, what: str) -> Task:
         task = decode_task(ledger_id, found.own)
         if (tuple(task.bookies), task.marked_at_ms) == found[:2]:
             return task
-    # BookKeeper gives no reason for a named bookie. A lost bookie that registers again is asked for its lacking entries, so
-    # LOST also suits a serving bookie that lacks entries.
+    # BookKeeper gives no reasons. LOST also suits a serving bookie that lacks entries, because a registered bookie is asked
+    # for its lacking entries.
     return Task(ledger_id, dict.fromkeys(found.bookies, Reason.LOST), marked_at_ms=found.ctime_ms)
 
 
@@ -404,7 +404,7 @@ def readable_ledger(ledger_id: int, document: bytes, unreadable: dict[int, str])
 
 
 def readable_registration(bookie_id: str, document: bytes) -> BookieRegistration:
-    """A registration. An unreadable one still shows that the bookie serves, but has no address, so nothing is sent to it."""
+    """A registration. An undecodable one gets no address: the bookie serves, but nothing is sent to it."""
     try:
         return decode_registration(bookie_id, document)
     except UnreadableRecordError as error:

@@ -1,8 +1,8 @@
 """Encoding and decoding shared by all records.
 
-Law: a record is written only if its document decodes to an equal value. So a value of a wrong type is its writer's error, and
-never an unreadable document. A document that can't be decoded is an UnreadableRecordError, whatever its bytes. It affects only
-the described object: a walk over many records names it and goes on.
+Law: a record is written only if its document decodes to an equal value, so a value of a wrong type is its writer's error. A
+document that can't be decoded is an UnreadableRecordError, whatever its bytes. It affects only the described object: a walk
+over many records names it and goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ Document = TypeVar("Document", bound="VersionedDocument")
 FORMAT_VERSION = 1
 """The version of documents without a later format."""
 NOT_DECODED = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
-"""Errors of decoders for malformed bytes."""
 
 
 class VersionedDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -61,7 +60,6 @@ def read_struct(document: bytes, kind: type[Value], what: str) -> Value:
 
 
 def unreadable(what: str, document: bytes, why: object) -> UnreadableRecordError:
-    """The error for a damaged document."""
     return UnreadableRecordError(f"{what} can't be read: {why}; it begins with {document[:80]!r}")
 
 
@@ -92,8 +90,7 @@ def _newer(what: str, version: int, newest: int) -> UnreadableRecordError:
 
 
 def learn(*kinds: type) -> None:
-    """Prepare msgspec's decoders at import. msgspec prepares a type at its first use, and two threads that prepare the same
-    type at once crash the process."""
+    """Prepare msgspec's decoders at import: two threads that use a new type for the first time at once crash the process."""
     for kind in kinds:
         msgspec.json.Decoder(kind)
 

@@ -18,11 +18,10 @@ class LedgerSpan(NamedTuple):
     first: int
     """The first id of the span, a multiple of IDS_PER_SPAN."""
     ledgers: int
-    """Approximate number of ledgers."""
+    """Approximate."""
 
 
 def spans_of(ledger_ids: Iterable[int]) -> list[LedgerSpan]:
-    """The spans of these ledgers, ascending."""
     counts = Counter(ledger_id - ledger_id % IDS_PER_SPAN for ledger_id in ledger_ids)
     return [LedgerSpan(first, count) for first, count in sorted(counts.items())]
 

@@ -1,10 +1,10 @@
 """A ZooKeeper session in which every call has a deadline, with its figures for metrics.
 
-Law: a call returns ZooKeeper's definite answer, or raises ``MetadataStoreError`` once its deadline has passed. A call whose
-reply was lost with the connection is sent again within the deadline. A definite *error* to a repeated write may come from its
-own first attempt, so the caller then reads to learn the outcome. A node is changed or removed only in the cluster of ``mark``:
-one transaction checks the mark and makes the change. A cluster made in the place of another restarts paths, ids and versions.
-A forked child can't use a connection.
+Law: a call returns ZooKeeper's definite answer, or raises ``MetadataStoreError`` at its deadline. A call whose reply was lost
+with the connection is sent again within the deadline. A definite *error* to a repeated write may come from its own first
+attempt, so the caller then reads to learn the outcome. A node is changed or removed only in the cluster of ``mark``: one
+transaction checks the mark and makes the change. A cluster made in the place of another restarts paths, ids and versions. A
+forked child can't use a connection.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LATELY = 16
 
 
 class SessionFigures:
-    """The figures of one session: call durations and lost connections.
+    """Call durations and lost connections of one session.
 
     Law: any thread may count, and a signal handler may interrupt it and count too, so the lock is reentrant. A call takes a
     thousand times as long as the lock.
@@ -69,7 +69,7 @@ class SessionFigures:
         self._lock = threading.RLock()
         self._seconds = Histogram()
         self._lately: deque[tuple[float, float]] = deque(maxlen=_LATELY)
-        """Begin and duration of the last calls."""
+        """Begin and duration."""
         self._failed = 0
         self._disconnected = 0
 
@@ -90,12 +90,11 @@ class SessionFigures:
             return [seconds for at, seconds in self._lately if at >= began]
 
     def disconnected(self) -> None:
-        """Count a lost connection."""
         with self._lock:
             self._disconnected += 1
 
     def figures(self) -> Figures:
-        """The figures as described by ``metrics.tables.ZOOKEEPER``."""
+        """As in ``metrics.tables.ZOOKEEPER``."""
         return {
             "bookspark_zookeeper_connected": float(self._is_connected()),
             "bookspark_zookeeper_disconnections_total": self._disconnected,
@@ -110,7 +109,7 @@ class SessionFigures:
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 # Kazoo's warnings about connections are shown only where logging is set up.
 _kazoo_log.addHandler(logging.NullHandler())
-# Below this level kazoo logs whole requests: master keys of ledgers, and the password of the auth_file.
+# Below this level kazoo logs master keys of ledgers, and the password of the auth_file.
 _kazoo_log.setLevel(logging.INFO)
 
 Result = TypeVar("Result")
@@ -243,8 +242,8 @@ class Connection:
         self, what: str, build: Callable[[Any], None], settle: Callable[[Exception], None] | None = None
     ) -> None:
         """Run the transaction that ``build`` fills, if ``mark`` exists. Raises the definite error that stopped it. After a
-        lost reply that error may come from the transaction's own first attempt: then ``settle`` gets it, or, without
-        ``settle``, the caller has to look."""
+        lost reply that error may be the transaction's own first attempt: then ``settle`` gets it, or, without ``settle``, the
+        caller has to look."""
 
         def send() -> Any:
             transaction = self.client.transaction()

@@ -1,10 +1,10 @@
 """Conversion of a cluster begun by an earlier version for BookKeeper's clients to the formats of BookKeeper's cookies and
 tasks.
 
-Law: only an explicit command converts (``bookspark init --bookkeeper``), and only without registered bookies and auditor.
-Running processes keep the formats of their start, and earlier versions can't read the new formats. This version reads both, so
-the conversion may stop anywhere: ``LAYOUT`` is written after all records, and a second run does the rest. Leftovers of an
-earlier version below INSTANCEID and beside it are removed last; they would keep BookKeeper's tools from removing the cluster.
+Law: only ``bookspark init --bookkeeper`` converts, and only without registered bookies and auditor: running processes keep the
+formats of their start, and earlier versions can't read the new formats. This version reads both, so the conversion may stop
+anywhere: ``LAYOUT`` is written after all records, and a second run does the rest. Leftovers of an earlier version below
+INSTANCEID and beside it are removed last; they would keep BookKeeper's tools from removing the cluster.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """An embedded ZooKeeper: the server in pyspark's jars, as a child JVM on this host's loopback.
 
-Law: the server never outlives the process that started it, even if that process is killed with SIGKILL. Two servers never
-share a directory. In ``directory``::
+Law: the server never outlives the process that started it, even after SIGKILL. Two servers never share a directory. In
+``directory``::
 
     zoo.cfg          the packaged settings and this start's dataDir and port; written anew at each start
     data/version-2/  ZooKeeper's transaction logs and snapshots: they outlast a restart
     zookeeper.log    the server's warnings, and its lock: held (flock) by the process that has it open, the JVM
 
 Death with the parent: the child is a shell that leaves a watcher in its own process group and then becomes the JVM. The
-watcher reads a pipe that only the parent holds open. When the parent ends, the pipe ends, and the watcher kills the group. The
-watcher is a member of the group itself, so the system can't give the group's number to another process.
+watcher reads a pipe that only the parent holds open, and kills the group at its end. As a member of the group it keeps the
+system from reusing the group's number.
 """
 
 from __future__ import annotations

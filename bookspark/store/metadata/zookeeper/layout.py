@@ -240,7 +240,6 @@ class Layout:
         return ledger_id
 
     def document(self) -> bytes:
-        """The value of LAYOUT."""
         return f"{_LAYOUT_FORMAT}\n{self.manager.told}:{_MANAGER_VERSION}".encode()
 
     def follow(self, document: bytes) -> Layout:
@@ -260,12 +259,10 @@ class Layout:
 
 
 def two_digits(node: str) -> bool:
-    """True for a node of the hierarchy's first level."""
     return len(node) == 2 and node.isdecimal()
 
 
 def four_digits(node: str) -> bool:
-    """True for a node of the hierarchy's second level."""
     return len(node) == 4 and node.isdecimal()
 
 

@@ -2,7 +2,7 @@
 request.
 
 Law: a write whose reply was lost is repeated. When the repetition is refused, the node shows whether the first attempt
-succeeded. After a compare-and-set it has the new value at the next version, after a create the value at version 0, after a
+succeeded: after a compare-and-set it has the new value at the next version, after a create the value at version 0, after a
 delete it is gone. So two clients that write *the same bytes* over the same version may both get a success; a record that
 claims something must name its owner. If the node is no proof, the call raises MetadataStoreError.
 
@@ -31,8 +31,8 @@ from bookspark.store.metadata.zookeeper.connection import Connection
 # -- Many nodes read by one request, ZooKeeper's ``multiRead``, which kazoo lacks.
 #
 # A request and its reply cost kazoo some 100 µs of processor time whatever their size: a hundred nodes in one request cost a
-# fifth of a hundred requests. Servers support it from ZooKeeper 3.6 on. An earlier server rejects it before answering the
-# requests ahead of it. Kazoo takes that for a broken connection, and the call ends with its deadline.
+# fifth of a hundred requests. ZooKeeper before 3.6 rejects it in a way that kazoo takes for a broken connection: the call ends
+# with its deadline.
 
 
 NODES_PER_REQUEST = 100
@@ -127,8 +127,8 @@ class Nodes:
         ephemeral: bool = False,
         before: Callable[[], object] = lambda: None,
     ) -> int:
-        """Make the node and its missing ancestors; returns its version. The value of an ephemeral node must be unique, so that
-        its maker recognizes it. ``before`` sends a request to be answered before each attempt. Raises NodeExistsError."""
+        """Make the node and its missing ancestors; returns its version. An ephemeral node's value must be unique, so that its
+        maker recognizes it. ``before`` sends a request to be answered before each attempt. Raises NodeExistsError."""
 
         def settle(error: Exception) -> str:
             found = self.read(what, path)
@@ -163,8 +163,7 @@ class Nodes:
         an earlier attempt of this call made it."""
 
         def send() -> list[Any]:
-            # The servers take a session's requests in order, and apply the first after all confirmed changes. So these reads
-            # need no sync.
+            # The servers take a session's requests in order, and apply the first after all confirmed changes: no sync needed.
             return [
                 self._client.create_async(path, value, ephemeral=True),
                 *(self._client.get_async(other) for other in others),
@@ -182,7 +181,7 @@ class Nodes:
         ]
 
     def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:
-        """Make many nodes at once, and their ancestors below ``root``. False for each that exists, or whose parent was removed
+        """Make many nodes at once, and their ancestors below ``root``. False if a node exists, or its parent was removed
         meanwhile: ``create`` distinguishes these."""
         client = self._client
         above = sorted({path[: at.start()] for path, _ in nodes for at in re.finditer("/", path)})
@@ -226,8 +225,8 @@ class Nodes:
         self._connection.commit(what, lambda transaction: transaction.delete(path, version), gone)
 
     def forget_empty(self, *paths: str) -> None:
-        """Remove the empty nodes of ``paths``, each above the one before it, up to the first that is not empty. No caller
-        waits for it, and nothing depends on it."""
+        """Remove the empty nodes of ``paths``, each above the one before it, up to the first that is not empty, later and
+        without a wait."""
         if paths:
             self._client.delete_async(paths[0]).rawlink(partial(self._forget_above, paths[1:]))
 
@@ -263,8 +262,8 @@ class Nodes:
         return found.version
 
     def count_below(self, what: str, path: str) -> int:
-        """A number never returned before, from 0: that of a node ``ID-<number>``, which ZooKeeper makes below ``path`` and
-        which is removed at once, as BookKeeper's clients do. A leftover of a lost reply ends with the session."""
+        """A number never returned before, from 0: that of a node ``ID-<number>``, made by ZooKeeper below ``path`` and removed
+        at once, as by BookKeeper's clients. A leftover of a lost reply ends with the session."""
         below = f"{path}/ID-"
         try:
             made: str = self._connection.call(
@@ -288,8 +287,8 @@ class Nodes:
                 self._client.delete_async(one)
 
     def counted_below(self, what: str, path: str) -> int:
-        """Count of numbers assigned to ``count_below`` and BookKeeper's clients. A node's ``cversion`` grows when a child is
-        made, and when a child is removed; it is an i32 that overflows."""
+        """Count of numbers assigned to ``count_below`` and BookKeeper's clients. A node's ``cversion`` grows with each child
+        made, and each removed; it is an i32 that overflows."""
         try:
             _, stat = self._connection.read(what, path, lambda: self._client.get_async(path))
         except NoNodeError as error:

@@ -1,13 +1,10 @@
-"""The metadata store over ZooKeeper.
+"""The metadata store over ZooKeeper: the cluster at a chroot, ledger ids, listings, small records, registrations, documents.
 
 Law: as in ``store``. ``nodes`` settles the outcome of a write whose reply was lost. After the loss of a session registrations
 and watches are set again, and watchers are called, because something may have changed meanwhile. "No such ledger" is answered,
-and a record is changed, only while INSTANCEID has its value of the start. A ZooKeeper that lost its data has no record of
-deletions, and another cluster in its place has other ledgers under the same ids. A ledger id counter that went back also
-proves lost data (``LedgerIds``).
-
-Parts: a cluster is found or begun (``find_cluster``), and ids, listings, small records, registrations and documents have a
-class each; ``ZooKeeperStore`` joins them.
+and a record is changed, only while INSTANCEID has its value of the start: a ZooKeeper that lost its data knows no deletions,
+and another cluster in its place has other ledgers under the same ids. A ledger id counter that went back also proves lost data
+(``LedgerIds``).
 
 Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; ``layout`` has the paths.
 """
@@ -70,9 +67,8 @@ log = logging.getLogger(__name__)
 # -- The cluster at a chroot: found or begun.
 #
 # Law: only an explicit command begins a cluster: ``bookspark init``, the bookies' Spark job, a bookie's first start, a test
-# cluster. For all other callers a chroot without a cluster is an error, not an empty cluster, because it is most likely
-# mistyped. A new cluster is made in one transaction, and never over records of a removed cluster: they name ledgers by ids
-# that the new cluster assigns again.
+# cluster. For all other callers a chroot without a cluster is an error, because it is most likely mistyped. A new cluster is
+# made in one transaction, and never over records of a removed cluster: they name ledgers by ids that it would assign again.
 #
 # Source: BookKeeper's ``ZKRegistrationManager.initNewCluster`` and ``bookkeeper shell initnewcluster``.
 
@@ -211,11 +207,8 @@ class LedgerIds:
 
     Law: the counter never goes back. A ZooKeeper whose counter went back has lost later changes, mostly because an older copy
     of its data was restored. A process that sees that takes no id from it and registers nothing there, until its restart.
-    (ZooKeeper itself rejects a client at a server with older data than the client saw, but not at an ensemble that has elected
-    a new leader since.) A process started afterwards does not notice; entries on bookies show it
-    (``protocol.bookie.lost_records``).
-
-    ``Nodes.count_below`` counts as BookKeeper's clients do.
+    (ZooKeeper protects a client only until a new leader is elected.) A process started afterwards does not notice; entries on
+    bookies show it (``protocol.bookie.lost_records``).
     """
 
     def __init__(self, nodes: Nodes, layout: Layout) -> None:
@@ -228,7 +221,6 @@ class LedgerIds:
         """Message about a counter that went back, or ""."""
 
     def new(self) -> int:
-        """``MetadataStore.new_ledger_id``."""
         what, path = "getting a ledger id", self._layout.idgen
         before = self._seen
         count = self._nodes.count_below(what, path) + 1 if self._bookkeepers else self._nodes.count(what, path)
@@ -241,7 +233,6 @@ class LedgerIds:
         return count - 1
 
     def last(self) -> int:
-        """``MetadataStore.last_ledger_id``."""
         last = self._last()
         self._seen = max(self._seen, last)
         return last
@@ -260,7 +251,6 @@ class LedgerIds:
             raise MetadataStoreError(self._why)
 
     def note_given(self, ledger_id: int) -> None:
-        """``MetadataStore.note_given_id``."""
         what, path = f"noting the given id {ledger_id}", self._layout.idgiven
         value = b"%d" % self._layout.check_new(ledger_id)
         for _ in range(_ATTEMPTS):
@@ -276,13 +266,11 @@ class LedgerIds:
         raise MetadataStoreError(f"{what}: others note theirs faster than it can be read; try again")
 
     def highest(self) -> int:
-        """``MetadataStore.highest_ledger_id``."""
         path = self._layout.idgiven
         given = self._nodes.read("reading the highest given id", path)
         return max(self.last(), -1 if given is None else _noted_id(given.value, path))
 
     def skip_to(self, highest: int) -> None:
-        """``MetadataStore.skip_ledger_ids``."""
         what, path = f"skipping the ledger ids up to {highest}", self._layout.idgen
         skip = self._nodes.skip_below if self._bookkeepers else self._nodes.skip
         while (missing := highest - self.last()) > 0:
@@ -311,15 +299,13 @@ class LedgerListing:
     """The listings of a store. ``still_there(what)`` raises if the cluster is gone: then an empty listing proves nothing.
 
     Law: a listing of a span is whole or raises, as a listing of all. Counts are snapshots, for planning only. A span is the
-    ids of one node of the hierarchy, so a walk over spans holds the names of one node at a time: 10⁷ ledgers are a thousand
-    spans.
+    ids of one node of the hierarchy, so a walk over spans holds one node's names at a time: 10⁷ ledgers are a thousand spans.
     """
 
     def __init__(self, nodes: Nodes, layout: Layout, still_there: Callable[[str], None]) -> None:
         self._nodes, self._layout, self._still_there = nodes, layout, still_there
 
     def all(self) -> list[int]:
-        """``MetadataStore.list_ledgers``."""
         if self._layout.manager is LedgerManager.FLAT:
             return self._flat()
         prefixes = self._prefixes()
@@ -328,7 +314,6 @@ class LedgerListing:
         return sorted(i for prefix, names in zip(prefixes, leaves, strict=True) for i in ledger_ids(names, prefix))
 
     def spans(self) -> list[LedgerSpan]:
-        """``MetadataStore.ledger_spans``."""
         if self._layout.manager is LedgerManager.FLAT:
             return spans_of(self._flat())
         prefixes = sorted(self._prefixes())
@@ -341,7 +326,6 @@ class LedgerListing:
         ]
 
     def between(self, first: int, last: int) -> Iterator[int]:
-        """``MetadataStore.list_ledgers_between``."""
         if self._layout.manager is LedgerManager.FLAT:
             yield from (ledger_id for ledger_id in self._flat() if first <= ledger_id <= last)
             return
@@ -380,7 +364,6 @@ class LedgerListing:
 GUARDS = 16
 _RECORDS_AT_ONCE = 500
 _VERSIONS = 1 << 31
-"""Number of versions of a node."""
 
 
 class RecordNodes:
@@ -389,13 +372,13 @@ class RecordNodes:
 
     Law: ZooKeeper restarts the versions of a recreated node at 0, so a compare-and-set of its version alone could overwrite
     another record of that name. Each deletion of a record therefore changes a *guard* in the same transaction, and each
-    compare-and-set checks in its own that the guard has not changed since the record was read. The store's version combines
-    the guard's and the node's. A deletion of another record with the same guard may refuse a write; the writer reads again, as
-    after any other change.
+    compare-and-set checks that the guard has not changed since the record was read. The store's version combines the guard's
+    and the node's. The deletion of another record with the same guard may refuse a write; the writer reads again, as after any
+    other change.
 
-    A kind has GUARDS guards, ``/bookspark/deletions/<kind>-<hex digit>``, chosen by the record's name. A missing guard is at
-    version 0: it is made before its first use, and never removed. It is read together with the record, so a read and a change
-    take one round trip each. Earlier versions of Bookspark delete without changing a guard.
+    A kind has GUARDS guards, ``/bookspark/deletions/<kind>-<hex digit>``, chosen by the record's name. A guard is made before
+    its first use, at version 0, and never removed. It is read together with the record, so a read and a change take one round
+    trip each. Earlier versions of Bookspark delete without changing a guard.
     """
 
     def __init__(self, connection: Connection, nodes: Nodes, layout: Layout) -> None:
@@ -613,8 +596,6 @@ class Registrar:
 
 
 class ZooKeeperTree:
-    """A ``Tree`` below ``root``, a path of ZooKeeper."""
-
     def __init__(self, nodes: Nodes, notifier: Notifier, root: str) -> None:
         self._nodes = nodes
         self._notifier = notifier
@@ -694,8 +675,7 @@ class ZooKeeperStore:
     """A ``MetadataStore`` on the ensemble of ``connect``: ``[zk://]host[:port][,…][/chroot]``.
 
     ``begin``: where no cluster is, begin it with this ledger manager; an existing cluster keeps its own. None: the cluster
-    must exist. Only callers that may begin a cluster pass a manager: ``bookspark init``, a bookie's first start, a test
-    cluster. For all others a chroot without a cluster is most likely mistyped.
+    must exist. Only callers that may begin a cluster pass a manager (``find_cluster``).
 
     Raises NoSuchClusterError, and MetadataStoreError if no server answers within ``start_timeout_seconds``. Not for use after
     a fork.
@@ -750,7 +730,7 @@ class ZooKeeperStore:
         return self._instance_id
 
     def close(self) -> None:
-        # Upkeep stops before the connection, so that it does not restore a session that ends on purpose.
+        # Upkeep stops first, so that it does not restore a session that ends on purpose.
         self._upkeep.stop()
         self.connection.close()
         self._upkeep.join()
@@ -780,7 +760,7 @@ class ZooKeeperStore:
             return self._nodes.create(what, path, sized(encode_ledger(metadata, self.layout.bookkeepers_formats), what))
         except NodeExistsError:
             found = self._nodes.read(what, path)
-            # Ours, if only the answer was lost. Another client may have fenced it since: our next write notices that.
+            # Ours, if only the answer was lost. A fence by another client meanwhile is noticed by our next write.
             if (
                 found
                 and metadata.c_token
@@ -861,8 +841,7 @@ class ZooKeeperStore:
             paths = [f"{place}/{name}" for place, names in zip(places, listed, strict=True) for name in names]
             paths.remove(self.layout.readonly)
             values = self._nodes.read_each(what, paths)
-            # None: a bookie has gone, or moved to the other place, since the listing. List again, because a moved bookie must
-            # be in the result.
+            # None: a bookie has gone, or moved to the other place, since the listing. A moved bookie must be in the result.
             if None not in values:
                 names = [path.rpartition("/")[2] for path in paths]
                 found = {n: readable_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
@@ -977,8 +956,8 @@ class ZooKeeperStore:
         return no_such_ledger(ledger_id)
 
     def _still_there(self, what: str) -> None:
-        """Raises MetadataStoreError unless this is still the cluster of the start. Called after any miss: a ZooKeeper that
-        lost its data has no records, and that is no deletion."""
+        """Raises MetadataStoreError unless this is still the cluster of the start. Called after any miss: in a ZooKeeper that
+        lost its data that is no deletion."""
         found = self._nodes.read(what, self.layout.instance_id)
         if found is None or found.value.decode(errors="replace") != self._instance_id:
             now = "is gone from ZooKeeper" if found is None else "belongs to another cluster now"
@@ -998,9 +977,8 @@ class ZooKeeperStore:
 
 
 def begin_cluster(connect: str, manager: LedgerManager = LedgerManager.HIERARCHICAL) -> str:
-    """Begin a cluster at ``connect`` if none is there; returns its id. A cluster that an earlier version began for
-    BookKeeper's clients is converted to the formats of BookKeeper's cookies and tasks, unless it is in use. Raises
-    MetadataStoreError."""
+    """Begin a cluster at ``connect`` if none is there; returns its id. BOOKKEEPER also converts a cluster of an earlier
+    version to the formats of BookKeeper's cookies and tasks, unless it is in use. Raises MetadataStoreError."""
     with contextlib.closing(ZooKeeperStore(connect, begin=manager)) as store:
         if manager is LedgerManager.BOOKKEEPER and not store.take_bookkeepers_formats():
             log.warning(
