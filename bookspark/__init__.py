@@ -14,7 +14,7 @@ the hosts of Spark's executors. The names of a client:
 ``LedgerState``      open, in recovery or closed
 ``LedgerType``       when an append is acknowledged: after the sync, or before it
 ``DigestType``       how entries are protected against damage
-``Replication``      what write quorum means: an aim, or a promise
+``Replication``      the meaning of write quorum: an aim, or a promise
 ``errors``           every error that Bookspark raises on purpose
 ===================
 =============================================================================================================

@@ -133,7 +133,7 @@ class LocalBookie:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """Let its process continue (SIGCONT), after ``suspend``. Raises BookieError if it does not run."""
+        """Continue its process (SIGCONT), after ``suspend``. Raises BookieError if it does not run."""
         self._running().send_signal(signal.SIGCONT)
 
     def wipe(self) -> None:
@@ -158,7 +158,7 @@ class LocalBookie:
         return self._bookie
 
     def _check_process(self, verb: str) -> None:
-        """The lease and the child process belong to the process that started the bookie."""
+        """Lease and child process belong to the process that started the bookie."""
         if os.getpid() != self._pid:
             raise BookieError(f"process {self._pid} looks after the bookie in {self.directories[0]}: {verb}() it there")
 
@@ -230,10 +230,8 @@ class LocalCluster:
         return self._zookeeper
 
     def start(self) -> None:
-        """Start everything, and return once every bookie serves. A failed start leaves no process running.
-
-        Raises BookieError, with the last words of the failed process.
-        """
+        """Start everything, and return once every bookie serves. A failed start leaves no process running, and raises
+        BookieError with the last words of the failed process."""
         self._pid = os.getpid()
         with contextlib.ExitStack() as stack:
             if self._given_directory is None:

@@ -35,8 +35,8 @@ INTERRUPTED = 130
 
 
 def exit_status(app: Callable[..., object], tell: Callable[[Exception], None]) -> int:
-    """Run the command of ``app``, a Typer, that ``sys.argv`` names, and return the exit status. ``tell`` prints any error but
-    those of the command line."""
+    """Run the command of ``app``, a Typer, by ``sys.argv``, and return the exit status. ``tell`` prints any error but those of
+    the command line."""
     # Imported here: it comes with the extra [cli], and without it this module must still report that.
     import typer
 
@@ -72,7 +72,7 @@ def exit_status(app: Callable[..., object], tell: Callable[[Exception], None]) -
 
 def judged(command: Callable[..., Any]) -> Callable[..., Any]:
     """``checked`` for the function of a command: an error about a parameter names the option instead. Typer checks bounds and
-    choices; this refuses the rest: NaN, infinities, numbers of more than 64 bits, and bytes that are not UTF-8."""
+    choices; this refuses NaN, infinities, numbers of more than 64 bits, and bytes that are not UTF-8."""
     function = checked(command)
 
     @functools.wraps(function)

@@ -52,13 +52,13 @@ def in_own_thread() -> bool:
 
 
 def check_may_wait() -> None:
-    """Raises BookKeeperError in a thread of the client's own: it would wait for itself."""
+    """Raises BookKeeperError in a thread of the client's own, which would wait for itself."""
     if _here.what:
         raise _refusal()
 
 
 def check_may_ask_store() -> None:
-    """Raises BookKeeperError in a thread of the client's own that must not wait for the metadata store."""
+    """Raises BookKeeperError in a thread that must not wait for the metadata store."""
     if _here.what and not _here.asks_store:
         raise _refusal()
 
@@ -153,8 +153,8 @@ class Threads:
             raise
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Run ``function`` soon. Its exception is logged. Never blocks, except after ``stop``: then the function runs in the
-        caller's thread."""
+        """Run ``function`` soon, and log its exception. After ``stop`` it runs in the caller's thread; before, this never
+        blocks."""
         self._queue.put((function, arguments))
         if self._stopped:
             self._run_rest()
@@ -166,7 +166,7 @@ class Threads:
         return future
 
     def stop(self, seconds: float = _JOIN_SECONDS) -> None:
-        """End the threads after all functions posted before; wait for that, at most ``seconds``."""
+        """End the threads after all posted functions; wait for that, at most ``seconds``."""
         self._stopped = True
         self._queue.put(None)
         deadline = time.monotonic() + seconds

@@ -64,10 +64,8 @@ class ExactCheck:
         self._skipped: dict[str, str] = {}
 
     def run(self, confirm_seconds: float) -> CheckReport:
-        """Mark the ledgers that lack copies and report their number. Raises MetadataStoreError; then nothing was marked.
-
-        ``confirm_seconds``: the pause before a second look at seemingly missing entries.
-        """
+        """Mark the ledgers that lack copies. Raises MetadataStoreError; then nothing was marked. ``confirm_seconds``: the
+        pause before a second look at seemingly missing entries."""
         begun, store = time.monotonic(), self._bookkeeper.metadata
         unreadable: dict[int, str] = {}
         ledgers = [one.value for one in store.read_ledgers(store.list_ledgers(), unreadable)]
@@ -98,7 +96,7 @@ class ExactCheck:
         )
 
     def _lacking(self, bookie: str, assigned: Sequence[LedgerMetadata]) -> Iterator[tuple[int, Ranges]]:
-        """The assigned ledgers that the bookie lacks entries of, each with the absent ranges."""
+        """The assigned ledgers of which the bookie lacks entries, with the absent ranges."""
         self._pause(0)
         try:
             status = self._bookkeeper.bookie_status(bookie)
@@ -115,7 +113,7 @@ class ExactCheck:
                 yield metadata.ledger_id, ranges
 
     def _confirmed(self, suspicions: Sequence[tuple[int, str, Ranges]]) -> Iterator[Mark]:
-        """Marks for the suspicions that present metadata and lists still show."""
+        """Marks for the suspicions that still hold."""
         for ledger_id, bookie, ranges in suspicions:
             try:
                 metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
@@ -143,7 +141,7 @@ def _by_bookie(ledgers: Sequence[LedgerMetadata]) -> dict[str, list[LedgerMetada
 
 _READ_MAX = 1000
 _NEW_MAX = 100_000
-"""Limit of examined ids among those assigned since the look before, the newest: a user may have skipped very many."""
+"""Limit of examined ids since the look before, the newest: a user may have skipped very many."""
 _STANDS_SECONDS = 10.0
 _REST_SECONDS = 10.0
 _RESTS = 50
@@ -168,7 +166,7 @@ class OpenLedgers:
         """The last assigned ids at the two looks before. None: no look yet."""
         self._unseen: deque[int] = deque()
         self._again: dict[int, None] = {}
-        """Ledgers that are not closed; the first was examined longest ago."""
+        """Ledgers that are not closed, the longest unexamined first."""
         self._recovering: dict[int, float] = {}
         """First sight of each ledger in recovery."""
         self._told = 0, 0
@@ -228,7 +226,6 @@ class Auditor:
         self._view = made(LostBookies, config.lost_bookie_delay_seconds)
         self._state: AuditorState | None = None
         self._lock: Lock | None = None
-        """The lock of the election, while this is the auditor."""
         self._check_not_before = 0.0
         self._open_ledgers: OpenLedgers | None = None
         self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
@@ -239,17 +236,16 @@ class Auditor:
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def figures(self) -> Figures:
-        """The figures of ledgers that are not closed; empty unless this is the auditor."""
+        """The figures of open ledgers; empty unless this is the auditor."""
         found = self._open_ledgers
         return {} if found is None else found.figures()
 
     def start(self) -> None:
-        """Take part in the election from now on."""
         self._store.watch_bookies(self._auditors.wake)
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> bool:
-        """Resign. Returns whether the thread ended within ``timeout`` seconds."""
+        """Resign. False if the thread has not ended within ``timeout`` seconds."""
         self._stopping.set()
         self._auditors.wake()
         self._thread.join(timeout)
@@ -275,7 +271,6 @@ class Auditor:
                 log.warning("the election goes on when this session ends: %s", error)
 
     def _turn(self) -> None:
-        """Look once, then wait for the next thing to do."""
         if self._lock is not None and not self._auditors.elected(self._lock):
             log.warning("%s is not the auditor any more: its session was lost", self.name)
             self._lock = self._open_ledgers = None

@@ -33,7 +33,7 @@ class AutorecoveryProcess:
         # A wrong option raises here, not at the start.
         autorecovery_config(**options)
         self.name = ""
-        """The child's name in ``bookspark autorecovery status``; "" before the first start."""
+        """Name in ``bookspark autorecovery status``; "" before the first start."""
         self._document = {"zookeeper": zookeeper, "client": client, "autorecovery": options}
         self._log = log
         self._child: subprocess.Popen[bytes] | None = None
@@ -87,7 +87,7 @@ class AutorecoveryProcess:
             self._close()
 
     def _first_line(self) -> str:
-        """The first line of its output; "" if it ended or printed nothing in time."""
+        """The first line of output; "" if there is none in time."""
         assert self._child is not None and self._child.stdout is not None
         said, deadline = b"", time.monotonic() + _START_SECONDS
         with selectors.DefaultSelector() as selector:

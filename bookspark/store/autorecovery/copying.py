@@ -98,7 +98,7 @@ class _Share(Room):
     """One ledger's share of the common room."""
 
     taken: dict[int, int] = field(default_factory=dict, compare=False)
-    """By ledger, the bytes under way at its last question, including the requested run."""
+    """By ledger, the bytes under way at its last question, with the requested run."""
     ledger_id: int = 0
 
     def fits(self, held: int, size: int) -> bool:
@@ -129,7 +129,7 @@ class Copying:
 
 
 class _Lent(NamedTuple):
-    """Placeholder for entries that stay on ``bookie_id`` until their target fetches them."""
+    """Entries that stay on ``bookie_id`` until their target fetches them."""
 
     bookie_id: str
 
@@ -146,15 +146,14 @@ class RepairDriver(MachineDriver):
         self._progress = copying.progress
         self._lends = lends and metadata.closed and not copying.bandwidth.is_limited
         self._read_bytes: int | None = None
-        """About the most bytes of one answer to a read, once long runs of lent entries are read here instead."""
+        """Approximate limit of one answer to a read, once long runs of lent entries are read here instead."""
 
     @property
     def lends(self) -> bool:
-        """True while entries are lent to their targets."""
         return self._lends
 
     def resume(self) -> None:
-        """Restart the deadline of the present step, because the last wait was not the bookies' fault."""
+        """Restart the deadline of the present step after a wait that was not the bookies' fault."""
         self._mailbox.allow(STEP_SECONDS_MAX)
 
     def _ask_store(self, action: StoreAction) -> StoreAnswer:

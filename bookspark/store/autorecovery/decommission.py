@@ -37,7 +37,7 @@ class DecommissionProgress(NamedTuple):
     ledgers_left: int
     """Ledgers that still name it."""
     problem: str = ""
-    """Why a remaining ledger could not be repaired yet; "" without a failure."""
+    """Why a remaining ledger could not be repaired yet, or ""."""
 
 
 @checked
@@ -100,7 +100,7 @@ def _attempt(task: Task) -> tuple[int, int]:
 
 
 def _nothing_else(bookie_id: str, task: Task, metadata: LedgerMetadata) -> bool:
-    """True if the bookie is named only for entries that every other bookie was asked for, and none can supply."""
+    """True if no other bookie can supply the entries for which the bookie is named."""
     given_up = [(one.first, one.last) for one in task.missed if one.lost or one.unreached == (bookie_id,)]
     if len(given_up) < len(task.missed):
         return False
@@ -125,7 +125,7 @@ def _not_given(bookie_id: str, total: int, tasks: Sequence[Task]) -> EntriesNotC
 def naming(
     bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int], unreadable: dict[int, str]
 ) -> list[LedgerMetadata]:
-    """Metadata of the ledgers that name the bookie now, in any fragment. For an undecodable record the reason goes into
+    """Metadata of the ledgers that name the bookie now, in any fragment. Reasons of undecodable records go into
     ``unreadable``."""
     every = bookkeeper.metadata.read_ledgers(ledger_ids, unreadable)
     return [one for one, _ in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]

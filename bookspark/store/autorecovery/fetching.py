@@ -50,7 +50,7 @@ class _Asked:
     digest_type: DigestType
     fetched: Fetched
     came: bool = False
-    """The read entries are being added. From now on delays are this bookie's own fault."""
+    """Read; delays are this bookie's own fault from now on."""
     over: bool = False
     """Answered."""
 
@@ -72,7 +72,7 @@ class Fetching:
         self._waiting: deque[_Asked] = deque()
 
     def close(self) -> None:
-        """End the connections. Fetches under way are answered with the entries received so far."""
+        """End the connections. Fetches under way are answered with the received entries."""
         with suppress(TimeoutError):
             self._io.call(self._connections.close())
         self._io.stop()
@@ -163,7 +163,6 @@ class Fetching:
 
 
 def _as_add(batch: EntryBatch, asked: Header) -> tuple[Header, EntryBatch]:
-    """A read batch as an ADD of the requesting repair."""
     header = Header(
         Kind.ADD,
         asked.request_id,

@@ -73,7 +73,7 @@ class Healing:
         self._lost: list[tuple[int, int, int]] = []
         self._entries_lost = 0
         self._slots = threading.Semaphore(2 * _LEDGERS_AT_ONCE)
-        """Places for ledgers that are being healed or wait for a thread."""
+        """For ledgers that are being healed or wait for a thread."""
         self._began_at = self._told_at = time.monotonic()
         self._ended_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="healing", daemon=True)
@@ -87,12 +87,12 @@ class Healing:
         self._bookkeeper.close()
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the thread's end. False if it has not ended within ``timeout`` seconds."""
+        """False if the thread has not ended within ``timeout`` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def status(self) -> HealingStatus:
-        """Progress of healing. Failed ledgers count as left. Thread-safe."""
+        """Failed ledgers count as left. Thread-safe."""
         return HealingStatus(
             ledgers=self._ledgers,
             ledgers_left=self._ledgers_left,
@@ -133,7 +133,7 @@ class Healing:
         return [*limbo, *others]
 
     def _heal_each(self, todo: Sequence[int]) -> list[int]:
-        """Heal each of these ledgers once, several at a time. Returns the ledgers that could not be healed."""
+        """Heal each of these ledgers once, several at a time. Returns the failed ledgers."""
         limbo = self._bookie.limbo()
         self._failed = []
         with ThreadPoolExecutor(_LEDGERS_AT_ONCE, thread_name_prefix="healing") as pool:
@@ -147,7 +147,7 @@ class Healing:
         return self._failed
 
     def _has_slot(self) -> bool:
-        """Wait for a place for another ledger. False if healing is stopping."""
+        """Wait for a slot. False if healing is stopping."""
         while not self._stopping.is_set():
             if self._slots.acquire(timeout=_SLOT_SECONDS_MAX):
                 return True
@@ -203,7 +203,7 @@ class Healing:
             log.info("healing lossy boot %d: %s", self._bookie.boot, self.status())
 
     def _end_limbo(self, ledger_id: int, boot: int, room: Room) -> None:
-        """Heal a ledger in limbo. Raises BookKeeperError if it can't be done now."""
+        """Heal a ledger in limbo. Raises BookKeeperError if it must be retried."""
         try:
             found = self._bookkeeper.metadata.read_ledger(ledger_id)
         except NoSuchLedgerError:
@@ -226,7 +226,7 @@ class Healing:
                     event = LimboIsCleared()
 
     def _fill(self, metadata: LedgerMetadata, room: Room) -> None:
-        """Copy this bookie's missing entries of a ledger that is not in limbo. Raises BookKeeperError if it can't be done now."""
+        """Copy this bookie's missing entries of a ledger not in limbo. Raises BookKeeperError if it must be retried."""
         me = self._bookie.bookie_id
         plan = list(lacks(metadata, me, self._bookie.held(metadata.ledger_id)))
         if not plan:

@@ -20,7 +20,6 @@ Value = TypeVar("Value")
 
 _ANSWER_SECONDS_MAX = 60.0
 _LEDGERS_A_CALL = 2048
-"""Limit of ledgers listed by the loop in one call."""
 
 
 class OwnBookie:
@@ -37,7 +36,7 @@ class OwnBookie:
         return self._storage.lossy_boots.mark.boot
 
     def limbo(self) -> dict[int, int]:
-        """The ledgers in limbo, each with the number of the lossy boot that put it there."""
+        """The ledgers in limbo, each with its lossy boot."""
         found: dict[int, int] = {}
         start = 0
         while True:
@@ -62,20 +61,20 @@ class OwnBookie:
         return tuple(found)
 
     def clear_limbo(self, ledger_id: int, boot: int) -> None:
-        """End the limbo of this ledger that lossy boot ``boot`` began. Returns once that is durable."""
+        """End the limbo of lossy boot ``boot`` for this ledger, durably."""
         answer: Future[int] = Future()
         self._post(self._storage.lossy_boots.clear_limbo, ledger_id, boot, answer.set_result)
         self._check(answer)
 
     def note_lost(self, ledger_id: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Note that no bookie can supply these entries (inclusive ranges), so that their absence here proves nothing. Returns
-        once that is durable."""
+        """Note, durably, that no bookie can supply these entries (inclusive ranges), so that their absence here proves
+        nothing."""
         answer: Future[int] = Future()
         self._post(self._storage.lossy_boots.note_lost, ledger_id, ranges, answer.set_result)
         self._check(answer)
 
     def note_healed(self, boot: int) -> None:
-        """Note that all losses of lossy boot ``boot`` are restored. Returns once that is durable."""
+        """Note, durably, that all losses of lossy boot ``boot`` are restored."""
         answer: Future[int] = Future()
         self._post(self._storage.lossy_boots.note_healed, boot, answer.set_result)
         self._check(answer)

@@ -64,7 +64,7 @@ class Autorecovery:
         self._auditor.start()
 
     def stop(self) -> None:
-        """Release the locks of unfinished repairs and resign as auditor. Unreleased locks end with the session."""
+        """Release the locks of unfinished repairs and resign. Unreleased locks end with the session."""
         self._auditor.stop()
         self._worker.stop()
         self._close()

@@ -28,13 +28,13 @@ class TaskStatus(msgspec.Struct, frozen=True):
     marked_seconds_ago: float
     attempts: int
     error: str
-    """Why the last attempt failed; "" without a failure."""
+    """Error of the last attempt, or ""."""
     next_attempt_seconds: float
     """Seconds until the next attempt; 0: now."""
     holder: str | None
-    """The worker that repairs it now; None: none."""
+    """The worker that repairs it now."""
     missed: tuple[Missed, ...] = ()
-    """The entries that the last attempt could not copy."""
+    """Entries that the last attempt could not copy."""
 
 
 class AutorecoveryStatus(msgspec.Struct, frozen=True):
@@ -55,9 +55,9 @@ class AutorecoveryStatus(msgspec.Struct, frozen=True):
     failed: int
     """Such ledgers whose last attempt failed."""
     missed: dict[int, tuple[Missed, ...]]
-    """The entries that the last attempts could not copy, by ledger."""
+    """Entries that the last attempts could not copy, by ledger."""
     unreadable: dict[int, str]
-    """Ledgers with an undecodable task or metadata, with the reason: they are not repaired."""
+    """Ledgers with an undecodable task or metadata, with the reason; not repaired."""
     bytes_left: int
     bytes_per_second: float | None
     """Rate of all workers together while they were at work; None before the first copy."""
@@ -104,8 +104,7 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
 
 
 def cluster_figures(store: MetadataStore) -> Figures:
-    """Figures of the cluster from ZooKeeper: counts, by a few requests, however many ledgers there are. Raises
-    MetadataStoreError."""
+    """Counts from ZooKeeper, by a few requests, however many ledgers there are. Raises MetadataStoreError."""
     tasks, auditors = store.underreplication, store.auditors
     auditor, check = auditors.auditor(), auditors.last_check()
     state = None if auditor is None else auditors.state()
@@ -143,8 +142,7 @@ def worker_figures(progress: Progress) -> Figures:
 
 
 def task_statuses(store: MetadataStore, unreadable: dict[int, str]) -> list[TaskStatus]:
-    """Every task, ascending by ledger id. For an undecodable task the reason goes into ``unreadable``. Raises
-    MetadataStoreError."""
+    """Every task, ascending by ledger id. Reasons of undecodable tasks go into ``unreadable``. Raises MetadataStoreError."""
     tasks = store.underreplication
     holders = tasks.holders()
     return [

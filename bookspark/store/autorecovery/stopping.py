@@ -30,7 +30,6 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.support.arguments import check_names
 
 LOOKED_AT_MAX = 2000
-"""Records of this many ledgers are read at once."""
 
 
 def dangers(bookkeeper: BookKeeper, bookies: Sequence[str]) -> list[Danger]:
@@ -69,7 +68,7 @@ class Index(NamedTuple):
     """The ledgers of each shape. It must not change during a call, or a ledger closed meanwhile could miss both of its shapes."""
     fragments: Fragments
     unreadable: Mapping[int, str]
-    """Ledgers whose records or tasks could not be decoded, with the reason."""
+    """Undecodable records or tasks, by ledger, with the reason."""
     ledgers: Sequence[int]
 
 
@@ -123,8 +122,7 @@ def foreseen(bookkeeper: BookKeeper, bookies: Sequence[str], index: Index) -> Fo
 
 
 def _anew(store: MetadataStore, index: Index) -> set[int]:
-    """The ledgers that the index may be wrong about: their ensembles change, or the index lacks them. At most LOOKED_AT_MAX of
-    either kind."""
+    """Ledgers whose ensembles change, or which the index lacks, at most LOOKED_AT_MAX of either kind."""
     newest = store.last_ledger_id()
     known = bisect_right(index.ledgers, newest)
     since = index.ledgers[known - 1] + 1 if known else 0
@@ -142,7 +140,7 @@ def _bookies_of(records: Iterable[LedgerMetadata]) -> set[str]:
 def _doubtful(
     by_shape: Mapping[Shape, Collection[int]], stopped: Collection[str], doubted: Collection[str]
 ) -> list[int]:
-    """The ledgers that may be in danger, fewest remaining copies first."""
+    """Ledgers that may be in danger, fewest remaining copies first."""
     by_left: dict[int, set[int]] = defaultdict(set)
     for shape, ledgers in by_shape.items():
         left = fewest_left(*shape[:4], stopped, doubted)
@@ -164,7 +162,7 @@ class _Peers:
         self._bookies = sorted(bookies)
         self._silent: set[str] = set()
         self._held: dict[str, Mapping[int, Ranges]] = {}
-        """Held ranges of bookies that lack entries, by bookie and ledger."""
+        """Bookies that lack entries: their held ranges by ledger."""
         self._limbo: dict[str, set[int]] = defaultdict(set)
 
     def ask(self, doubtful: set[str]) -> None:

@@ -97,7 +97,7 @@ class LedgerRepair:
         return wait_seconds
 
     def _why(self) -> BookKeeperError:
-        """The first error, with all entries that could not be copied, if any."""
+        """The first error, with all entries that could not be copied."""
         first, *others = self._errors
         entries = [one for error in self._errors if isinstance(error, EntriesNotCopiedError) for one in error.entries]
         if not entries or not others:
@@ -138,7 +138,8 @@ class LedgerRepair:
         return None
 
     def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str], room: Room) -> None:
-        """Copy to ``bookie`` its missing entries. The last fragment of a ledger that is not closed is left to its writer."""
+        """Copy to ``bookie`` its missing entries, except the last fragment of a ledger that is not closed, its writer's
+        business."""
         if bookie not in registered:
             raise BookieError(
                 f"{bookie} lacks entries of ledger {metadata.ledger_id} and is not registered; start it again"
@@ -166,7 +167,7 @@ class LedgerRepair:
         return sorted(ends)
 
     def _is_gone(self) -> bool:
-        """True if the ledger was deleted meanwhile: its reads fail, and it needs no repair."""
+        """A deleted ledger's reads fail, and it needs no repair."""
         try:
             self._bookkeeper.metadata.read_ledger(self.taken.ledger_id)
         except NoSuchLedgerError:
@@ -180,7 +181,6 @@ class LedgerRepair:
 _PUBLISH_SECONDS = 1.0
 """Progress is published at most this often: each time takes three requests."""
 _SLOT_SECONDS_MAX = 1.0
-"""Longest wait for a free slot before the loop goes round again."""
 
 
 class ReplicationWorker:
@@ -198,7 +198,7 @@ class ReplicationWorker:
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
         self._waiting: dict[int, tuple[float, LedgerRepair]] = {}
-        """Repairs that wait for a ledger's writer, each with the time at which it goes on."""
+        """Repairs that wait for a ledger's writer, with their next time."""
         self._repaired = self._failed = 0
         self._busy_seconds = self._busy_since = 0.0
         self._published: Progress | None = None
@@ -214,7 +214,7 @@ class ReplicationWorker:
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> bool:
-        """Release the tasks under way. Returns whether the threads ended within ``timeout`` seconds."""
+        """Release the tasks under way. False if the threads have not ended within ``timeout`` seconds."""
         self._stopping.set()
         self._store.wake()
         self._thread.join(timeout)
@@ -250,7 +250,6 @@ class ReplicationWorker:
         self._give_back(repair for _, repair in self._waiting.values())
 
     def _turn(self, pool: ThreadPoolExecutor) -> None:
-        """Begin a repair, or wait for the next thing to do."""
         if not self._slots.acquire(timeout=_SLOT_SECONDS_MAX):
             return
         try:
@@ -285,7 +284,7 @@ class ReplicationWorker:
         self._under_way.add(ledger_id)
 
     def _idle_seconds(self) -> float:
-        """Seconds until a waiting repair goes on, and at most ``poll_seconds``: no watch reports a released lock."""
+        """Seconds until a waiting repair goes on, at most ``poll_seconds``: no watch reports a released lock."""
         with self._lock:
             due = min((at for at, _ in self._waiting.values()), default=float("inf"))
         if self.progress() != self._published:
@@ -308,7 +307,7 @@ class ReplicationWorker:
     # -- repairing
 
     def _work(self, begun: LedgerRepair | int) -> None:
-        """Runs in a thread of the pool, which also takes the task: the picking thread would take tasks one after the other."""
+        """Runs in a thread of the pool, which also takes the task, so that tasks are taken concurrently."""
         ledger_id = begun if isinstance(begun, int) else begun.taken.ledger_id
         try:
             repair = self._take(begun) if isinstance(begun, int) else begun
@@ -361,14 +360,14 @@ class ReplicationWorker:
                 log.info("ledger %d was marked again during its repair", ledger_id)
 
     def _park(self, repair: LedgerRepair, seconds: float) -> None:
-        """Wait ``seconds`` for the ledger's writer. The repair goes on at once when the metadata changes."""
+        """Wait ``seconds`` for the ledger's writer, or for a change of the metadata."""
         ledger_id = repair.taken.ledger_id
         with self._lock:
             self._waiting[ledger_id] = time.monotonic() + seconds, repair
         self._bookkeeper.metadata.watch_ledger(ledger_id, lambda: self._end_wait(ledger_id))
 
     def _end_wait(self, ledger_id: int) -> None:
-        """Called from a thread of the metadata store."""
+        """Called from the metadata store's thread."""
         with self._lock:
             if ledger_id in self._waiting:
                 self._waiting[ledger_id] = 0.0, self._waiting[ledger_id][1]

@@ -237,7 +237,7 @@ class Values:
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        """Of defined classes, by name."""
+        """Numbers of defined classes, by name."""
         self._classes: dict[int, type] = {}
         self._defined: dict[int, Form] = {}
         self.room: Any = None

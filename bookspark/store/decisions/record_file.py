@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
     format: int
     version: str
-    """Of Bookspark."""
+    """Bookspark's version."""
     kind: str
     host: str
     pid: int

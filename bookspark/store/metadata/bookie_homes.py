@@ -27,7 +27,7 @@ learn(BookieHome)
 
 
 def read_home(store: MetadataStore, bookie_id: str) -> BookieHome | None:
-    """The bookie's home; None without a readable note. Raises MetadataStoreError."""
+    """None without a readable note. Raises MetadataStoreError."""
     found = store.read_record(HOMES, bookie_id)
     try:
         return None if found is None else read_struct(found.value, BookieHome, f"home of {bookie_id}")
@@ -37,7 +37,7 @@ def read_home(store: MetadataStore, bookie_id: str) -> BookieHome | None:
 
 
 def note_home(store: MetadataStore, bookie_id: str, home: BookieHome) -> None:
-    """Write the bookie's home, unless it is noted already. Raises MetadataStoreError."""
+    """Write the bookie's home, if it changed. Raises MetadataStoreError."""
     if read_home(store, bookie_id) == home:
         return
     found = store.read_record(HOMES, bookie_id)

@@ -54,7 +54,7 @@ def note_lost_records(store: MetadataStore, lost: LostRecords) -> None:
 
 
 def give_up_lost_records(store: MetadataStore, given_up: tuple[LostRecords, ...]) -> None:
-    """Forget all lost records, so that bookies collect their entries. ``given_up``: the value read before. Raises
+    """Forget the lost records, so that bookies collect their entries. ``given_up``: the value read before. Raises
     MetadataStoreError, MetadataVersionError if it changed meanwhile, and UnreadableRecordError."""
     found = store.read_record(_KIND, _NAME)
     if found is None:

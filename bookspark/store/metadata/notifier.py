@@ -21,7 +21,7 @@ _RETRY_SECONDS = 0.5
 
 
 class Owner:
-    """The process that made an object. A forked child can't use the object, because threads and connections are not forked."""
+    """The process that made an object. A forked child can't use the object: threads and connections are not forked."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -41,7 +41,7 @@ class Owner:
 
 
 class Notifier:
-    """Calls callbacks one after the other from one thread. The first callback starts the thread."""
+    """Calls callbacks one after the other from one thread, started by the first."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -79,7 +79,7 @@ class Notifier:
 
 
 class Once:
-    """A callback that is posted at most once: by the event or by the loss of the session, whichever comes first."""
+    """A callback posted at most once: by the event or by the loss of the session."""
 
     def __init__(self, notifier: Notifier, callback: Callable[[], None]) -> None:
         self._notifier = notifier
@@ -102,7 +102,7 @@ class Upkeep:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._warned = ""
-        """The last warning; it is not repeated at each attempt."""
+        """The last warning, not repeated at each attempt."""
 
     def request(self, task: Callable[[], None]) -> None:
         """Run ``task`` soon. Never blocks, so kazoo's listeners may call it."""

@@ -5,7 +5,7 @@ secret it serves only clients that know the secret. A client with a CA talks onl
 the dialled host. An unusable file is refused at start, by its option's name.
 
 The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the
-body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). That excludes strangers; only TLS protects
+body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). Strangers are excluded; only TLS protects
 against reading or changing the connection.
 
 Each new connection reads changed files again. A file of secrets has a secret on each line: a bookie accepts each of them, and

@@ -28,7 +28,7 @@ from bookspark.support.arguments.taken import NONE, Misfit, Taken, judged, refus
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Options as one frozen value. The types of its fields carry the bounds; each field is checked whenever an object is made."""
+    """Options as one frozen value. Field types carry the bounds; each new object is checked."""
 
     option_kind: ClassVar[str] = "option"
     """Name of a field in errors, for example "client option"."""
@@ -122,8 +122,7 @@ def checked(function: Function) -> Function:
 
 
 def checks_itself(function: Function) -> Function:
-    """Decorator: the function checks its arguments in its own lines, because each tenth of a microsecond counts, and raises
-    ``refusal``."""
+    """Decorator: the function checks its arguments itself, because each tenth of a microsecond counts, and raises ``refusal``."""
     setattr(function, _MARK, True)
     return function
 
@@ -166,7 +165,7 @@ class _Plan:
         self._by_name: dict[str, Taken | None] = {}
         self._positions: list[str] = []
         self._converts: list[Callable[[Any], Any] | None] = []
-        """The converter of the value at each position; None: none."""
+        """By position; None: no conversion."""
         self._rest = ""
         self._others: str = ""
         scope = _Names({**vars(builtins), **getattr(inspect.unwrap(function), "__globals__", {})})

@@ -76,7 +76,7 @@ _short.maxlong = 40
 
 
 class Misfit(ValueError):
-    """A refused value, with its place in the argument (``['team']``), the accepted values there and a hint."""
+    """A refused value, its place in the argument (``['team']``), the accepted values there and a hint."""
 
     def __init__(self, value: object, words: str, hint: str = "", place: str = "") -> None:
         super().__init__(words)
@@ -84,8 +84,7 @@ class Misfit(ValueError):
 
 
 class Taken(NamedTuple):
-    """The values that an annotation accepts: ``words`` for people, and ``convert``, which returns the value as its type or
-    raises Misfit."""
+    """The values that an annotation accepts: ``words`` for people; ``convert`` returns the value as its type or raises Misfit."""
 
     words: str
     convert: Callable[[Any], Any]
@@ -93,7 +92,7 @@ class Taken(NamedTuple):
 
 
 def shown(value: object) -> str:
-    """The value for an error: short, whatever it is."""
+    """The value for an error, always short."""
     try:
         return _short.repr(value)
     except Exception:
@@ -101,7 +100,6 @@ def shown(value: object) -> str:
 
 
 def refused(what: str, name: str, misfit: Misfit, hidden: bool = False) -> InvalidArgumentError:
-    """The error for argument ``name`` of ``what``, with the value and the accepted values."""
     came = f"of type {type(misfit.value).__name__}" if hidden else shown(misfit.value)
     hint = f" ({misfit.hint})" if misfit.hint else ""
     return InvalidArgumentError(f"{what} {name}{misfit.place} {came} can't be used; choose {misfit.words}{hint}", name)

@@ -186,7 +186,7 @@ AUTORECOVERY = (
     ),
 )
 """An autorecovery process has these, those of ZOOKEEPER and those of CLIENT. Figures of the cluster are the same in each
-process, and are left out while ZooKeeper does not answer. Only the auditor has the figures of ledgers that are not closed."""
+process, and left out while ZooKeeper does not answer. Only the auditor has those of ledgers that are not closed."""
 
 LOG_READERS = (
     Described(
@@ -208,4 +208,4 @@ LOG_READERS = (
         ("kind", "reader"),
     ),
 )
-"""Positions reported by readers of a log, computed by the process that reads a log's metrics. All have the label ``log``."""
+"""Reported positions of a log's readers, computed by the process that serves a log's metrics. All have the label ``log``."""

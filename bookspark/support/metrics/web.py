@@ -24,7 +24,7 @@ _CONNECTIONS_MAX = 8
 _CONNECTION_SECONDS_MAX = 10.0
 _PORT_MAX = 65535
 PORTS = 64
-"""Number of ports tried for ``metrics_port``: several processes of a host may share one setting."""
+"""Ports tried for ``metrics_port``: several processes of a host may share one setting."""
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,7 @@ class Asked(NamedTuple):
 
 
 class WebServer:
-    """Answers at ``host:port`` until ``close``. ``pages``: the function that makes the page of each path, or one function for
-    all paths."""
+    """Answers at ``host:port`` until ``close``. ``pages``: the function for each path, or one function for all paths."""
 
     def __init__(
         self,
@@ -60,9 +59,8 @@ class WebServer:
         what: str = "metrics",
         option: str = "metrics_port",
     ) -> None:
-        """Begin to answer. ``tries``: number of ports to try, from ``port`` on, if others use them; ``port`` 0 is any free
-        port. For errors: ``what`` is served, and the ``option`` that sets the port. Raises BookieError if no address is
-        available."""
+        """Begin to answer. ``tries``: number of ports to try from ``port`` on; ``port`` 0 is any free port. For errors:
+        ``what`` is served, and the ``option`` of the port. Raises BookieError if no address is available."""
 
         class Handler(_Handler):
             page_of = staticmethod(pages if callable(pages) else _by_path(pages))

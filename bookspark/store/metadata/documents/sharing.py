@@ -15,7 +15,7 @@ from bookspark.store.metadata.documents.tree import Tree, publish
 
 
 class Sharing:
-    """One member, from ``join`` to ``leave``. For one thread."""
+    """One member, from ``join`` to ``leave``. For one thread. Each method may raise MetadataStoreError."""
 
     def __init__(self, tree: Tree, path: str, name: str) -> None:
         """``name``: this member's unique name."""
@@ -24,8 +24,7 @@ class Sharing:
         self._token = new_token()
 
     def join(self) -> list[str]:
-        """Become a member, again if the session was lost. Returns the names of all members, ascending. Raises
-        MetadataStoreError."""
+        """Become a member, again if the session was lost. Returns the names of all members, ascending."""
         members = self._tree.children(self._members)
         if self._name not in members:
             publish(
@@ -35,23 +34,21 @@ class Sharing:
         return sorted(members)
 
     def holders(self) -> dict[str, str]:
-        """The holder of each held thing. Raises MetadataStoreError."""
         things = self._tree.children(self._held)
         documents = self._tree.read_each([f"{self._held}/{thing}" for thing in things])
         found = zip(things, map(holder_of, documents), strict=True)
         return {thing: holder for thing, holder in found if holder is not None}
 
     def take(self, things: Iterable[str]) -> set[str]:
-        """Take each free thing of ``things``; returns the things now held. Raises MetadataStoreError."""
+        """Take each free thing of ``things``; returns the things now held."""
         return {thing for thing in things if take_lock(self._tree, f"{self._held}/{thing}", self._name, self._token)}
 
     def give_back(self, things: Iterable[str]) -> None:
-        """Release ``things``. Raises MetadataStoreError."""
         for thing in things:
             give_back(self._tree, new_lock(f"{self._held}/{thing}", self._name, self._token))
 
     def leave(self, things: Collection[str]) -> None:
-        """Release ``things``, and end the membership. Raises MetadataStoreError."""
+        """Release ``things``, and end the membership."""
         self.give_back(things)
         self._tree.delete(f"{self._members}/{self._name}")
         self._tree.forget_empty(self._held)

@@ -40,7 +40,7 @@ from bookspark.store.metadata.records.versioned import Versioned, VersionedLedge
 
 
 Key = tuple[str, str]
-"""The key of a document: its kind and its name."""
+"""Kind and name of a document."""
 RECORD = "record:"
 """Prefix of the kinds whose versions never recur after a deletion."""
 
@@ -53,7 +53,7 @@ class Session(Protocol):
 
 
 class World:
-    """Shared state of one cluster's stores: versioned documents under (kind, name), and their watchers.
+    """Versioned documents under (kind, name), and their watchers, shared by one cluster's stores.
 
     Law: a thread that reads or changes the world holds its ``lock``.
     """
@@ -186,8 +186,7 @@ class MemoryTree:
 
 
 class MemoryStore:
-    """A ``MetadataStore`` whose records last as long as its process. ``another()`` returns a second client of the same
-    records."""
+    """A ``MetadataStore`` whose records last as long as its process. ``another()`` returns a second client."""
 
     def __init__(self) -> None:
         self._join(World())

@@ -404,7 +404,7 @@ def readable_ledger(ledger_id: int, document: bytes, unreadable: dict[int, str])
 
 
 def readable_registration(bookie_id: str, document: bytes) -> BookieRegistration:
-    """A registration. An undecodable one gets no address: the bookie serves, but nothing is sent to it."""
+    """A registration. Without a readable record the bookie counts as serving, but gets no address, so nothing is sent to it."""
     try:
         return decode_registration(bookie_id, document)
     except UnreadableRecordError as error:

@@ -74,13 +74,12 @@ class SessionFigures:
         self._disconnected = 0
 
     def answered(self, seconds: float) -> None:
-        """Count a call answered after so many seconds."""
         with self._lock:
             self._seconds.observe(seconds)
             self._lately.append((time.monotonic() - seconds, seconds))
 
     def failed(self) -> None:
-        """Count a call without an answer in time, or with an error that is no answer about the data."""
+        """Count a call without an answer about the data in time."""
         with self._lock:
             self._failed += 1
 
@@ -114,7 +113,7 @@ _kazoo_log.setLevel(logging.INFO)
 
 Result = TypeVar("Result")
 DefiniteError = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
-"""Errors that are answers about the data. All other errors are failures of the store."""
+"""Answers about the data. All other errors are failures of the store."""
 _LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 _ANY_VERSION = -1
 _PAUSE_SECONDS = 0.02
@@ -147,8 +146,7 @@ class _Answer(AsyncResult):  # type: ignore[misc]
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Kazoo's threads, marked as ours: a finalizer that runs in such a thread must not call ZooKeeper, and wait for that very
-    thread."""
+    """Kazoo's threads, marked as ours: a finalizer in such a thread must not wait for that very thread."""
 
     def async_result(self) -> _Answer:
         return _Answer(self)
@@ -214,7 +212,7 @@ class Connection:
 
     @property
     def session_id(self) -> int | None:
-        """Id of the present session, the owner of its ephemeral nodes; None without a session."""
+        """The owner of this session's ephemeral nodes; None without a session."""
         found: tuple[int, bytes] | None = self.client.client_id
         return None if found is None else found[0]
 
@@ -224,13 +222,13 @@ class Connection:
         send: Callable[[], Any],
         settle: Callable[[Exception], Result] | None = None,
     ) -> Any:
-        """The value of the kazoo result that ``send`` returns. Raises a definite error; but after a lost reply to an earlier
-        attempt ``settle`` gets the error, and its value is returned. Raises MetadataStoreError."""
+        """The value of the kazoo result that ``send`` returns. Raises a definite error; after a lost reply ``settle`` gets it,
+        and its value is returned. Raises MetadataStoreError."""
         outcomes, repeated = self._gather(what, lambda: [send()])
         return self._value(outcomes[0], repeated, settle)
 
     def read(self, what: str, path: str, send: Callable[[], Any]) -> Any:
-        """``call`` after a sync: the answer shows every change already confirmed to any client, whichever server answers."""
+        """``call`` after a sync: the answer shows every change confirmed to any client, whichever server answers."""
         outcomes, _ = self._gather(what, lambda: [self.client.sync_async(path), send()])
         return self._value(outcomes[1], False, None)
 
@@ -267,7 +265,7 @@ class Connection:
                 raise self._refused(what, result)
 
     def close(self) -> None:
-        """End the session. Without an answer of the servers it ends by itself a session timeout later."""
+        """End the session. Without an answer it ends by itself a session timeout later."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -295,7 +293,7 @@ class Connection:
 
     @property
     def _turned_away(self) -> bool:
-        """True if the server rejected our credentials: kazoo ends each request at once with AuthFailedError."""
+        """The server rejected our credentials: kazoo ends each request at once with AuthFailedError."""
         return bool(self.client.client_state == KeeperState.AUTH_FAILED)
 
     def _give_up(self) -> None:
@@ -336,8 +334,8 @@ class Connection:
                 self._connected.clear()
 
     def _ask_again(self) -> None:
-        """Connect again after AUTH_FAILED. Kazoo mistakes a server that ends during the SASL exchange for a rejection, and
-        would never connect again."""
+        """Connect again after AUTH_FAILED: kazoo mistakes a server that ends during the SASL exchange for a rejection, and
+        gives up."""
         while not self._closed.wait(_START_STEP_SECONDS):
             with self._begins_or_ends:
                 if self._closed.is_set():
@@ -437,7 +435,7 @@ def _check_readable(option: str, path: str) -> bytes:
 
 
 def _sasl_options(credentials: str) -> dict[str, str]:
-    """SASL options of kazoo, which needs the package pure-sasl. Raises ConfigurationError if it is not installed."""
+    """Raises ConfigurationError if pure-sasl, which kazoo needs, is not installed."""
     with extra_needed("sasl_file"):
         importlib.import_module("puresasl")
     user, _, password = credentials.partition(":")

@@ -78,7 +78,7 @@ def _rewrite(nodes: Nodes, path: str, new: Callable[[bytes], bytes]) -> None:
 
 
 def _put(nodes: Nodes, path: str, value: bytes, keep: bool = False) -> None:
-    """Write the node, whatever its value. ``keep``: an existing value stays."""
+    """Write the node; ``keep``: unless it exists."""
     with contextlib.suppress(NodeExistsError):
         nodes.create(_WHAT, path, value)
         return

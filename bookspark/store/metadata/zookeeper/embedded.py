@@ -36,7 +36,7 @@ _WATCHED_JVM = (
     'umask 077; exec 3<&0 </dev/null; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'
 )
 _JARS = ("zookeeper", "slf4j-api-", "log4j-", "netty-", "metrics-core-", "snappy-java-")
-"""The jars on the class path. With all of Spark's jars the JVM takes twice as long to start."""
+"""With all of Spark's jars on the class path the JVM takes twice as long to start."""
 _HEAP = "-Xmx192m"
 _PORT_ATTEMPTS = 5
 _ATTEMPT_SECONDS = 0.05
@@ -44,7 +44,7 @@ _LAST_WORDS_BYTES = 2000
 _KILLED_SECONDS = 60.0
 """Longest wait for the end of a killed server: on a busy machine the watcher wakes late."""
 _LOCK_SECONDS = 3.0
-"""Longest wait for the directory of an ending server, for example after its parent was killed."""
+"""Longest wait for the directory of an ending server."""
 
 
 class PortInUseError(ConfigurationError):
@@ -77,7 +77,7 @@ class EmbeddedZooKeeper:
 
     @property
     def port(self) -> int:
-        """The port it listens on; 0 when it is not running."""
+        """0 when it is not running."""
         return self._port
 
     @property
@@ -90,7 +90,7 @@ class EmbeddedZooKeeper:
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process id; None when it is not running."""
+        """The JVM's; None when it is not running."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def __enter__(self) -> EmbeddedZooKeeper:
@@ -197,7 +197,7 @@ def _real_path(line: str) -> str:
 
 
 def _ask(port: int, word: str) -> str:
-    """The answer to a four-letter word; "" without an answer."""
+    """The answer to a four-letter word, or ""."""
     answer = bytearray()
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:
@@ -210,7 +210,7 @@ def _ask(port: int, word: str) -> str:
 
 
 def _free_port(wanted: int) -> int:
-    """``wanted`` if it is free, or any free port for 0. Raises PortInUseError, ConfigurationError."""
+    """``wanted``, or any free port for 0. Raises PortInUseError, ConfigurationError."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -242,7 +242,7 @@ def _jars() -> list[str]:
 
 
 def _locked_log(directory: Path) -> IO[bytes]:
-    """The log file, empty and locked. The JVM inherits it together with the lock, which therefore lasts as long as the JVM."""
+    """The log file, empty and locked. The JVM inherits it, so the lock lasts as long as the JVM."""
     try:
         make_private_directory(directory)
         log = open_private(directory / "zookeeper.log", append=True)

@@ -52,8 +52,8 @@ _BOOKKEEPERS_MANAGER = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFact
 
 
 class LedgerManager(Enum):
-    """The distribution of ledger records over nodes. The flat manager lists all ledgers in one answer, however many.
-    BOOKKEEPER is the hierarchical manager, under the name known to BookKeeper's clients."""
+    """The distribution of ledger records over nodes. The flat manager lists all ledgers in one answer. BOOKKEEPER is the
+    hierarchical manager, under the name known to BookKeeper's clients."""
 
     HIERARCHICAL = "hierarchical"
     FLAT = "flat"
@@ -73,11 +73,11 @@ class Access(NamedTuple):
     sasl_file: str = ""
     """``user:password`` for SASL (DIGEST-MD5). Only this user has access to the nodes."""
     tls_ca: str = ""
-    """PEM file of the CA that signed the servers' certificates, for the dialled hosts. With it the connection is TLS."""
+    """PEM file of the CA of the dialled servers' certificates. With it the connection is TLS."""
     tls_certificate: str = ""
     """PEM file of the client's own certificate, for servers that ask for it."""
     tls_key: str = ""
-    """PEM file of the certificate's key. "": the key is in the file of the certificate."""
+    """PEM file of the certificate's key. "": it is in the file of the certificate."""
 
 
 _NO_ACCESS = Access()
@@ -97,8 +97,8 @@ class Address:
 
 
 def parse_address(connect: str) -> Address:
-    """An Address from ``[zk://]host[:port][,host[:port]…][/chroot][?option=file[&option=file…]]``, with the options of
-    ``Access``. Raises ConfigurationError for anything else."""
+    """Parse ``[zk://]host[:port][,host[:port]…][/chroot][?option=file[&option=file…]]``, with the options of ``Access``.
+    Raises ConfigurationError for anything else."""
 
     def refused(why: str) -> ConfigurationError:
         return ConfigurationError(
@@ -243,7 +243,7 @@ class Layout:
         return f"{_LAYOUT_FORMAT}\n{self.manager.told}:{_MANAGER_VERSION}".encode()
 
     def follow(self, document: bytes) -> Layout:
-        """This layout under the manager named in a LAYOUT. Raises MetadataStoreError for an unknown manager."""
+        """This layout under the manager of a LAYOUT. Raises MetadataStoreError if that is unknown."""
         found = re.fullmatch(rb"(\d+)\n([\w.]+):(\d+)", document)
         managers = {m.told: m for m in LedgerManager}
         if found is None or int(found[1]) != _LAYOUT_FORMAT or int(found[3]) != _MANAGER_VERSION:

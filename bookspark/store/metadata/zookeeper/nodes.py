@@ -83,7 +83,7 @@ class ManyReads:
 
 
 def read_many(client: Any, paths: Sequence[str]) -> list[Any]:
-    """Send requests for all of ``paths`` through the kazoo client; each of the results is a list of outcomes."""
+    """Send requests for all of ``paths``; each result is a list of outcomes."""
     sent = []
     for first in range(0, len(paths), NODES_PER_REQUEST):
         sent.append(client.handler.async_result())
@@ -105,7 +105,7 @@ Marks = tuple[int, ...]
 
 
 class Nodes:
-    """The nodes of one connection. ``what``, in each method, names the operation at the start of an error's message."""
+    """The nodes of one connection. ``what``, in each method, names the operation for errors."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -150,7 +150,7 @@ class Nodes:
         raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
 
     def create_numbered(self, what: str, path: str, value: bytes) -> str:
-        """Make an ephemeral node whose name ends with a number from ZooKeeper, and its missing ancestors; returns its path."""
+        """Make an ephemeral node numbered by ZooKeeper, and its missing ancestors; returns its path."""
         made: str = self._connection.call(
             what, lambda: self._client.create_async(path, value, ephemeral=True, sequence=True, makepath=True)
         )
@@ -160,7 +160,7 @@ class Nodes:
         self, what: str, path: str, value: bytes, others: list[str]
     ) -> tuple[bool, list[Versioned[bytes] | None]]:
         """Make an ephemeral node, then read ``others``, in one round trip. False if the node exists; its value shows whether
-        an earlier attempt of this call made it."""
+        an earlier attempt made it."""
 
         def send() -> list[Any]:
             # The servers take a session's requests in order, and apply the first after all confirmed changes: no sync needed.
@@ -194,7 +194,7 @@ class Nodes:
         return [not isinstance(made, Exception) for made in self._connection.gather(what, send)[len(missing) :]]
 
     def touch(self, what: str, path: str) -> None:
-        """Empty the node, whatever its version, or make it, so that its watchers are called."""
+        """Empty the node at any version, or make it, so that its watchers are called."""
         try:
             self._connection.call(what, lambda: self._client.set_async(path, b""))
         except NoNodeError:
@@ -225,8 +225,8 @@ class Nodes:
         self._connection.commit(what, lambda transaction: transaction.delete(path, version), gone)
 
     def forget_empty(self, *paths: str) -> None:
-        """Remove the empty nodes of ``paths``, each above the one before it, up to the first that is not empty, later and
-        without a wait."""
+        """Remove the empty nodes of ``paths``, each above the one before it, up to the first non-empty, later and without a
+        wait."""
         if paths:
             self._client.delete_async(paths[0]).rawlink(partial(self._forget_above, paths[1:]))
 
@@ -296,7 +296,7 @@ class Nodes:
         return int(stat.cversion + stat.numChildren) % (1 << 32) // 2
 
     def children(self, what: str, path: str) -> list[str]:
-        """All names below a node; none if there is no such node."""
+        """All names below a node; none without the node."""
         try:
             found: list[str] = self._connection.read(what, path, lambda: self._client.get_children_async(path))
         except NoNodeError:
@@ -304,7 +304,7 @@ class Nodes:
         return found
 
     def read_and_list(self, what: str, path: str) -> tuple[Versioned[bytes] | None, list[str]]:
-        """The answers of ``read`` and ``children``, in one round trip."""
+        """``read`` and ``children`` in one round trip."""
         client = self._client
         _, value, names = self._connection.gather(
             what, lambda: [client.sync_async(path), client.get_async(path), client.get_children_async(path)]
@@ -315,7 +315,7 @@ class Nodes:
         )
 
     def children_of_each(self, what: str, paths: list[str]) -> list[list[str]]:
-        """The names below many nodes, in groups. Each group has its own deadline, so it shrinks as the nodes have more names."""
+        """The names below many nodes, in groups. A group has a deadline, so it shrinks as its nodes have more names."""
         found: list[list[str]] = []
         size = _LISTINGS_FIRST
         while len(found) < len(paths):
@@ -333,7 +333,7 @@ class Nodes:
         return found
 
     def counts_of_each(self, what: str, paths: list[str]) -> list[int]:
-        """The number of children of each node, many nodes at a time."""
+        """The number of children of each node."""
         found: list[int] = []
         while group := paths[len(found) : len(found) + _LISTINGS_AT_ONCE]:
             found += [
@@ -349,14 +349,14 @@ class Nodes:
         return [self._client.get_children_async(path) for path in paths]
 
     def children_marks(self, what: str, paths: list[str]) -> Marks:
-        """Numbers that change whenever a name below one of ``paths`` comes or goes; cheaper to read than the names."""
+        """Numbers that change with the names below each of ``paths``; cheaper to read than the names."""
         outcomes = self._connection.gather(
             what, lambda: [self._client.sync_async(paths[0]), *(self._client.exists_async(path) for path in paths)]
         )
         return tuple(0 if stat is None else stat.pzxid for stat in outcomes[1:])
 
     def children_together(self, what: str, paths: list[str]) -> tuple[list[list[str]], Marks]:
-        """The names below each of ``paths`` at one moment, and their marks. For a few nodes, all of which must exist."""
+        """The names below each of ``paths`` at one moment, and their marks. For a few existing nodes."""
         while True:
             outcomes = self._connection.gather(
                 what,
@@ -377,11 +377,11 @@ class Nodes:
                 return [listed[0] for listed in listings], tuple(listed[1].pzxid for listed in listings)
 
     def read_each(self, what: str, paths: list[str]) -> list[bytes | None]:
-        """The value of each node; None where there is none."""
+        """The value at each path; None where there is none."""
         return [None if node is None else node.value for node in self.read_versions(what, paths)]
 
     def read_versions(self, what: str, paths: list[str]) -> list[Versioned[bytes] | None]:
-        """Value and version of each node, as new as any earlier confirmed write. All are requested at once."""
+        """Value and version at each path, as new as any earlier confirmed write."""
         if not paths:
             return []
         _, *found = self._connection.gather(
@@ -426,7 +426,7 @@ def gone(error: Exception) -> None:
 
 
 def unknown(what: str) -> MetadataStoreError:
-    """The error for a change whose answer was lost, and which another change may have followed."""
+    """The error for a change whose answer was lost, and which another may have followed."""
     return MetadataStoreError(
         f"{what}: the answer was lost, and the record was changed again since; whether this change was one of "
         "those before is unknown: read the record"

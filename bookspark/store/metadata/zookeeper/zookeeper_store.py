@@ -80,7 +80,7 @@ _NO_CHROOTS = frozenset({"zookeeper", "ledgers", "bookspark"})
 
 
 def find_cluster(connection: Connection, nodes: Nodes, begin: LedgerManager | None) -> Layout:
-    """The layout at the connection's chroot. Without a layout, begin a cluster there with the manager ``begin``. Raises
+    """The layout at the connection's chroot; without one, begin a cluster with the manager ``begin``. Raises
     NoSuchClusterError if ``begin`` is None then, and MetadataStoreError, also if ``begin`` is BOOKKEEPER and the existing
     cluster has another manager."""
     manager = begin or LedgerManager.HIERARCHICAL
@@ -114,8 +114,8 @@ def _as_begun(connection: Connection, wanted: Layout, found: Layout) -> Layout:
 
 
 def _refuse_records_left(nodes: Nodes, layout: Layout) -> None:
-    """Raise MetadataStoreError if there are records at a place without a LAYOUT. BookKeeper's shell (``nukeexistingcluster``)
-    leaves them, because it removes only nodes that it knows."""
+    """Raise MetadataStoreError if there are records without a LAYOUT. BookKeeper's shell (``nukeexistingcluster``) leaves
+    them, because it does not know them."""
     what, top = "looking for records of another cluster", layout.all_records
     # (Deletion counters name no ledgers.)
     kinds = sorted(kind for kind in nodes.children(what, top) if f"{top}/{kind}" != layout.deletions)
@@ -130,7 +130,6 @@ def _refuse_records_left(nodes: Nodes, layout: Layout) -> None:
 
 
 def _formats(nodes: Nodes, found: Layout) -> Layout:
-    """The layout with the formats that it states."""
     if found.manager is not LedgerManager.BOOKKEEPER:
         return found
     told = nodes.read("reading the formats", found.formats)
@@ -169,7 +168,6 @@ def _build(transaction: Any, layout: Layout) -> None:
 
 
 def _no_cluster(connection: Connection, nodes: Nodes) -> NoSuchClusterError:
-    """The error for a chroot without a cluster. It names nearby clusters."""
     address = connection.address
     near = _clusters_near(nodes, address.chroot)
     there = ", ".join(f"zk://{address.servers}{chroot}" for chroot in near)
@@ -180,7 +178,7 @@ def _no_cluster(connection: Connection, nodes: Nodes) -> NoSuchClusterError:
 
 
 def _clusters_near(nodes: Nodes, root: str) -> list[str]:
-    """Chroots of clusters above ``root``, and a little below these, the most similar first. Only a few places are searched."""
+    """Chroots of clusters above ``root``, and a little below these, the most similar first."""
     what, parts = "looking for clusters", root.split("/")
     # The nearest first: at a place with many names only some are searched.
     places, found = ["/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)], set[str]()
@@ -491,7 +489,7 @@ class RecordNodes:
 
 
 class Registrar:
-    """The registrations of one store.
+    """The registrations of one store. Each method may raise MetadataStoreError.
 
     Law: from ``register`` to ``unregister`` the node exists whenever a session does, with the last registration. It is
     watched, and restored after a deletion or change by others. A switch between writable and read-only is one transaction, so
@@ -505,7 +503,7 @@ class Registrar:
         self, connection: Connection, layout: Layout, check: Callable[[], None], changed: Callable[[object], None]
     ) -> None:
         """``check`` is called before a node is made, and raises MetadataStoreError to forbid it. ``changed`` is called, in
-        kazoo's thread, when a node made here was changed or deleted. It must not block; it has ``restore`` called."""
+        kazoo's thread, when a node made here was changed or deleted; it must not block, and has ``restore`` called."""
         self._connection = connection
         self._check = check
         self._changed = changed
@@ -514,25 +512,24 @@ class Registrar:
         self._lock = threading.Lock()
 
     def register(self, registration: BookieRegistration) -> None:
-        """Make or replace a bookie's node. Raises MetadataStoreError."""
         with self._lock:
             self._publish(registration)
             self._wanted[registration.bookie_id] = registration
 
     def unregister(self, bookie_id: str) -> None:
-        """Remove a bookie's node if this session made it. Raises MetadataStoreError."""
+        """Remove a bookie's node if this session made it."""
         with self._lock:
             self._wanted.pop(bookie_id, None)
             self._replace(f"unregistering {bookie_id}", bookie_id, None)
 
     def renew(self) -> None:
-        """Make the nodes of a lost session again. May block. Raises MetadataStoreError."""
+        """Make the nodes of a lost session again. May block."""
         with self._lock:
             for registration in list(self._wanted.values()):
                 self._publish(registration)
 
     def restore(self) -> None:
-        """Restore nodes that others deleted or changed. May block. Raises MetadataStoreError."""
+        """Restore nodes that others deleted or changed. May block."""
         with self._lock:
             for registration in list(self._wanted.values()):
                 self._publish(registration, from_others=False)
@@ -545,8 +542,8 @@ class Registrar:
     def _replace(
         self, what: str, bookie_id: str, registration: BookieRegistration | None, *, from_others: bool = False
     ) -> None:
-        """Bring the two possible nodes of a bookie to the wanted state: look, change both in one transaction, and look again.
-        ``from_others``: replace another session's node; otherwise it is left alone, and nothing is made beside it."""
+        """Look, bring both possible nodes of a bookie to the wanted state in one transaction, and look again. ``from_others``:
+        replace another session's node; otherwise leave it alone, and make nothing beside it."""
         client = self._connection.client
         paths = [self._layout.bookie(bookie_id, read_only) for read_only in (False, True)]
         wanted = None if registration is None else paths[registration.read_only]
@@ -695,7 +692,7 @@ class ZooKeeperStore:
         self._upkeep = Upkeep()
         self._registrar: Registrar | None = None
         self._known_bookies: tuple[Marks, dict[str, BookieRegistration]] | None = None
-        """The last listing, and the marks that validate it."""
+        """With the marks that validate it."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         self.connection = Connection(
@@ -865,7 +862,7 @@ class ZooKeeperStore:
             self._upkeep.request(self._registrar.restore)
 
     def _bookies_event(self, _: object) -> None:
-        """Called from kazoo's thread: bookies came or went, or the watch was lost together with the connection."""
+        """Called from kazoo's thread: bookies came or went, or the watch was lost with the connection."""
         self._upkeep.request(self._watch_bookies_again)
 
     def _watch_bookies_again(self) -> None:
@@ -946,12 +943,12 @@ class ZooKeeperStore:
     # -- within
 
     def take_bookkeepers_formats(self) -> bool:
-        """Convert cookies and tasks to BookKeeper's formats, in a cluster that an earlier version began for its clients. False
-        while the cluster is in use. Connected clients keep the formats of their start."""
+        """Convert cookies and tasks of an earlier version's cluster to BookKeeper's formats. False while the cluster is in
+        use. Connected clients keep the formats of their start."""
         return convert(self._nodes, self.layout, self._instance_id, self.underreplication.list_tasks())
 
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
-        """The error for a ledger without a record. Raises MetadataStoreError if the records of all ledgers are gone."""
+        """The error for a ledger without a record. Raises MetadataStoreError if all records are gone."""
         self._still_there(f"looking for ledger {ledger_id}")
         return no_such_ledger(ledger_id)
 
