@@ -8,9 +8,9 @@ The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZE
 body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). Strangers are excluded; only TLS protects
 against reading or changing the connection.
 
-Each new connection reads changed files again. A file of secrets has a secret on each line: a bookie accepts each of them, and
-a client tries them in order. So a secret is replaced without a restart: add the new secret to every file as the second line,
-then make it the first, then the only one. Certificates and CAs are replaced the same way (a CA file may hold several).
+Each new connection reads changed files again, so secrets, certificates and CAs are replaced without a restart
+(docs/security.md). A file of secrets has a secret on each line: a bookie accepts each of them, and a client tries them in
+order.
 """
 
 from __future__ import annotations
