@@ -1,4 +1,5 @@
-"""The header of every request and response, and the kinds of request.
+"""The header of every request and response, and the kinds of request (docs/formats.md has the numbers of kinds, flags,
+statuses).
 
 Law: a header is 112 bytes at a fixed offset of its frame, with a checksum, and the same in both directions. Every message
 carries the LAC (last add confirmed), the LAFR (last add fully replicated), LastAddSynced and the bookie's incarnation, so no
@@ -18,8 +19,8 @@ mode of durability or replication needs another header. Little-endian::
 The kinds, and the bookie's work for each (``-`` after a name: the request is a control frame; ``=``: a batch frame):
 
 ``HELLO-``
-    The first request of a connection. ``value`` is the client's highest protocol version. The answer's ``value`` is the version
-    to use, and its body is the bookie id, so that a client never talks to another bookie at a reused address.
+    The first request. ``value`` is the client's highest protocol version, and the answer's the version to use. The answer's body
+    is the bookie id, so that a client never talks to another bookie at a reused address.
 ``ADD=``
     Append the entries ``first..last`` of one ledger, all or none. The answer is a control frame with the same range. An OK for
     a ledger of persistent durability (PD) comes in an ``ACKS``, together with others.
@@ -28,51 +29,47 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
     Such a request, and ``SYNC``, carries the bookie's assignment: ``value`` is the first entry id, ``limit`` is ensemble
     size << 20 | write quorum << 10 | position. The answer's LastAddSynced is for that assignment.
 ``ACKS-``
-    Sent by bookies only: ``value`` adds that became OK in one turn of the loop. The body is ``messages.Acks``.
+    From bookies: ``value`` adds that became OK in one turn of the loop. The body is ``messages.Acks``.
 ``READ-``
-    Entries ``first..last``, about ``limit`` bytes at most but at least one entry. The answer is any number of batch frames with
-    ``MORE``, then a control frame: ``last_entry_id`` is the last id sent (``first − 1`` if none), ``value`` is the number of
-    entries sent, and ``status`` is that of the next id (OK if the range or the limit ended there).
+    Entries ``first..last``, about ``limit`` bytes but at least one entry. The answer is any number of batch frames with
+    ``MORE``, then a control frame: ``last_entry_id`` is the last id sent (``first − 1`` if none), ``value`` the number of
+    entries sent, and ``status`` that of the next id (OK at the end of the range or limit).
     ``FENCE``: fence first (recovery reads).
-    ``SPARSE``: skip ids that this bookie does not hold (striped ledgers); ``last_entry_id`` is then the last id that the bookie
-    looked for.
+    ``SPARSE``: skip ids that this bookie lacks (striped ledgers); ``last_entry_id`` is then the last examined id.
 ``READ_LAC-``
     The LAC, the LAFR and (``value``) the bookie's highest entry id.
-    ``FENCE``: fence first, durably. (This is the first step of ledger recovery. It creates an unknown ledger, if the metadata
-    has it with this bookie and this master key; so it has no Negative.)
+    ``FENCE``: fence first, durably: the first step of ledger recovery. It creates an unknown ledger, if the metadata has it with
+    this bookie and this master key; so it has no Negative.
     ``limit`` > 0: wait up to ``limit`` ms until the LAC is at least ``first_entry_id`` (long poll).
-    ``ENTRY``: send that entry as a batch frame with ``MORE`` before the answer, if the LAC covers it, the page cache has it, and
-    it is short. Otherwise the client has to read it.
+    ``ENTRY``: send that entry as a batch frame with ``MORE`` before the answer, if it is confirmed, in the page cache and short.
 ``WRITE_LAC-``
     Explicit LAC: note ``last_add_confirmed`` without an entry.
 ``SYNC-``
     Sync all earlier adds of a VD ledger; the answer has LastAddSynced.
 ``RANGES-``
     The held ranges of ``ledger_id`` from entry ``first_entry_id`` on, and of the ledgers after it (not if ``value`` is 1),
-    ``limit`` and 2,048 rows at most. The body of the answer is ``messages.Ranges``; its ``value`` and ``first_entry_id`` are
-    the ledger and the entry to go on with, −1 at the end. The answer comes once these rows are durable.
+    ``limit`` and 2,048 rows at most, as ``messages.Ranges``, once they are durable. The answer's ``value`` and
+    ``first_entry_id`` are the ledger and the entry to go on with, −1 at the end.
 ``STATUS-``
-    The body of the answer is ``messages.BookieStatus``.
+    The answer's body is ``messages.BookieStatus``.
 ``ENTRY_LOGS-``
-    The logs from number ``value`` on, 2,048 at most. The body of the answer is ``messages.EntryLogs``; its ``value`` is the
-    number to go on with, −1 at the end.
+    The logs from number ``value`` on, 2,048 at most, as ``messages.EntryLogs``. The answer's ``value`` is the number to go on
+    with, −1 at the end.
 ``LIMBO-``
-    The ledgers in limbo from ``ledger_id`` on, ``limit`` and 2,048 at most. The body of the answer is ``messages.Limbo``; its
-    ``value`` is the ledger to go on with, −1 at the end.
+    The ledgers in limbo from ``ledger_id`` on, ``limit`` and 2,048 at most, as ``messages.Limbo``. The answer's ``value`` is the
+    ledger to go on with, −1 at the end.
 ``COLLECT-``
     Forget deleted ledgers and free their space now. Answered at once: ``value`` is the number of the collection, which
     ``STATUS`` reports when it is over.
 ``SWITCH_READ_ONLY-``
-    ``value`` 1: take no adds but those of recovery and repair from now on, also after a restart. 0: take adds again. The answer
-    comes once that is durable.
+    ``value`` 1: take no adds but those of recovery and repair, also after a restart. 0: take adds again. Answered once durable.
 ``FETCH-``
-    Copy the entries ``first..last`` of a ledger from another bookie, named in the body (``messages.FetchFrom``). Sent by a
-    repair. Each entry is read as by a client and then added, with the LAC and the LAFR of this request, as an ``ADD`` with
-    ``RECOVERY``. ``limit`` > 0: give up entries that have not arrived after ``limit`` ms.
-    ``last_entry_id`` of the answer is the last id held and synced here, and ``value`` the number of fetched bytes.
-    A failed read ends the fetch without an error status: the answer is OK, and its body explains the failure to people.
+    From a repair: copy the entries ``first..last`` of a ledger from the bookie in the body (``messages.FetchFrom``). Each entry
+    is read as by a client, and added as an ``ADD`` with ``RECOVERY`` and this request's LAC and LAFR. ``limit`` > 0: give up
+    entries that have not arrived after ``limit`` ms. ``last_entry_id`` of the answer is the last id synced here, and ``value``
+    the number of fetched bytes. After a failed read the answer is OK too, and its body explains the failure to people.
 ``REFUSAL-``
-    Sent by bookies only: the last frame of a connection with malformed bytes. The body explains it to people.
+    From bookies: the last frame of a connection with malformed bytes. The body explains it to people.
 
 The body of a BAD_REQUEST explains the fault in words. A bookie with a secret answers a HELLO with UNAUTHORIZED, and a
 challenge in the body, until the request's body (``messages.Hello``) has the proof of ``security``. Any request may be answered
