@@ -69,9 +69,9 @@ class Access(NamedTuple):
     """The options of a connection string. Each is a file on every connecting host; "" is none."""
 
     auth_file: str = ""
-    """``user:password`` for the digest scheme. Only this user has access to the nodes."""
+    """``user:password`` for the digest scheme. New nodes are for this user alone."""
     sasl_file: str = ""
-    """``user:password`` for SASL (DIGEST-MD5). Only this user has access to the nodes."""
+    """``user:password`` for SASL (DIGEST-MD5). New nodes are for this user alone."""
     tls_ca: str = ""
     """PEM file of the CA of the dialled servers' certificates. With it the connection is TLS."""
     tls_certificate: str = ""

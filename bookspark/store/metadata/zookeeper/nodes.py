@@ -1,5 +1,4 @@
-"""Single nodes of ZooKeeper: read, compare-and-set and watched, with lost replies settled; and reads of many nodes in one
-request.
+"""Single nodes of ZooKeeper: read, compare-and-set and watched, with lost replies settled; reads of many nodes at once.
 
 Law: a write whose reply was lost is repeated. When the repetition is refused, the node shows whether the first attempt
 succeeded: after a compare-and-set it has the new value at the next version, after a create the value at version 0, after a
