@@ -1,5 +1,4 @@
-"""The header of every request and response, and the kinds of request (docs/formats.md has the numbers of kinds, flags,
-statuses).
+"""The header of every request and response, and the kinds of request (numbers: docs/formats.md).
 
 Law: a header is 112 bytes at a fixed offset of its frame, with a checksum, and the same in both directions. Every message
 carries the LAC (last add confirmed), the LAFR (last add fully replicated), LastAddSynced and the bookie's incarnation, so no

@@ -1,5 +1,4 @@
-"""Conversion of a cluster begun by an earlier version for BookKeeper's clients to the formats of BookKeeper's cookies and
-tasks.
+"""Conversion of an earlier version's cluster to the formats of BookKeeper's cookies and tasks.
 
 Law: only ``bookspark init --bookkeeper`` converts, and only without registered bookies and auditor: running processes keep the
 formats of their start, and earlier versions can't read the new formats. This version reads both, so the conversion may stop
