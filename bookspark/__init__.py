@@ -1,21 +1,23 @@
 """Bookspark: ledger storage for Spark, with the protocol of Apache BookKeeper.
 
-A ledger is an append-only sequence of entries with one writer. Each entry is kept on several bookies, which are processes on the
-hosts of Spark's executors. This module holds what a client needs:
+A ledger is an append-only sequence of entries with one writer. Each entry is kept on several bookies, which are processes on
+the hosts of Spark's executors. The names of a client:
 
-===================  =============================================================================================================
+===================
+=============================================================================================================
 ``BookKeeper``       a client: creates, opens, lists and deletes ledgers
 ``LedgerHandle``     the only writer of a ledger; ``create_ledger`` returns it
-``LedgerHandleAdv``  the same, with entry ids that the caller gives; ``create_ledger_adv`` returns it
+``LedgerHandleAdv``  the same, with entry ids chosen by the caller; ``create_ledger_adv`` returns it
 ``ReadHandle``       a reader of a ledger; ``open_ledger`` and ``open_ledger_no_recovery`` return it
-``Entry``            one entry that was read: its id and payload, and what its writer said with it
+``Entry``            a read entry: its id, its payload and its writer's other fields
 ``LedgerMetadata``   a ledger's record in the metadata store; four of its fields have the types that follow
 ``LedgerState``      open, in recovery or closed
 ``LedgerType``       when an append is acknowledged: after the sync, or before it
 ``DigestType``       how entries are protected against damage
-``Replication``      what write quorum means: an aim, or a promise
+``Replication``      the meaning of write quorum: an aim, or a promise
 ``errors``           every error that Bookspark raises on purpose
-===================  =============================================================================================================
+===================
+=============================================================================================================
 
 Example::
 
@@ -41,7 +43,7 @@ The wings of the package, each above those that it imports:
 ``errors``        every error that Bookspark raises on purpose
 ================  ================================================================================================
 
-Law: a name is imported when it is first used. So a bookie's process does not load the client, and neither of them loads pyarrow.
+Law: a name is imported at its first use. So a bookie's process does not load the client, and neither of them loads pyarrow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``python -m bookspark``, and what the command ``bookspark`` starts: the command line of ``bookspark.operations.cli``.
+"""``python -m bookspark`` and the command ``bookspark``: the command line of ``bookspark.operations.cli``.
 
-Law: without the extra ``[cli]`` it ends with status 2 and one line that says what to install.
+Law: without the extra ``[cli]`` it ends with status 2 and a line that names the extra to install.
 """
 
 from __future__ import annotations

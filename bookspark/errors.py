@@ -1,8 +1,8 @@
 """The errors that a user of Bookspark can catch.
 
-Law: an error says what was wrong and what to do about it. Its class says where the cause lies: with the caller (bad input, wrong
-password), with another client (fenced, changed metadata) or with the cluster (no replica answered, not enough bookies). The names
-follow BookKeeper's ``BKException`` codes.
+Law: an error gives the fault and the remedy. Its class shows where the cause lies: with the caller (bad input, wrong
+password), with another client (fenced, changed metadata) or with the cluster (no replica answered, not enough bookies). The
+names follow BookKeeper's ``BKException`` codes.
 
 Example::
 
@@ -23,7 +23,7 @@ class BookKeeperError(Exception):
     """Base of every error that Bookspark raises on purpose."""
 
     unconfirmed: range = range(0)
-    """After a failed close: the ids of appends that were not confirmed. Each may be part of the ledger or not."""
+    """After a failed close: the ids of unconfirmed appends. Each may be part of the ledger or not."""
 
 
 class LedgerFencedError(BookKeeperError):
@@ -43,7 +43,7 @@ class NoSuchClusterError(BookKeeperError):
 
 
 class DuplicateEntryIdError(BookKeeperError):
-    """An entry with this id exists; the first one counts."""
+    """An entry with this id exists; the first counts."""
 
 
 class NoSuchLedgerError(BookKeeperError):
@@ -59,7 +59,7 @@ class DataLossError(BookKeeperError):
 
 
 class ReadError(BookKeeperError):
-    """The range is beyond what may be read, or no replica gave a definite answer: the entry may exist."""
+    """The range is beyond the readable entries, or no replica gave a definite answer: the entry may exist."""
 
 
 class NotEnoughBookiesError(BookKeeperError):
@@ -83,8 +83,8 @@ class MetadataStoreError(BookKeeperError):
 
 
 class UnreadableRecordError(MetadataStoreError):
-    """A metadata record can't be decoded: damaged, or of a newer Bookspark (``newer``: upgrade). Only what it
-    describes is affected."""
+    """A metadata record can't be decoded: damaged, or of a newer Bookspark (``newer``: upgrade). Only the described object is
+    affected."""
 
     newer: bool = False
 
@@ -94,9 +94,10 @@ class LedgerRecoveryError(BookKeeperError):
 
 
 class EntriesNotCopiedError(LedgerRecoveryError):
-    """Some entries of a ledger could not be copied: the message says which, and what each bookie answered. All others were.
+    """Some entries of a ledger could not be copied: the message has the entries and each bookie's answer. All others were.
 
-    ``entries`` has a ``protocol.repair.entry_copying.NotCopied`` for each range of ids."""
+    ``entries`` has a ``protocol.repair.entry_copying.NotCopied`` for each range of ids.
+    """
 
     def __init__(self, message: str, entries: Sequence[Any] = ()) -> None:
         super().__init__(message)

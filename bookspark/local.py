@@ -1,9 +1,9 @@
 """A cluster on this host without Spark: ZooKeeper and bookie processes, for tests and development.
 
-Law: everything in it is real (processes, sockets, disks, ZooKeeper), and nothing outlives it. What the cluster started is stopped
-with it. If its process is killed, ZooKeeper ends at once, and the bookies when their lease is over. A bookie that dies is *not*
-started again: the test does that, like every other fault. The cluster belongs to the process that started it: a forked child that
-leaves the ``with`` statement stops nothing and removes nothing::
+Law: everything in it is real (processes, sockets, disks, ZooKeeper), and nothing outlives it. The cluster stops all that it
+started; if its process is killed, ZooKeeper ends at once, and the bookies with their lease. A dead bookie is *not* restarted:
+like every other fault, that is the test's business. The cluster belongs to the process that started it: a forked child that
+leaves the ``with`` statement stops and removes nothing::
 
     with LocalCluster(bookies=3) as cluster:
         ledger = cluster.bookkeeper().create_ledger()
@@ -11,7 +11,7 @@ leaves the ``with`` statement stops nothing and removes nothing::
         ledger.append(b"two of three bookies have it")
         cluster.bookies[0].start()
 
-The directory of bookie k is ``<directory>/bookie-<k>``. A cluster that is made again in the same directory is the same cluster.
+Bookie k uses ``<directory>/bookie-<k>``. A cluster made again in the same directory is the same cluster.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 BookieCount = Annotated[int, Meta(ge=0, le=1000)]
-"""How many bookies a cluster on this host has."""
 LEASE_SECONDS = 10.0
-"""How long bookies outlive the process of their cluster, if that is killed."""
+"""How long bookies outlive a killed process of their cluster."""
 _SUSPEND_SECONDS_MAX = 10.0
 _HOLDER = "a local cluster"
 
@@ -66,11 +65,8 @@ class LocalBookie:
 
     @property
     def bookie_id(self) -> str:
-        """The bookie's id, the same after every start.
-
-        After ``wipe`` it is a new bookie with a new id, unless ``stamp_missing_cookies`` is set. Raises BookieError if it was
-        never started.
-        """
+        """The bookie's id, the same after every start. After ``wipe`` it is a new bookie with a new id, unless
+        ``stamp_missing_cookies`` is set. Raises BookieError if it was never started."""
         return self._known().bookie_id
 
     @property
@@ -85,7 +81,6 @@ class LocalBookie:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Its directories, as absolute paths."""
         return self._config.directories
 
     def start(self, timeout: WaitSeconds = START_SECONDS) -> None:
@@ -125,9 +120,9 @@ class LocalBookie:
             self._bookie.kill()
 
     def suspend(self) -> None:
-        """Halt its process (SIGSTOP), and return once it stands still. It answers nobody, and its connections stay open.
+        """Halt its process (SIGSTOP), and return once it is halted. It answers no request, and its connections stay open.
 
-        Raises BookieError if it does not run, or does not stand still within 10 s.
+        Raises BookieError if it does not run, or is not halted within 10 s.
         """
         bookie = self._running()
         bookie.send_signal(signal.SIGSTOP)
@@ -138,11 +133,11 @@ class LocalBookie:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """Let its process go on (SIGCONT), after ``suspend``. Raises BookieError if it does not run."""
+        """Continue its process (SIGCONT), after ``suspend``. Raises BookieError if it does not run."""
         self._running().send_signal(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Empty its directories, as if each disk had been replaced. Raises BookieError if it runs."""
+        """Empty its directories, as after a replacement of every disk. Raises BookieError if it runs."""
         self._must_not_run("wipe")
         for directory in self.directories:
             for path in Path(directory).iterdir():
@@ -152,7 +147,7 @@ class LocalBookie:
                     path.unlink()
 
     def lose_unsynced(self) -> None:
-        """After ``kill``, cut its logs back to what was synced, as a power failure may. Raises BookieError if it runs."""
+        """After ``kill``, cut its logs back to the synced bytes, as a power failure may. Raises BookieError if it runs."""
         self._must_not_run("lose_unsynced")
         for directory in self.directories:
             lose_unsynced(directory)
@@ -163,7 +158,7 @@ class LocalBookie:
         return self._bookie
 
     def _check_process(self, verb: str) -> None:
-        """The lease and the child process are those of the process that started the bookie."""
+        """Lease and child process belong to the process that started the bookie."""
         if os.getpid() != self._pid:
             raise BookieError(f"process {self._pid} looks after the bookie in {self.directories[0]}: {verb}() it there")
 
@@ -196,15 +191,15 @@ class LocalCluster:
         """Prepare a cluster; it starts with ``start``.
 
         Arguments:
-            bookies: how many bookies; or a list with the options of each bookie, on top of ``bookie_options``.
-            directory: where all of it lies; None: a temporary directory, which is removed at the end.
-            zookeeper: the connection string of a ZooKeeper that runs; None: the cluster starts its own.
+            bookies: number of bookies; or a list with the options of each bookie, on top of ``bookie_options``.
+            directory: folder of the cluster's files; None: a temporary directory, removed at the end.
+            zookeeper: the connection string of a running ZooKeeper; None: the cluster starts its own.
             autorecovery: True: also run an autorecovery process. It may be a mapping: the arguments of ``add_autorecovery``.
             bookie_options: fields of ``bookspark.store.bookie.bookie_config.BookieConfig`` for all bookies, such as
                 ``journal_write_data=False``.
 
         Raises:
-            ConfigurationError: an option is unknown, or has a value that can't be used.
+            ConfigurationError: an option is unknown, or has an invalid value.
         """
         names = {"bookies", "directory", "zookeeper", "autorecovery", *BookieConfig.__struct_fields__} - {"directories"}
         check_names(bookie_options, names, "LocalCluster option")
@@ -220,11 +215,10 @@ class LocalCluster:
         if self._given_autorecovery:
             autorecovery_config(**{name: v for name, v in self._given_autorecovery.items() if name != "client"})
         self._options = {"lease_seconds": LEASE_SECONDS, **bookie_options}
-        # The config is made for its checks: a wrong option is refused now, and not at the start.
+        # Made only for its checks: a wrong option is refused now, not at the start.
         bookie_config(directories=["/"], zookeeper="", **self._options)
         self._stack = contextlib.ExitStack()
         self._pid = os.getpid()
-        """The process that started it."""
         self._zookeeper = ""
         self._directory = Path()
 
@@ -236,10 +230,8 @@ class LocalCluster:
         return self._zookeeper
 
     def start(self) -> None:
-        """Start everything, and return once every bookie serves. A failed start leaves nothing running.
-
-        Raises BookieError, with the last words of what did not start.
-        """
+        """Start everything, and return once every bookie serves. A failed start leaves no process running, and raises
+        BookieError with the last words of the failed process."""
         self._pid = os.getpid()
         with contextlib.ExitStack() as stack:
             if self._given_directory is None:
@@ -263,7 +255,7 @@ class LocalCluster:
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
-        """Close the clients that ``bookkeeper`` made, stop every process and ZooKeeper, and remove the temporary directory. Does
+        """Close the clients made by ``bookkeeper``, stop every process and ZooKeeper, and remove the temporary directory. Does
         nothing in a forked process.
 
         Raises BookieError if a process did not stop cleanly and was killed.
@@ -279,7 +271,7 @@ class LocalCluster:
         """Add a bookie, and return it once it serves.
 
         ``bookie_options`` are fields of ``BookieConfig`` for this bookie, on top of the cluster's. Raises BookieError if it
-        does not start, and ConfigurationError if an option can't be used.
+        does not start, and ConfigurationError for an invalid option.
         """
         self._own_options[len(self.bookies)] = bookie_options
         bookie = self._new_bookie(len(self.bookies))
@@ -294,7 +286,7 @@ class LocalCluster:
             client: fields of ``ClientConfig``, for the process's own client.
             options: fields of ``bookspark.store.autorecovery.autorecovery_config.AutorecoveryConfig``.
 
-        Raises BookieError if it does not start, and ConfigurationError if an option can't be used.
+        Raises BookieError if it does not start, and ConfigurationError for an invalid option.
         """
         log = self._directory / f"autorecovery-{len(self.autorecovery)}.log"
         process = AutorecoveryProcess(self.zookeeper, log, client or {}, options)
@@ -303,12 +295,12 @@ class LocalCluster:
         return process
 
     def bookkeeper(self, **options: Any) -> BookKeeper:
-        """A client of the cluster. It is closed with the cluster, if you don't close it before.
+        """A client of the cluster. It is closed with the cluster, unless it is closed before.
 
-        ``options`` are those of ``BookKeeper``. Raises ConfigurationError if one can't be used, and BookieError if the cluster
-        is not started.
+        ``options`` are those of ``BookKeeper``. Raises ConfigurationError for an invalid option, and BookieError if the
+        cluster is not started.
         """
-        # Imported only here: a cluster without a client is of use too.
+        # Imported only here: a cluster without a client is useful too.
         from bookspark.store.client import BookKeeper
 
         client = BookKeeper(self.zookeeper, **options)
@@ -339,8 +331,8 @@ class LocalCluster:
 
 
 def _all_at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """Make every call, each on a thread of its own; the first error is raised once all have returned. Where the interpreter ends,
-    and starts no thread any more, one after the other."""
+    """Make every call, each on a thread of its own; raise the first error after all have returned. An ending interpreter
+    starts no threads: then the calls run here."""
     errors: list[BaseException] = []
 
     def attempt(call: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Ledger storage on the protocol's decisions: bytes, disks, connections and records (docs/architecture.md).
+"""Ledger storage: bytes, disks, connections and records, driven by the protocol's decisions (docs/architecture.md).
 
 ====================  ==============================================================================================
 ``wire``              frames between clients and bookies: headers, entry batches, digests

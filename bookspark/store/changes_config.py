@@ -1,4 +1,4 @@
-"""Options of the one who applies a change: one frozen value, from the table ``[changes]`` of the settings."""
+"""Options of the process that applies a change: one frozen value, from the table ``[changes]`` of the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bookspark.support.arguments import AtLeastOne, BytesOrNone, Config, Seconds
 
 
 class ChangesConfig(Config, frozen=True, kw_only=True):
-    """Options of the one who applies a change of the cluster."""
+    """Options of the process that applies a change of the cluster."""
 
     option_kind = "changes option"
 
@@ -25,5 +25,5 @@ class ChangesConfig(Config, frozen=True, kw_only=True):
 
 
 def changes_config(**options: Any) -> ChangesConfig:
-    """A ChangesConfig of ``options``. Raises ConfigurationError for an option that is unknown or can't be used."""
+    """A ChangesConfig of ``options``. Raises ConfigurationError for an unknown option or an invalid value."""
     return make_config(ChangesConfig, options)

@@ -1,10 +1,9 @@
-"""The settings file: tables ``[bookie]``, ``[client]``, ``[autorecovery]`` and ``[changes]``, as ``conf/bookspark.toml`` shows
-them.
+"""The settings file: tables ``[bookie]``, ``[client]``, ``[autorecovery]`` and ``[changes]``, as in ``conf/bookspark.toml``.
 
-Law: a table or an option that is unknown is an error, also in a table that is not used.
+Law: an unknown table or option is an error, also in an unused table.
 
-The command takes the file from ``--config``. Processes that no command started, such as Spark's Python workers, take it from the
-environment variable ``BOOKSPARK_CONFIG`` (``spark.executorEnv.BOOKSPARK_CONFIG``).
+The command takes the file from ``--config``. Processes without a command line, such as Spark's Python workers, take it from
+the environment variable ``BOOKSPARK_CONFIG`` (``spark.executorEnv.BOOKSPARK_CONFIG``).
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ TABLES = {
 
 
 def of_environment(table: str) -> dict[str, Any]:
-    """The options of one table, in the file that the environment variable names. None are given if it names no file. Raises
-    ConfigurationError."""
+    """The options of one table, from the file named by the environment variable; {} without a file. Raises ConfigurationError."""
     path = os.environ.get(VARIABLE)
     return read_settings(Path(path)).get(table, {}) if path else {}
 

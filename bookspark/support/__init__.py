@@ -7,10 +7,10 @@
 ``extras``             extras of the package, and the error for a missing one
 ``packaged_files``     jobs for spark-submit and settings files of the package
 ``command_line``       exit statuses, and the end of commands and jobs
-``plain_text``         short texts that commands, jobs and the demo share
+``plain_text``         short texts shared by commands, jobs and the demo
 ``protobuf_messages``  messages of Protocol Buffers, made from tables
 ``snapshot_commits``   versions of Delta tables that make one snapshot
 ``cache_folder``       place of files that can be made again
-``private_files``      files and directories that only their owner may read
+``private_files``      files and directories readable only by their owner
 =====================  =====================================================================
 """

@@ -1,4 +1,4 @@
-"""Where Bookspark keeps files that it can make again: jars of other systems, folders of runs."""
+"""Folder of files that Bookspark can make again: jars of other systems, folders of runs."""
 
 from __future__ import annotations
 

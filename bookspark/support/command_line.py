@@ -1,17 +1,17 @@
-"""How the commands of ``bookspark`` and the jobs end, and how they name what they refuse.
+"""Exit statuses of the commands of ``bookspark`` and of the jobs, and errors by the names of options.
 
 ======  ==============================================================================================================
-status  what it means
+status  meaning
 ======  ==============================================================================================================
-0       done. A check or an audit found nothing
-1       a check or an audit found something: damage, lacking copies, a violation, or what it could not judge
-2       could not run, or not to its end. One line on standard error says what is wrong and what to do. So ends a wrong
-        command line, a question that was not answered with yes, and output that nobody reads any more
+0       done. A check or an audit has no findings
+1       a check or an audit has findings: damage, lacking copies, a violation, or something that it could not judge
+2       could not run, or not to its end. One line on standard error has the reason and the remedy. Also for a wrong
+        command line, a question not answered with yes, and a closed output
 130     Ctrl-C
 ======  ==============================================================================================================
 
-Law: no command and no job ends its process. A command that found something raises ``typer.Exit(FOUND)``, one that can't go on
-raises an error, and ``exit_status`` alone makes a status of it. A wrong value of an option is told by the option's name.
+Law: no command and no job ends its process. A command with findings raises ``typer.Exit(FOUND)``, a failed command raises an
+error, and ``exit_status`` alone converts them to a status. An error about an option's value has the option's name.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ INTERRUPTED = 130
 
 
 def exit_status(app: Callable[..., object], tell: Callable[[Exception], None]) -> int:
-    """Run the command of ``app``, a Typer, that ``sys.argv`` names, and return the exit status. ``tell`` prints an error that is
-    none of the command line."""
-    # Imported here: it comes with the extra [cli], and this module has to say so without it.
+    """Run the command of ``app``, a Typer, by ``sys.argv``, and return the exit status. ``tell`` prints any error but those of
+    the command line."""
+    # Imported here: it comes with the extra [cli], and without it this module must still report that.
     import typer
 
     usage_error: Any = typer.BadParameter.__base__
@@ -56,12 +56,12 @@ def exit_status(app: Callable[..., object], tell: Callable[[Exception], None]) -
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as end:
-        # Typer's answer when nobody reads the output, or a signal that ends a benchmark.
+        # Typer's reaction to a closed output, or a signal that ends a benchmark.
         if isinstance(end.code, str):
             print(f"{PROBLEM}{end.code}", file=sys.stderr)
         return COULD_NOT
     except BrokenPipeError:
-        # The reader of our output has closed it (`| head`). Python would complain when it flushes standard output at its end.
+        # The reader has closed our output (`| head`). Python would complain when it flushes standard output at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return COULD_NOT
     except Exception as error:
@@ -71,8 +71,8 @@ def exit_status(app: Callable[..., object], tell: Callable[[Exception], None]) -
 
 
 def judged(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``checked`` for the function of a command: an error that names one of its parameters names the option instead. Typer judges
-    bounds and choices; this refuses what has none: NaN, infinities, numbers of more than 64 bits, and bytes that are no UTF-8."""
+    """``checked`` for the function of a command: an error about a parameter names the option instead. Typer checks bounds and
+    choices; this refuses NaN, infinities, numbers of more than 64 bits, and bytes that are not UTF-8."""
     function = checked(command)
 
     @functools.wraps(function)
@@ -90,7 +90,7 @@ def judged(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _options(command: Callable[..., Any]) -> dict[str, str]:
-    """What the command line calls the parameters of a command: ``--seconds-max``, ``LEDGER``."""
+    """The command-line names of a command's parameters: ``--seconds-max``, ``LEDGER``."""
     found = {}
     for name, hint in typing.get_type_hints(inspect.unwrap(command), include_extras=True).items():
         said = getattr(hint, "__metadata__", ())[-1:]

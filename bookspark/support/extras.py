@@ -1,8 +1,8 @@
-"""The extras of the package, and the error that names the one to install.
+"""The extras of the package, and the error for a missing extra.
 
-Law: ``pip install bookspark`` brings what a client and a bookie's process import: crc32c, kazoo, msgspec, uvloop and zstandard.
-Everything else is imported where it is used, and comes with an extra (``setup.cfg``, ``options.extras_require``). If it is
-missing, the user reads which extra to install.
+Law: ``pip install bookspark`` installs the imports of a client and a bookie's process: crc32c, kazoo, msgspec, uvloop and
+zstandard. Every other package is imported where it is used, and comes with an extra (``setup.cfg``,
+``options.extras_require``), which the error names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXTRAS = {
     "puresasl": "sasl",
     "google": "bookkeeper",
 }
-"""Imported name → the smallest extra that brings it."""
+"""Imported name → the smallest extra with it."""
 
 
 class MissingExtraError(ConfigurationError, ImportError):
@@ -36,12 +36,12 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 
 def advice(extra: str) -> str:
-    """How to install ``extra``: a shell's command."""
+    """The shell command that installs ``extra``."""
     return f"pip install 'bookspark[{extra}]'"
 
 
 def missing_extra(error: ModuleNotFoundError, what: str) -> MissingExtraError | None:
-    """The error to raise instead of ``error`` because ``what`` needs the missing package. None if no extra brings it."""
+    """The error to raise instead of ``error`` because ``what`` needs the missing package. None if no extra has it."""
     package = (error.name or "").partition(".")[0]
     extra = _EXTRAS.get(package)
     if extra is None:
@@ -51,8 +51,8 @@ def missing_extra(error: ModuleNotFoundError, what: str) -> MissingExtraError | 
 
 @contextmanager
 def extra_needed(what: str) -> Iterator[None]:
-    """Within the block, the import of a package that an extra brings raises MissingExtraError if the package is missing.
-    ``what`` is the subject of its message, for example "read_batches"."""
+    """Within the block, the failed import of a package of an extra raises MissingExtraError. ``what``: the subject of its
+    message, for example "read_batches"."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Files that come with the package: the jobs for spark-submit, and the settings.
+"""Files of the package: the jobs for spark-submit, and the settings.
 
-Law: they lie in ``bookspark/jobs`` and ``bookspark/conf``. A wheel has them there; in a checkout these two are links to the
-folders ``jobs`` and ``conf`` beside the package, and the paths that are returned lead to those.
+Law: they lie in ``bookspark/jobs`` and ``bookspark/conf``. A wheel has them there. In a checkout these two are links to the
+folders ``jobs`` and ``conf`` beside the package, and returned paths lead to those.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def jobs() -> dict[str, Path]:
 
 
 def job(name: str) -> Path:
-    """The path of a job. Raises ConfigurationError if there is no job of this name."""
+    """The path of a job. Raises ConfigurationError for an unknown name."""
     found = jobs()
     check_names([name], found, "job")
     return found[name]
@@ -33,21 +33,20 @@ def job_summary(path: Path) -> str:
 
 
 def settings_files() -> dict[str, Path]:
-    """The settings files by their names, such as ``spark-defaults.conf``; ``grafana``, ``kubernetes`` and ``prometheus``
-    are folders."""
+    """The settings files by their names, such as ``spark-defaults.conf``; ``grafana``, ``kubernetes`` and ``prometheus`` are
+    folders."""
     found = [*_files("conf", "*"), *settings_folder().glob("*/")]
     return {path.name: path for path in sorted(found)}
 
 
 def settings_file(name: str) -> Path:
-    """The path of a settings file, or of a folder of them. Raises ConfigurationError if there is none of this name."""
+    """The path of a settings file, or of a folder of them. Raises ConfigurationError for an unknown name."""
     found = settings_files()
     check_names([name], found, "settings file")
     return found[name]
 
 
 def settings_folder() -> Path:
-    """The folder of the settings files."""
     return (_PACKAGE / "conf").resolve()
 
 

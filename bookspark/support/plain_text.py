@@ -1,13 +1,13 @@
-"""Short texts for people that commands, jobs and the demo share: an error in one line, a size with its unit."""
+"""Short texts shared by commands, jobs and the demo: an error in one line, a size with its unit."""
 
 from __future__ import annotations
 
 PROBLEM = "bookspark: "
-"""Each line on standard error that reports a problem begins with this."""
+"""Prefix of each line on standard error that reports a problem."""
 
 
 def one_line(error: BaseException) -> str:
-    """The error's message without line breaks. The name of its class if it has no message."""
+    """The error's message without line breaks, or the name of its class if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

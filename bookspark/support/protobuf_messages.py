@@ -1,11 +1,11 @@
 """Messages of Google's Protocol Buffers, made from tables.
 
-Law: a table says of each field its number and its type, and nothing is generated or compiled. A field is
-``(name, number, type)``; ``type`` is ``int32``, ``int64``, ``uint32``, ``uint64``, ``bytes``, ``string`` or the name of another
-message of the same schema, with ``*`` after it if the field is repeated. All fields are optional: who reads a message says what
-he needs. Enumerations are ``int32``, which are the same bytes.
+Law: a table has the number and the type of each field, and no code is generated or compiled. A field is ``(name, number,
+type)``; ``type`` is ``int32``, ``int64``, ``uint32``, ``uint64``, ``bytes``, ``string`` or the name of another message of the
+same schema, with ``*`` after it if the field is repeated. All fields are optional: the reader of a message checks for those it
+needs. Enumerations are ``int32``, which are the same bytes.
 
-The library is imported when a schema is first used; it comes with the extra ``bookkeeper``.
+The library is imported at the first use of a schema; it comes with the extra ``bookkeeper``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Fields = Sequence[tuple[str, int, str]]
 _REPEATED, _OPTIONAL = 3, 1
 _MESSAGE = 11
 _SCALARS = {"int64": 3, "uint64": 4, "int32": 5, "string": 9, "bytes": 12, "uint32": 13}
-"""The numbers that ``FieldDescriptorProto.Type`` has for them."""
+"""Their numbers in ``FieldDescriptorProto.Type``."""
 
 
 class Schema:
-    """The messages of one package, by name: ``schema.message("Request")()`` is an empty one."""
+    """The messages of one package, by name: ``schema.message("Request")()`` is an empty message."""
 
     def __init__(self, package: str, messages: Mapping[str, Fields]) -> None:
         self._package = package
@@ -33,11 +33,11 @@ class Schema:
         self.message = cache(self._message)
 
     def parse(self, name: str, data: bytes) -> Any:
-        """The message in ``data``. Raises ValueError for bytes that are none."""
+        """The message in ``data``. Raises ValueError for malformed bytes."""
         try:
             return self.message(name).FromString(data)
         except Exception as error:
-            # It is imported here alone: to import it for each message costs as much as to parse one.
+            # Imported only here: an import for each message costs as much as parsing it.
             from google.protobuf.message import DecodeError
 
             if not isinstance(error, DecodeError):
@@ -56,7 +56,7 @@ class Schema:
     def _pool(self) -> Any:
         from google.protobuf import descriptor_pb2, descriptor_pool
 
-        # As proto2 has it, but a text that is no UTF-8 is refused. (proto2 hands its bytes over in place of a text.)
+        # As in proto2, but text that is not UTF-8 is refused. (proto2 returns its bytes in place of a text.)
         file = descriptor_pb2.FileDescriptorProto(
             name=f"{self._package}.proto", package=self._package, syntax="editions"
         )

@@ -1,7 +1,7 @@
-"""What the commits of snapshots tell: which versions of the Delta tables make one snapshot, and which snapshots count.
+"""Commits of snapshots: the versions of the Delta tables that make one snapshot, and the snapshots that count.
 
-Law: this is all that a reader without Spark needs beside the tables themselves, so nothing here imports Spark, Arrow or Delta.
-What a snapshot is, and how it is written, is told by ``bookspark.spark.snapshots``.
+Law: a reader without Spark needs only this beside the tables themselves, so nothing here imports Spark, Arrow or Delta.
+``bookspark.spark.snapshots`` defines snapshots and how they are written.
 """
 
 from __future__ import annotations
@@ -15,42 +15,36 @@ import msgspec
 from bookspark.support.arguments import Name, checked
 
 LAST = "index_ranges"
-"""The table that is written last. A snapshot without it is not whole, and does not count."""
+"""The table written last. A snapshot without it is not whole, and does not count."""
 UNKNOWN = -1
-"""The ``last_ledger_id`` of snapshots of earlier versions and of live tables, which have none."""
+"""The ``last_ledger_id`` of snapshots of earlier versions and of live tables, which lack it."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One snapshot."""
-
     snapshot_id: str
-    """A random id."""
     version: int
-    """Its version of the table that is written last (LAST)."""
+    """The snapshot's version of the last written table (LAST)."""
     time: datetime
-    """When that table was written, in UTC."""
+    """Write time of that table, in UTC."""
     cluster: str = ""
-    """The cluster, as a ZooKeeper connection string; empty: an earlier version wrote the snapshot and did not note it."""
+    """The cluster, as a ZooKeeper connection string; empty: a snapshot of an earlier version."""
 
 
 class Commit(NamedTuple):
-    """What one snapshot wrote to one table."""
+    """The commit of one snapshot to one table."""
 
     table: str
-    """The table's name."""
     version: int
-    """The version of the table."""
     snapshot_id: str
-    """The snapshot's id."""
     oldest: str
-    """The id of the oldest snapshot that is kept since this commit."""
+    """The id of the oldest snapshot kept since this commit."""
     time: datetime
-    """When the version was written, in UTC."""
+    """Write time of the version, in UTC."""
     last_ledger_id: int = UNKNOWN
-    """The highest ledger id that was given out before the ledgers were listed."""
+    """The highest ledger id assigned before the ledgers were listed."""
     cluster: str = ""
-    """The cluster; empty if it was not noted."""
+    """The cluster; empty if unknown."""
 
 
 class Label(msgspec.Struct):
@@ -62,14 +56,13 @@ class Label(msgspec.Struct):
     cluster: str = ""
 
     def encode(self) -> str:
-        """As JSON."""
         return msgspec.json.encode(self).decode()
 
 
 @checked
 def commit_of(table: Name, version: int, time_ms: int, label: str) -> Commit:
-    """The commit of ``version`` of ``table``, which was written at ``time_ms`` (since 1970) with the ``userMetadata`` ``label``.
-    Raises msgspec's errors if the label is none of a snapshot."""
+    """The commit of ``version`` of ``table``, written at ``time_ms`` (since 1970) with the ``userMetadata`` ``label``. Raises
+    msgspec's errors if the label is not a snapshot's."""
     told = msgspec.json.decode(label, type=Label)
     time = datetime.fromtimestamp(time_ms / 1000, UTC)
     return Commit(table, version, told.snapshot, told.oldest, time, told.last_ledger_id, told.cluster)
@@ -77,7 +70,7 @@ def commit_of(table: Name, version: int, time_ms: int, label: str) -> Commit:
 
 @checked
 def kept(found: list[Commit]) -> list[Snapshot]:
-    """The snapshots among these commits that are whole and not given up, the newest first."""
+    """The snapshots among these commits that are whole and retained, the newest first."""
     whole = sorted((c for c in found if c.table == LAST), key=lambda commit: commit.version, reverse=True)
     result = []
     for commit in whole:

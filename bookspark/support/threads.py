@@ -1,15 +1,14 @@
 """Threads of the client's own, and waits that a signal handler may interrupt.
 
-Law: nothing that runs in such a thread ends it, whatever it raises. The threads are daemons and outlast the main thread, so that
-``atexit`` functions and other threads can still use a client then. (Those of ``concurrent.futures`` end with the main thread.)
+Law: no exception ends such a thread. The threads are daemons and outlast the main thread, so that ``atexit`` functions and
+other threads can still use a client then. (Those of ``concurrent.futures`` end with the main thread.)
 
-A finalizer (``__del__``) runs in any thread, also in one of these. It must not wait there for what this very thread does, so a
-call that would is refused at once (``check_may_wait``).
+A finalizer (``__del__``) runs in any thread, also in one of these, and must not wait there for work of that very thread: such
+a call is refused at once (``check_may_wait``).
 
-Python runs a signal handler in the main thread, in the middle of whatever that was doing. If the main thread held a lock there, a
-handler that waits would wait for ever. So nobody waits with a lock held: who waits leaves a lock of his own, which whoever
-changes something releases (``Waiters``). A release is not lost if it comes before the wait, as the notification of a condition
-would be.
+Python runs a signal handler in the main thread, in the middle of any step. If the main thread held a lock there, a waiting
+handler would wait for ever. So no thread waits with a lock held: a waiter leaves a lock of its own, and a thread that changes
+something releases it (``Waiters``). Unlike a condition's notification, a release before the wait is not lost.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _JOIN_SECONDS = 5.0
 
 
 class _OwnThread(threading.local):
-    """What the calling thread is, if it is a thread of the client's own."""
+    """The calling thread's role, if it is a thread of the client's own."""
 
     what = ""
     asks_store = False
@@ -43,24 +42,24 @@ _here = _OwnThread()
 
 
 def mark_own_thread(what: str, *, asks_store: bool = False) -> None:
-    """From now on, what runs in the calling thread must not wait for the client; ``asks_store``: but it may for the metadata
+    """From now on, code in the calling thread must not wait for the client; ``asks_store``: but it may wait for the metadata
     store. ``what``: the thread's name, for errors."""
     _here.what, _here.asks_store = what, asks_store
 
 
 def in_own_thread() -> bool:
-    """Whether the calling thread must not wait for the client."""
+    """True if the calling thread must not wait for the client."""
     return bool(_here.what)
 
 
 def check_may_wait() -> None:
-    """Raises BookKeeperError in a thread of the client's own: it would wait for itself."""
+    """Raises BookKeeperError in a thread of the client's own, which would wait for itself."""
     if _here.what:
         raise _refusal()
 
 
 def check_may_ask_store() -> None:
-    """Raises BookKeeperError in a thread of the client's own that must not wait for the metadata store."""
+    """Raises BookKeeperError in a thread that must not wait for the metadata store."""
     if _here.what and not _here.asks_store:
         raise _refusal()
 
@@ -86,7 +85,7 @@ os.register_at_fork(after_in_child=here.__init__)  # type: ignore[misc]
 
 
 class Waiters:
-    """The threads that wait until a condition holds. ``wake`` has all of them look again."""
+    """Threads that wait for a condition. ``wake`` lets all of them check it again."""
 
     __slots__ = ("_locks",)
 
@@ -102,7 +101,7 @@ class Waiters:
         while True:
             woken = threading.Lock()
             woken.acquire()
-            # The lock is there before the look. Whoever changes something does that before he looks for locks.
+            # The lock exists before the check, and a changing thread makes its change before it looks for locks.
             self._locks[woken] = None
             try:
                 if condition():
@@ -115,7 +114,7 @@ class Waiters:
                 self._locks.pop(woken, None)
 
     def wake(self) -> None:
-        """Something has changed. May be called from any thread."""
+        """Report a change. May be called from any thread."""
         for woken in list(self._locks):
             if self._locks.pop(woken, self) is None:
                 woken.release()
@@ -146,13 +145,13 @@ class Latch:
 
 
 class Threads:
-    """``count`` threads that run what they are handed, in the order of the calls.
+    """``count`` threads that run posted functions, begun in the order of the calls.
 
-    All are started at once, because none can be started any more when the interpreter ends.
+    All are started at once, because none can be started when the interpreter ends.
     """
 
     def __init__(self, count: int, name: str, begin: Callable[[], None] = lambda: None) -> None:
-        """``begin`` is called in each thread before anything else."""
+        """``begin`` is called in each thread first."""
         self._queue: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._begin = begin
         self._stopped = False
@@ -168,19 +167,20 @@ class Threads:
             raise
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Run ``function`` soon. What it raises is logged. Never blocks. After ``stop`` it is run here and now."""
+        """Run ``function`` soon, and log its exception. After ``stop`` it runs in the caller's thread; before, this never
+        blocks."""
         self._queue.put((function, arguments))
         if self._stopped:
             self._run_rest()
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
-        """Run ``function`` soon; the future has what it returns or raises."""
+        """Run ``function`` soon; the future has its result or exception."""
         future: Future[Result] = Future()
         self.post(_settle, future, function, arguments)
         return future
 
     def stop(self, seconds: float = _JOIN_SECONDS) -> None:
-        """End the threads after what they were handed before, and wait for that, at most ``seconds``."""
+        """End the threads after all posted functions; wait for that, at most ``seconds``."""
         self._stopped = True
         self._queue.put(None)
         deadline = time.monotonic() + seconds
@@ -192,9 +192,9 @@ class Threads:
         self._begin()
         while (call := self._queue.get()) is not None:
             _attempt(*call)
-            # Until the next call comes, nothing of this one is kept.
+            # Keep no reference to this call until the next one.
             del call
-        # The end of the next thread.
+        # The end for the next thread.
         self._queue.put(None)
 
     def _run_rest(self) -> None:

@@ -1,15 +1,15 @@
-"""Autorecovery: copies that were lost are made again, by processes that any host may run. A bookie's own healing is here too.
+"""Autorecovery: repair of lost copies, by processes on any host; and a bookie's own healing.
 
 =========================  ==================================================================================
-``auditor``                which bookies are lost; marks the ledgers that need repair
+``auditor``                finds lost bookies and marks ledgers that need repair
 ``worker``                 takes tasks and repairs their ledgers, several at a time
-``healing``                a bookie brings back what its lossy boot lost
-``own_bookie``             the bookie that heals itself, as its healing sees it
-``fetching``               a bookie copies from others, because a repair asks it to
+``healing``                a bookie restores the losses of its lossy boot
+``own_bookie``             the healing thread's access to its bookie
+``fetching``               a bookie copies entries from others at a repair's request
 ``copying``                the driver that copies entries, its bandwidth and its progress
 ``decommission``           takes a bookie out of the cluster for good
 ``stopping``               whether bookies can be stopped now
-``status``                 what is still to do, for people
+``status``                 outstanding work, for people
 ``process``                auditor and worker together; ``child`` runs them as a child process
 ``autorecovery_config``    the options
 =========================  ==================================================================================

@@ -1,8 +1,8 @@
-"""``python -m bookspark.store.autorecovery``: an autorecovery process whose parent is a program.
+"""``python -m bookspark.store.autorecovery``: an autorecovery process started by a program.
 
-Law: the first line of its standard input is a JSON object, ``{"zookeeper": …, "client": {…}, "autorecovery": {…}}``. It prints
-one line with its name once it works. It ends with status 0 when its standard input ends, so it does not outlive its parent. If
-it can't start or go on, it prints the reason as its last line on stderr and ends with status 2, "could not run".
+Law: the first line of standard input is a JSON object, ``{"zookeeper": …, "client": {…}, "autorecovery": {…}}``. The process
+prints its name once it works, and ends with status 0 at the end of its standard input, so it does not outlive its parent.
+After a failure the last line on stderr is the reason, and the status is 2, "could not run".
 """
 
 from __future__ import annotations

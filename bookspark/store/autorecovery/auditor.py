@@ -1,8 +1,8 @@
-"""The auditor: tells the replication workers which ledgers to repair. One process of a cluster has this office.
+"""The auditor: marks ledgers for repair by the replication workers. A cluster has one at a time.
 
-Law: ``protocol.repair.audit_plan`` decides which bookies are lost, ``ExactCheck`` finds all other missing copies. This module
-gives them the clock, the watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. When it dies, the next one
-begins with a first look. While autorecovery is disabled, only a check that somebody triggered marks ledgers.
+Law: ``protocol.repair.audit_plan`` decides which bookies are lost, and ``ExactCheck`` finds all other missing copies. This
+module supplies clock, watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. Its successor begins with a
+first look. While autorecovery is disabled, only a triggered check marks ledgers.
 
 Source: ``Auditor``, ``AuditorElector`` of BookKeeper.
 """
@@ -39,37 +39,33 @@ from bookspark.support.metrics.described import Figures
 log = logging.getLogger(__name__)
 
 
-# -- The exact check: compares the entries that every bookie lists with those that the metadata of all ledgers assigns to it.
-#
-# Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers ends
-# the check; a bookie that gives no whole list is skipped by name, and so is a ledger whose record can't be decoded. Metadata is
-# read before the lists, so every entry that the metadata calls confirmed had been written when the lists were read. A bookie
-# that heals itself is skipped until it has looked at each of its ledgers once: one that it can't heal does not turn the check
-# off.
-#
-# The lists are what can be read, as far as the bookies know. A copy that was found unreadable, or that lies on a disk that
-# failed, is not listed, and each bookie reads all that it lists within ``scrub_interval_hours``
-# (``bookie.holdings.scrubbing``). So the check itself reads none of it again.
-#
-# The check holds the metadata of all ledgers in memory, and the ranges of one bookie at a time.
-#
-# Source: docs/decisions/delta-snapshots.md.
+# -- The exact check: every bookie's listed entries against the metadata of all ledgers.
 
 
 class ExactCheck:
-    """One check. ``pause(seconds)`` is called between bookies and waits; it may raise to break the check off."""
+    """Compares the entries that every bookie lists with those that the metadata assigns to it. ``pause(seconds)`` is called
+    between bookies and waits; an exception of it ends the check.
+
+    Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. A failed listing of ledgers ends
+    it; a bookie without a whole list is skipped by name, and so is a ledger with an undecodable record. Metadata is read
+    before the lists, so every confirmed entry was written before the lists. A healing bookie is skipped until it has examined
+    all its ledgers, so that an unhealable ledger does not disable the check.
+
+    A list omits copies that proved unreadable or lie on a failed disk. Each bookie reads all of its copies within
+    ``scrub_interval_hours`` (``bookie.holdings.scrubbing``), so the check need not.
+
+    Memory: the metadata of all ledgers, and the ranges of one bookie at a time. Source: docs/decisions/delta-snapshots.md.
+    """
 
     def __init__(self, bookkeeper: BookKeeper, lost: Collection[str], pause: Callable[[float], None]) -> None:
-        """``lost``: bookies that count as lost."""
         self._bookkeeper = bookkeeper
         self._lost = lost
         self._pause = pause
         self._skipped: dict[str, str] = {}
 
     def run(self, confirm_seconds: float) -> CheckReport:
-        """Mark the ledgers that lack copies and report how many. Raises MetadataStoreError; then nothing was marked.
-
-        ``confirm_seconds``: the pause after which the check looks again for entries that seem to be missing."""
+        """Mark the ledgers that lack copies. Raises MetadataStoreError; then nothing was marked. ``confirm_seconds``: the
+        pause before a second look at seemingly missing entries."""
         begun, store = time.monotonic(), self._bookkeeper.metadata
         unreadable: dict[int, str] = {}
         ledgers = [one.value for one in store.read_ledgers(store.list_ledgers(), unreadable)]
@@ -100,7 +96,7 @@ class ExactCheck:
         )
 
     def _lacking(self, bookie: str, assigned: Sequence[LedgerMetadata]) -> Iterator[tuple[int, Ranges]]:
-        """Ledgers of which the bookie lacks entries, each with the ranges that are absent."""
+        """The assigned ledgers of which the bookie lacks entries, with the absent ranges."""
         self._pause(0)
         try:
             status = self._bookkeeper.bookie_status(bookie)
@@ -117,7 +113,7 @@ class ExactCheck:
                 yield metadata.ledger_id, ranges
 
     def _confirmed(self, suspicions: Sequence[tuple[int, str, Ranges]]) -> Iterator[Mark]:
-        """Marks for the suspicions that metadata and lists of this moment still show."""
+        """Marks for the suspicions that still hold."""
         for ledger_id, bookie, ranges in suspicions:
             try:
                 metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
@@ -133,7 +129,6 @@ class ExactCheck:
 
 
 def _by_bookie(ledgers: Sequence[LedgerMetadata]) -> dict[str, list[LedgerMetadata]]:
-    """The ledgers that name each bookie."""
     found: dict[str, list[LedgerMetadata]] = defaultdict(list)
     for metadata in ledgers:
         for bookie in {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}:
@@ -141,37 +136,39 @@ def _by_bookie(ledgers: Sequence[LedgerMetadata]) -> dict[str, list[LedgerMetada
     return found
 
 
-# -- The ledgers that are not closed, as the auditor sees them, for metrics: how many there are, and whose recovery does not end.
-#
-# Law: nothing is decided by it, and nothing marked. A look reads at most ``_READ_MAX`` records of ledgers that were not seen
-# yet, and as many of those that are not closed, in turns; it rests 50 times as long as it took. So an auditor of a million
-# ledgers knows them all some hours after its election, and costs no more than one of a thousand. A recovery stands once it was
-# seen at two looks that are ``_STANDS_SECONDS`` apart. Ledgers with ids that users give are known to the next auditor.
-#
-# A writer that pauses looks like one that died, so nobody counts those: ``bookspark why not closed LEDGER`` looks at one.
+# -- Ledgers that are not closed, for metrics: their number, and recoveries that don't end.
 
 
 _READ_MAX = 1000
 _NEW_MAX = 100_000
-"""Of ids that were given out since the look before, so many are looked at, the newest: somebody may have skipped very many."""
+"""Limit of examined ids since the look before, the newest: a user may have skipped very many."""
 _STANDS_SECONDS = 10.0
 _REST_SECONDS = 10.0
 _RESTS = 50
 
 
 class OpenLedgers:
-    """What one auditor saw. One thread looks; any may ask for the figures."""
+    """Counts of ledgers that are not closed, as far as this auditor has looked. A single thread looks; any thread may read the
+    figures.
+
+    Law: it decides and marks nothing. A look reads at most ``_READ_MAX`` records of new ledgers, and as many of ledgers not
+    closed, in turns; then it rests 50 times its duration. So an auditor of a million ledgers knows them all after some hours,
+    and costs no more than an auditor of a thousand. A recovery stands if two looks at least ``_STANDS_SECONDS`` apart saw it.
+    Ledgers made later under ids chosen by users are counted by the next auditor only.
+
+    A pausing writer looks like a dead one, so these are not counted: ``bookspark why not closed LEDGER`` examines one ledger.
+    """
 
     def __init__(self, store: MetadataStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._clock = store, clock
         self._due = float("-inf")
         self._given: tuple[int, int] | None = None
-        """The ids that had been given out last at the two looks before. None: nobody has looked."""
+        """The last assigned ids at the two looks before. None: no look yet."""
         self._unseen: deque[int] = deque()
         self._again: dict[int, None] = {}
-        """Those that are not closed, the one that was looked at longest ago first."""
+        """Ledgers that are not closed, the longest unexamined first."""
         self._recovering: dict[int, float] = {}
-        """Since when they were seen in recovery."""
+        """First sight of each ledger in recovery."""
         self._told = 0, 0
 
     def look(self) -> None:
@@ -183,7 +180,7 @@ class OpenLedgers:
         if self._given is None:
             self._unseen.extend(self._store.list_ledgers())
             self._given = newest, newest
-        # Those of the look before: between its id and its record a ledger takes a moment.
+        # Ids assigned before the last look: a ledger's record follows its id after a moment.
         seen, given = self._given
         self._unseen.extendleft(range(max(seen, given - _NEW_MAX) + 1, given + 1))
         self._given = given, newest
@@ -205,7 +202,6 @@ class OpenLedgers:
         self._due = ended + max(_REST_SECONDS, _RESTS * (ended - began))
 
     def figures(self) -> Figures:
-        """What metrics tell of it."""
         still_open, stand = self._told
         return {
             "bookspark_autorecovery_open_ledgers": still_open,
@@ -213,11 +209,11 @@ class OpenLedgers:
         }
 
 
-# --
+# -- The auditor.
 
 
 class Auditor:
-    """One thread, from ``start`` until ``stop``. ``name``: the auditor's name for other processes and for people."""
+    """One thread, from ``start`` until ``stop``. ``name``: its name for other processes and for people."""
 
     def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig, name: str) -> None:
         self.name = name
@@ -229,31 +225,27 @@ class Auditor:
         self._stopping = threading.Event()
         self._view = made(LostBookies, config.lost_bookie_delay_seconds)
         self._state: AuditorState | None = None
-        """The state that was published last under this lock."""
         self._lock: Lock | None = None
-        """The lock of the election, while this one is the auditor."""
         self._check_not_before = 0.0
         self._open_ledgers: OpenLedgers | None = None
-        """What it sees of them while it is the auditor."""
         self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
 
     @property
     def ended(self) -> bool:
-        """Was the thread started, and runs no more?"""
+        """True if the thread was started and has ended."""
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def figures(self) -> Figures:
-        """What metrics tell of the ledgers that are not closed; nothing while another one is the auditor."""
+        """The figures of open ledgers; empty unless this is the auditor."""
         found = self._open_ledgers
         return {} if found is None else found.figures()
 
     def start(self) -> None:
-        """Take part in the election from now on."""
         self._store.watch_bookies(self._auditors.wake)
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> bool:
-        """Resign. Returns whether the thread ended within ``timeout`` seconds."""
+        """Resign. False if the thread has not ended within ``timeout`` seconds."""
         self._stopping.set()
         self._auditors.wake()
         self._thread.join(timeout)
@@ -269,7 +261,7 @@ class Auditor:
                 log.warning("auditing goes on later: %s", error)
                 self._stopping.wait(self._config.retry_seconds)
             except Exception:
-                # A defect must not end the auditing of a cluster unseen.
+                # A defect must not silently end a cluster's auditing.
                 log.exception("auditing failed; it is tried again")
                 self._stopping.wait(self._config.retry_seconds_max)
         if self._lock is not None:
@@ -279,7 +271,6 @@ class Auditor:
                 log.warning("the election goes on when this session ends: %s", error)
 
     def _turn(self) -> None:
-        """Look once, then wait until there is something to do."""
         if self._lock is not None and not self._auditors.elected(self._lock):
             log.warning("%s is not the auditor any more: its session was lost", self.name)
             self._lock = self._open_ledgers = None
@@ -335,7 +326,7 @@ class Auditor:
         if trigger is None and not (self._by_time() and self._tasks.enabled()):
             return
         log.info("an exact check begins")
-        # A check that fails is not repeated before this time. A check that succeeds ends the pause.
+        # A failed check is not repeated before this time. A success ends the pause.
         self._check_not_before = time.monotonic() + self._config.retry_seconds_max
         self._publish(checking=True)
         try:
@@ -362,7 +353,7 @@ class Auditor:
         return time.time() >= last.finished_at_ms / 1000 + pause
 
     def _pause(self, seconds: float) -> None:
-        """Called during a check, so that bookies that are lost meanwhile do not wait for its end."""
+        """Called during a check, so that newly lost bookies do not wait for its end."""
         if self._stopping.wait(seconds):
             raise _BrokenOffError
         self._look()
@@ -380,4 +371,4 @@ class Auditor:
 
 
 class _BrokenOffError(Exception):
-    """The auditor is being stopped in the middle of a check."""
+    """The auditor is stopping in the middle of a check."""

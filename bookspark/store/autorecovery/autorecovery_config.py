@@ -21,7 +21,7 @@ class AutorecoveryConfig(Config, frozen=True, kw_only=True):
     """Seconds until an absent bookie counts as lost; more than a restart takes. ``bookspark autorecovery delay`` sets it for
     all auditors."""
     check_interval_hours: Hours = 24.0
-    """Hours between two exact checks, which compare what every bookie holds and should hold. 0: only when triggered."""
+    """Hours between two exact checks of every bookie's held and assigned entries. 0: only when triggered."""
     check_confirm_seconds: SecondsOrNone = 5.0
     """Seconds until a check looks again for missing entries, so that copies under way have arrived."""
     grace_seconds: SecondsOrNone = 30.0
@@ -39,10 +39,10 @@ class AutorecoveryConfig(Config, frozen=True, kw_only=True):
     metrics_host: str = "127.0.0.1"
     """Address for Prometheus and probes."""
     metrics_port: Port = 0
-    """Its port for Prometheus and probes (``/health``, ``/ready``); if taken, the next free one of 64. 0: none. -1: any free
+    """Port for Prometheus and probes (``/health``, ``/ready``); if taken, the next free port of 64. 0: none. -1: any free
     port. The log has it."""
 
 
 def autorecovery_config(**options: Any) -> AutorecoveryConfig:
-    """An AutorecoveryConfig of ``options``. Raises ConfigurationError for an option that is unknown or can't be used."""
+    """An AutorecoveryConfig of ``options``. Raises ConfigurationError for an unknown option or an invalid value."""
     return make_config(AutorecoveryConfig, options)

@@ -1,7 +1,7 @@
 """An autorecovery process as a child of this process, for clusters on one host and for tests.
 
 Law: the child ends when its standard input ends, so it does not outlive this process. ``start`` returns once the child works;
-if it does not, ``start`` raises with the last line of the child's log.
+otherwise it raises with the last line of the child's log.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class AutorecoveryProcess:
     client."""
 
     def __init__(self, zookeeper: str, log: Path, client: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        # An ill-typed option raises here, not at the start.
+        # A wrong option raises here, not at the start.
         autorecovery_config(**options)
         self.name = ""
-        """Its name in ``bookspark autorecovery status``; "" before the first start."""
+        """Name in ``bookspark autorecovery status``; "" before the first start."""
         self._document = {"zookeeper": zookeeper, "client": client, "autorecovery": options}
         self._log = log
         self._child: subprocess.Popen[bytes] | None = None
@@ -87,7 +87,7 @@ class AutorecoveryProcess:
             self._close()
 
     def _first_line(self) -> str:
-        """The first line of its output; "" if it ended or printed nothing in time."""
+        """The first line of output; "" if there is none in time."""
         assert self._child is not None and self._child.stdout is not None
         said, deadline = b"", time.monotonic() + _START_SECONDS
         with selectors.DefaultSelector() as selector:

@@ -1,12 +1,11 @@
-"""The driver that copies entries, its bandwidth limit and its progress. Replication workers and healing bookies share it.
+"""The driver that copies entries, with bandwidth limit and progress, shared by replication workers and healing bookies.
 
-Law: each copy is counted once, and waits for its bandwidth before it is sent. All ledgers of a process share one bound of bytes
-under way, so that a few large ledgers and many small ones both fill it. The deadline holds for each step of a repair and not for
-the whole repair, because a ledger may be of any size.
+Law: each copy is counted once, and waits for its bandwidth before it is sent. All ledgers of a process share one bound of
+bytes under way, so that a few large ledgers and many small ones both fill it. The deadline applies to each step of a repair,
+because ledgers have any size.
 
-Entries of a closed ledger are *lent*, if no bandwidth is set: they stay where they are, and each of their targets is asked to
-fetch them (``fetching``), so that this process neither gets nor sends them. What a target can't fetch is read and added instead,
-and so is the rest of that ledger.
+Without a bandwidth limit the entries of a closed ledger are *lent*: each target is asked to fetch them (``fetching``), so that
+they do not pass this process. After a failed fetch that ledger's entries are read and added instead.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from bookspark.store.wire.messages import FetchFrom
 log = logging.getLogger(__name__)
 
 STEP_SECONDS_MAX = 120.0
-"""A repair that copied nothing for this long is given up. It is tried again later."""
+"""A repair without a copied entry for this long is given up, and retried later."""
 RUN_ENTRIES_MAX = 10_000
-"""Entries that one read asks for. One answer holds about a megabyte of them."""
+"""Entries requested by one read. An answer holds about a megabyte of them."""
 
 
 BOOKIES_KNOWN_SECONDS = 1.0
-"""The bookies are listed this often, and not for each ledger. A bookie that went since is found by its silence."""
+"""Age limit of the list of bookies. The silence of a bookie shows that it left meanwhile."""
 
 
 UNDER_WAY_BYTES_MAX = 12 << 20
-"""Bytes that all ledgers of one process have under way together, beside one run of each. All of it may wait for one bookie, and
-is well within what a client queues for one (``bookie_bytes_queued_max``)."""
+"""Bytes under way for all ledgers of a process, beside one run of each. A single bookie's queue (``bookie_bytes_queued_max``)
+can hold all of it."""
 
 
 class RepairInterruptedError(LedgerRecoveryError):
@@ -54,7 +53,7 @@ class RepairInterruptedError(LedgerRecoveryError):
 
 @dataclass
 class CopyProgress:
-    """Entries and bytes that were copied since the process began. Thread-safe."""
+    """Copied entries and bytes since the start of the process. Thread-safe."""
 
     entries_copied: int = 0
     bytes_copied: int = 0
@@ -69,7 +68,7 @@ class CopyProgress:
 
 
 class Bandwidth:
-    """A limit in bytes a second for all that ``take`` from it together. 0: no limit."""
+    """A limit in bytes a second, shared by all callers of ``take``. 0: no limit."""
 
     def __init__(self, bytes_per_second: int, stopping: threading.Event) -> None:
         self._bytes_per_second = bytes_per_second
@@ -79,7 +78,6 @@ class Bandwidth:
 
     @property
     def is_limited(self) -> bool:
-        """Is there a limit?"""
         return self._bytes_per_second > 0
 
     def take(self, byte_count: int) -> None:
@@ -97,16 +95,16 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class _Share(Room):
-    """One ledger's room of what several ledgers have together."""
+    """One ledger's share of the common room."""
 
     taken: dict[int, int] = field(default_factory=dict, compare=False)
-    """By ledger, the bytes under way at its last question, with the run that it asked for."""
+    """By ledger, the bytes under way at its last question, with the requested run."""
     ledger_id: int = 0
 
     def fits(self, held: int, size: int) -> bool:
-        # First noted, then looked at, so that two that ask at once don't both get the last room.
+        # Note first, then sum, so that two concurrent questions don't both get the last room.
         self.taken[self.ledger_id] = held + size
-        # A list of its own, because other threads change the dict.
+        # Copied to a list, because other threads change the dict.
         if not held or sum(list(self.taken.values())) <= self.bytes_max:
             return True
         self.taken[self.ledger_id] = held
@@ -114,7 +112,7 @@ class _Share(Room):
 
 
 class Copying:
-    """What all copies of one process share: bandwidth, progress, and the room for what is under way. Thread-safe."""
+    """Shared state of all copies of a process: bandwidth, progress, and the room for bytes under way. Thread-safe."""
 
     def __init__(self, bytes_per_second: int, stopping: threading.Event) -> None:
         self.bandwidth = Bandwidth(bytes_per_second, stopping)
@@ -123,7 +121,7 @@ class Copying:
 
     @contextmanager
     def room(self, ledger_id: int) -> Iterator[Room]:
-        """The room for one ledger's copies, which is given back at the end."""
+        """The room for one ledger's copies, released at the end."""
         try:
             yield _Share(UNDER_WAY_BYTES_MAX, self._taken, ledger_id)
         finally:
@@ -131,7 +129,7 @@ class Copying:
 
 
 class _Lent(NamedTuple):
-    """The content of entries that stays where it is, until their target fetches it."""
+    """Entries that stay on ``bookie_id`` until their target fetches them."""
 
     bookie_id: str
 
@@ -142,22 +140,20 @@ class RepairDriver(MachineDriver):
     def __init__(
         self, bookkeeper: BookKeeper, metadata: LedgerMetadata, copying: Copying, *, lends: bool = False
     ) -> None:
-        """``lends``: the targets fetch entries themselves where they can."""
+        """``lends``: let the targets fetch entries themselves where they can."""
         super().__init__(bookkeeper.context, metadata, None, STEP_SECONDS_MAX)
         self._bandwidth = copying.bandwidth
         self._progress = copying.progress
         self._lends = lends and metadata.closed and not copying.bandwidth.is_limited
-        """Are entries to be left where they are, for their target to fetch?"""
         self._read_bytes: int | None = None
-        """How much one answer to a read brings here at most, about, where runs may be longer than what is to pass here."""
+        """Approximate limit of one answer to a read, once long runs of lent entries are read here instead."""
 
     @property
     def lends(self) -> bool:
-        """Are entries left where they are, for their targets to fetch?"""
         return self._lends
 
     def resume(self) -> None:
-        """Start the deadline of the present step anew, because the last wait was not the bookies' fault."""
+        """Restart the deadline of the present step after a wait that was not the bookies' fault."""
         self._mailbox.allow(STEP_SECONDS_MAX)
 
     def _ask_store(self, action: StoreAction) -> StoreAnswer:
@@ -176,7 +172,7 @@ class RepairDriver(MachineDriver):
                 super()._send(action)
 
     def _fetch(self, target: str, action: act.SendAdd, first: int, fetched_bytes: int = 0) -> None:
-        """Have ``target`` fetch what it was lent, from entry ``first`` on. ``fetched_bytes`` came before that."""
+        """Let ``target`` fetch the lent entries from ``first`` on. ``fetched_bytes``: already fetched."""
 
         def answered(answer: Answer) -> None:
             header = answer.header
@@ -199,10 +195,10 @@ class RepairDriver(MachineDriver):
         self._requests.fetch(target, action, source, first, answered)
 
     def _not_fetched(self, target: str, action: act.SendAdd, first: int, answer: Answer) -> act.AddAnswered:
-        """From here on entries are read and added, which shows who is at fault. A run that is refused in this way is halved, and
-        read again."""
+        """Read and add entries from here on, which shows the bookie at fault. A run refused this way is halved, and read
+        again."""
         self._lends = False
-        # Runs may be long, because they did not come here. From now on they do.
+        # Runs of lent entries may be long.
         self._read_bytes = RUN_BYTES
         said = bytes(answer.body).decode(errors="replace")
         why = f"{target} could not fetch entry {first}: {said or answer.response}"

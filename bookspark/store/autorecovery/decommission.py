@@ -1,11 +1,10 @@
-"""Taking a bookie out of a cluster for good: other bookies take over its copies, then its cookie is removed.
+"""Decommission: other bookies take over a bookie's copies for good, then its cookie is removed.
 
-Law: the bookie must be stopped first, so that it gets no new entries. The call is refused if that bookie alone has entries of a
-closed fragment. The cookie is removed last, when no ledger names the bookie any more; without it the bookie can't start again.
-Replication workers do the copying; an error names what they could not do, and why. Once nothing is left but entries that every
-other bookie was asked for, and that none gives, the call ends and names them by range: perhaps the bookie itself still has them,
-so it stays named for these, and its cookie stays. It stays too while a
-ledger's record can't be decoded, because that ledger may name the bookie. The call may be broken off and made again at any time.
+Law: the bookie must be stopped first, so that it gets no new entries. The call is refused if that bookie alone has entries of
+a closed fragment. The cookie is removed last, when no ledger names the bookie any more; without it the bookie can't start.
+Replication workers copy; errors name their failures. If only entries are left that no other bookie can supply, the call ends
+and names them by range. The bookie itself may still have them, so it stays named for these and keeps its cookie, as it does
+while an undecodable record may name it. The call may be interrupted and repeated at any time.
 
 Source: ``BookieDecommission`` of BookKeeper.
 """
@@ -28,18 +27,17 @@ from bookspark.support.arguments import WaitSeconds, checked
 
 _POLL_SECONDS = 1.0
 _NAMED_MAX = 5
-"""An error names at most this many ledgers."""
 
 
 class DecommissionProgress(NamedTuple):
-    """How far a decommission is."""
+    """Progress of a decommission."""
 
     ledgers: int
-    """Number of ledgers that named the bookie at the beginning."""
+    """Ledgers that named the bookie at the beginning."""
     ledgers_left: int
-    """Number of ledgers that still name it."""
+    """Ledgers that still name it."""
     problem: str = ""
-    """Why one of the remaining ledgers could not be repaired yet; empty if none has failed."""
+    """Why a remaining ledger could not be repaired yet, or ""."""
 
 
 @checked
@@ -52,9 +50,10 @@ def decommission(
 ) -> None:
     """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second.
 
-    Raises InvalidCookieError if there is no such bookie. Raises BookieError if the bookie runs, if entries would be lost, or if
-    the copying took longer than ``timeout_seconds``; in the last case call this again to go on. Raises EntriesNotCopiedError if
-    no other bookie gives some entries, once everything else is copied, and BookieError if a ledger's record can't be decoded."""
+    Raises InvalidCookieError for an unknown bookie. Raises BookieError if the bookie runs, if entries would be lost, if a
+    ledger's record can't be decoded, or after ``timeout_seconds``; then repeat the call to go on. Raises EntriesNotCopiedError
+    if all other entries are copied and no other bookie can supply the rest.
+    """
     store = bookkeeper.metadata
     registered = store.bookies()
     if bookie_id in registered:
@@ -96,12 +95,12 @@ def decommission(
 
 
 def _attempt(task: Task) -> tuple[int, int]:
-    """Tells the attempts at a ledger's tasks apart."""
+    """Identifies an attempt at a ledger's tasks."""
     return task.attempts, task.marked_at_ms
 
 
 def _nothing_else(bookie_id: str, task: Task, metadata: LedgerMetadata) -> bool:
-    """Is the bookie named only for entries of which every other bookie was asked, and that none gives?"""
+    """True if no other bookie can supply the entries for which the bookie is named."""
     given_up = [(one.first, one.last) for one in task.missed if one.lost or one.unreached == (bookie_id,)]
     if len(given_up) < len(task.missed):
         return False
@@ -126,14 +125,14 @@ def _not_given(bookie_id: str, total: int, tasks: Sequence[Task]) -> EntriesNotC
 def naming(
     bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int], unreadable: dict[int, str]
 ) -> list[LedgerMetadata]:
-    """Metadata of those of the ledgers that name the bookie now, in any fragment. A ledger whose record can't be decoded is put
-    into ``unreadable``, with the reason."""
+    """Metadata of the ledgers that name the bookie now, in any fragment. Reasons of undecodable records go into
+    ``unreadable``."""
     every = bookkeeper.metadata.read_ledgers(ledger_ids, unreadable)
     return [one for one, _ in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]
 
 
 def refuse_unreadable(bookie_id: str, unreadable: Mapping[int, str]) -> None:
-    """Raise BookieError if there are ledgers of which nobody knows whether they name the bookie."""
+    """Raise BookieError if undecodable ledgers may name the bookie."""
     if unreadable:
         ledger_id, why = next(iter(unreadable.items()))
         more = f", and so are {len(unreadable) - 1} more" if len(unreadable) > 1 else ""

@@ -1,12 +1,11 @@
-"""Fetching: a bookie copies entries from another one when a repair asks it to, so that the entries pass no third process.
+"""Fetching: a bookie copies entries from another bookie at a repair's request, so that they pass no third process.
 
-Law: a fetched entry passes every check of one that a repair reads and adds: the checksum of its batch, its digest, and the
-master key, at both bookies. It counts once it is synced. A fetch decides nothing: what it does not bring is left to the repair,
-which reads and adds it itself, and so finds out which bookie is at fault. What has not come in the time that the repair gives it
-is told as not fetched, and is dropped if it comes later: otherwise the repair would take this bookie for one that hangs. It asks
-registered bookies only, as any client does, with the bookie's own secret and certificate. Memory is bounded: ``_FETCHES_MAX``
-answers of ``READ_BYTES`` are under way, each until it is synced, and further fetches wait. They don't wait long for a bookie
-that hangs, because one that failed a moment ago is not asked.
+Law: a fetched entry passes every check of an entry that a repair reads and adds: batch checksum, digest, and the master key at
+both bookies. It counts once it is synced. A fetch decides nothing: the repair reads and adds the rest itself, and so finds the
+bookie at fault. Entries later than the repair's time limit are reported as not fetched, and dropped; otherwise the repair
+would consider this bookie hanging. Only registered bookies are asked, with this bookie's secret and certificate. Memory is
+bounded: ``_FETCHES_MAX`` answers of ``READ_BYTES`` are under way, each until it is synced; further fetches wait. A hanging
+bookie does not delay them for long, because a recently failed bookie is not asked.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ class _Asked:
     digest_type: DigestType
     fetched: Fetched
     came: bool = False
-    """What was read is being added. However long that takes is this bookie's own fault."""
+    """Read; delays are this bookie's own fault from now on."""
     over: bool = False
-    """It is answered."""
+    """Answered."""
 
 
 class Fetching:
     """The fetches of one bookie. ``fetch`` is called on its loop."""
 
     def __init__(self, store: MetadataStore, config: ClientConfig, storage: Storage, post: Post) -> None:
-        """``post(function, *arguments)`` calls the function on the bookie's loop. Raises ConfigurationError if a file that the
-        options name can't be used."""
+        """``post(function, *arguments)`` calls the function on the bookie's loop. Raises ConfigurationError if a file named by
+        the options can't be used."""
         self._storage = storage
         self._post = post
         self._timeout_seconds = config.answer_timeout_seconds
@@ -73,15 +72,15 @@ class Fetching:
         self._waiting: deque[_Asked] = deque()
 
     def close(self) -> None:
-        """End the connections. What is being fetched is answered with what came."""
+        """End the connections. Fetches under way are answered with the received entries."""
         with suppress(TimeoutError):
             self._io.call(self._connections.close())
         self._io.stop()
         self._threads.stop()
 
     def fetch(self, header: Header, source: FetchFrom, fetched: Fetched) -> None:
-        """Copy the entries that ``header`` names, which have ``header.limit`` ms to come from the other bookie (0: as long as
-        this bookie waits for an answer). Raises WireError for a digest type that is unknown."""
+        """Copy the entries of ``header`` from the other bookie, within ``header.limit`` ms (0: this bookie's answer timeout).
+        Raises WireError for an unknown digest type."""
         try:
             kind = DigestType(source.digest_type)
         except ValueError:
@@ -164,7 +163,6 @@ class Fetching:
 
 
 def _as_add(batch: EntryBatch, asked: Header) -> tuple[Header, EntryBatch]:
-    """A batch that was read, as the repair that asked for it would add it."""
     header = Header(
         Kind.ADD,
         asked.request_id,

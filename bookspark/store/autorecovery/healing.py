@@ -1,15 +1,14 @@
-"""Phase two of a lossy boot, while the bookie serves: what was lost is brought back from the other bookies.
+"""Healing, phase two of a lossy boot: lost entries are restored from the other bookies while the bookie serves.
 
 Law: a ledger leaves limbo when it is closed and this bookie holds, synced, every entry that belongs to it here
-(``protocol.repair.bookie_healing``). Every other ledger that names this bookie is looked at too, because a lost disk had copies
-of closed ledgers. Missing entries are copied, and no such ledger is fenced. Entries that the index names are neither read nor
-copied. Several ledgers are healed at the same time, all within one byte limit. The end of healing is noted durably, so a bookie
-that is killed meanwhile begins again and finds most of it done.
+(``protocol.repair.bookie_healing``). Every other ledger that names this bookie is examined too, because a lost disk had copies
+of closed ledgers; their missing entries are copied, without fencing. Entries in the index are neither read nor copied. Several
+ledgers are healed at once, within one byte limit. The end of healing is noted durably, so a bookie killed before it begins
+again, with little left to do.
 
-Entries that every other bookie was asked for, and that none gives, stop nothing: they are noted as lost, so that their absence
-here is unknown, and told by range; healing ends. Autorecovery goes on looking for them. A ledger that can't be healed now, for
-example because a peer can't be reached or its record can't be decoded, is tried again, with pauses that double up to two minutes.
-Only such ledgers are looked at again.
+Entries that no other bookie can supply don't stop healing: they are noted as lost, so that their absence here proves nothing,
+and reported by range. Autorecovery continues to look for them. A ledger that can't be healed now, for example because a peer
+is unreachable or its record undecodable, is retried, with pauses that double up to two minutes.
 
 Source: BP-46, "The Full Boot-Up Sequence", phase two; docs/decisions/without-the-journal.md.
 """
@@ -48,7 +47,7 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 2.0
 _RETRY_SECONDS_MAX = 120.0
 _TOLD_SECONDS = 10.0
-"""Healing logs a line about its progress this often."""
+"""Interval of log lines about progress."""
 
 _LEDGERS_AT_ONCE = 8
 _SLOT_SECONDS_MAX = 1.0
@@ -74,28 +73,26 @@ class Healing:
         self._lost: list[tuple[int, int, int]] = []
         self._entries_lost = 0
         self._slots = threading.Semaphore(2 * _LEDGERS_AT_ONCE)
-        """Places for ledgers that are healed or wait for a thread."""
+        """For ledgers that are being healed or wait for a thread."""
         self._began_at = self._told_at = time.monotonic()
         self._ended_at: float | None = None
-        """When all was healed."""
         self._thread = threading.Thread(target=self._run, name="healing", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no other ledger and give up those that are being copied. Returns at once; see ``wait``."""
+        """Begin no other ledger and give up those being copied. Returns at once; see ``wait``."""
         self._stopping.set()
         self._bookkeeper.close()
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the thread's end. False if it has not ended within ``timeout`` seconds."""
+        """False if the thread has not ended within ``timeout`` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def status(self) -> HealingStatus:
-        """How far healing is. Ledgers that failed count as left. Thread-safe."""
+        """Failed ledgers count as left. Thread-safe."""
         return HealingStatus(
             ledgers=self._ledgers,
             ledgers_left=self._ledgers_left,
@@ -124,20 +121,19 @@ class Healing:
             except BookKeeperError as error:
                 log.warning("healing goes on later: %s", error)
             except Exception:
-                # A bookie that stays in limbo has to say why.
+                # A bookie that stays in limbo must log the reason.
                 log.exception("healing failed; it is tried again")
             self._stopping.wait(pause)
             pause = min(2 * pause, _RETRY_SECONDS_MAX)
 
     def _all_ledgers(self) -> list[int]:
-        """Those in limbo first."""
         limbo = self._bookie.limbo()
         others = [ledger_id for ledger_id in self._bookkeeper.metadata.list_ledgers() if ledger_id not in limbo]
         self._ledgers = self._ledgers_left = len(limbo) + len(others)
         return [*limbo, *others]
 
     def _heal_each(self, todo: Sequence[int]) -> list[int]:
-        """Heal each of these ledgers once, several at a time. Returns those that could not be healed."""
+        """Heal each of these ledgers once, several at a time. Returns the failed ledgers."""
         limbo = self._bookie.limbo()
         self._failed = []
         with ThreadPoolExecutor(_LEDGERS_AT_ONCE, thread_name_prefix="healing") as pool:
@@ -151,7 +147,7 @@ class Healing:
         return self._failed
 
     def _has_slot(self) -> bool:
-        """Wait for a place for one more ledger. False if healing is being stopped."""
+        """Wait for a slot. False if healing is stopping."""
         while not self._stopping.is_set():
             if self._slots.acquire(timeout=_SLOT_SECONDS_MAX):
                 return True
@@ -190,7 +186,7 @@ class Healing:
         except BookKeeperError as error:
             log.warning("ledger %d is not healed yet: %s", ledger_id, error)
         except Exception:
-            # A defect with one ledger must not keep the others in limbo.
+            # A defect with a ledger must not keep the others in limbo.
             log.exception("ledger %d is not healed yet because of a defect", ledger_id)
         finally:
             with self._lock:
@@ -207,11 +203,11 @@ class Healing:
             log.info("healing lossy boot %d: %s", self._bookie.boot, self.status())
 
     def _end_limbo(self, ledger_id: int, boot: int, room: Room) -> None:
-        """Raises BookKeeperError if it can't be done now."""
+        """Heal a ledger in limbo. Raises BookKeeperError if it must be retried."""
         try:
             found = self._bookkeeper.metadata.read_ledger(ledger_id)
         except NoSuchLedgerError:
-            # The ledger was deleted: nobody asks for its entries any more.
+            # The ledger was deleted: no client reads it any more.
             self._bookie.clear_limbo(ledger_id, boot)
             return
         driver = RepairDriver(self._bookkeeper, found.value, self._copying)
@@ -230,7 +226,7 @@ class Healing:
                     event = LimboIsCleared()
 
     def _fill(self, metadata: LedgerMetadata, room: Room) -> None:
-        """Copy what this bookie lacks of a ledger that is not in limbo. Raises BookKeeperError if it can't be done now."""
+        """Copy this bookie's missing entries of a ledger not in limbo. Raises BookKeeperError if it must be retried."""
         me = self._bookie.bookie_id
         plan = list(lacks(metadata, me, self._bookie.held(metadata.ledger_id)))
         if not plan:

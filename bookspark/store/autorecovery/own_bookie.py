@@ -1,7 +1,7 @@
-"""The bookie that heals itself, as its healing thread sees it.
+"""The healing thread's access to its bookie.
 
-Law: the bookie's loop owns its state, so each call is posted to the loop and waited for. A call that has no answer within 60 s
-raises StorageError.
+Law: the bookie's loop owns its state, so each call is posted to the loop, and its answer awaited. A call without an answer
+within 60 s raises StorageError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ Value = TypeVar("Value")
 
 _ANSWER_SECONDS_MAX = 60.0
 _LEDGERS_A_CALL = 2048
-"""The loop lists no more ledgers at once."""
 
 
 class OwnBookie:
@@ -33,11 +32,11 @@ class OwnBookie:
 
     @property
     def boot(self) -> int:
-        """Number of the last lossy boot; 0 if there was none."""
+        """Number of the last lossy boot; 0: none."""
         return self._storage.lossy_boots.mark.boot
 
     def limbo(self) -> dict[int, int]:
-        """The ledgers in limbo. Each maps to the number of the lossy boot that put it there."""
+        """The ledgers in limbo, each with its lossy boot."""
         found: dict[int, int] = {}
         start = 0
         while True:
@@ -53,7 +52,7 @@ class OwnBookie:
         return self._storage.lossy_boots.limbo(start, _LEDGERS_A_CALL)
 
     def held(self, ledger_id: int) -> tuple[tuple[int, int], ...]:
-        """The ranges ``(first, last)`` of entry ids that this bookie holds, all of them synced."""
+        """The ranges ``(first, last)`` of held entry ids, all of them synced."""
         answer: Future[list[tuple[int, int]] | None] = Future()
         self._post(self._storage.held_ranges, ledger_id, answer.set_result)
         found = self._awaited(answer)
@@ -62,20 +61,20 @@ class OwnBookie:
         return tuple(found)
 
     def clear_limbo(self, ledger_id: int, boot: int) -> None:
-        """End the limbo that lossy boot ``boot`` began for this ledger. Returns once that is durable."""
+        """End the limbo of lossy boot ``boot`` for this ledger, durably."""
         answer: Future[int] = Future()
         self._post(self._storage.lossy_boots.clear_limbo, ledger_id, boot, answer.set_result)
         self._check(answer)
 
     def note_lost(self, ledger_id: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Note that no bookie gives these entries (inclusive ranges), so that their absence here proves nothing. Returns once
-        that is durable."""
+        """Note, durably, that no bookie can supply these entries (inclusive ranges), so that their absence here proves
+        nothing."""
         answer: Future[int] = Future()
         self._post(self._storage.lossy_boots.note_lost, ledger_id, ranges, answer.set_result)
         self._check(answer)
 
     def note_healed(self, boot: int) -> None:
-        """Note that everything lossy boot ``boot`` had lost is back. Returns once that is durable."""
+        """Note, durably, that all losses of lossy boot ``boot`` are restored."""
         answer: Future[int] = Future()
         self._post(self._storage.lossy_boots.note_healed, boot, answer.set_result)
         self._check(answer)

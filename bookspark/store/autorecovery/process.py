@@ -1,12 +1,12 @@
 """An autorecovery process: an auditor, which works while it is elected, and a replication worker.
 
-Law: the cluster depends on no single process of these. Any number of them may run, on any host. Each may be killed at any moment.
-With the option ``metrics_port`` it answers Prometheus and probes. It is healthy while its threads run, and ready while ZooKeeper
-answers it. A scrape asks ZooKeeper for counts, and changes nothing.
+Law: any number of these processes may run, on any host, and each may be killed at any moment. With the option ``metrics_port``
+it answers Prometheus and probes: healthy while its threads run, ready while ZooKeeper answers it. A scrape reads counts from
+ZooKeeper and changes nothing.
 
-In a cluster that was begun for BookKeeper's clients its autorecovery may do the work instead. A process does not start while one
-of theirs is there. One of theirs that starts later waits for the office of the auditor, which has one election for all; its
-workers respect our locks.
+In a cluster begun for BookKeeper's clients, BookKeeper's autorecovery may work instead: our process does not start beside
+theirs. Theirs, started later, waits for the office of the auditor, which has one election for all; its workers respect our
+locks.
 
 Source: ``AutoRecoveryMain`` of BookKeeper.
 """
@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 
 
 class Autorecovery:
-    """An auditor and a replication worker that share one client. ``stop`` closes the client."""
+    """An auditor and a replication worker that share a client. ``stop`` closes the client."""
 
     def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig) -> None:
-        """Raises MetadataStoreError if the metadata store can't be reached, and ConfigurationError if BookKeeper's autorecovery
-        is at work in this cluster."""
+        """Raises MetadataStoreError if the metadata store can't be reached, and ConfigurationError if BookKeeper's
+        autorecovery works in this cluster."""
         self._bookkeeper = bookkeeper
         record_into(bookkeeper.context.config.record_decisions, "autorecovery")
         self._web: WebServer | None = None
@@ -56,23 +56,22 @@ class Autorecovery:
 
     @property
     def name(self) -> str:
-        """What ``bookspark autorecovery status`` calls it."""
+        """Name in ``bookspark autorecovery status``."""
         return self._worker.name
 
     def start(self) -> None:
-        """Start both threads; returns at once."""
         self._worker.start()
         self._auditor.start()
 
     def stop(self) -> None:
-        """Release the locks of unfinished repairs and resign as auditor. Locks that can't be released end with the session."""
+        """Release the locks of unfinished repairs and resign. Unreleased locks end with the session."""
         self._auditor.stop()
         self._worker.stop()
         self._close()
 
     @property
     def metrics_port(self) -> int:
-        """Where Prometheus is answered; 0: nowhere."""
+        """Port of the metrics; 0: none."""
         return 0 if self._web is None else self._web.port
 
     def _close(self) -> None:

@@ -1,7 +1,7 @@
-"""What autorecovery still has to do and how long that may take, for people.
+"""Status of autorecovery for people and metrics: outstanding work and an estimate of its duration.
 
-Law: nothing is decided here. The amount left is an estimate. It takes all entries of a ledger for equally large, does not count
-what a live bookie lacks, and uses the rate of the workers while they were at work.
+Law: it decides nothing. The estimate assumes that all entries of a ledger are equally large, omits entries lacking on live
+bookies, and uses the workers' rate while they were at work.
 """
 
 from __future__ import annotations
@@ -22,63 +22,54 @@ from bookspark.support.metrics.described import Figures
 
 
 class TaskStatus(msgspec.Struct, frozen=True):
-    """One ledger that lacks copies."""
-
     ledger_id: int
     bookies: dict[str, Reason]
     detail: str
     marked_seconds_ago: float
     attempts: int
     error: str
-    """Why the last attempt failed; empty if none has."""
+    """Error of the last attempt, or ""."""
     next_attempt_seconds: float
     """Seconds until the next attempt; 0: now."""
     holder: str | None
-    """The worker that repairs it now; None if nobody does."""
+    """The worker that repairs it now."""
     missed: tuple[Missed, ...] = ()
-    """The entries that the last attempt could not copy."""
+    """Entries that the last attempt could not copy."""
 
 
 class AutorecoveryStatus(msgspec.Struct, frozen=True):
-    """The state of autorecovery at one moment."""
-
     auditor: str | None
-    """Name of the auditor; None if there is none."""
     enabled: bool
-    """Workers begin repairs."""
     checking: bool
-    """An exact check is under way."""
     lost: tuple[str, ...] | None
-    """Bookies whose entries others take over; None: nobody knows, because there is no auditor."""
+    """Bookies whose entries others take over; None: unknown without an auditor."""
     away: dict[str, float] | None
-    """Bookies that are gone, each with the seconds until it counts as lost; None: nobody knows."""
+    """Absent bookies, each with the seconds until it counts as lost; None: unknown."""
     last_check: CheckReport | None
-    """The last exact check; None if there was none."""
+    """The last exact check; None: none yet."""
     workers: dict[str, Progress]
-    """What each worker has done, by its name."""
     ledgers: int
-    """Number of ledgers that lack copies, as far as an auditor found them."""
+    """Ledgers known to lack copies."""
     being_repaired: int
-    """Number of these that a worker repairs now."""
+    """Such ledgers under repair now."""
     failed: int
-    """Number of these whose last attempt failed."""
+    """Such ledgers whose last attempt failed."""
     missed: dict[int, tuple[Missed, ...]]
-    """The entries that the last attempts could not copy, by ledger."""
+    """Entries that the last attempts could not copy, by ledger."""
     unreadable: dict[int, str]
-    """Ledgers whose task or metadata can't be decoded, and why: they are not repaired."""
+    """Ledgers with an undecodable task or metadata, with the reason; not repaired."""
     bytes_left: int
-    """Estimated bytes to copy."""
     bytes_per_second: float | None
-    """Rate of all workers together while they were at work; None if nothing was copied yet."""
+    """Rate of all workers together while they were at work; None before the first copy."""
     seconds_left: float | None
-    """Estimated seconds to go; None if that can't be told, as without an auditor."""
+    """Estimated seconds to go; None: unknown, as without an auditor."""
 
 
 def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
-    """The state of autorecovery now. Raises MetadataStoreError."""
+    """The present status. Raises MetadataStoreError."""
     tasks, auditors = store.underreplication, store.auditors
     unreadable: dict[int, str] = {}
-    # A ZooKeeper that is slow makes each question wait: what needs no other's answer is asked beside the others.
+    # With a slow ZooKeeper each request takes long: independent requests run concurrently.
     with ThreadPoolExecutor(6, "status") as beside:
         ask = beside.submit
         progress, holders, enabled = ask(tasks.progress), ask(tasks.holders), ask(tasks.enabled)
@@ -90,7 +81,7 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
     busy = [one for one in workers.values() if one.seconds > 0]
     bytes_per_second = sum(one.bytes / one.seconds for one in busy) or None
     ledgers_per_second = sum(one.ledgers / one.seconds for one in busy) or None
-    # What an auditor that is gone wrote last may not be so any more.
+    # The last state of a gone auditor may be outdated.
     known = None if auditor is None else state
     seconds_left = _longest(((bytes_left, bytes_per_second), (len(found), ledgers_per_second)))
     return AutorecoveryStatus(
@@ -113,7 +104,7 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
 
 
 def cluster_figures(store: MetadataStore) -> Figures:
-    """What ZooKeeper tells for metrics: counts, by a few requests, however many ledgers there are. Raises MetadataStoreError."""
+    """Counts from ZooKeeper, by a few requests, however many ledgers there are. Raises MetadataStoreError."""
     tasks, auditors = store.underreplication, store.auditors
     auditor, check = auditors.auditor(), auditors.last_check()
     state = None if auditor is None else auditors.state()
@@ -140,7 +131,6 @@ def cluster_figures(store: MetadataStore) -> Figures:
 
 
 def worker_figures(progress: Progress) -> Figures:
-    """What one worker tells for metrics."""
     told: Figures = {
         "repaired_ledgers_total": progress.ledgers,
         "failed_repairs_total": progress.failed,
@@ -152,8 +142,7 @@ def worker_figures(progress: Progress) -> Figures:
 
 
 def task_statuses(store: MetadataStore, unreadable: dict[int, str]) -> list[TaskStatus]:
-    """Every task, ascending by ledger id. Of a task that can't be decoded, the reason is put into ``unreadable``. Raises
-    MetadataStoreError."""
+    """Every task, ascending by ledger id. Reasons of undecodable tasks go into ``unreadable``. Raises MetadataStoreError."""
     tasks = store.underreplication
     holders = tasks.holders()
     return [
@@ -173,7 +162,7 @@ def task_statuses(store: MetadataStore, unreadable: dict[int, str]) -> list[Task
 
 
 def bytes_to_copy(metadata: LedgerMetadata, task: Task) -> int:
-    """Estimated bytes that other bookies have to take over. 0 for a ledger that is not closed: its length is not known."""
+    """Estimated bytes that other bookies must take over. 0 for a ledger that is not closed: its length is unknown."""
     entries = metadata.last_entry_id + 1
     if not metadata.closed or not entries:
         return 0
@@ -187,7 +176,7 @@ def _seconds_to(at_ms: int) -> float:
 
 
 def _longest(works: Iterable[tuple[int, float | None]]) -> float | None:
-    """Seconds that the longest of the works takes; None if one of the rates is not known."""
+    """Seconds of the longest work; None if a rate is unknown."""
     seconds = [count / rate if rate else None for count, rate in works if count]
     known = [one for one in seconds if one is not None]
     return None if len(known) < len(seconds) else max(known, default=0.0)

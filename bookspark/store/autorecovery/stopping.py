@@ -1,15 +1,14 @@
-"""Whether bookies can be stopped, by what the metadata store and the other bookies say now. No Spark is needed, no entry is read.
+"""Whether bookies can be stopped, by the metadata store and the other bookies. It needs no Spark and reads no entries.
 
-Law: ``protocol.repair.stopping`` decides. Whoever does not answer counts as down, and a ledger whose record can't be decoded is a
-danger, because nobody knows whether it names the bookie. A bookie that says that it lacks something, or that a task of
-autorecovery says it of, is asked for the list of all that it holds.
+Law: ``protocol.repair.stopping`` decides. A silent bookie counts as down. A ledger with an undecodable record is a danger,
+because it may name the bookie. A bookie lists all its entries if it reports lacking entries, or if a task of autorecovery
+names it for them.
 
-``dangers`` reads the metadata of all ledgers, a few thousand records a second. Who has an index of all fragments (``foreseen``)
-reads only those of ledgers that may be in danger by the shape of their fragments: mostly none. It answers of when that index was
-made.
+``dangers`` reads the metadata of all ledgers, a few thousand records a second. ``foreseen`` uses an index of all fragments,
+and reads only records that may be in danger by the shape of their fragments, mostly none; its answer is as old as the index.
 
-What this can't see, the exact audit sees (``bookspark safe-to-stop``): a copy that is missing and that nobody has noticed yet; an
-entry that was acknowledged a moment ago, and is still on its way to the last of its bookies.
+Only the exact audit (``bookspark safe-to-stop``) sees a missing copy that is not noticed yet, and a recently acknowledged
+entry on its way to the last of its bookies.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.support.arguments import check_names
 
 LOOKED_AT_MAX = 2000
-"""Of so many ledgers, the records are read at once."""
 
 
 def dangers(bookkeeper: BookKeeper, bookies: Sequence[str]) -> list[Danger]:
-    """What would break if ``bookies`` (ids) were stopped; nothing: they can be. Raises ConfigurationError for a bookie that the
-    cluster does not know, and MetadataStoreError."""
+    """The dangers of stopping ``bookies`` (ids); empty: they can be stopped. Raises ConfigurationError for a bookie unknown to
+    the cluster, and MetadataStoreError."""
     store = bookkeeper.metadata
     registered = store.bookies()
     check_names(bookies, sorted({*registered, *store.list_cookies()}), "bookie")
@@ -57,41 +55,37 @@ def dangers(bookkeeper: BookKeeper, bookies: Sequence[str]) -> list[Danger]:
 
 
 def _marked(bookkeeper: BookKeeper, concerned: Callable[[int], bool], unreadable: dict[int, str]) -> set[str]:
-    """The bookies that lack something by a task of a ledger that is ``concerned``."""
+    """The bookies that lack entries by a task of a ``concerned`` ledger."""
     store = bookkeeper.metadata.underreplication
     there = sorted(filter(concerned, store.list_tasks()))
     return {bookie for task in store.tasks(there, unreadable) for bookie in task.of(Reason.LACKS)}
 
 
 class Index(NamedTuple):
-    """What somebody knows of all ledgers, as of when he looked."""
+    """A caller's index of all ledgers, as of its last update."""
 
     by_shape: Mapping[Shape, Collection[int]]
-    """The ledgers of each shape. Nothing changes it: a ledger that closes while somebody asks would be in danger by neither of
-    its shapes."""
+    """The ledgers of each shape. It must not change during a call, or a ledger closed meanwhile could miss both of its shapes."""
     fragments: Fragments
-    """As they are by now."""
     unreadable: Mapping[int, str]
-    """Why records of ledgers, or of their tasks, could not be decoded."""
+    """Undecodable records or tasks, by ledger, with the reason."""
     ledgers: Sequence[int]
-    """The ids of all, ascending."""
 
 
 class Foreseen(NamedTuple):
-    """What would break, as far as it was looked at."""
+    """The dangers in the examined ledgers."""
 
     dangers: list[Danger]
     looked_at: int
     """Ledgers whose records were read."""
     doubtful: int
-    """Ledgers that may be in danger. More than were looked at: the rest was not needed for an answer."""
+    """Ledgers that may be in danger. If more than ``looked_at``, the rest was not needed for an answer."""
 
 
 def foreseen(bookkeeper: BookKeeper, bookies: Sequence[str], index: Index) -> Foreseen:
-    """What would break if ``bookies`` (ids) were stopped, by an index of all ledgers. Those that were open then or that were
-    made since are looked at anew, and of the others those with the fewest copies left first, LOOKED_AT_MAX at a time, until one
-    is found to be in danger: nothing is told as safe because it was left out. Raises ConfigurationError for a bookie that the
-    cluster does not know, and MetadataStoreError."""
+    """The dangers of stopping ``bookies`` (ids), by an index of all ledgers. Ledgers open in the index or made since are read
+    anew. Other doubtful ledgers follow, fewest remaining copies first, LOOKED_AT_MAX at a time, until a danger is found.
+    Raises ConfigurationError for a bookie unknown to the cluster, and MetadataStoreError."""
     store = bookkeeper.metadata
     registered = store.bookies()
     check_names(bookies, sorted({*registered, *store.list_cookies()}), "bookie")
@@ -128,8 +122,7 @@ def foreseen(bookkeeper: BookKeeper, bookies: Sequence[str], index: Index) -> Fo
 
 
 def _anew(store: MetadataStore, index: Index) -> set[int]:
-    """The ledgers that the index may be wrong about: their ensembles change, or it does not know them. At most LOOKED_AT_MAX of
-    either kind."""
+    """Ledgers whose ensembles change, or which the index lacks, at most LOOKED_AT_MAX of either kind."""
     newest = store.last_ledger_id()
     known = bisect_right(index.ledgers, newest)
     since = index.ledgers[known - 1] + 1 if known else 0
@@ -147,7 +140,7 @@ def _bookies_of(records: Iterable[LedgerMetadata]) -> set[str]:
 def _doubtful(
     by_shape: Mapping[Shape, Collection[int]], stopped: Collection[str], doubted: Collection[str]
 ) -> list[int]:
-    """The ledgers that may be in danger, those with the fewest copies left first."""
+    """Ledgers that may be in danger, fewest remaining copies first."""
     by_left: dict[int, set[int]] = defaultdict(set)
     for shape, ledgers in by_shape.items():
         left = fewest_left(*shape[:4], stopped, doubted)
@@ -162,18 +155,18 @@ def _doubtful(
 
 
 class _Peers:
-    """The bookies that are to stay, as they answer."""
+    """The answers of the bookies that stay."""
 
     def __init__(self, bookkeeper: BookKeeper, bookies: Iterable[str]) -> None:
         self._bookkeeper = bookkeeper
         self._bookies = sorted(bookies)
         self._silent: set[str] = set()
         self._held: dict[str, Mapping[int, Ranges]] = {}
-        """What those hold that lack something, by bookie and ledger."""
+        """Bookies that lack entries: their held ranges by ledger."""
         self._limbo: dict[str, set[int]] = defaultdict(set)
 
     def ask(self, doubtful: set[str]) -> None:
-        """Ask each once. ``doubtful``: bookies that are to list what they hold, whatever they say of themselves."""
+        """Ask each bookie once. ``doubtful``: bookies that must list their entries, whatever their status."""
         for bookie in self._bookies:
             try:
                 status = self._bookkeeper.bookie_status(bookie)
@@ -186,11 +179,10 @@ class _Peers:
 
     @property
     def doubted(self) -> set[str]:
-        """Those on which one can't count for every ledger."""
+        """Bookies that may lack a ledger's entries, or did not answer."""
         return self._silent | self._held.keys() | self._limbo.keys()
 
     def known(self, metadata: LedgerMetadata, not_registered: set[str]) -> Known:
-        """What is known of the bookies of one ledger."""
         ledger_id = metadata.ledger_id
         return Known(
             down=not_registered | self._silent,

@@ -1,10 +1,10 @@
 """The replication worker: takes tasks of the underreplication store and repairs their ledgers, several at a time.
 
-Law: an ephemeral lock holds a task while its ledger is repaired, so a worker that dies leaves the task to another. A task is
-deleted only at the version at which it was taken, so a ledger that was marked again meanwhile is repaired again. The locks save
-work and nothing relies on them: ``protocol.repair.ledger_replication`` is right with any number of workers. A ledger that waits
-for its writer holds no thread. A failed task keeps its reason and is tried again after a pause that doubles each time. While
-autorecovery is disabled no task is begun; repairs that were begun are finished.
+Law: an ephemeral lock holds a task during its repair, so a dying worker leaves the task to another. A task is deleted only at
+the version at which it was taken, so a ledger marked again meanwhile is repaired again. The locks save work, and no
+correctness relies on them: ``protocol.repair.ledger_replication`` is right with any number of workers. A ledger that waits for
+its writer occupies no thread. A failed task keeps its reason and is retried after a pause that doubles each time. While
+autorecovery is disabled no repair is begun.
 
 Source: ``ReplicationWorker`` of BookKeeper.
 """
@@ -48,18 +48,19 @@ from bookspark.store.metadata.autorecovery.underreplication_tasks import Progres
 log = logging.getLogger(__name__)
 
 
-# -- The repair of one ledger, as its underreplication task asks for it.
-#
-# Law: a registered bookie is not lost, whatever the task says. The entries that it lacks are copied to it, and the metadata
-# still names it. A lost bookie is replaced (``protocol.repair.ledger_replication``). So is a misplaced one, where that fences
-# no writer. A part that can't be repaired does not stop the other parts; the task then fails with the reasons, names every
-# entry that could not be copied, and is tried again. A deleted ledger needs no repair.
-#
-# Source: ``ReplicationWorker.rereplicate`` of BookKeeper, which loops over ledgers that are gone and entries of one copy.
+# -- The repair of one ledger by its underreplication task.
 
 
 class LedgerRepair:
-    """One repair: call ``go_on`` until it returns None. One thread at a time."""
+    """The repair of one ledger: call ``go_on`` until it returns None. One thread at a time.
+
+    Law: a registered bookie is not lost, whatever the task says: its missing entries are copied to it. A lost bookie is
+    replaced (``protocol.repair.ledger_replication``), and so is a misplaced one, where that fences no writer. A failed part
+    does not stop the other parts; the task then fails with the reasons, names every entry that could not be copied, and is
+    retried. A deleted ledger needs no repair.
+
+    Source: ``ReplicationWorker.rereplicate`` of BookKeeper, which loops over deleted ledgers and entries with a single copy.
+    """
 
     def __init__(
         self,
@@ -80,9 +81,9 @@ class LedgerRepair:
     def go_on(self) -> float | None:
         """Do all that can be done now.
 
-        Returns None if the repair is complete. Otherwise it returns after how many seconds to call it again: the ledger's
-        writer has that long to replace a lost bookie itself. Raises BookKeeperError if the repair failed and is to be tried
-        later."""
+        Returns None if the repair is complete, else the seconds until the next call: the ledger's writer has that long to
+        replace a lost bookie itself. Raises BookKeeperError if the repair failed and must be retried later.
+        """
         try:
             with self._copying.room(self.taken.ledger_id) as room:
                 wait_seconds = self._begin(room) if self._machine is None else self._after_waiting()
@@ -96,7 +97,7 @@ class LedgerRepair:
         return wait_seconds
 
     def _why(self) -> BookKeeperError:
-        """The first error; with all entries that could not be copied, if there are any."""
+        """The first error, with all entries that could not be copied."""
         first, *others = self._errors
         entries = [one for error in self._errors if isinstance(error, EntriesNotCopiedError) for one in error.entries]
         if not entries or not others:
@@ -137,8 +138,8 @@ class LedgerRepair:
         return None
 
     def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str], room: Room) -> None:
-        """Copy to ``bookie`` the entries that it lacks. The last fragment of a ledger that is not closed is left to its
-        writer."""
+        """Copy to ``bookie`` its missing entries, except the last fragment of a ledger that is not closed, its writer's
+        business."""
         if bookie not in registered:
             raise BookieError(
                 f"{bookie} lacks entries of ledger {metadata.ledger_id} and is not registered; start it again"
@@ -151,8 +152,8 @@ class LedgerRepair:
         driver.run(machine.step, machine.start())
 
     def _batch_ends(self, driver: RepairDriver, metadata: LedgerMetadata, bookies: Set[str]) -> Sequence[int]:
-        """Where the stored batches of the ledger end, as one of ``bookies`` says of each fragment. A bookie that does not say it
-        stops nothing: batches are cut then. Nothing is asked where the target does not fetch, or gets little at a time."""
+        """The ends of the ledger's stored batches, asked of a bookie of each fragment among ``bookies``. Without an answer
+        batches are cut. Nothing is asked where the target does not fetch, or gets little at a time."""
         striped = metadata.ensemble_size > metadata.write_quorum
         if not driver.lends or striped or metadata.length <= LONG_RUN_BYTES:
             return ()
@@ -166,7 +167,7 @@ class LedgerRepair:
         return sorted(ends)
 
     def _is_gone(self) -> bool:
-        """Was the ledger deleted meanwhile? Then its reads fail, and it needs no repair."""
+        """A deleted ledger's reads fail, and it needs no repair."""
         try:
             self._bookkeeper.metadata.read_ledger(self.taken.ledger_id)
         except NoSuchLedgerError:
@@ -174,13 +175,12 @@ class LedgerRepair:
         return False
 
 
-# --
+# -- The worker.
 
 
 _PUBLISH_SECONDS = 1.0
 """Progress is published at most this often: each time takes three requests."""
 _SLOT_SECONDS_MAX = 1.0
-"""Longest wait for a free slot before the loop looks at other things again."""
 
 
 class ReplicationWorker:
@@ -198,7 +198,7 @@ class ReplicationWorker:
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
         self._waiting: dict[int, tuple[float, LedgerRepair]] = {}
-        """Repairs that wait for a ledger's writer, each with the time at which it goes on."""
+        """Repairs that wait for a ledger's writer, with their next time."""
         self._repaired = self._failed = 0
         self._busy_seconds = self._busy_since = 0.0
         self._published: Progress | None = None
@@ -207,22 +207,21 @@ class ReplicationWorker:
 
     @property
     def ended(self) -> bool:
-        """Was the thread started, and runs no more?"""
+        """True if the thread was started and has ended."""
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def start(self) -> None:
-        """Start picking tasks; returns at once."""
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> bool:
-        """Release the tasks under way. Returns whether the threads ended within ``timeout`` seconds."""
+        """Release the tasks under way. False if the threads have not ended within ``timeout`` seconds."""
         self._stopping.set()
         self._store.wake()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def progress(self) -> Progress:
-        """What this worker has done since it was made. Thread-safe."""
+        """This worker's progress. Thread-safe."""
         with self._lock:
             busy = time.monotonic() - self._busy_since if self._under_way else 0.0
             return Progress(
@@ -245,13 +244,12 @@ class ReplicationWorker:
                     log.warning("looking for tasks goes on later: %s", error)
                     self._stopping.wait(self._config.retry_seconds)
                 except Exception:
-                    # A defect must not end the repairs of a cluster unseen.
+                    # A defect must not silently end a cluster's repairs.
                     log.exception("looking for tasks failed; it is tried again")
                     self._stopping.wait(self._config.retry_seconds_max)
         self._give_back(repair for _, repair in self._waiting.values())
 
     def _turn(self, pool: ThreadPoolExecutor) -> None:
-        """Begin one repair, or wait for something to do."""
         if not self._slots.acquire(timeout=_SLOT_SECONDS_MAX):
             return
         try:
@@ -286,7 +284,7 @@ class ReplicationWorker:
         self._under_way.add(ledger_id)
 
     def _idle_seconds(self) -> float:
-        """Seconds until a waiting repair goes on, and at most ``poll_seconds``: nobody tells of a lock that became free."""
+        """Seconds until a waiting repair goes on, at most ``poll_seconds``: no watch reports a released lock."""
         with self._lock:
             due = min((at for at, _ in self._waiting.values()), default=float("inf"))
         if self.progress() != self._published:
@@ -309,7 +307,7 @@ class ReplicationWorker:
     # -- repairing
 
     def _work(self, begun: LedgerRepair | int) -> None:
-        """Runs in a thread of the pool, which also takes the task: the thread that picks would take one after the other."""
+        """Runs in a thread of the pool, which also takes the task, so that tasks are taken concurrently."""
         ledger_id = begun if isinstance(begun, int) else begun.taken.ledger_id
         try:
             repair = self._take(begun) if isinstance(begun, int) else begun
@@ -318,7 +316,7 @@ class ReplicationWorker:
         except BookKeeperError as error:
             log.warning("what became of ledger %d could not be noted: %s", ledger_id, error)
         except Exception:
-            # A defect must not end the repairs of a cluster unseen.
+            # A defect must not silently end a cluster's repairs.
             log.exception("taking the task of ledger %d failed; it is tried again", ledger_id)
             self._stopping.wait(self._config.retry_seconds)
         finally:
@@ -344,7 +342,7 @@ class ReplicationWorker:
             self._give_back([repair])
         except BookKeeperError as error:
             entries = error.entries if isinstance(error, EntriesNotCopiedError) else ()
-            # What two bookies lack is told once.
+            # Entries lacking on two bookies are reported once.
             missed = {(one.first, one.last, one.unreached, one.refused): one.missed() for one in entries}
             self._fail(repair, str(error), list(missed.values()))
         except Exception as error:
@@ -362,14 +360,14 @@ class ReplicationWorker:
                 log.info("ledger %d was marked again during its repair", ledger_id)
 
     def _park(self, repair: LedgerRepair, seconds: float) -> None:
-        """Wait ``seconds`` for the ledger's writer. The repair goes on at once when the metadata changes."""
+        """Wait ``seconds`` for the ledger's writer, or for a change of the metadata."""
         ledger_id = repair.taken.ledger_id
         with self._lock:
             self._waiting[ledger_id] = time.monotonic() + seconds, repair
         self._bookkeeper.metadata.watch_ledger(ledger_id, lambda: self._end_wait(ledger_id))
 
     def _end_wait(self, ledger_id: int) -> None:
-        """Called from a thread of the metadata store."""
+        """Called from the metadata store's thread."""
         with self._lock:
             if ledger_id in self._waiting:
                 self._waiting[ledger_id] = 0.0, self._waiting[ledger_id][1]

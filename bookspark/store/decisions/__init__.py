@@ -1,12 +1,12 @@
-"""The record of decisions: what the machines of the protocol were given in this process, and what they answered.
+"""The record of decisions: inputs and answers of this process's protocol machines.
 
-==============  ================================================================================================================
-``seam``        the one place through which drivers make machines and ask pure functions; it records them if that is switched on
-``machines``    machines that record, and what a record of a decision looks like
-``recorder``    one process's record: what waits to be written, the thread that writes it, what is kept
-``forms``       values of the protocol as plain lists and numbers, and back; no payload, no key, no password
-``record_file``  the bytes of a record: segments, chunks, and how a torn end is told
-==============  ================================================================================================================
+===============  ===============================================================================
+``seam``         the only place where drivers make machines and call pure functions
+``machines``     machines that record, and the format of a record
+``recorder``     one process's record: queue, writer thread, retention
+``forms``        values of the protocol as plain lists and numbers, without payload, key or password
+``record_file``  the bytes of a record: segments, chunks, detection of a torn end
+===============  ===============================================================================
 
 ``bookspark replay`` feeds a record to the pure code again and compares every answer (``bookspark.lab.replay``,
 docs/decisions/replay.md). ::

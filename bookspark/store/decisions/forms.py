@@ -1,20 +1,20 @@
 """Values of the protocol as plain lists, numbers and strings (*forms*), and back.
 
-Law: two values have the same form exactly if no machine could tell them apart. A value that is made of a form has that form. A
-form has no payload, no key and no password. An entry's content becomes what kind of thing it is, its ids and its length. A key
-becomes a keyed hash, which is equal where the keys are.
+Law: two values have the same form exactly if no machine can distinguish them. A value made from a form has that form. A form
+has no payload, key or password: an entry's content is reduced to its kind, ids and length, and a key to a keyed hash, equal
+for equal keys.
 
-A number, string, None, float or bytes is its own form. Everything else is a list, whose first item tells what it is::
+A number, string, None, float or bytes is its own form. Everything else is a list, whose first item is its tag::
 
     [0, item…] tuple    [1, item…] list    [2, item…] set    [3, item…] frozenset    [4, key, value…] mapping
-    [5, class, message] error              [6, class, number…] content of entries, or another thing that is only handed on
-    [7, number]         a value that was defined before in the record: a ledger's or a log's record
+    [5, class, message] error              [6, class, number…] content of entries, or another opaque value
+    [7, number]         a value defined earlier in the record: a ledger's or a log's record
     [9, number]         a machine of the record
     [8]                 the room of a copying, whose answers are recorded
     [n ≥ 16, field…]    a class of the protocol: a dataclass, a named tuple, or a member of an enum
 
-The class that a number stands for is defined in the record, before its first use, by name. Only names of the protocol and of
-Bookspark's errors are looked up, so a record can't have anything else made.
+The record defines the class of a number by name, before its first use. Only names of the protocol and of Bookspark's errors
+are looked up, so a record can't make any other object.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from bookspark.errors import BookKeeperError, ConfigurationError
 TUPLE, LIST, SET, FROZENSET, MAPPING, ERROR, CONTENT, DEFINED, ROOM, MACHINE = range(10)
 FIRST_CLASS = 16
 DEFINE_CLASS, DEFINE_VALUE = -2, -3
-"""The first item of a record that defines what a number stands for."""
+"""The first item of a record that defines a class or a value."""
 _SECRETS = frozenset(("master_key", "password", "dictionary"))
 _PLAIN = (int, str, bool, float, bytes, type(None))
 _NOT_IN_RECORD = 1 << 20
-"""The number of a class that a record has not defined: nothing in it equals that."""
+"""The number of a class without a definition in the record. It equals no form of the record."""
 _DEFINED_MAX = 256
 _SHARED = frozenset(("LedgerMetadata", "LogRecord"))
-"""Values that come again and again, and are long."""
+"""Long values that recur."""
 
 Form = Any
 
 
 class Content:
-    """What stands for the content of entries when a record is fed to a machine."""
+    """Stand-in for the content of entries when a record is fed to a machine."""
 
     __slots__ = ("form",)
 
@@ -70,10 +70,10 @@ def fields_of(kind: type) -> tuple[str, ...]:
 
 
 class Forms(dict[type, Callable[[Any], Form]]):
-    """Makes forms: ``forms[type(value)](value)``. A function for each class is made when the class comes first.
+    """Makes forms: ``forms[type(value)](value)``. The function of a class is made at its first use.
 
-    ``define`` is given each definition before its first use, or None: then nothing is defined, and a form has everything in it
-    (for comparisons). ``numbers``: what classes were defined as, by name. ``secret`` makes the stand-in of a key.
+    ``define`` takes each definition before its first use. None: nothing is defined, and a form is self-contained (for
+    comparisons). ``numbers``: the numbers of defined classes, by name. ``secret`` makes the stand-in of a key.
     """
 
     def __init__(
@@ -100,15 +100,14 @@ class Forms(dict[type, Callable[[Any], Form]]):
         self[Content] = lambda value: value.form
 
     def form(self, value: Any) -> Form:
-        """The form of any value."""
         return self[type(value)](value)
 
     def secret(self, key: bytes | None) -> bytes | None:
-        """What stands for a key; one that is empty, or not there, stays so."""
+        """The stand-in of a key. An empty or absent key stays as it is."""
         return self._secret(key) if key else key
 
     def define_again(self) -> None:
-        """A new segment begins: what is used in it is defined in it."""
+        """Begin a new segment: define its classes and values in it again."""
         if self._define is None:
             return
         with self._lock:
@@ -119,7 +118,7 @@ class Forms(dict[type, Callable[[Any], Form]]):
     def __missing__(self, kind: type) -> Callable[[Any], Form]:
         with self._lock:
             made = self._made(kind)
-            # A class that the record has not defined yet may be defined later.
+            # The record may define the class later.
             if (
                 self._define is not None
                 or not kind.__module__.startswith("bookspark.protocol")
@@ -166,7 +165,7 @@ class Forms(dict[type, Callable[[Any], Form]]):
         return number
 
     def _of_fields(self, kind: type, number: int, names: Sequence[str]) -> Callable[[Any], Form]:
-        """A function that is made for the class: each field by its type."""
+        """The function for a class, compiled: each field by its type."""
         hints = typing.get_type_hints(kind)
         items = "".join(f", {_item(name, hints.get(name, Any))}" for name in names)
         code = f"lambda v: [{number}{items}]"
@@ -198,7 +197,7 @@ class Forms(dict[type, Callable[[Any], Form]]):
         return form
 
     def _content(self, value: Any) -> Form:
-        """What is only handed on: its kind, its ids and its length."""
+        """An opaque value: its kind, its ids and its length."""
         if value is None or type(value) in (int, str, bool):
             return value
         if type(value) in (list, tuple):
@@ -218,7 +217,6 @@ def _itself(value: Any) -> Any:
 
 
 def _item(name: str, annotation: Any) -> str:
-    """The source that makes the form of one field."""
     of = f"v.{name}"
     if name in _SECRETS:
         return f"S({of})"
@@ -235,19 +233,18 @@ def _item(name: str, annotation: Any) -> str:
 
 
 class Values:
-    """Makes values of forms, with the definitions of one record. ``room`` is what stands for the room of a copying."""
+    """Makes values from forms, with the definitions of one record. ``room``: the stand-in for a copying's room."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        """What classes were defined as, by name."""
+        """Numbers of defined classes, by name."""
         self._classes: dict[int, type] = {}
         self._defined: dict[int, Form] = {}
         self.room: Any = None
         self.machines: dict[int, Any] = {}
-        """By number."""
 
     def define(self, definition: list[Any]) -> None:
-        """Take a definition over. Raises ConfigurationError if this version has no such class, or another one of the name."""
+        """Take a definition. Raises ConfigurationError if this version lacks the class, or has other fields for it."""
         if definition[0] == DEFINE_VALUE:
             self._defined[definition[1]] = self.expanded(definition[2])
             return
@@ -262,7 +259,7 @@ class Values:
         self._classes[number] = kind
 
     def expanded(self, form: Form) -> Form:
-        """The form with everything in it that was defined before. Raises KeyError if that is not known."""
+        """The form with all earlier definitions inserted. Raises KeyError for an unknown definition."""
         if type(form) is not list or not form:
             return form
         if form[0] == DEFINED:
@@ -270,7 +267,7 @@ class Values:
         return [self.expanded(one) if type(one) is list else one for one in form]
 
     def value(self, form: Form) -> Any:
-        """The value. Raises KeyError if something that it needs was not defined."""
+        """The value of a form. Raises KeyError for an unknown definition."""
         if type(form) is not list:
             return form
         tag = form[0]
@@ -294,7 +291,7 @@ class Values:
 
 
 def class_of(name: str) -> type:
-    """The class of the protocol. Raises ConfigurationError if there is none, or if the name is of something else."""
+    """The class of the protocol with this name. Raises ConfigurationError if there is none, or the name is of another object."""
     module, _, qualname = name.partition(":")
     found: object = None
     if module.startswith("bookspark.protocol.") or module == "bookspark.errors":
@@ -310,7 +307,7 @@ def class_of(name: str) -> type:
 
 
 def error_of(form: Form) -> BaseException:
-    """An error with the recorded message; of the nearest class that this version knows."""
+    """An error with the recorded message. An unknown class becomes BookKeeperError."""
     kind: type = BookKeeperError
     with contextlib.suppress(ConfigurationError):
         kind = class_of(form[1])

@@ -1,20 +1,20 @@
-"""Machines that record: subclasses whose methods note what they were given and what they answered.
+"""Machines that record: subclasses whose methods note their arguments and answers.
 
-Law: a machine that records answers and raises what a plain one would. A machine that another machine drives is not recorded by
-itself: what it answers follows from what its owner is given. What comes with every append has short records.
+Law: a recording machine answers and raises as a plain one. A machine driven by another machine is not recorded: its answers
+follow from its owner's input. Frequent events, one or more for each append, have short records.
 
 Records, each a list::
 
     [0, number, class, args, keywords]        a machine was made
     [number, method, args, answer]            a method was called; ``method`` is its place in ``methods_of(class)``
     [number, method, args, None, error]       it raised
-    [number, method, args, answer, error, r]  as above, and what the room of a copying was asked: it depends on other ledgers
+    [number, method, args, answer, error, r]  as above, with the answers of a copying's room: they depend on other ledgers
     [number]                                  the machine is gone
     [-1, function, args, keywords, answer, error, told]
-                                              a pure function was called; ``told``: what it asked for and was told
-    [number, -1, lac, lafr, answer]           a ledger of a bookie took the add that it admitted last
-    [number, -2, bookie, first, last]         a writer heard that the bookie has the entries, and did nothing
-    [number, -2, bookie, first, last, lac]    …, and confirmed up to ``lac``
+                                              a pure function was called; ``told``: answers to its own questions
+    [number, -1, lac, lafr, answer]           a bookie's ledger took the add that it admitted last
+    [number, -2, bookie, first, last]         a bookie acked the entries, and the writer did nothing
+    [number, -2, bookie, first, last, lac]    …, and the writer confirmed up to ``lac``
     [number, -3, count, length, bookies, first, last, lac]
                                               a writer sent an append
     [-2 …], [-3 …]                            definitions (``forms``)
@@ -40,7 +40,7 @@ from bookspark.store.decisions.recorder import Recorder
 
 MADE, CALLED, NAMED = 0, -1, -4
 TAKEN, HEARD, SENT = -1, -2, -3
-"""Short records of what comes with every append, in place of a method's number."""
+"""Short records of frequent events, in place of a method's number."""
 _LEDGER_METHODS = (
     "admit_add",
     "added",
@@ -60,12 +60,12 @@ LEDGER_FIELDS = tuple(BookieLedger.__dataclass_fields__)
 
 
 def methods_of(kind: type) -> tuple[str, ...]:
-    """The methods of a machine that decide."""
+    """The deciding methods of a machine."""
     return _METHODS.get(kind.__name__, ("step",))
 
 
 class AskedRoom(Room):
-    """A room that notes what it was asked, because that depends on other copyings of the process."""
+    """A room that notes its answers, because they depend on other copyings of the process."""
 
     __slots__ = ("answers", "room")
 
@@ -84,7 +84,6 @@ class AskedRoom(Room):
 
 
 def recorded(recorder: Recorder, kind: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A machine of the subclass that records."""
     args = tuple(kept(one) for one in args)
     keywords = {name: kept(one) for name, one in keywords.items()}
     form = recorder.forms.form
@@ -107,7 +106,7 @@ def _room_or(form: Callable[[Any], Any], value: Any) -> Any:
 
 
 def kept(value: Any) -> Any:
-    """What can be read more than once."""
+    """The value in a form that can be read more than once."""
     if isinstance(value, Room):
         return AskedRoom(value)
     return list(value) if isinstance(value, Iterator) else value
@@ -115,7 +114,6 @@ def kept(value: Any) -> Any:
 
 @lru_cache(None)
 def recording_class(kind: type) -> type:
-    """The subclass of a machine that records."""
     plain = BookieLedger if kind is WatchedLedger else kind
     members: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__del__": _gone}
     for place, name in enumerate(methods_of(plain)):
@@ -132,18 +130,18 @@ def recording_class(kind: type) -> type:
 
 
 _OF_ONE_EVENT = frozenset(("LedgerWriter", "LedgerRecovery", "RangeRead", "LacRead", "LacWait", "GivenIds"))
-"""Machines whose ``step`` takes an event and nothing else, and which have no room."""
+"""Machines whose ``step`` takes only an event, and which have no room."""
 
 
 def _gone(self: Any) -> None:
-    # It is not there if the machine could not be made.
+    # The attribute is missing if the machine could not be made.
     recorder = getattr(self, "_recorder", None)
     if recorder is not None:
         recorder.put([self._number])
 
 
 def _step(plain: Callable[[Any, Any], list[Any]]) -> Callable[[Any, Any], list[Any]]:
-    """The step of a machine of which there are many a second."""
+    """The step of a machine with many steps a second."""
 
     @wraps(plain)
     def step(self: Any, event: Any) -> list[Any]:
@@ -216,7 +214,7 @@ def _writer_step(plain: Callable[[Any, Any], list[Any]], other: Callable[[Any, A
 
 
 def is_plain_add(action: Any) -> bool:
-    """Is it the add of a PD ledger that is not guaranteed, by its writer?"""
+    """True for an add of a writer to a PD ledger with best-effort replication."""
     return (
         type(action) is SendAdd
         and action.entries is None
@@ -226,7 +224,7 @@ def is_plain_add(action: Any) -> bool:
 
 
 def _admit_add(other: Callable[..., Any]) -> Callable[..., Decision]:
-    """An admission: the same as the last one, with the same arguments, has the same bytes."""
+    """An admission. If arguments and answer equal the last ones, the encoded bytes are reused."""
     plain = BookieLedger.admit_add
 
     @wraps(plain)
@@ -274,7 +272,7 @@ def _added(other: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _method(plain: Callable[..., Any], name: str, place: int) -> Callable[..., Any]:
-    """Any other method that decides."""
+    """Any other deciding method."""
 
     @wraps(plain)
     def method(self: Any, *args: Any, **keywords: Any) -> Any:
@@ -302,22 +300,22 @@ def _method(plain: Callable[..., Any], name: str, place: int) -> Callable[..., A
 
 
 def given(forms: Forms, machine: Any, method: str, args: tuple[Any, ...]) -> list[Any]:
-    """The forms of a method's arguments. The first one of some methods of ``BookieLedger`` is a key."""
+    """The forms of a method's arguments. The first argument of some methods of ``BookieLedger`` is a key."""
     if method in _WITH_KEY:
         return [forms.secret(args[0]), *[forms.form(one) for one in args[1:]]]
     if method == "look":
-        # Collections of bookies: mappings and lists of any order.
+        # Collections of bookies in any order: mappings and lists.
         return [args[0], *[[*sorted(one)] for one in args[1:]], machine.delay_seconds]
     return [forms.form(one) for one in args]
 
 
 _WITH_KEY = frozenset(("admit_add", "admit_sync", "fence", "write_last_add_confirmed"))
 _SILENT = frozenset(("replay", "lose", "lose_for_now", "entries_back", "fence_is_sure"))
-"""Methods of ``BookieLedger`` that answer nothing. What it is afterwards stands for the answer."""
+"""Methods of ``BookieLedger`` without an answer. The ledger's fields after the call stand for it."""
 
 
 def answered(forms: Forms, machine: Any, method: str, answer: Any) -> Any:
-    """The form of an answer, or of what the machine is after a method that has none."""
+    """The form of an answer, or of the machine's fields after a method without an answer."""
     if method in _SILENT:
         fields = [forms.form(getattr(machine, name)) for name in LEDGER_FIELDS if name != "master_key"]
         return [*fields, forms.secret(machine.master_key)]
@@ -335,7 +333,7 @@ def _asked(room: AskedRoom | None) -> list[list[bool]]:
 
 
 class WatchedLedger(BookieLedger):
-    """A ledger of a bookie that is recorded. It equals a plain one with the same fields."""
+    """A recorded ledger of a bookie. It equals a plain one with the same fields."""
 
     __slots__ = ("_admitted", "_busy", "_number", "_recorder", "_room")
 

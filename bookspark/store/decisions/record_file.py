@@ -1,18 +1,17 @@
-"""The bytes of a record of decisions: one file or more (*segments*) for each process.
+"""The bytes of a record of decisions: one or more files (*segments*) for each process.
 
-Law: what was written stays readable, whatever happens to the process. A torn last chunk is the usual end of a process that was
-killed: it is told, and what stands before it counts. Nothing is synced, so a power cut takes the end of a record.
+Law: written chunks stay readable, whatever happens to the process. A torn last chunk is the usual end of a killed process: it
+is reported, and all earlier chunks count. Nothing is synced, so a power cut takes the end of a record.
 
-A segment is ``<kind>-<host>-<pid>-<ns>.<number>.decisions``, ``ns`` the time at which the record began. It has chunks one after
-the other::
+A segment is ``<kind>-<host>-<pid>-<ns>.<number>.decisions``; ``ns`` is the begin of the record. Its chunks follow each other::
 
     u32  length of the body        little-endian
-    u32  CRC32C of what follows
-    u64  begin, in nanoseconds since 1970: nothing in the chunk was decided before it, but for the time of one decision
-    u64  end, likewise: everything in it was decided before
+    u32  CRC32C of the bytes that follow
+    u64  begin, in nanoseconds since 1970: no earlier decision is in the chunk, but for the duration of one decision
+    u64  end, likewise: no later decision is in the chunk
     …    body, zstd
 
-The body of the first chunk is one JSON object (``Header``), uncompressed. The others have one MessagePack array of records
+The body of the first chunk is one JSON object (``Header``), uncompressed; all others have one MessagePack array of records
 (``machines``). A chunk with an empty body is the clean end.
 """
 
@@ -37,11 +36,11 @@ _BODY_BYTES_MAX = 1 << 30
 
 
 class Header(NamedTuple):
-    """What the first chunk of a segment says."""
+    """The first chunk of a segment."""
 
     format: int
     version: str
-    """Of Bookspark."""
+    """Bookspark's version."""
     kind: str
     host: str
     pid: int
@@ -49,7 +48,7 @@ class Header(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Records that were made between two moments."""
+    """The records of a span of time."""
 
     begin_ns: int
     end_ns: int
@@ -57,7 +56,6 @@ class Chunk(NamedTuple):
 
 
 def encoded(begin_ns: int, end_ns: int, body: bytes) -> bytes:
-    """A chunk."""
     rest = _TIMES.pack(begin_ns, end_ns) + body
     return _HEAD.pack(len(body), crc32c.crc32c(rest)) + rest
 
@@ -67,10 +65,10 @@ def header_chunk(header: Header, now_ns: int) -> bytes:
 
 
 class Segment:
-    """One file, read. ``clean``: its last chunk is the clean end; ``torn``: bytes at its end that are no chunk."""
+    """One file, read. ``clean``: it ends with the clean end. ``torn``: bytes at its end that form no chunk."""
 
     def __init__(self, path: Path, version: str) -> None:
-        """Raises ConfigurationError if it is no record, or one of another format or version."""
+        """Raises ConfigurationError for a file that is not a record, or a record of another format or version."""
         self.path = path
         self.clean = False
         self.torn = 0
@@ -87,7 +85,7 @@ class Segment:
             )
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks, once."""
+        """The chunks. Call it once."""
         unpack = zstandard.ZstdDecompressor().decompress
         for chunk in self._chunks:
             if not chunk.records:

@@ -1,11 +1,11 @@
 """One process's record of decisions.
 
-Law: recording never changes what a process does. A step appends a few bytes to a queue in memory; a thread of the recorder packs
-and writes them, ten times a second. If the disk takes nothing, the record ends with a word in the log, and the process goes on.
-The queue has a bound: a step that finds it full writes itself. A process keeps ``SEGMENTS_MAX`` segments; of an older one the
-machines that were made in it can't be replayed any more.
+Law: recording never changes the process's behaviour. A step appends a few bytes to a queue in memory; a thread of the recorder
+packs and writes them, ten times a second. After a failed write the record ends with a log message. The queue is bounded: a
+step that meets a full queue writes it itself. A process keeps ``SEGMENTS_MAX`` segments; machines made in a deleted segment
+can't be replayed.
 
-A forked process has no record until ``record_into`` is called in it: the queue and the thread belong to its parent.
+A forked process has no record until it calls ``record_into``: queue and thread belong to its parent.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ log = logging.getLogger(__name__)
 SEGMENT_BYTES = 64 << 20
 SEGMENTS_MAX = 32
 _PENDING_MAX = 50_000
-"""Records. A step of a writer is about 50 bytes."""
+"""Records. A writer's step takes about 50 bytes."""
 _DRAIN_SECONDS = 0.1
 _LEVEL = 1
 _ARRAY = struct.Struct(">BI")
-"""How MessagePack begins an array."""
+"""The begin of an array in MessagePack."""
 
 
 class Recorder:
-    """Writes the record of this process into ``folder``. ``kind``: what the process is."""
+    """Writes the record of this process into ``folder``. ``kind``: the kind of process."""
 
     def __init__(
         self, folder: str, kind: str, segment_bytes: int = SEGMENT_BYTES, segments_max: int = SEGMENTS_MAX
@@ -91,20 +91,19 @@ class Recorder:
             return self._number
 
     def put(self, record: list[Any]) -> None:
-        """Note a record. It is written soon. From any thread."""
+        """Queue a record. From any thread."""
         pending = self._pending
         pending.append(self.encode(record))
         if len(pending) > _PENDING_MAX:
             self._drain()
 
     def put_encoded(self, record: bytes) -> None:
-        """Note a record that is encoded already."""
         self._pending.append(record)
         if len(self._pending) > _PENDING_MAX:
             self._drain()
 
     def close(self) -> None:
-        """Write what waits, and the clean end."""
+        """Write the queue and the clean end."""
         self._ending.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -122,9 +121,8 @@ class Recorder:
             self._drain()
 
     def _drain(self) -> None:
-        """Write what waits."""
         if os.getpid() != self._pid:
-            # A forked process has machines of its parent.
+            # A forked process still has its parent's machines.
             self._pending.clear()
             return
         with self._lock:
@@ -169,20 +167,18 @@ class Recorder:
         return Path(self.folder, f"{self._kind}-{host}-{os.getpid()}-{self._began_ns}.{segment}{SUFFIX}")
 
     def _open(self) -> None:
-        # Unbuffered: what a buffer holds would be written once more by a forked process.
+        # Unbuffered: a forked process would write a buffer once more.
         self._file, self._written = open_private(self._path(self._segment)).detach(), 0  # type: ignore[attr-defined]
         header = Header(FORMAT, version(), self._kind, self._host, os.getpid(), self._segment)
         self._file.write(header_chunk(header, time.time_ns()))
 
 
 def version() -> str:
-    """Of Bookspark. The package itself can't be imported here: it is above."""
+    """The version of Bookspark. The package itself is above this layer and can't be imported here."""
     return str(sys.modules[__name__.partition(".")[0]].__version__)
 
 
 class _This:
-    """The record of this process."""
-
     __slots__ = ("recorder",)
 
     def __init__(self) -> None:
@@ -196,8 +192,8 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 
 
 def record_into(folder: str, kind: str) -> Recorder | None:
-    """Record this process's decisions into ``folder`` from now on; "": don't begin to. A process has one record: the first call
-    counts. Raises ConfigurationError if the folder can't be used, or if the process records into another one."""
+    """Record this process's decisions into ``folder`` from now on; "": don't begin. A process has one record: the first call
+    counts. Raises ConfigurationError if the folder can't be used, or the process already records into another folder."""
     if not folder:
         return this.recorder
     with _lock:
@@ -213,12 +209,11 @@ def record_into(folder: str, kind: str) -> Recorder | None:
 
 
 def recording() -> bool:
-    """Does this process record its decisions?"""
     return this.recorder is not None
 
 
 def end_recording() -> None:
-    """Write what waits, and record no more."""
+    """Write the queue and stop recording."""
     with _lock:
         recorder, this.recorder = this.recorder, None
     if recorder is not None:

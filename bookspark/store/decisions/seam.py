@@ -1,11 +1,10 @@
-"""The one place through which drivers make machines and ask pure functions.
+"""The only place where drivers make machines and call pure functions.
 
-Law: a driver can't tell whether its decisions are recorded. Switched off, ``made`` makes the machine itself, and ``watched``
-returns what it got: a step costs nothing. Switched on, a machine is of a subclass whose methods note what they were given and
-what they answered (``machines``).
+Law: a driver can't tell whether its decisions are recorded. Switched off, ``made`` makes the plain machine, and a step costs
+nothing. Switched on, a machine is of a subclass whose methods note arguments and answers (``machines``).
 
-Decision: the class is chosen when the machine is made, rather than a check in each step or a wrapper around the object. A check
-would cost every append something for ever, and a wrapper would have to hand on all that drivers read of a machine.
+Decision: the machine's class is chosen when it is made. A check in each step would cost every append, and a wrapper would have
+to forward every attribute that drivers read.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def made(kind: Callable[Parameters, Machine], *args: Parameters.args, **keywords
 
 
 def watched(ledger: BookieLedger) -> BookieLedger:
-    """The ledger, or one that is equal to it and recorded. Nobody may have ``ledger`` but the caller."""
+    """The ledger, or an equal recorded one. Only the caller may hold ``ledger``."""
     recorder = this.recorder
     if recorder is None or isinstance(ledger, WatchedLedger):
         return ledger
@@ -42,7 +41,7 @@ def watched(ledger: BookieLedger) -> BookieLedger:
 
 
 def decided(function: Callable[Parameters, Answer], *args: Parameters.args, **keywords: Parameters.kwargs) -> Answer:
-    """What a pure function of the protocol answers: ``function(*args, **keywords)``. A method of a value is a function too:
+    """The answer of a pure function of the protocol: ``function(*args, **keywords)``. A method of a value is a function too:
     ``decided(LogRecord.claim, record, run)``."""
     recorder = this.recorder
     if recorder is None:
@@ -61,7 +60,7 @@ def decided(function: Callable[Parameters, Answer], *args: Parameters.args, **ke
 
 
 def _telling(value: Any, told: list[Any]) -> Any:
-    """A batch of a query whose earlier plan may be asked for: what is told then is noted."""
+    """A query's batch with a ``before`` that notes its answers in ``told``."""
     before = getattr(value, "before", None)
     if before is None or not callable(before):
         return value
@@ -75,7 +74,7 @@ def _telling(value: Any, told: list[Any]) -> Any:
 
 
 def is_bookie(bookie_id: str) -> None:
-    """This process is the bookie ``bookie_id``, which clients name so."""
+    """Note that this process is the bookie ``bookie_id``."""
     recorder = this.recorder
     if recorder is not None:
         recorder.put([NAMED, bookie_id])

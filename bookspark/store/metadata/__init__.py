@@ -7,11 +7,11 @@
 ``autorecovery``    the tasks of replication workers and the election of auditors, over documents
 ``documents``       small documents at paths, and locks made of them
 ``records``         values, their JSON documents, and the names and refusals that all stores share
-``bookie_homes``    where each bookie served last
-``bookie_reach``    how far each bookie's directories went
-``bookie_process``    which ledgers have lost their records
-``notifier``        the threads on which watchers are called
-``short_waits``     how long one caller waits, where he can do without an answer
+``bookie_homes``    each bookie's last host and directories
+``bookie_reach``    the reach of each bookie's directories
+``lost_records``    ledgers that have lost their records
+``notifier``        the threads that call watchers
+``short_waits``     shorter deadlines for a caller that can do without an answer
 ==================  =========================================================================================
 
 Example::

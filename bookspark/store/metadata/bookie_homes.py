@@ -1,7 +1,7 @@
-"""Where a bookie lives: the host on which it served last, beside the cookie, which has its directories.
+"""Homes of bookies: a bookie's last host and its directories there, beside its cookie.
 
-Law: the bookie itself writes it, before it registers, so a bookie that is down can be named with its host. It says where to look
-and decides nothing: a bookie is known by the cookie in its directories, and disks may be moved to another host. Record, as JSON::
+Law: the bookie itself writes it, before it registers, so that a stopped bookie can be named with its host. It is a hint: the
+cookie in the directories identifies a bookie, and disks may move to another host. Record, as JSON::
 
     bookie_homes/<bookie id>    {"host": "nm1", "directories": ["/disk/bookspark/bookie-1"]}
 """
@@ -18,10 +18,7 @@ HOMES = "bookie_homes"
 
 
 class BookieHome(msgspec.Struct, frozen=True):
-    """A bookie's host and directories."""
-
     host: str
-    """The name of the host, as it calls itself."""
     directories: tuple[str, ...] = ()
     """Absolute paths on that host."""
 
@@ -30,17 +27,17 @@ learn(BookieHome)
 
 
 def read_home(store: MetadataStore, bookie_id: str) -> BookieHome | None:
-    """Where the bookie lives; None if nobody noted it, or if the note can't be read. Raises MetadataStoreError."""
+    """None without a readable note. Raises MetadataStoreError."""
     found = store.read_record(HOMES, bookie_id)
     try:
         return None if found is None else read_struct(found.value, BookieHome, f"home of {bookie_id}")
     except UnreadableRecordError:
-        # The bookie writes it anew when it starts next.
+        # The bookie rewrites it at its next start.
         return None
 
 
 def note_home(store: MetadataStore, bookie_id: str, home: BookieHome) -> None:
-    """Write where the bookie lives, if that is not noted yet. Raises MetadataStoreError."""
+    """Write the bookie's home, if it changed. Raises MetadataStoreError."""
     if read_home(store, bookie_id) == home:
         return
     found = store.read_record(HOMES, bookie_id)
@@ -48,5 +45,5 @@ def note_home(store: MetadataStore, bookie_id: str, home: BookieHome) -> None:
     try:
         store.write_record(HOMES, bookie_id, document, None if found is None else found.version)
     except MetadataVersionError:
-        # The locks of the directories let one process be the bookie, so this is the answer to a request that was sent twice.
+        # The directories' locks permit one process for a bookie, so this answers a request that was sent twice.
         return

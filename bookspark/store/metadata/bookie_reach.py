@@ -1,11 +1,11 @@
-"""How far a bookie's directories go, noted beside its cookie, so that its next start knows an older copy that was put back.
+"""Reach of a bookie's directories, noted beside its cookie, so that its next start recognizes a restored older copy.
 
-Law: what is noted was durable before, and the bookie itself notes it: before it serves, each minute in which something came, and
-when it stops. A note that can't be written later, or read, costs no more than that an older copy is not found. Record, as JSON::
+Law: noted values were durable before. The bookie itself writes the note: before it serves, each minute with new writes, and
+when it stops. A failure after the first note only hides an older copy. Record, as JSON::
 
     bookie_reach/<bookie id>    {"directories": {"/disk/bookspark/bookie-1": {"writes": 12, "location": 4295032833}}}
 
-What it means is ``protocol.bookie.reach``.
+``protocol.bookie.reach`` defines the meaning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bookspark.store.metadata.store import MetadataStore
 
 REACHES = "bookie_reach"
 NOTED_SECONDS = 60.0
-"""How old a copy may be that passes for the directory itself."""
+"""Largest age of an older copy that goes unnoticed."""
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ class _Noted(msgspec.Struct, frozen=True):
 
 
 class BookieReach(msgspec.Struct, frozen=True):
-    """How far the directories of a bookie go, by absolute path."""
-
     directories: dict[str, _Noted]
 
 
@@ -43,7 +41,7 @@ learn(BookieReach)
 
 
 class ReachNotes:
-    """Keeps the note of one bookie. ``noted`` is what its last process left there."""
+    """Keeps the note of one bookie. ``noted``: the note of its last process."""
 
     def __init__(self, store: MetadataStore, bookie_id: str) -> None:
         """Read the note. Raises MetadataStoreError if the store does not answer."""
@@ -55,21 +53,21 @@ class ReachNotes:
         self.noted = self._read()
 
     def follow(self, reach: Callable[[], Mapping[str, Reach]]) -> None:
-        """Note what ``reach`` tells, which any thread may ask, now and each minute from now on. A directory that it does not tell
-        of keeps its note. Raises MetadataStoreError if the note can't be written now."""
+        """Note the values of ``reach``, callable from any thread, now and each minute from now on. A missing directory keeps
+        its note. Raises MetadataStoreError if the note can't be written now."""
         self._reach = reach
         self._note()
         self._thread.start()
 
     def end(self) -> None:
-        """Note it for the last time."""
+        """Write the note for the last time."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
             self.note()
 
     def note(self) -> None:
-        """Write the note, if there is something new. What fails is logged."""
+        """Write the note, if there is news. A failure is logged."""
         try:
             self._note()
         except MetadataStoreError as error:
@@ -95,7 +93,7 @@ class ReachNotes:
         try:
             self._store.write_record(REACHES, self._bookie_id, document, None if found is None else found.version)
         except MetadataVersionError:
-            # The locks of the directories let one process be the bookie, so this is the answer to a request that was sent twice.
+            # The directories' locks permit one process for a bookie, so this answers a request that was sent twice.
             return
         self.noted = reach
 

@@ -1,6 +1,6 @@
-"""Which ledgers have lost their records, because an older copy of the metadata was put back (``protocol.bookie.lost_records``).
+"""Ledgers that have lost their records, because an older copy of the metadata was restored (``protocol.bookie.lost_records``).
 
-Law: bookies add to the record, and a person takes from it. Record, as JSON::
+Law: bookies add to the record, and a person removes from it. Record, as JSON::
 
     lost_records/ledgers    {"ranges": [[42, 1057]]}
 """
@@ -36,7 +36,7 @@ def read_lost_records(store: MetadataStore) -> tuple[LostRecords, ...]:
 
 
 def note_lost_records(store: MetadataStore, lost: LostRecords) -> None:
-    """Add to them. Raises MetadataStoreError, and UnreadableRecordError."""
+    """Add ids without records. Raises MetadataStoreError, and UnreadableRecordError."""
     for _ in range(_ATTEMPTS):
         found = store.read_record(_KIND, _NAME)
         before = () if found is None else _ranges(found)
@@ -54,8 +54,8 @@ def note_lost_records(store: MetadataStore, lost: LostRecords) -> None:
 
 
 def give_up_lost_records(store: MetadataStore, given_up: tuple[LostRecords, ...]) -> None:
-    """Forget that these are lost, so that bookies collect what they hold of them. ``given_up``: all, as read. Raises
-    MetadataStoreError, MetadataVersionError if there are others meanwhile, and UnreadableRecordError."""
+    """Forget the lost records, so that bookies collect their entries. ``given_up``: the value read before. Raises
+    MetadataStoreError, MetadataVersionError if it changed meanwhile, and UnreadableRecordError."""
     found = store.read_record(_KIND, _NAME)
     if found is None:
         return

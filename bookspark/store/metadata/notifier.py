@@ -1,9 +1,8 @@
-"""The two threads of a metadata store, and the process that they belong to.
+"""The two threads of a metadata store, and the process that owns them.
 
-Law: code of Bookspark runs in kazoo's own threads only to put something in a queue. What a callback or a task raises, whatever it
-is, keeps no other from running. ``Notifier`` calls the callbacks of users,
-which may take their time. ``Upkeep`` renews what a lost session took (registrations and watches); no user's callback can delay
-it.
+Law: in kazoo's own threads, Bookspark's code only puts things into a queue. An exception of a callback or task never stops the
+others. ``Notifier`` calls users' callbacks, which may be slow. ``Upkeep`` restores registrations and watches after a lost
+session, undelayed by callbacks.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _RETRY_SECONDS = 0.5
 
 
 class Owner:
-    """The process that made an object. A forked child can't use the object, because threads and connections are not forked."""
+    """The process that made an object. A forked child can't use the object: threads and connections are not forked."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -42,7 +41,7 @@ class Owner:
 
 
 class Notifier:
-    """Calls callbacks one after the other from one thread. The first callback starts the thread."""
+    """Calls callbacks one after the other from one thread, started by the first."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -51,13 +50,13 @@ class Notifier:
         self._closed = False
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` soon. After ``close`` nothing is called any more."""
+        """Call ``callback`` soon. After ``close`` no callback is called."""
         with self._lock:
             if self._closed:
                 return
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="bookspark-metadata-notifier", daemon=True)
-                # A signal handler may have come in between, and have started one.
+                # A signal handler may have interrupted, and started a thread.
                 if self._thread is None:
                     self._thread = thread
                     thread.start()
@@ -80,7 +79,7 @@ class Notifier:
 
 
 class Once:
-    """A callback that is posted at most once: by the event or by the loss of the session, whichever comes first."""
+    """A callback posted at most once: by the event or by the loss of the session."""
 
     def __init__(self, notifier: Notifier, callback: Callable[[], None]) -> None:
         self._notifier = notifier
@@ -95,7 +94,7 @@ class Once:
 
 
 class Upkeep:
-    """Runs tasks from one thread. A task that fails is run again until it succeeds."""
+    """Runs tasks from one thread, and repeats a failed task until it succeeds."""
 
     def __init__(self) -> None:
         self._due: dict[Callable[[], None], None] = {}
@@ -103,7 +102,7 @@ class Upkeep:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._warned = ""
-        """The last warning, which is not repeated at each attempt."""
+        """The last warning, not repeated at each attempt."""
 
     def request(self, task: Callable[[], None]) -> None:
         """Run ``task`` soon. Never blocks, so kazoo's listeners may call it."""
@@ -117,7 +116,7 @@ class Upkeep:
             self._changed.notify()
 
     def stop(self) -> None:
-        """Begin no other task. A failure of the running one is not logged any more."""
+        """Begin no other task. A failure of the running task is not logged any more."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,7 +1,7 @@
-"""How long one caller waits for the metadata store, where he can do without an answer.
+"""Shorter deadlines of the metadata store for a caller that can do without an answer.
 
 Law: within ``with waits_at_most(seconds)``, each call of this thread to a store ends within ``seconds``, or within the store's
-own deadline if that is shorter. A call that did not end in time raises MetadataStoreError, as ever.
+own shorter deadline. A call without an answer by then raises MetadataStoreError, as ever.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def waits_at_most(seconds: float) -> Iterator[None]:
 
 
 def patience_seconds() -> float:
-    """How long this thread waits at most; infinite outside of ``waits_at_most``."""
+    """Longest wait of this thread in seconds; infinite outside of ``waits_at_most``."""
     return _patience.seconds

@@ -1,8 +1,8 @@
-"""What the metadata store must do: the interface that ZooKeeper and its in-memory twin both implement.
+"""The interface of a metadata store, implemented by ZooKeeper and its in-memory twin.
 
 Law: a record is changed by compare-and-set only. A listing is whole or raises (BookKeeper #870 deleted live ledgers after a
-partial one). A call whose outcome is not known raises ``MetadataStoreError`` instead of guessing. Every call has a deadline.
-One behaviour suite, ``tests/store/metadata``, runs over every implementation.
+partial listing). A call with an unknown outcome raises ``MetadataStoreError``. Every call has a deadline. One behaviour suite,
+``tests/store/metadata``, runs over every implementation.
 
 The layout is BookKeeper's (bookkeeper-overview, "Ledger manager"): ``/ledgers/{LAYOUT,INSTANCEID,available,cookies,idgen,…}``.
 ``/bookspark/logs`` holds the records of logs (docs/decisions/logs.md).
@@ -25,43 +25,46 @@ from bookspark.store.metadata.records.versioned import Versioned, VersionedLedge
 
 
 class MetadataStore(Protocol):
-    """Ledgers, bookies, cookies and logs. Every method may raise ``MetadataStoreError``: the store could not be reached."""
+    """Ledgers, bookies, cookies and small records. Every method may raise ``MetadataStoreError``: the store could not be
+    reached."""
 
     # -- cluster
     @property
     def instance_id(self) -> str:
-        """The cluster's identity, a uuid. It is made together with the layout and is part of every cookie."""
+        """The cluster's identity, a uuid, made together with the layout and part of every cookie."""
 
     def close(self) -> None:
-        """End the session. Registrations made through this store disappear."""
+        """End the session, and with it the registrations of this store."""
 
     # -- ledgers
     def new_ledger_id(self) -> int:
-        """A ledger id that was never given out before. Ids start at 0 and may have gaps."""
+        """A ledger id that was never assigned before. Ids start at 0 and may have gaps."""
 
     def last_ledger_id(self) -> int:
-        """The id that ``new_ledger_id`` gave out last, which is its highest; −1 if it gave none."""
+        """The last and highest id of ``new_ledger_id``; −1 if there is none."""
 
     def note_given_id(self, ledger_id: int) -> None:
-        """Before a ledger is created whose id a user gives: ``highest_ledger_id`` counts that id from now on, for ever."""
+        """Count the id in ``highest_ledger_id`` from now on, for ever. Called before a ledger with an id chosen by a user is
+        created."""
 
     def highest_ledger_id(self) -> int:
-        """No ledger ever had a higher id, whether it was given out or a user gave it; −1 if there was none."""
+        """An upper bound of all ledger ids ever assigned or chosen by a user; −1 if there are none."""
 
     def skip_ledger_ids(self, highest: int) -> None:
-        """``new_ledger_id`` gives out no id up to ``highest`` from now on. Takes about a second for 50,000 ids."""
+        """Let ``new_ledger_id`` skip all ids up to ``highest``. Takes about a second for 50,000 ids."""
 
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         """Make the record of ``metadata.ledger_id`` and return its version. Raises LedgerExistsError.
 
-        A record with the same ``c_token`` is no error: this call made it, and the answer to an earlier attempt was lost."""
+        A record with the same ``c_token`` is no error: this call made it, and the answer to an earlier attempt was lost.
+        """
 
     def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         """The metadata of a ledger. Raises NoSuchLedgerError, and UnreadableRecordError if its record can't be decoded."""
 
     def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[VersionedLedger]:
-        """The metadata of many ledgers, each with its version, read many at a time. Ledgers that are deleted meanwhile are left
-        out. Of a ledger whose record can't be decoded, the reason is put into ``unreadable``: the caller has to name it."""
+        """The metadata and version of many ledgers, read many at a time. Ledgers deleted meanwhile are left out. Reasons of
+        undecodable records go into ``unreadable``: the caller must report them."""
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set; returns the new version. Raises MetadataVersionError, NoSuchLedgerError."""
@@ -73,28 +76,26 @@ class MetadataStore(Protocol):
         """All ledger ids, ascending. The listing is whole or raises."""
 
     def ledger_spans(self) -> list[LedgerSpan]:
-        """The spans of ids that have ledgers, ascending, with about how many. It holds no ids."""
+        """The spans of ids with ledgers, ascending, with approximate counts. It holds no ids."""
 
     def list_ledgers_between(self, first: int, last: int) -> Iterator[int]:
-        """The ledger ids from ``first`` to ``last``, ascending, of which about a span is held at a time. Whole or raises."""
+        """The ledger ids from ``first`` to ``last``, ascending, with about a span in memory at a time. Whole or raises."""
 
     def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
         """Call ``changed`` once, from a thread of the store's own, when the record is changed or deleted."""
 
     # -- bookies
     def register_bookie(self, registration: BookieRegistration) -> None:
-        """Announce a bookie until ``unregister_bookie`` or ``close``. After the loss of a session it is registered again, and
-        after somebody deleted the registration.
-
-        A registration of the same id that another session left behind is replaced. The locks of the directories, not the metadata
-        store, keep two processes from being one bookie."""
+        """Announce a bookie until ``unregister_bookie`` or ``close``. The registration is restored after the loss of a
+        session, and after a deletion by others. It replaces a registration of the same id left by another session: the locks
+        of the directories, not the metadata store, prevent two processes for one bookie."""
 
     def unregister_bookie(self, bookie_id: str) -> None:
         """Remove the registration that this store made."""
 
     def bookies(self) -> dict[str, BookieRegistration]:
-        """Every registered bookie by id, read-only bookies included. One whose registration can't be decoded is a
-        read-only bookie without an address."""
+        """Every registered bookie by id, including read-only ones. An undecodable registration is a read-only bookie without
+        an address."""
 
     def watch_bookies(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` whenever the set of registered bookies changes, until ``close``."""
@@ -110,16 +111,16 @@ class MetadataStore(Protocol):
         """Raises MetadataVersionError, or InvalidCookieError if there is none."""
 
     def list_cookies(self) -> list[str]:
-        """The bookie ids that have one."""
+        """The bookie ids with a cookie."""
 
-    # -- small records of other layers (log records, service records), each an opaque JSON document under a name. A version never
-    # comes again, also not when a record is deleted and made anew under its name. A compare-and-set may also be refused because
-    # another record of the kind was deleted since the record was read.
+    # -- small records of other layers (log records, service records), each an opaque JSON document under a name. A version
+    # never recurs, even after a deletion. A compare-and-set may also be refused after the deletion of another record of the
+    # kind.
     def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
         """The record ``name`` of this kind; None if there is none."""
 
     def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
-        """The same for each of many names, in their order, many at a time."""
+        """Each of many records by name, in order, many at a time."""
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         """Create (version None) or compare-and-set. Raises MetadataVersionError."""
@@ -135,17 +136,17 @@ class MetadataStore(Protocol):
 
     # -- readers of a group
     def sharing(self, path: str, name: str) -> Sharing:
-        """The member ``name`` of those that share something out among themselves at ``path``."""
+        """The member ``name`` of the sharing at ``path``."""
 
-    # -- autorecovery: each access gives an object of its own
+    # -- autorecovery: each access returns a new object
     @property
     def underreplication(self) -> Underreplication:
         """The tasks of ledgers that lack copies."""
 
     @property
     def auditors(self) -> Auditors:
-        """The election of the auditor, what it is told and what it reports."""
+        """The auditor's election, requests to it, and its reports."""
 
     @property
     def change_lock(self) -> ChangeLock:
-        """The lock of the one who applies a change of the cluster."""
+        """The lock of the process that applies a change of the cluster."""

@@ -1,17 +1,17 @@
-"""The wire: what clients and bookies send each other, byte for byte. Entry batches lie in the logs as they were sent.
+"""The wire protocol of clients and bookies, byte for byte. The logs hold entry batches as received.
 
 ==================  ==========================================================================
-``frames``          how the bytes of a connection are divided into messages
-``header``          the header of every message, and what each kind of request means
-``messages``        the bodies of messages without entries
+``frames``          division of a connection's bytes into messages
+``header``          the header of every message, and the kinds of request
+``messages``        bodies of messages without entries
 ``entry_batch``     entries of a ledger as one Arrow message
-``logged_frames``   batch frames as they lie in a log, many checked together
-``batch_prefix``    what comes before the columns of a batch
-``columns``         columns as bytes: made, compared, shifted
+``logged_frames``   batch frames in a log, checked many at a time
+``batch_prefix``    the bytes before the columns of a batch
+``columns``         columns as bytes: construction, comparison, shifts
 ``digests``         the digest of each entry
-``chunks``          memory to receive into
-``keepalive``       noticing a peer whose host is gone
-``security``        TLS, and the shared secret
+``chunks``          receive buffers
+``keepalive``       detection of a peer whose host is gone
+``security``        TLS and the shared secret
 ==================  ==========================================================================
 
 An example::

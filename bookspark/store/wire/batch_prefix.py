@@ -1,8 +1,8 @@
-"""The prefix of a batch frame: everything before the columns, with room for the request's header.
+"""The prefix of a batch frame: all bytes before the columns, with room for the request's header.
 
-Law: it is the same for every batch but for some numbers, so it is packed from a template (1.2 µs; through pyarrow's writer 31 µs)
-and checked by packing it again. ``tests/store/wire`` compares it with pyarrow's bytes. The header stands in the message's custom
-metadata (key ``bookspark``), always at the same offset::
+Law: prefixes differ in a few numbers only, so a template packs them (1.2 µs; pyarrow's writer: 31 µs), and a check packs the
+prefix again and compares. ``tests/store/wire`` compares it with pyarrow's bytes. The header is custom metadata of the message
+(key ``bookspark``), always at the same offset::
 
       0  FF FF FF FF │ i32 576          Arrow's framing
       8  flatbuffer Message             48: i64 body length, 88: the header (112 bytes), 240: i64 rows n,
@@ -22,7 +22,7 @@ from bookspark.store.wire.header import HEADER_BYTES
 PREFIX_BYTES = 584
 HEADER_OFFSET = 88
 
-# The flatbuffer as pyarrow writes it, taken apart at the numbers that change.
+# The flatbuffer as pyarrow writes it, split at the numbers that vary.
 _HEAD = bytes.fromhex(
     "ffffffff40020000180000000000000000000e00180006000500080010000c000e00000000030400bc0000000c000000"
 )
@@ -35,8 +35,7 @@ assert _PREFIX.size == PREFIX_BYTES
 
 
 def _prefix(header: bytes, count: int, payload_bytes: int, digest_bytes: int) -> bytes:
-    """The 584 bytes before the body of a batch of ``count`` entries, whose two binary columns have ``payload_bytes`` and
-    ``digest_bytes`` bytes."""
+    """The 584 bytes before a body of ``count`` entries whose two binary columns have these sizes in bytes."""
     column = 8 * count
     offsets = 4 * (count + 1)
     padded_offsets = (offsets + 7) & -8
@@ -61,8 +60,10 @@ def _prefix(header: bytes, count: int, payload_bytes: int, digest_bytes: int) ->
 
 @lru_cache(maxsize=1024)
 def around_header(count: int, payload_bytes: int, digest_bytes: int) -> tuple[bytes, bytes]:
-    """The prefix without the header: what comes before it, and what comes after it. Sizes are at most FRAME_BYTES_MAX. The
-    checksums of header and body don't cover the prefix, so a check of a frame compares it with this. Neighbouring frames are
-    often of one size, so results are kept."""
+    """The prefix without the header: the bytes before it and the bytes after it. Sizes are at most FRAME_BYTES_MAX.
+
+    No checksum covers the prefix, so the check of a frame compares it with this. Neighbouring frames are often of one size:
+    results are cached.
+    """
     prefix = _prefix(bytes(HEADER_BYTES), count, payload_bytes, digest_bytes)
     return prefix[:HEADER_OFFSET], prefix[HEADER_OFFSET + HEADER_BYTES :]

@@ -1,9 +1,9 @@
-"""Columns of a batch as bytes: made, compared and shifted whole.
+"""Columns of a batch as bytes: constructed, compared and shifted whole.
 
-A Python step for each value would cost more than everything else that is done to an entry of 100 bytes.
+A Python step for each value would cost more than all other work on an entry of 100 bytes.
 
-Law: numbers are little-endian, i32 or i64, as Arrow has them. To add to every value, a column is read as one long integer with a
-field for each value. That is right only if no operand and no result is negative or too large for its field; callers see to that.
+Law: numbers are little-endian, i32 or i64, as in Arrow. An addition to every value reads the column as one long integer with a
+field for each value. It is correct only if no operand and no result is negative or exceeds its field; callers ensure that.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ Value = TypeVar("Value", bytes, memoryview)
 
 _INT, _LONG = 4, 8
 _KEPT_VALUES_MAX = 8192
-"""Longer columns are not kept: to compare with them costs as much as to make them."""
+"""Longer columns are not cached: a comparison costs as much as the construction."""
 _COPIED_BYTES_MAX = 4096
 """Up to this size a copy of a value costs less than a view."""
 _TOGETHER = 64
-"""How many values one call divides."""
 
 
 def _kept(make: Callable[[int, int], Column]) -> Callable[[int, int], Column]:
-    """``make(count, …)`` that keeps its last few results: neighbouring batches are often of one size."""
+    """``make(count, …)`` with a cache of its last results: neighbouring batches are often of one size."""
     kept = lru_cache(maxsize=64)(make)
     return lambda count, number: kept(count, number) if count <= _KEPT_VALUES_MAX else make(count, number)
 
@@ -51,25 +50,24 @@ def repeated(number: int, count: int) -> bytes:
 
 
 def consecutive(first: int, count: int) -> bytes:
-    """i64 × count: ``first``, ``first`` + 1 and so on, not negative."""
+    """i64 × count: ``first``, ``first`` + 1 and so on; ``first`` is not negative."""
     return (_ramp(count, _LONG) + first * _ones(count, _LONG)).to_bytes(_LONG * count, "little")
 
 
 def offsets_of(sizes: Iterable[int]) -> bytes:
-    """Arrow's offsets column, i32 × (n+1) from 0, of values with these sizes in bytes."""
+    """Arrow's offsets column, i32 × (n+1) from 0, of values of these sizes in bytes."""
     offsets = tuple(accumulate(sizes, initial=0))
     return pack(f"<{len(offsets)}i", *offsets)
 
 
 @_kept
 def equal_offsets(count: int, size: int) -> bytes:
-    """Arrow's offsets column, i32 × (n+1) from 0, of ``count`` values of ``size`` bytes each, as digests are, and often
-    payloads."""
+    """Arrow's offsets column, i32 × (n+1) from 0, of ``count`` values of ``size`` bytes each: digests, and often payloads."""
     return (_ramp(count + 1, _INT) * size).to_bytes(_INT * (count + 1), "little")
 
 
 def from_zero(offsets: memoryview) -> bytes:
-    """Some neighbouring offsets (a view of i32, ascending) moved so that the first one is 0."""
+    """Consecutive offsets (a view of i32, ascending), shifted so that the first is 0."""
     start: int = offsets[0]
     if start == 0:
         return offsets.tobytes()
@@ -78,7 +76,7 @@ def from_zero(offsets: memoryview) -> bytes:
 
 
 def spread(offsets: bytes, size: int) -> bytes:
-    """The offsets (i32 × (n+1), from 0) of the same values with ``size`` bytes more each."""
+    """The offsets (i32 × (n+1), from 0) after each value grew by ``size`` bytes."""
     count = len(offsets) // _INT
     return (int.from_bytes(offsets, "little") + size * _ramp(count, _INT)).to_bytes(_INT * count, "little")
 
@@ -92,7 +90,7 @@ def ends_after(start: int, offsets: bytes) -> bytes:
 
 
 def ascends(offsets: memoryview, total: int) -> bool:
-    """Do the offsets (a view of i32) ascend from 0? Their last one is ``total``."""
+    """True if the offsets (a view of i32), whose last is ``total``, ascend from 0."""
     if size_of_each(offsets, total) is not None:
         return True
     numbers = offsets.tolist()
@@ -101,8 +99,8 @@ def ascends(offsets: memoryview, total: int) -> bool:
 
 
 def values(offsets: memoryview, data: Value) -> Iterator[bytes] | Iterator[Value]:
-    """The values of a binary column: ``data`` divided at ``offsets`` (a view of i32 from 0). They are slices of ``data`` (views
-    if it is a view), or copies where a copy costs less."""
+    """The values of a binary column: ``data`` split at ``offsets`` (a view of i32 from 0). Slices of ``data`` (views of a
+    view), or copies where a copy costs less."""
     size = size_of_each(offsets, len(data))
     if size is None or not 0 < size <= _COPIED_BYTES_MAX:
         return map(data.__getitem__, map(slice, offsets, offsets[1:]))
@@ -110,8 +108,8 @@ def values(offsets: memoryview, data: Value) -> Iterator[bytes] | Iterator[Value
 
 
 def rows(columns: Sequence[Buffer], size: int | None = None) -> Iterator[bytes]:
-    """The rows of columns of i64 × n: the first value of each column, one after the other, then the second of each, and so on.
-    ``size``: how many bytes of each row, all but some of its last number; None: all."""
+    """The rows of columns of i64 × n: the first value of each column, joined, then the second of each, and so on. ``size``:
+    bytes kept of each row, which end within or at the end of its last number; None: all."""
     packed = bytearray(len(columns) * len(columns[0]))
     numbers = memoryview(packed).cast("q")
     for index, column in enumerate(columns):
@@ -120,28 +118,27 @@ def rows(columns: Sequence[Buffer], size: int | None = None) -> Iterator[bytes]:
 
 
 class Heads(NamedTuple):
-    """What comes before each of some values: the first ``size`` bytes of a row of ``columns`` (i64 × n each). It is kept apart,
-    because a new object for each value, of both, costs more than to make a stamp and a copy of the value."""
+    """Heads of values: the first ``size`` bytes of a row of ``columns`` (i64 × n each), kept apart from the values, because a
+    joined object costs more than a stamp and a copy of the value."""
 
     columns: tuple[bytes, ...]
     size: int
 
     def each(self) -> Iterator[bytes]:
-        """One after the other."""
         return rows(self.columns, self.size)
 
     def part(self, first: int, end: int) -> Heads:
-        """Those from number ``first`` to before number ``end``."""
+        """The heads from index ``first`` to before index ``end``."""
         return Heads(tuple(column[_LONG * first : _LONG * end] for column in self.columns), self.size)
 
 
 def joined(heads: Sequence[Heads]) -> Heads:
-    """Those of several runs of values, of one size, one behind the other."""
+    """Heads of several runs of values, of one size, concatenated."""
     return Heads(tuple(map(b"".join, zip(*(one.columns for one in heads), strict=True))), heads[0].size)
 
 
 def _divided(data: memoryview, size: int, taken: int | None = None) -> Iterator[bytes]:
-    """``data`` in pieces of ``size`` bytes, many of them by one call. ``taken``: how many bytes of each piece; None: all."""
+    """``data`` in pieces of ``size`` bytes, many for each call. ``taken``: bytes kept of each piece; None: all."""
     rest, taken = len(data) % (_TOGETHER * size), size if taken is None else taken
     together = _divider(size, taken, _TOGETHER).iter_unpack(data[: len(data) - rest])
     last = _divider(size, taken, rest // size).unpack(data[len(data) - rest :])
@@ -149,7 +146,7 @@ def _divided(data: memoryview, size: int, taken: int | None = None) -> Iterator[
 
 
 def size_of_each(offsets: memoryview, total: int) -> int | None:
-    """The size of every value, None if they differ."""
+    """The common size of all values in bytes; None if sizes differ."""
     count = len(offsets) - 1
     if total % count or offsets.tobytes() != equal_offsets(count, total // count):
         return None

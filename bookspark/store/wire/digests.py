@@ -1,18 +1,18 @@
-"""Digests: a writer puts one on each entry, so that every reader can tell whether the entry is what was written.
+"""Digests: the writer's stamp on each entry, by which every reader detects a changed entry.
 
-Law: a digest covers (ledger, entry, LAC, length, payload) as they stand in the entry's row, so the digest of a copied row stays
-valid. The writer makes it, each reader checks it, and a bookie does neither. Two keys come from the password: the *master key* is
-shown to bookies and kept in the metadata; the MAC key never leaves the clients. LAC: last add confirmed.
+Law: a digest covers (ledger, entry, LAC, length, payload) as in the entry's row, so the digest of a copied row stays valid.
+The writer makes it, each reader checks it, and a bookie does neither. The password yields two keys: the *master key* goes to
+bookies and into the metadata; the MAC key never leaves the clients. LAC: last add confirmed.
 
-The digests of BookKeeper's own clients (``BOOKKEEPER_…``) cover the same row in big-endian, are big-endian themselves, and have
-keys of their own (``bookkeeper_keys``). So the bytes (row, digest, payload) are the entry's body as those clients send it.
+The digests of BookKeeper's own clients (``BOOKKEEPER_…``) cover the same row in big-endian, are big-endian themselves, and
+have their own keys (``bookkeeper_keys``). So the bytes (row, digest, payload) are the entry's body as those clients send it.
 
-The CRC32C digests of a whole batch are checked by one sum, where its payloads are of one size, short and many. CRC32C(M) is, but
-for a constant of M's length, the remainder of the polynomial M·x³² modulo P. So row + payload + digest has the same remainder for
-every good entry of that size. The sum of all of these, each times the power of x that moves it behind those before it, is the
-remainder of one long message: the payloads as they lie in the batch, and over them rows and digests at their places. A power of x
-has an inverse modulo P, so one bad entry always changes the sum, and several bad ones leave it as it is once in 2³² times, as any
-CRC32C does. If the sum is another one, each entry is checked by itself.
+One sum checks the CRC32C digests of a batch if its payloads are of one size, short and many. Up to a constant of M's length,
+CRC32C(M) is the remainder of the polynomial M·x³² modulo P. So row + payload + digest has the same remainder for every good
+entry of that size. Each is multiplied by the power of x that moves it behind its predecessors; the sum is the remainder of one
+long message, the batch's payloads overlaid with rows and digests at their places. A power of x has an inverse modulo P, so one
+bad entry always changes the sum. Several bad entries cancel out once in 2³² times, as in any CRC32C. If the sum differs, each
+entry is checked alone.
 
 Source: BookKeeper's ``DigestManager`` and ``MacDigestManager``. HMAC_SHA1 has their algorithm, but our row and key.
 """
@@ -47,7 +47,8 @@ _JOINED_BYTES_MAX = 2048
 _ROW_BYTES = _ROW.size
 _FOLDED_BYTES_MAX = 4096
 _FOLDED_MIN = 16
-"""Batches of at least so many payloads of at most so many bytes are checked by one sum. Others are quicker one by one."""
+"""One sum checks batches of at least _FOLDED_MIN payloads of at most _FOLDED_BYTES_MAX bytes. Other batches are faster entry
+by entry."""
 _KEPT_BYTES_MAX = 1 << 20
 
 
@@ -59,7 +60,7 @@ def master_key(password: bytes, digest_type: DigestType = DigestType.CRC32C) -> 
 
 
 class Digester:
-    """The digest function of a ledger; ``size`` is that of each of its digests, in bytes."""
+    """The digest function of a ledger. ``size``: bytes of each digest."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -70,12 +71,12 @@ class Digester:
         return self.column([number.to_bytes(8, "little", signed=True) for number in row], (payload,))
 
     def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
-        """The digests of many rows, one after the other. ``columns`` are the bytes of ledger_id, entry_id, last_add_confirmed and
-        length, i64 × n each. ``heads``: what comes first in each payload, if ``payloads`` have it not."""
+        """The digests of many rows, concatenated. ``columns``: the bytes of ledger_id, entry_id, last_add_confirmed and
+        length, i64 × n each. ``heads``: the first bytes of each payload, if ``payloads`` lack them."""
         return b""
 
     def all_match(self, batch: EntryBatch) -> bool:
-        """Do all entries carry their digests? To check them together is ten times as quick as one by one."""
+        """True if all entries carry their digests. Ten times as fast as entry by entry."""
         _, _, offsets, digests = batch.binary_columns()
         if offsets.tobytes() != equal_offsets(batch.count, self.size):
             return False
@@ -84,17 +85,17 @@ class Digester:
 
 class _Checksum(Digester):
     def __init__(self, checksum: Callable[..., int]) -> None:
-        """``checksum(data, start)``: ``start`` is the checksum of what comes before ``data``."""
+        """``checksum(data, start)``: ``start`` is the checksum of the bytes before ``data``."""
         super().__init__(_SUM.size)
         self._checksum = checksum
 
     def __call__(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
-        # Four times as quick as ``column`` with one row.
+        # Four times as fast as ``column`` with one row.
         checksum = self._checksum
         return _SUM.pack(checksum(payload, checksum(_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), 0)))
 
     def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
-        """The digests of many rows. All of it runs in C, and costs some 0.3 µs a row."""
+        """The digests of many rows, computed in C: some 0.3 µs a row."""
         lengths = memoryview(columns[-1]).cast("q")
         first = _with_heads(columns, heads)
         if lengths[-1] - lengths[0] <= _JOINED_BYTES_MAX * len(lengths):
@@ -120,7 +121,7 @@ class _Crc32c(_Checksum):
 
 
 def _with_heads(columns: Sequence[Buffer], heads: Heads | None) -> Iterator[bytes]:
-    """What a digest covers before each payload: its row, and the payload's head."""
+    """The bytes that a digest covers before each payload: its row, and the payload's head."""
     return rows(columns) if heads is None else rows((*columns, *heads.columns), _ROW_BYTES + heads.size)
 
 
@@ -129,8 +130,8 @@ def _numbers(batch: EntryBatch) -> list[memoryview]:
 
 
 def _folded(columns: Sequence[Buffer], payload: Buffer, digests: Buffer, count: int, size: int) -> int:
-    """One CRC32C over all rows, payloads of ``size`` bytes and digests (see above). A row ends where its payload begins, and a
-    digest begins where its payload ends, so that rows and digests lie over other entries' payloads. Both are summed up apart."""
+    """One CRC32C over all rows, payloads of ``size`` bytes and digests (see the module's docstring). A row ends where its
+    payload begins, and a digest begins where it ends, so both overlap other entries' payloads: they are summed apart."""
     over = _over.of(count, size)
     parts = over.parts
     numbers = [memoryview(column).cast(over.unit) for column in columns]
@@ -141,7 +142,7 @@ def _folded(columns: Sequence[Buffer], payload: Buffer, digests: Buffer, count: 
 
 
 class _Places:
-    """Memory for what lies over ``count`` payloads of ``size`` bytes each, with zeros but at the places of rows and digests."""
+    """The overlay of ``count`` payloads of ``size`` bytes each: zeros except at the places of rows and digests."""
 
     def __init__(self, count: int, size: int) -> None:
         self.memory = bytearray((count + 1) * size + _SUM.size)
@@ -151,23 +152,23 @@ class _Places:
         self.unit: Literal["q", "i"] = "q" if size % 8 == 0 else "i"
         width = 8 if self.unit == "q" else 4
         self.parts = 8 // width
-        """A number of a row is so many units."""
+        """Units of each number of a row."""
         first, step = size - _ROW_BYTES, size // width
         units = view[first : first + count * size].cast(self.unit)
         self.rows = [units[at : (count - 1) * step + at + 1 : step] for at in range(4 * self.parts)]
-        """Of each unit of a row its places, n of them."""
+        """For each unit of a row its n places."""
 
 
 class _Over(threading.local):
-    """A thread's memory for what lies over payloads. Each use with the same numbers writes the same places, and what is between
-    them stays zero: to make it and clear it took a tenth of a check."""
+    """A thread's overlay, reused for the same shape: each use writes the same places. Its allocation and clearing took a tenth
+    of a check."""
 
     def __init__(self) -> None:
         self._shape = (0, 0)
         self._places: _Places
 
     def of(self, count: int, size: int) -> _Places:
-        """The memory for ``count`` payloads of ``size`` bytes each."""
+        """The overlay of ``count`` payloads of ``size`` bytes each."""
         if self._shape == (count, size):
             return self._places
         places = _Places(count, size)
@@ -181,7 +182,7 @@ _over = _Over()
 
 @lru_cache(maxsize=64)
 def _folded_if_good(count: int, size: int) -> int:
-    """What ``_folded`` is of good entries: that of entries of zeros."""
+    """The result of ``_folded`` for good entries, computed with entries of zeros."""
     digest = _SUM.pack(crc32c(bytes(_ROW_BYTES + size)))
     return _folded([bytes(8 * count)] * 4, bytes(count * size), digest * count, count, size)
 
@@ -202,7 +203,7 @@ class _Mac(Digester):
 
 
 class _BookKeepers(Digester):
-    """A digest of BookKeeper's own clients. ``make(row, payload)`` is the digest."""
+    """A digest of BookKeeper's own clients. ``make(row, payload)`` computes it."""
 
     def __init__(self, size: int, make: Callable[[bytes, Buffer], bytes]) -> None:
         super().__init__(size)
@@ -212,7 +213,6 @@ class _BookKeepers(Digester):
         return self.of_row(_BOOKKEEPERS_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), payload)
 
     def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
-        """The digests of many rows."""
         big = map(_BOOKKEEPERS_ROW.pack, *(memoryview(column).cast("B").cast("q") for column in columns))
         if heads is not None:
             big = map(bytes.__add__, big, heads.each())
@@ -236,7 +236,7 @@ def _bookkeepers(digest_type: DigestType, password: bytes) -> Digester:
 
 
 def digester(digest_type: DigestType, password: bytes) -> Digester:
-    """The digest function of a ledger. ``password`` counts for the HMAC types only."""
+    """The digest function of a ledger. Only the HMAC types use ``password``."""
     if digest_type in (DigestType.DUMMY, DigestType.BOOKKEEPER_DUMMY):
         return Digester(0)
     if digest_type.bookkeepers:
@@ -249,13 +249,13 @@ def digester(digest_type: DigestType, password: bytes) -> Digester:
 
 
 def digester_without_password(digest_type: DigestType) -> Digester | None:
-    """The digest function of a ledger, for repair, which does not know the password. None if the digest needs one."""
+    """The digest function of a ledger, for repair, which lacks the password. None if the digest needs the password."""
     return None if digest_type in _WITH_PASSWORD else digester(digest_type, b"")
 
 
 def bookkeepers_digest_of_row(digest_type: DigestType) -> Callable[[bytes, Buffer], bytes] | None:
-    """What makes the digest of a row, as BookKeeper's clients send it, and its payload. None if that takes the password, or if
-    there is none."""
+    """The function (row, payload) → digest for rows as BookKeeper's clients send them. None if it needs the password, or the
+    digest type isn't BookKeeper's or is BOOKKEEPER_DUMMY."""
     found = digester_without_password(digest_type)
     return found.of_row if isinstance(found, _BookKeepers) else None
 
@@ -271,7 +271,7 @@ def check(entry: Entry, digest: Digester) -> None:
 
 
 def first_mismatch(batch: EntryBatch, digest: Digester) -> int | None:
-    """The id of the first entry in the batch that does not carry the digest of its own content, None if all do."""
+    """The id of the first entry of the batch with a wrong digest; None if all match."""
     if batch.count > 1 and digest.all_match(batch):
         return None
     for entry in batch.entries():

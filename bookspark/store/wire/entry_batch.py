@@ -1,15 +1,15 @@
 """Entry batches: the unit on the wire and on disk, an Arrow IPC record batch message that also carries the request header.
 
-Law: the bytes that came are the bytes of the log. A batch frame is one encapsulated Arrow IPC message: a prefix
-(``batch_prefix``), which holds the request's header at a fixed offset, and a body. So a log is a plain Arrow stream, and a bookie
-neither parses nor encodes Arrow::
+Law: the log holds the received bytes. A batch frame is one encapsulated Arrow IPC message: a prefix (``batch_prefix``) with
+the request's header at a fixed offset, and a body. So a log is a plain Arrow stream, and a bookie neither parses nor encodes
+Arrow::
 
       0  prefix, 584 bytes              88: the header (112 bytes)
     584  body, each buffer padded to 8: ledger_id, entry_id, last_add_confirmed, length  (n × i64 each)
                                         payload offsets (n+1) × i32, payload, digest offsets (n+1) × i32, digest
 
 Entries of one batch are of one ledger and have consecutive ids. ``length`` is the sum of the ledger's payload bytes up to and
-with the entry. The columns are plain, so that every Arrow reader opens a log (docs/decisions/entry-batches.md).
+including the entry. The columns are plain, so that every Arrow reader opens a log.
 
 Source: docs/decisions/entry-batches.md; the format is Arrow's "IPC Streaming Format".
 """
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     import pyarrow
 
 ENTRY_OVERHEAD_BYTES = 4 * 8 + 2 * 4
-"""Bytes that an entry takes in a large batch beside its payload and digest."""
+"""Bytes of an entry in a large batch beside its payload and digest."""
 FRAME_BYTES_MAX = 16 << 20
 """Both sides refuse a larger frame."""
 PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
 
 
 class Entry(NamedTuple):
-    """One entry as it was written. ``length``: payload bytes of the ledger up to and with this entry."""
+    """One entry as written. ``length``: payload bytes of the ledger up to and including this entry."""
 
     ledger_id: int
     entry_id: int
@@ -58,7 +58,7 @@ _ONE_ROW = struct.Struct("<qqqqii")
 _HEADER_END = HEADER_OFFSET + HEADER_BYTES
 _NO_HEADER = bytes(HEADER_BYTES)
 _PADS = [bytes(-size & 7) for size in range(8)]
-"""The padding after a buffer, by its size modulo 8."""
+"""Padding after a buffer, indexed by its size modulo 8."""
 
 
 def encode(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: Buffer) -> bytearray:
@@ -73,8 +73,7 @@ def encode(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: B
 def encode_pieces(
     header: Header, columns: Sequence[Buffer], payloads: Sequence[Buffer], payload_bytes: int, digest: Buffer
 ) -> bytearray:
-    """One batch frame, as ``encode`` makes it, from payloads in pieces, ``payload_bytes`` in all, so that they are copied only
-    once."""
+    """A batch frame as of ``encode``, from payloads in pieces, ``payload_bytes`` in all, so that they are copied only once."""
     ledger_ids, entry_ids, confirmed, lengths, payload_offsets, digest_offsets = columns
     count = len(ledger_ids) >> 3
     before, after = around_header(count, payload_bytes, len(digest))
@@ -91,7 +90,7 @@ def encode_pieces(
 
 
 def encode_one(header: Header, length: int, payload: Buffer, digest: Buffer) -> bytes:
-    """The frame of the one entry that ``header`` names, with the header's LAC (last add confirmed) in its row."""
+    """A frame of the single entry that ``header`` names, with the header's LAC (last add confirmed) in its row."""
     payload_bytes, digest_bytes = len(payload), len(digest)
     body = b"".join(
         (
@@ -106,7 +105,7 @@ def encode_one(header: Header, length: int, payload: Buffer, digest: Buffer) -> 
 
 
 def encode_entries(header: Header, entries: Sequence[Entry]) -> bytearray:
-    """One batch frame from entries of one ledger with consecutive ids, their digests as they are."""
+    """One batch frame from entries of one ledger with consecutive ids and unchanged digests."""
     ledger_ids, entry_ids, confirmed, lengths, payloads, digests = zip(*entries, strict=True)
     columns = [struct.pack(f"<{len(entries)}q", *numbers) for numbers in (ledger_ids, entry_ids, confirmed, lengths)]
     columns += (offsets_of(map(len, payloads)), offsets_of(map(len, digests)))
@@ -114,7 +113,7 @@ def encode_entries(header: Header, entries: Sequence[Entry]) -> bytearray:
 
 
 def with_header(frame: Buffer, header: Header) -> tuple[bytes, memoryview]:
-    """The frame's bytes under another header, in two pieces to be sent one after the other; the body is not copied."""
+    """The frame under another header, in two pieces to send in this order; the body is not copied."""
     view = memoryview(frame)
     packed = header.encode(_UNSIGNED.unpack_from(view, HEADER_OFFSET + 92)[0])
     head = b"".join((view[:HEADER_OFFSET], packed, view[HEADER_OFFSET + HEADER_BYTES : PREFIX_BYTES]))
@@ -122,15 +121,15 @@ def with_header(frame: Buffer, header: Header) -> tuple[bytes, memoryview]:
 
 
 def put_header(frame: memoryview, header: Header) -> None:
-    """Put another header into a frame, in place. Its body stays as it is."""
+    """Replace the header of a frame in place."""
     frame[HEADER_OFFSET:_HEADER_END] = header.encode(_UNSIGNED.unpack_from(frame, HEADER_OFFSET + 92)[0])
 
 
 class EntryBatch:
-    """A view of one batch frame: its entries by raw offsets, without pyarrow, and without a copy until one is asked for.
+    """A view of one batch frame. It reads entries by raw offsets, without pyarrow, and copies on demand only.
 
-    ``EntryBatch(frame)`` trusts the bytes, for example those of a bookie's own log after their checks. ``EntryBatch.checked`` is
-    for bytes from outside.
+    ``EntryBatch(frame)`` trusts the bytes, for example those of a bookie's own log after their checks. ``EntryBatch.checked``
+    is for bytes from outside.
     """
 
     __slots__ = ("count", "first_entry_id", "frame")
@@ -142,7 +141,8 @@ class EntryBatch:
 
     @classmethod
     def checked(cls, frame: Buffer, header: Header, body_crc: int) -> EntryBatch:
-        """Raises WireError unless the frame is exactly what ``encode`` makes for ``header``: checksum, sizes, ids, offsets."""
+        """The batch of ``frame``. Raises WireError unless the frame is exactly the output of ``encode`` for ``header``:
+        checksum, sizes, ids, offsets."""
         view = memoryview(frame)
         body = view[PREFIX_BYTES:]
         if crc32c(body) != body_crc:
@@ -151,7 +151,7 @@ class EntryBatch:
         count, body_bytes = last - first + 1, len(body)
         if first < 0 or count < 1 or body_bytes < count * ENTRY_OVERHEAD_BYTES:
             raise WireError(f"entries {first}..{last} do not fit the batch")
-        # A bookie runs this for every add. So the code is one straight line, and compares bytes instead of decoding numbers.
+        # A bookie runs this for every add, so the code is one straight line, and compares bytes instead of decoding numbers.
         if count == 1:
             return cls._checked_one(view, body, header)
         offsets_bytes = 4 * (count + 1)
@@ -182,7 +182,7 @@ class EntryBatch:
 
     @classmethod
     def _checked_one(cls, view: memoryview, body: memoryview, header: Header) -> EntryBatch:
-        """``checked`` of the batch of one entry, whose body's checksum and least size are checked: the same in two reads."""
+        """``checked`` for a batch of one entry whose body checksum and least size are checked: the rest in two reads."""
         first, body_bytes = header.first_entry_id, len(body)
         ledger_id, entry_id, _, _, payload_start, payload_bytes = _ONE_ROW.unpack_from(body)
         at_digest_offsets = _ONE_ROW.size + ((payload_bytes + 7) & -8)
@@ -205,18 +205,16 @@ class EntryBatch:
 
     @property
     def last_entry_id(self) -> int:
-        """The id of the last entry."""
         return self.first_entry_id + self.count - 1
 
     @property
     def ledger_id(self) -> int:
-        """The ledger of all entries."""
         ledger_id: int = _LONG.unpack_from(self.frame, PREFIX_BYTES)[0]
         return ledger_id
 
     @property
     def length(self) -> int:
-        """The ledger's payload bytes up to and with the last entry."""
+        """The ledger's payload bytes up to and including the last entry."""
         return self.column(3)[-1]
 
     def binary_columns(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
@@ -235,15 +233,15 @@ class EntryBatch:
         return payload_offsets, payload, digest_offsets, body[at : at + digest_offsets[count]]
 
     def column(self, index: int) -> memoryview:
-        """One of the four columns of numbers, in the order of ``Entry``."""
+        """A column of numbers, by its index in ``Entry``: 0 to 3."""
         start = PREFIX_BYTES + 8 * self.count * index
         return self.frame[start : start + 8 * self.count].cast("q")
 
     def entry(self, entry_id: int) -> Entry:
-        """The entry of this id, which has to be in the batch; its bytes are copied."""
+        """The entry of this id, which must be in the batch, copied."""
         if self.count == 1:
             return self._only_entry()
-        # This is five times as quick as through the columns.
+        # Five times as fast as through the columns.
         frame, count = self.frame, self.count
         at = PREFIX_BYTES + 8 * (entry_id - self.first_entry_id)
         ledger_id, confirmed, length = (_LONG.unpack_from(frame, at + 8 * count * column)[0] for column in (0, 2, 3))
@@ -279,7 +277,7 @@ class EntryBatch:
         return map(new_entry, rows)
 
     def _only_entry(self) -> Entry:
-        """The entry of a batch of one. This is five times as quick as through the columns."""
+        """The entry of a batch of one. Five times as fast as through the columns."""
         frame = self.frame
         ledger_id, entry_id, confirmed, length, _, payload_bytes = _ONE_ROW.unpack_from(frame, PREFIX_BYTES)
         at_payload = PREFIX_BYTES + _ONE_ROW.size
@@ -295,12 +293,12 @@ class EntryBatch:
         )
 
     def payloads(self) -> Iterator[bytes] | Iterator[memoryview]:
-        """The payload of each entry: a view, or a copy of a short one."""
+        """The payload of each entry: a view, or a copy if short."""
         payload_offsets, payload, _, _ = self.binary_columns()
         return values(payload_offsets, payload)
 
     def contents(self) -> Iterator[tuple[int, int, bytes | memoryview]]:
-        """(entry id, length, payload) of each entry: what makes two copies equal."""
+        """(entry id, length, payload) of each entry; copies are equal if these are."""
         return zip(range(self.first_entry_id, self.last_entry_id + 1), self.column(3), self.payloads(), strict=True)
 
     def slice(self, first: int, last: int, header: Header) -> bytearray:
@@ -308,7 +306,7 @@ class EntryBatch:
         return encode(header, *self.columns(first, last))
 
     def columns(self, first: int, last: int) -> tuple[list[Buffer], memoryview, memoryview]:
-        """The rows ``first..last`` as ``encode`` takes them: columns, payload, digest."""
+        """The rows ``first..last`` as arguments of ``encode``: columns, payload, digest."""
         payload_offsets, payload, digest_offsets, digest = self.binary_columns()
         start, stop = first - self.first_entry_id, last - self.first_entry_id + 1
         columns: list[Buffer] = [self.column(i)[start:stop].cast("B") for i in range(4)]

@@ -1,16 +1,14 @@
-"""Frames: how the bytes of a connection are divided into messages.
+"""Frames: the division of a connection's bytes into messages.
 
-Law: after any prefix of a connection's bytes, a receiver holds whole frames and at most one partial one. Its memory grows as
-bytes arrive, never by a size that is only announced; and an announced size is at most ``FRAME_BYTES_MAX``, or what the receiver
-was limited to. Bytes that are no frame raise WireError, once, and end the connection. There are two kinds, which differ in their
-first four bytes::
+Law: after any prefix of a connection's bytes, a receiver holds whole frames and at most one partial frame. Its memory grows
+with the received bytes, not with an announced size. An announced size is at most ``FRAME_BYTES_MAX``, or the receiver's lower
+limit. Malformed bytes raise WireError, once, and end the connection. The two kinds differ in their first four bytes::
 
     batch frame     FF FF FF FF, …                                    an Arrow IPC message (``entry_batch``)
     control frame   "BSPK" │ u32 body length │ header (112) │ body    everything without entries
 
-Receiving does not copy: frames are views into chunks, which live as long as a view of them does. A connection starts with a chunk
-of 4 KiB, so that many idle connections cost little. It gets one of 64 KiB, and then of 2 MiB, while bytes come faster than it
-takes them in.
+Receiving does not copy: frames are views into chunks, which live as long as their views. A connection starts with a chunk of 4
+KiB, so that many idle connections cost little. Under load it gets a chunk of 64 KiB, and then of 2 MiB.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from bookspark.store.wire.chunks import LARGE_CHUNK_BYTES, ChunkPool, new_chunk
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer
 from bookspark.store.wire.header import HEADER_BYTES, Header, WireError, decode
 
-# Arrow's continuation marker, and the one metadata size that a batch can have.
+# Arrow's continuation marker, and the only metadata size of a batch.
 _BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00"
 _BATCH_START = int.from_bytes(_BATCH, "little")
 _CONTROL = b"BSPK"
@@ -38,9 +36,9 @@ _SIZE = struct.Struct("<I")
 _BODY_LENGTH = struct.Struct("<q")
 _BODY_LENGTH_OFFSET = 48
 FRAME_START_BYTES = _BODY_LENGTH_OFFSET + 8
-"""So many bytes of any frame tell how long it is."""
+"""Bytes at the start of any frame that suffice to compute its size."""
 HELLO_BYTES_MAX = 4 << 10
-"""How long a frame may be that comes before the peer is known."""
+"""Limit of a frame before the peer has said HELLO."""
 _FIRST_CHUNK_BYTES = HELLO_BYTES_MAX
 _CHUNK_BYTES = 64 << 10
 _FREE_BYTES_MIN = 16 << 10
@@ -57,13 +55,13 @@ class Frame(NamedTuple):
 
 
 def control_frame(header: Header, body: bytes = b"") -> bytes:
-    """Encode a frame that carries no entries."""
+    """Encode a frame without entries."""
     return b"".join((_CONTROL, _SIZE.pack(len(body)), header.encode(crc32c(body)), body))
 
 
 def frame_size(buffer: Buffer, at: int = 0, end: int | None = None, bytes_max: int = FRAME_BYTES_MAX) -> int | None:
-    """The size in bytes of the frame that ``buffer[at:end]`` starts with, None while too few bytes are there to tell. Raises
-    WireError if they are no frame, or one of more than ``bytes_max``."""
+    """The size in bytes of the frame at the start of ``buffer[at:end]``; None while too few bytes are there. Raises WireError
+    for bytes of no frame, or a frame of more than ``bytes_max``."""
     available = (len(buffer) if end is None else end) - at
     if available < 8:
         return None
@@ -101,7 +99,7 @@ class FrameReceiver:
     """The receiving half of a connection, for ``asyncio.BufferedProtocol``: ``buffer()``, then ``received(n)`` → frames."""
 
     def __init__(self, pool: ChunkPool | None = None, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """``frame_bytes_max``: how long a frame may be for now. The attribute of this name may be raised later."""
+        """``frame_bytes_max``: the present limit of a frame. The attribute of this name may be raised later."""
         self._pool = pool or ChunkPool()
         self.frame_bytes_max = frame_bytes_max
         self._use(bytearray(_FIRST_CHUNK_BYTES), 0)
@@ -113,11 +111,11 @@ class FrameReceiver:
         self._start, self._end = 0, filled
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """The memory for the next bytes; never empty."""
         return self._chunk[self._end :]
 
     def received(self, count: int) -> Iterator[Frame]:
-        """The frames that ``count`` more bytes in ``buffer()`` complete. Raises WireError for bytes that are no frame."""
+        """The frames that ``count`` more bytes in ``buffer()`` complete. Raises WireError for bytes of no frame."""
         self._end += count
         size = None
         while (start := self._start) < self._end:
@@ -130,7 +128,7 @@ class FrameReceiver:
         self._make_room(size)
 
     def _make_room(self, size: int | None) -> None:
-        """Begin a new chunk if this one has too little room. ``size``: of the frame that has begun, None if that is not known."""
+        """Begin a new chunk if this one has too little room. ``size``: of the partial frame, None if unknown."""
         free = len(self._chunk) - self._end
         if free < min(_FREE_BYTES_MIN, len(self._chunk) // 4) or (
             size is not None and size > len(self._chunk) - self._start
@@ -138,7 +136,7 @@ class FrameReceiver:
             self._renew(size or 0, in_bulk=free == 0)
 
     def _renew(self, frame_bytes: int, *, in_bulk: bool) -> None:
-        """A new chunk with room for the frame that has begun: the old one stays with whoever holds views of it."""
+        """Begin a chunk with room for the partial frame. The old chunk lives on in its views."""
         rest = self._chunk[self._start : self._end]
         length, needed = len(self._chunk), frame_bytes + _FREE_BYTES_MIN
         chunk: bytearray | mmap.mmap

@@ -1,7 +1,7 @@
-"""The header of every request and response, and what each kind of request means.
+"""The header of every request and response, and the kinds of request (numbers: docs/formats.md).
 
-Law: a header is 112 bytes at a fixed offset of its frame, with a checksum, and it is the same in both directions. Every message
-carries the LAC (last add confirmed), the LAFR (last add fully replicated), LastAddSynced and the bookie's incarnation, so that no
+Law: a header is 112 bytes at a fixed offset of its frame, with a checksum, and the same in both directions. Every message
+carries the LAC (last add confirmed), the LAFR (last add fully replicated), LastAddSynced and the bookie's incarnation, so no
 mode of durability or replication needs another header. Little-endian::
 
       0  u16 protocol version      48  i64 last_add_fully_replicated
@@ -15,69 +15,64 @@ mode of durability or replication needs another header. Little-endian::
      32  i64 last_entry_id        108  u32 CRC32C of bytes 0–107
      40  i64 last_add_confirmed   112
 
-The kinds, and what a bookie does for each (``-`` after a name: the request is a control frame; ``=``: a batch frame):
+The kinds, and the bookie's work for each (``-`` after a name: the request is a control frame; ``=``: a batch frame):
 
 ``HELLO-``
-    The first request of a connection. ``value`` is the client's highest protocol version; the answer's is the one to use, and
-    its body is the bookie id, so that a client never talks to another bookie at a reused address.
+    The first request. ``value`` is the client's highest protocol version, and the answer's the version to use. The answer's body
+    is the bookie id, so that a client never talks to another bookie at a reused address.
 ``ADD=``
-    Append the entries ``first..last`` of one ledger, all or none. The answer is a control frame with the same range. But an OK
-    for a ledger of persistent durability (PD) comes together with others, in an ``ACKS``.
+    Append the entries ``first..last`` of one ledger, all or none. The answer is a control frame with the same range. An OK for
+    a ledger of persistent durability (PD) comes in an ``ACKS``, together with others.
     ``RECOVERY``: sent by a recovery or a repair; allowed on a fenced ledger; synced before the answer in every mode.
     ``VOLATILE``: the ledger is of volatile durability (VD, BP-14); answered once the operating system has it, before the sync.
-    Such a request, and ``SYNC``, tells what is assigned to the bookie: ``value`` is the first entry id, ``limit`` is ensemble
+    Such a request, and ``SYNC``, carries the bookie's assignment: ``value`` is the first entry id, ``limit`` is ensemble
     size << 20 | write quorum << 10 | position. The answer's LastAddSynced is for that assignment.
 ``ACKS-``
-    Sent by bookies only: the adds, ``value`` in number, that came to be OK in one turn of the loop. The body is
-    ``messages.Acks``.
+    From bookies: ``value`` adds that became OK in one turn of the loop. The body is ``messages.Acks``.
 ``READ-``
-    Entries ``first..last``, about ``limit`` bytes at most but at least one entry. The answer is any number of batch frames with
-    ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), ``value`` is how
-    many entries were sent, and ``status`` tells about the next id (OK if the range or the limit ended there).
+    Entries ``first..last``, about ``limit`` bytes but at least one entry. The answer is any number of batch frames with
+    ``MORE``, then a control frame: ``last_entry_id`` is the last id sent (``first − 1`` if none), ``value`` the number of
+    entries sent, and ``status`` that of the next id (OK at the end of the range or limit).
     ``FENCE``: fence first (recovery reads).
-    ``SPARSE``: skip ids that this bookie does not hold (striped ledgers); ``last_entry_id`` is then the last id that the bookie
-    looked for.
+    ``SPARSE``: skip ids that this bookie lacks (striped ledgers); ``last_entry_id`` is then the last examined id.
 ``READ_LAC-``
-    The LAC, the LAFR and (``value``) the highest entry id that is held.
-    ``FENCE``: fence first, durably. (This is the first step of ledger recovery. It makes a ledger known that was never seen, if
-    the metadata has it with this bookie and this master key; so it has no Negative.)
+    The LAC, the LAFR and (``value``) the bookie's highest entry id.
+    ``FENCE``: fence first, durably: the first step of ledger recovery. It creates an unknown ledger, if the metadata has it with
+    this bookie and this master key; so it has no Negative.
     ``limit`` > 0: wait up to ``limit`` ms until the LAC is at least ``first_entry_id`` (long poll).
-    ``ENTRY``: that entry comes along, as a batch frame with ``MORE`` before the answer, if the LAC covers it, the page cache
-    has it, and it is short; otherwise it has to be read.
+    ``ENTRY``: send that entry as a batch frame with ``MORE`` before the answer, if it is confirmed, in the page cache and short.
 ``WRITE_LAC-``
     Explicit LAC: note ``last_add_confirmed`` without an entry.
 ``SYNC-``
-    Sync what was added to a VD ledger before this request; the answer tells LastAddSynced.
+    Sync all earlier adds of a VD ledger; the answer has LastAddSynced.
 ``RANGES-``
-    What is held of ``ledger_id`` from entry ``first_entry_id`` on, and of the ledgers after it (not if ``value`` is 1),
-    ``limit`` and 2,048 rows at most. The body of the answer is ``messages.Ranges``; its ``value`` and ``first_entry_id`` are
-    the ledger and the entry to go on with, −1 at the end. The answer comes once these rows are durable.
+    The held ranges of ``ledger_id`` from entry ``first_entry_id`` on, and of the ledgers after it (not if ``value`` is 1),
+    ``limit`` and 2,048 rows at most, as ``messages.Ranges``, once they are durable. The answer's ``value`` and
+    ``first_entry_id`` are the ledger and the entry to go on with, −1 at the end.
 ``STATUS-``
-    The body of the answer is ``messages.BookieStatus``.
+    The answer's body is ``messages.BookieStatus``.
 ``ENTRY_LOGS-``
-    The logs from number ``value`` on, 2,048 at most. The body of the answer is ``messages.EntryLogs``; its ``value`` is the
-    number to go on with, −1 at the end.
+    The logs from number ``value`` on, 2,048 at most, as ``messages.EntryLogs``. The answer's ``value`` is the number to go on
+    with, −1 at the end.
 ``LIMBO-``
-    The ledgers in limbo from ``ledger_id`` on, ``limit`` and 2,048 at most. The body of the answer is ``messages.Limbo``; its
-    ``value`` is the ledger to go on with, −1 at the end.
+    The ledgers in limbo from ``ledger_id`` on, ``limit`` and 2,048 at most, as ``messages.Limbo``. The answer's ``value`` is the
+    ledger to go on with, −1 at the end.
 ``COLLECT-``
-    Forget deleted ledgers and give their space back now. It is answered at once: ``value`` is the number of the collection,
-    which ``STATUS`` tells of when it is over.
+    Forget deleted ledgers and free their space now. Answered at once: ``value`` is the number of the collection, which
+    ``STATUS`` reports when it is over.
 ``SWITCH_READ_ONLY-``
-    ``value`` 1: take no adds but those of recovery and repair from now on, also after a restart. 0: take that back. The answer
-    comes once that is durable.
+    ``value`` 1: take no adds but those of recovery and repair, also after a restart. 0: take adds again. Answered once durable.
 ``FETCH-``
-    Copy the entries ``first..last`` of a ledger from another bookie, which the body names (``messages.FetchFrom``). Sent by a
-    repair. Each entry is read as a client reads it and then added, with the LAC and the LAFR of this request, as an ``ADD`` with
-    ``RECOVERY``. ``limit`` > 0: what has not come from that bookie after so many ms is given up.
-    ``last_entry_id`` of the answer is the last id that is here, synced, and ``value`` how many bytes were fetched.
-    A fetch that could not read goes no further, and is no error: the answer is OK, and its body says why, for people.
+    From a repair: copy the entries ``first..last`` of a ledger from the bookie in the body (``messages.FetchFrom``). Each entry
+    is read as by a client, and added as an ``ADD`` with ``RECOVERY`` and this request's LAC and LAFR. ``limit`` > 0: give up
+    entries that have not arrived after ``limit`` ms. ``last_entry_id`` of the answer is the last id synced here, and ``value``
+    the number of fetched bytes. After a failed read the answer is OK too, and its body explains the failure to people.
 ``REFUSAL-``
-    Sent by bookies only: the last frame of a connection that sent bytes that are no frame. The body says why, for people.
+    From bookies: the last frame of a connection with malformed bytes. The body explains it to people.
 
-The body of a BAD_REQUEST says in words what is wrong with the request. A bookie with a secret answers a HELLO with UNAUTHORIZED,
-and a challenge in the body, until the request's body (``messages.Hello``) has the proof that ``security`` describes. Any request
-may be answered TOO_MANY_REQUESTS; then nothing was done.
+The body of a BAD_REQUEST explains the fault in words. A bookie with a secret answers a HELLO with UNAUTHORIZED, and a
+challenge in the body, until the request's body (``messages.Hello``) has the proof of ``security``. Any request may be answered
+TOO_MANY_REQUESTS; then the bookie did nothing.
 
 Source: BookKeeper's ``BookkeeperProtocol.proto`` for the kinds; BP-14 for LastAddSynced and ``SYNC``; "Guaranteeing write
 quorum" for LAFR.
@@ -108,7 +103,7 @@ assert _LAYOUT.size + _CHECKED.size == HEADER_BYTES
 
 
 class Kind(IntEnum):
-    """What a request asks for. The module's docstring tells each."""
+    """See the module's docstring."""
 
     HELLO = 1
     ADD = 2
@@ -128,7 +123,7 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """How a request is meant, or that a message is an answer. The module's docstring tells each."""
+    """Options of a request, and RESPONSE; see the module's docstring."""
 
     NONE = 0
     FENCE = 1
@@ -141,7 +136,7 @@ class Flag(IntFlag):
 
 
 class Status(IntEnum):
-    """How a request ended. ``Header.response`` sorts it into the three classes of answers."""
+    """The outcome of a request. ``Header.response`` maps it to the three classes of answers."""
 
     OK = 0
     NO_SUCH_ENTRY = 1
@@ -175,11 +170,11 @@ _UNKNOWN = {
 
 
 class WireError(Exception):
-    """Bytes that are no frame of Bookspark. Their receiver closes the connection, because nothing after them can be trusted."""
+    """Bytes that are not a frame of Bookspark. The receiver closes the connection, because no later byte is reliable."""
 
 
 class Header(NamedTuple):
-    """One decoded header. Ids are −1 where they mean nothing. Times are in milliseconds, sizes in bytes."""
+    """One decoded header. Ids are −1 where unused. Times are in milliseconds, sizes in bytes."""
 
     kind: int
     request_id: int
@@ -197,12 +192,12 @@ class Header(NamedTuple):
     value: int = 0
 
     def __repr__(self) -> str:
-        # Log lines have it, and whoever knows the master key may fence the ledger.
+        # Log lines contain it, and the master key permits fencing the ledger.
         told = [f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True) if name != "master_key"]
         return f"Header({', '.join(told)})"
 
     def encode(self, body_crc: int) -> bytes:
-        """The 112 bytes. ``body_crc``: the CRC32C of the body that will follow."""
+        """The 112 bytes. ``body_crc``: the CRC32C of the body that follows."""
         packed = _LAYOUT.pack(
             PROTOCOL_VERSION,
             self.kind,
@@ -231,7 +226,7 @@ class Header(NamedTuple):
         return self._replace(value=first, limit=ensemble_size << 20 | write_quorum << 10 | position)
 
     def assignment(self) -> Assignment:
-        """The bookie's assignment in a request of a VD ledger. Raises WireError if it makes no sense."""
+        """The bookie's assignment in a request of a VD ledger. Raises WireError if it is impossible."""
         packed = self.limit
         found = Assignment(self.value, packed >> 20, packed >> 10 & STRIPED_ENSEMBLE_MAX, packed & STRIPED_ENSEMBLE_MAX)
         if not (found.first_entry_id >= 0 and found.ensemble_size >= found.write_quorum >= 1):
@@ -241,8 +236,7 @@ class Header(NamedTuple):
         return found
 
     def response(self) -> Response:
-        """The class of this answer, for the decisions of ``protocol``. Only two statuses, which say it explicitly, are a
-        Negative."""
+        """The class of this answer, for the decisions of ``protocol``. Only NO_SUCH_ENTRY and NO_SUCH_LEDGER are a Negative."""
         if self.status == Status.OK:
             return Positive(self)
         if self.status in _NEGATIVE:
@@ -251,7 +245,7 @@ class Header(NamedTuple):
 
 
 def decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[Header, int]:
-    """The header at ``offset``, and the CRC32C of the body that it names. Raises WireError if it is damaged, or none of ours."""
+    """The header at ``offset``, and the CRC32C of its body. Raises WireError if it is damaged or not Bookspark's."""
     (
         version,
         kind,

@@ -1,8 +1,8 @@
-"""Noticing the end of a connection whose other host is gone, so that not even a reset comes from it.
+"""Detection of a peer whose host is gone, so that not even a reset arrives.
 
-Law: a peer that acknowledges neither data nor keepalive probes for 60 s is gone, and the connection ends with an error. Without
-this a bookie would keep the sockets of dead clients for ever, and a client would wait a quarter of an hour, which is the kernel's
-own limit. A halted process (SIGSTOP) is not gone, as long as its socket has room for the bytes that it is sent.
+Law: a connection ends with an error if its peer acknowledges neither data nor keepalive probes for 60 s. Otherwise a bookie
+would keep the sockets of dead clients for ever, and a client would wait a quarter of an hour, the kernel's own limit. A halted
+process (SIGSTOP) is not gone, as long as its socket has room.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 _GONE_SECONDS = 60
 _IDLE_SECONDS = 30
-"""After this time without a byte, the kernel asks the peer whether it is there."""
+"""After this time without a byte, the kernel probes the peer."""
 _ASKED_EACH_SECONDS = 10
 
 _OPTIONS = {
@@ -29,8 +29,8 @@ class _Socket(Protocol):
 
 
 def notice_lost_peer(connection: _Socket) -> None:
-    """Have the kernel end ``connection`` when its peer is gone. Options that a system does not have are left out."""
-    # The peer may have ended the connection already. Its loss is noticed elsewhere.
+    """Let the kernel end ``connection`` when its peer is gone. Options unknown to the system are skipped."""
+    # The peer may have ended the connection already. The protocol reports that loss itself.
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _OPTIONS.items():

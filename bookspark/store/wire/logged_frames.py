@@ -1,11 +1,11 @@
-"""Batch frames as they lie in a log: what a scan reads of them, once they passed every check.
+"""Batch frames of a log, as a scan reads them: parsed after every check.
 
-Law: a frame is good if its Arrow message is the one that its sizes call for, its header's checksum is right, and its body's is.
-Frames that follow each other are checked some hundred at a time, each check as a whole: a step of Python for each check of each
-frame would cost more than the checks. Where one of them fails, frames are looked at one by one, so both ways find the same.
+Law: a frame is good if its Arrow message matches its sizes, and the checksums of its header and body match. Consecutive frames
+are checked some hundred at a time, because a Python step for each check of each frame would cost more than the checks. If a
+check fails, frames are checked singly, so both ways give the same result.
 
-The checksums of all headers are checked by one sum. A header ends with its checksum, so whatever a good one says, it leaves the
-same sum behind. A bad one leaves another, and what follows can't make that good, but for another bad one, once in 2³² times.
+One sum checks all header checksums. A header ends with its own checksum, so every good header leaves the same sum behind,
+whatever its fields. A bad header leaves another sum, which only another bad header can repair, once in 2³² times.
 
 Source: docs/decisions/one-log.md; ``entry_batch`` for the bytes.
 """
@@ -24,13 +24,13 @@ from bookspark.store.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, aroun
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.store.wire.header import HEADER_BYTES, PROTOCOL_VERSION
 
-# The fields that a scan needs, from the prefix of a batch frame: the body's length; of the header the version, ledger, first,
-# last, LAC, LAFR, master key, the body's checksum and its own; of the message the bytes of the two binary columns.
+# Fields of the prefix for a scan: the body's length; of the header the version, ledger, first, last, LAC, LAFR, master key,
+# the body's checksum and its own; of the message the sizes of the two binary columns.
 _SCAN = struct.Struct("<48xq32xH14xqqqqq16x16s4xI12xI224xq40xq")
 _HEADER = slice(HEADER_OFFSET, HEADER_OFFSET + HEADER_BYTES - 4)
 _BEFORE_HEADER = slice(HEADER_OFFSET)
 _AFTER_HEADER = slice(HEADER_OFFSET + HEADER_BYTES, PREFIX_BYTES)
-# The same prefix in pieces: what comes before the body's length, that, what comes behind it, the header, the rest.
+# The same prefix in pieces: before the body's length, the length, after it, the header, the rest.
 _PARTS = struct.Struct("<48sq32s112s384s")
 _HEAD, _BEHIND_LENGTH = around_header(1, 0, 0)[0][:48], around_header(1, 0, 0)[0][56:]
 _TOGETHER = 512
@@ -38,7 +38,7 @@ _LAST_ROW_LAC = struct.Struct("<q")
 
 
 class LoggedFrame(NamedTuple):
-    """A good frame of a log, and what its header says. Position and size in bytes."""
+    """A good frame of a log, with fields of its header. Position and size in bytes."""
 
     position: int
     size: int
@@ -50,12 +50,12 @@ class LoggedFrame(NamedTuple):
     master_key: bytes
 
 
-# Does the same as ``LoggedFrame._make``, in C.
+# ``LoggedFrame._make`` in C.
 _logged_frame: Callable[[tuple[int | bytes, ...]], LoggedFrame] = partial(tuple.__new__, LoggedFrame)
 
 
 class LoggedFrames(NamedTuple):
-    """Good frames that follow each other in a log, one at least: a column for each field of ``LoggedFrame``."""
+    """Consecutive good frames of a log, at least one: a column for each field of ``LoggedFrame``."""
 
     position: Sequence[int]
     size: Sequence[int]
@@ -68,20 +68,19 @@ class LoggedFrames(NamedTuple):
 
     @classmethod
     def of(cls, frames: Sequence[LoggedFrame]) -> LoggedFrames:
-        """Some frames, one at least, that follow each other."""
+        """From consecutive frames, at least one."""
         return _logged_frames(zip(*frames, strict=True))
 
     @property
     def end(self) -> int:
-        """The position behind the last of them."""
+        """The position behind the last frame."""
         return self.position[-1] + self.size[-1]
 
     def each(self) -> Iterator[LoggedFrame]:
-        """One after the other."""
         return map(_logged_frame, zip(*self, strict=True))
 
     def by_ledger(self) -> Iterator[LoggedFrames]:
-        """The same, in runs of frames of one ledger."""
+        """Runs of frames of one ledger."""
         end = 0
         for _, run in groupby(self.ledger_id):
             start, end = end, end + len(list(run))
@@ -105,8 +104,8 @@ def parse_logged_frames(content: memoryview, position: int) -> LoggedFrames | No
 
 
 def _together(content: memoryview, position: int) -> LoggedFrames | None:
-    """The frames from the start of ``content`` on, which lies at ``position`` of its log, as many as there are, up to some
-    hundred. None unless all of them pass every check of ``parse_logged_frame``."""
+    """The consecutive frames from the start of ``content`` on, up to _TOGETHER, at ``position`` of its log. None unless each
+    passes every check of ``parse_logged_frame``."""
     at, size = 0, len(content)
     parts: list[tuple[bytes, int, bytes, bytes, bytes]] = []
     ends: list[int] = []
@@ -163,20 +162,20 @@ def _together(content: memoryview, position: int) -> LoggedFrames | None:
 
 @lru_cache(maxsize=1024)
 def _stated(count: int, payload_bytes: int, digest_bytes: int) -> tuple[int, bytes]:
-    """The length of the body that the prefix of such a batch states, and what comes behind the header."""
+    """The body length in the prefix of such a batch, and the prefix's bytes behind the header."""
     before, after = around_header(count, payload_bytes, digest_bytes)
     return int.from_bytes(before[48:56], "little"), after
 
 
 @lru_cache(maxsize=1024)
 def _sum_of_headers(count: int) -> int:
-    """The CRC32C of so many good headers."""
+    """The CRC32C of ``count`` good headers."""
     return crc32c((bytes(HEADER_BYTES - 4) + crc32c(bytes(HEADER_BYTES - 4)).to_bytes(4, "little")) * count)
 
 
 def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFrame | None:
-    """The frame at ``content[at:]``, which lies at ``position`` of its log; None unless it passes every check. (A read
-    calls this for each frame that it serves, so it is one straight line.)"""
+    """The frame at ``content[at:]``, which lies at ``position`` of its log; None unless it passes every check. (A read calls
+    this for each frame that it serves, so it is one straight line.)"""
     body = at + PREFIX_BYTES
     if body > len(content):
         return None

@@ -1,4 +1,4 @@
-"""Bodies of control frames, for what does not fit into the header.
+"""Bodies of control frames, for fields without room in the header.
 
 ``Acks`` and ``Ranges`` are columns of numbers; the other bodies are JSON, by ``msgspec``.
 """
@@ -18,12 +18,11 @@ _COUNT = struct.Struct("<I")
 
 
 class Acks:
-    """Adds that are answered OK. Body: their request ids, u64 each. (An answer for each would cost both sides more than
-    everything else about a small add.)"""
+    """Adds answered OK together. Body: their request ids, u64 each. (Single answers would cost more than all other work on a
+    small add.)"""
 
     @staticmethod
     def encode(request_ids: Iterable[int]) -> bytes:
-        """The body."""
         return array("Q", request_ids).tobytes()
 
     @staticmethod
@@ -35,10 +34,10 @@ class Acks:
 
 
 class Ranges(NamedTuple):
-    """What a bookie holds, as columns of equal length. A row is a run of consecutive ids in one batch on disk.
+    """Held entries, as columns of equal length. A row is a run of consecutive ids in one batch on disk.
 
-    ``logs`` and ``positions`` tell where the batch lies (log number, position in bytes), ``sizes`` its bytes. Body: u32 row
-    count, 4 bytes of zeros, then the six i64 columns one after the other.
+    ``logs`` and ``positions`` locate the batch (log number, position in bytes), ``sizes`` its bytes. Body: u32 row count, 4
+    bytes of zeros, then the six i64 columns one after the other.
     """
 
     ledger_ids: array[int]
@@ -70,12 +69,12 @@ class Ranges(NamedTuple):
 
 
 class Hello(msgspec.Struct):
-    """What a client says of itself in HELLO. With an empty body it says nothing."""
+    """The client's introduction in HELLO. An empty body stands for the defaults."""
 
     client: str = ""
-    """The client's name, for log lines and for test faults that hit one client only."""
+    """The client's name, for log lines and for test faults against a single client."""
     proof: bytes = b""
-    """The proof that it knows the bookie's secret (see ``security``)."""
+    """The proof of knowing the bookie's secret (see ``security``)."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -89,11 +88,11 @@ class Hello(msgspec.Struct):
 
 
 class FetchFrom(msgspec.Struct):
-    """Where a ``FETCH`` gets entries from."""
+    """The source of a ``FETCH``."""
 
     bookie_id: str
     digest_type: str
-    """The digests of the ledger, by the name that its metadata has for them."""
+    """The ledger's digest type, by its name in the metadata."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -107,48 +106,45 @@ class FetchFrom(msgspec.Struct):
 
 
 class HealingStatus(msgspec.Struct):
-    """How far a bookie has brought back what a lossy boot lost."""
+    """Progress of a bookie in restoring the losses of a lossy boot."""
 
     ledgers: int
-    """Number of ledgers that healing looks at."""
+    """Ledgers that healing examines."""
     ledgers_left: int
-    """Number of these ledgers that are still to be looked at, or could not be healed yet."""
+    """Ledgers of these that are not examined yet, or could not be healed yet."""
     entries_copied: int
-    """Entries that were brought back, also those that ledger recovery wrote back."""
+    """Restored entries, including those written back by ledger recovery."""
     bytes_copied: int
-    """Payload bytes of these entries."""
     seconds: float
-    """How long healing has run."""
     saw_all: bool = False
-    """Every ledger was looked at once. Those that are left are tried again and again."""
+    """Every ledger was examined once. Ledgers that are left are retried."""
     entries_lost: int = 0
-    """Entries that belong here and that no bookie gives."""
+    """Entries that belong here but that no bookie can supply."""
     lost: list[tuple[int, int, int]] = []
-    """Which these are: ledger id, first and last entry id of each range. The first hundred ranges."""
+    """The lost entries: ledger id, first and last entry id of each range. The first hundred ranges."""
 
     @property
     def seconds_left(self) -> float | None:
-        """How long healing will still run at its present speed, in seconds. None if no ledger is done yet."""
+        """Estimate of the remaining seconds at the present speed. None if no ledger is done yet."""
         done = self.ledgers - self.ledgers_left
         return self.seconds / done * self.ledgers_left if done else None
 
 
 class CollectionStatus(msgspec.Struct):
-    """The last garbage collection of a bookie that is over, since its start."""
+    """The last finished garbage collection of a bookie since its start."""
 
     number: int
     """Collections are counted from 1 at each start."""
     ledgers: int
-    """Deleted ledgers that were forgotten."""
     bytes_freed: int
-    """What the disks got back, less what rewriting took."""
+    """Disk space gained, less the space used by rewriting."""
     seconds: float
     problem: str = ""
-    """Why it did not come to its end, or which ledgers it could not judge; "": neither."""
+    """Why it was not finished, or the ledgers that it could not judge; "": neither."""
 
 
 class BookieStatus(msgspec.Struct):
-    """What ``STATUS`` tells of a bookie. Sizes in bytes."""
+    """A bookie's status, the answer to ``STATUS``. Sizes in bytes."""
 
     bookie_id: str
     incarnation: int
@@ -159,50 +155,50 @@ class BookieStatus(msgspec.Struct):
     free_bytes: int
     read_only: bool = False
     lossy_boot: int = 0
-    """The number of the last boot after which entries may have been lost; 0: there was none."""
+    """The last boot that may have lost entries; 0: none."""
     healed_boot: int = 0
-    """The number of the last such boot of which everything is back."""
+    """The last lossy boot whose losses are all restored."""
     limbo_ledgers: int = 0
-    """Ledgers in limbo: entries of them may be missing, so absence proves nothing."""
+    """Ledgers in limbo: entries may be missing, so absence proves nothing."""
     failed_directories: dict[str, str] = {}
-    """The directories that are not in use, and why."""
+    """Unused directories, with the reason."""
     full_directories: dict[str, str] = {}
-    """The directories that do not take every add, and why, with what to do about it."""
+    """Directories that refuse some adds, with the reason and the remedy."""
     read_errors: dict[str, int] = {}
-    """How many batches the disk of a directory could not read since the start, for those that had any."""
+    """Batches that a directory's disk could not read since the start, for directories with such errors."""
     lost_copies: int = 0
-    """How many copies of batches were found unreadable since the start."""
+    """Copies of batches that proved unreadable since the start."""
     lacking_ledgers: int = 0
-    """Ledgers of which entries were lost here that are not all back yet."""
+    """Ledgers with entries lost here and not all restored yet."""
     scrub_part: float = 0.0
-    """How much of the scrub's round is done, 0 to 1."""
+    """Finished part of the scrub's round, 0 to 1."""
     scrub_began_ms: int = 0
-    """When the round began, in ms since 1970. 0: nothing was scrubbed yet."""
+    """Start of the round, in ms since 1970. 0: no round yet."""
     scrub_finished_ms: int = 0
-    """When the last whole round ended, in ms since 1970. 0: none did yet."""
+    """End of the last whole round, in ms since 1970. 0: none yet."""
     scrub_dead_bytes: int = 0
-    """Damaged bytes of logs that hold no entry any more, as the scrub found them since the start. Nothing is lost by them."""
+    """Damaged log bytes without live entries, counted by the scrub since the start. They are no loss."""
     renewed_files: int = 0
-    """How many control logs, checkpoints, notes, markers and cookies were damaged and written anew since the start."""
+    """Control logs, checkpoints, notes, markers and cookies that were damaged and rewritten since the start."""
     healing: HealingStatus | None = None
-    """The healing of the last lossy boot, while this process heals it and afterwards. None: this process does not heal."""
+    """The healing of the last lossy boot, during and after it. None: this process does not heal."""
     reasons: list[str] = []
-    """Why the bookie does not take every add in every directory, and what to do about it: a sentence for each reason."""
+    """Why the bookie refuses some adds in some directory, with the remedy: a sentence for each reason."""
     keeper: str = ""
-    """Who looks after the bookie's process; "": nobody does."""
+    """The keeper of the bookie's process; "": none."""
     stops_in_seconds: float | None = None
-    """When the bookie stops if nobody comes to look after it, in seconds from now. None: somebody looks after it."""
+    """Seconds until the bookie stops for lack of a keeper. None: it has a keeper."""
     collection: CollectionStatus | None = None
-    """The last garbage collection. None: there was none since the start."""
+    """None: none since the start."""
     version: str = ""
-    """The version of Bookspark that the process runs. Empty: one that did not tell it yet."""
+    """Version of Bookspark. Empty: a version older than this field."""
     metrics_address: str = ""
-    """``host:port`` where Prometheus and probes are answered; "": nowhere."""
+    """``host:port`` of metrics and probes; "": none."""
     sync_seconds: dict[str, float] = {}
-    """How long a sync that adds wait for takes lately, by directory: the median of the last ones, or the time of one that hangs.
-    Directories that were synced less than three times in the last minute are left out."""
+    """Recent duration of a sync that adds wait for, by directory: the median of the last syncs, or the age of one that hangs.
+    A directory needs three syncs in the last minute."""
     clock_ms: int = 0
-    """What the clock of the bookie's host tells, in ms since 1970. 0: a version that did not tell it yet."""
+    """The clock of the bookie's host, in ms since 1970. 0: a version older than this field."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -214,13 +210,12 @@ class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):
     synced: int
     """Every byte below this position is durable."""
     sealed: bool
-    """Nothing is appended to it any more."""
     rewritten: bool
-    """It was made from other logs: sorted, compressed, and without deleted ledgers."""
+    """Made from other logs: sorted, compressed, and without deleted ledgers."""
 
 
 class EntryLogs(msgspec.Struct):
-    """What ``ENTRY_LOGS`` tells: every log that entries are read from, by number."""
+    """The answer to ``ENTRY_LOGS``: every log with readable entries, by number."""
 
     logs: list[EntryLogFacts]
 
@@ -229,7 +224,7 @@ class EntryLogs(msgspec.Struct):
 
 
 class Limbo(msgspec.Struct):
-    """What ``LIMBO`` tells: ledgers, ascending, and the lossy boot that each is in limbo for."""
+    """The answer to ``LIMBO``: ledgers in ascending order, each with the lossy boot of its limbo."""
 
     ledgers: list[tuple[int, int]]
 
@@ -238,5 +233,5 @@ class Limbo(msgspec.Struct):
 
 
 for _kind in (Hello, FetchFrom, BookieStatus, EntryLogs, Limbo):
-    # msgspec learns the types now, at import: two threads that make it learn the same type at once crash the process.
+    # Prepare msgspec's types at import: two threads that prepare the same type at once crash the process.
     msgspec.json.Decoder(_kind)

@@ -1,17 +1,16 @@
-"""Who may talk to whom: TLS between clients and bookies, and a secret that they share. Both are off by default.
+"""Security of connections: TLS between clients and bookies, and a shared secret. Both are off by default.
 
-Law: a bookie with a certificate speaks TLS only. With a CA for clients it serves only clients whose certificate that CA signed.
-With a secret it serves only clients that know the secret. A client with a CA talks only to bookies whose certificate that CA
-signed, for the host that was dialled. A file that can't be used is refused at start, by its option's name.
+Law: a bookie with a certificate speaks TLS only. With a client CA it serves only clients with a certificate of that CA. With a
+secret it serves only clients that know the secret. A client with a CA talks only to bookies with a certificate of that CA for
+the dialled host. An unusable file is refused at start, by its option's name.
 
-The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the body.
-The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). That keeps strangers out. Against somebody who can
-listen to the connection, or change it, TLS is needed as well.
+The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the
+body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). Strangers are excluded; only TLS protects
+against reading or changing the connection.
 
-Files are looked at when a connection is made, and read again if they changed. A file of secrets holds one a line: a bookie
-accepts each of them, and a client tries them in their order. So a secret is replaced without a restart: first every file gets the
-new one as a second line, then as its first, then alone. Certificates and CAs are replaced in the same way (a CA file may hold
-several).
+Each new connection reads changed files again, so secrets, certificates and CAs are replaced without a restart
+(docs/security.md). A file of secrets has a secret on each line: a bookie accepts each of them, and a client tries them in
+order.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext
             raise ConfigurationError("tls_key and tls_client_ca are of no use without tls_certificate; set that too")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # Each one costs the bookie ten times what it costs the peer.
+    # A renegotiation costs the bookie ten times as much as the peer.
     context.options |= ssl.OP_NO_RENEGOTIATION
     _load_certificate(context, certificate, key)
     if client_ca:
@@ -69,8 +68,8 @@ def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None
 
 
 def client_hello_size(seen: bytes) -> int:
-    """How long the first record of a TLS connection is that begins with ``seen``, or how many bytes it takes to tell. Raises
-    WireError if a ClientHello does not begin so (RFC 8446, 5.1)."""
+    """The size in bytes of the first TLS record, whose first bytes are ``seen``, or the number of bytes needed to compute it.
+    Raises WireError for bytes that can't begin a ClientHello (RFC 8446, 5.1)."""
     if seen and (seen[0] != _HANDSHAKE or seen[1:2] not in (b"", b"\x03")):
         raise WireError("bytes that are no ClientHello: this bookie speaks TLS only")
     if len(seen) < _RECORD_START_BYTES:
@@ -82,8 +81,8 @@ def client_hello_size(seen: bytes) -> int:
 
 
 def read_secrets(path: str, option: str = "shared_secret_file") -> tuple[bytes, ...]:
-    """The lines of the file that are not empty, without white space around them. () if no file is named.
-    ``option``: what names the file, for errors. Raises ConfigurationError."""
+    """The non-empty lines of the file, stripped. () without a path. ``option``: the option's name, for errors. Raises
+    ConfigurationError."""
     if not path:
         return ()
     try:
@@ -97,7 +96,7 @@ def read_secrets(path: str, option: str = "shared_secret_file") -> tuple[bytes, 
 
 
 class FromFiles(Generic[Value]):
-    """A value made of files, and made again when one of them has changed. While it can't be made, the one before is used."""
+    """A value made from files, and made again when a file has changed. If that fails, the last value stays in use."""
 
     def __init__(self, paths: Iterable[str], make: Callable[[], Value]) -> None:
         """``paths``: "" is no file. ``make`` raises ConfigurationError, here as well."""
@@ -107,7 +106,7 @@ class FromFiles(Generic[Value]):
         self._value = make()
 
     def now(self) -> Value:
-        """The value as the files are now."""
+        """The value for the present files."""
         if (seen := self._look()) != self._seen:
             self._seen = seen
             try:
@@ -130,17 +129,16 @@ class FromFiles(Generic[Value]):
 
 
 def new_challenge() -> bytes:
-    """32 random bytes."""
     return token_bytes(_CHALLENGE_BYTES)
 
 
 def proof(secret: bytes, challenge: bytes, bookie_id: str) -> bytes:
-    """The proof, for the bookie of this id and its challenge, that the sender knows the secret."""
+    """The sender's proof of knowing the secret, for this bookie id and its challenge."""
     return hmac.digest(secret, challenge + bookie_id.encode(), hashlib.sha256)
 
 
 def is_proof(given: bytes, secrets: Iterable[bytes], challenge: bytes, bookie_id: str) -> bool:
-    """Is ``given`` the proof, by one of the secrets, that answers ``challenge``? Never, if there was no challenge."""
+    """True if ``given`` is the proof, by any of the secrets, for ``challenge``. Always False without a challenge."""
     return bool(challenge) and any(
         hmac.compare_digest(given, proof(secret, challenge, bookie_id)) for secret in secrets
     )

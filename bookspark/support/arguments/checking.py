@@ -1,8 +1,8 @@
-"""Decorators that judge the arguments of public calls.
+"""Decorators that check the arguments of public calls, and the check of options.
 
-Law: every argument is judged before the function's first line. The check is made of the signature, at the first call, because
-an annotation may name what its module has not defined yet. A name that only type checkers import (pyarrow's, Spark's) stands for
-any class of that name.
+Law: every argument is checked before the function's first line. The check is made from the signature, at the first call,
+because an annotation may use names that its module defines later. A name imported only for type checkers (pyarrow's, Spark's)
+stands for any class of that name.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ import msgspec
 from bookspark.errors import InvalidArgumentError
 from bookspark.support.arguments.taken import NONE, Misfit, Taken, judged, refused, taken_by, union
 
-# -- Options: from keyword arguments, from a table of ``bookspark.toml``, or from text, as Spark and the command line give them.
+# -- Options: from keyword arguments, from a table of ``bookspark.toml``, or from text, as Spark and the command line pass
+# them.
 #
-# Law: an option that is unknown, of another type or out of its bounds is an InvalidArgumentError. The error names the option,
-# the value that came and the values that can be used. A Config is judged whichever way it is made.
+# Law: an unknown option, a wrong type or a value out of bounds is an InvalidArgumentError, with the option, the value and the
+# valid values. A Config is checked whichever way it is made.
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Options as one frozen value. The types of its fields carry the bounds; each field is judged whenever one is made."""
+    """Options as one frozen value. Field types carry the bounds; each new object is checked."""
 
     option_kind: ClassVar[str] = "option"
-    """What errors call one of its fields, for example "client option"."""
+    """Name of a field in errors, for example "client option"."""
 
     def __post_init__(self) -> None:
         for name, taken in _fields(type(self)).items():
@@ -51,7 +52,7 @@ def _fields(config_type: type[Config]) -> dict[str, Taken]:
 
 
 def make_config(config_type: type[SomeConfig], options: Mapping[str, Any]) -> SomeConfig:
-    """A ``config_type`` of ``options``. Raises InvalidArgumentError for the first that is unknown, missing or can't be used."""
+    """A ``config_type`` of ``options``. Raises InvalidArgumentError for the first unknown or missing option, or invalid value."""
     what = config_type.option_kind
     check_names(options, config_type.__struct_fields__, what)
     for field in msgspec.structs.fields(config_type):
@@ -62,7 +63,7 @@ def make_config(config_type: type[SomeConfig], options: Mapping[str, Any]) -> So
 
 
 def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raise InvalidArgumentError for the first of ``given`` that is not ``known``. ``what`` they are, e.g. "bookie option"."""
+    """Raise InvalidArgumentError for the first of ``given`` that is not ``known``. ``what``: their kind, e.g. "bookie option"."""
     names = sorted(known)
     for name in given:
         if name not in names:
@@ -72,7 +73,7 @@ def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
 
 
 def judged_tuple(what: str, record: SomeTuple) -> SomeTuple:
-    """``record``, a NamedTuple, with each field as its type takes it. Raises InvalidArgumentError."""
+    """``record``, a NamedTuple, with each field converted to its type. Raises InvalidArgumentError."""
     hints = get_type_hints(type(record), include_extras=True)
     fields = type(record).__annotations__
     values = (judged(what, name, taken_by(hints[name]), value) for name, value in zip(fields, record, strict=True))
@@ -80,7 +81,7 @@ def judged_tuple(what: str, record: SomeTuple) -> SomeTuple:
 
 
 def from_text(what: str, name: str, text: str, annotation: Any) -> Any:
-    """What ``text`` says for option ``name``, as ``annotation`` takes it. Raises InvalidArgumentError."""
+    """The value in ``text`` for option ``name``, converted as ``annotation`` says. Raises InvalidArgumentError."""
     taken = taken_by(annotation)
     kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     value: Any = text
@@ -94,7 +95,7 @@ def from_text(what: str, name: str, text: str, annotation: Any) -> Any:
     return judged(what, name, taken, value)
 
 
-# --
+# -- Decorators.
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -104,7 +105,7 @@ _MARK = "_judges_its_arguments"
 
 
 def checked(function: Function) -> Function:
-    """Decorator: judge each argument by its annotation before the call."""
+    """Decorator: check each argument by its annotation before the call."""
     if judges(function):
         return function
     plan: list[_Plan] = []
@@ -121,20 +122,19 @@ def checked(function: Function) -> Function:
 
 
 def checks_itself(function: Function) -> Function:
-    """Decorator: the function judges its arguments in its own lines, because each tenth of a microsecond counts, and raises
-    ``refusal``."""
+    """Decorator: the function checks its arguments itself, because each tenth of a microsecond counts, and raises ``refusal``."""
     setattr(function, _MARK, True)
     return function
 
 
 def checks_arguments(kind: Class) -> Class:
-    """Decorator of a class that users make: ``checks_methods``, and ``checked`` for its constructor."""
+    """Decorator of a class made by users: ``checks_methods``, and ``checked`` for its constructor."""
     kind.__init__ = checked(vars(kind)["__init__"])  # type: ignore[misc]
     return checks_methods(kind)
 
 
 def checks_methods(kind: Class) -> Class:
-    """Decorator of a class that calls return: ``checked`` for each public method that has parameters."""
+    """Decorator of a class returned by calls: ``checked`` for each public method with parameters."""
     for name, found in list(vars(kind).items()):
         plain = found.__func__ if isinstance(found, classmethod | staticmethod) else found
         if name.startswith("_") or not inspect.isfunction(plain) or not parameters(plain):
@@ -145,7 +145,6 @@ def checks_methods(kind: Class) -> Class:
 
 
 def judges(function: object) -> bool:
-    """Are the arguments of this function judged?"""
     return getattr(function, _MARK, False) is True
 
 
@@ -155,20 +154,18 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def refusal(function: str, name: str, value: object, words: str, hint: str = "", hidden: bool = False) -> Exception:
-    """The error of a function that judges its arguments itself. ``words``: what is taken."""
+    """The error of a function that checks its arguments itself. ``words``: the accepted values."""
     return refused(f"{function}:", name, Misfit(value, words, hint), hidden)
 
 
 class _Plan:
-    """How the arguments of one function are judged."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         *_, owner, name = f".{function.__qualname__}".split(".")
         self._what = f"{owner if name == '__init__' else name}:"
         self._by_name: dict[str, Taken | None] = {}
         self._positions: list[str] = []
         self._converts: list[Callable[[Any], Any] | None] = []
-        """What converts the value at each position."""
+        """By position; None: no conversion."""
         self._rest = ""
         self._others: str = ""
         scope = _Names({**vars(builtins), **getattr(inspect.unwrap(function), "__globals__", {})})
@@ -184,10 +181,11 @@ class _Plan:
                 self._converts.append(None if taken is None else taken.convert)
 
     def judge(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as the function takes them. Raises InvalidArgumentError. Too many, or too few, are Python's own error."""
+        """The arguments, converted for the function. Raises InvalidArgumentError. Too many, or too few, are Python's own
+        error."""
         names = self._positions
         if not kwargs and len(args) <= len(names):
-            # Nearly every call. What is not taken is told below.
+            # Nearly every call. Errors are raised below.
             try:
                 converts = zip(self._converts, args, strict=False)
                 return tuple([value if convert is None else convert(value) for convert, value in converts]), kwargs
@@ -206,7 +204,7 @@ class _Plan:
 
 
 def _taken(parameter: inspect.Parameter, scope: _Names) -> Taken | None:
-    """What a parameter takes; None if nothing is said of it."""
+    """The accepted values of a parameter; None without an annotation."""
     annotation = parameter.annotation
     if annotation is parameter.empty:
         return None
@@ -215,7 +213,7 @@ def _taken(parameter: inspect.Parameter, scope: _Names) -> Taken | None:
 
 
 class _Names(dict[str, Any]):
-    """The names of a module. One that only type checkers import stands for the class of that name."""
+    """The names of a module. A name imported only for type checkers stands for the class of that name."""
 
     def __missing__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -224,7 +222,7 @@ class _Names(dict[str, Any]):
 
 
 class _Named(type):
-    """A class of which only the name is known."""
+    """A class known by its name only."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):

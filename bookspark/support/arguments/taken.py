@@ -1,7 +1,7 @@
-"""What an annotation takes, as a function that converts a value or refuses it.
+"""The values that an annotation accepts, as a function that converts or refuses a value.
 
-Law: a value that is taken comes back as the annotated type itself, so what is written and sent is always of that type. The table
-of ``bookspark.support.arguments`` says what is taken in its place. An annotation that is none of these takes anything.
+Law: an accepted value is converted to the annotated type itself, so written and sent values are always of that type. The table
+of ``bookspark.support.arguments`` lists the accepted substitutes. Any other annotation accepts anything.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from msgspec import Meta
 
 from bookspark.errors import InvalidArgumentError
 
-# -- Kinds of arguments that many calls take, and what an annotation may say besides its type.
+# -- Common kinds of arguments, and further notes of an annotation.
 #
-# Law: a bound has one place. What several functions and options take alike has a name here, so it is the same everywhere.
+# Law: a bound has one place. A kind shared by several functions and options has a name here.
 
 
 @dataclass(frozen=True)
 class Rule:
-    """For an annotation: what else has to hold. ``words`` say what is taken. ``holds`` returns what is true, or raises ValueError
-    with the reason."""
+    """For an annotation: a further condition. ``words`` describe the accepted values. ``holds`` returns a truth value, or
+    raises ValueError with the reason."""
 
     words: str
     holds: Callable[[Any], object]
@@ -46,32 +46,27 @@ class Hidden:
 
 
 Seconds = Annotated[float, Meta(ge=0.001, le=1e6)]
-"""A time to wait, in seconds. A longer one would not fit the milliseconds that the system counts in."""
+"""A time to wait, in seconds. A longer time would not fit into the system's milliseconds."""
 SecondsOrNone = Annotated[float, Meta(ge=0, le=1e6)]
-"""A time in seconds, or 0: the meaning of 0 stands at the option."""
+"""A time in seconds, or 0: its meaning is documented at the option."""
 WaitSeconds = Annotated[float, Meta(ge=0, le=1e9)]
-"""How long a call may wait, in seconds. 0: it does not wait."""
+"""Longest wait of a call, in seconds. 0: it does not wait."""
 IntervalSeconds = Annotated[float, Meta(ge=0.001, le=1e9)]
-"""The time between two runs of something that is repeated, in seconds."""
+"""The interval of a repeated task, in seconds."""
 AtLeastOne = Annotated[int, Meta(ge=1)]
-"""A number of things, or of bytes."""
 BytesOrNone = Annotated[int, Meta(ge=0)]
-"""A number of bytes, or 0: the meaning of 0 stands at the option."""
+"""A number of bytes, or 0: its meaning is documented at the option."""
 EntryId = Annotated[int, Meta(ge=0)]
-"""The id of an entry."""
 LastEntryId = Annotated[int, Meta(ge=-1)]
-"""The id of a last entry; −1: there is none."""
+"""The id of a last entry; −1: none."""
 Name = Annotated[str, Meta(min_length=1)]
-"""A text that is not empty."""
 Password = Annotated[bytes, Hidden]
-"""The password of a ledger or log; empty: it has none."""
+"""The password of a ledger or log; empty: none."""
 PasswordText = Annotated[str, Hidden]
-"""The same as text."""
 Payload = Annotated[bytes, Hidden]
-"""What an entry holds."""
 
 
-# --
+# -- Conversion.
 
 
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
@@ -81,7 +76,7 @@ _short.maxlong = 40
 
 
 class Misfit(ValueError):
-    """A value that is not taken, at its place in the argument (``['team']``), with what is taken there and a hint."""
+    """A refused value, its place in the argument (``['team']``), the accepted values there and a hint."""
 
     def __init__(self, value: object, words: str, hint: str = "", place: str = "") -> None:
         super().__init__(words)
@@ -89,7 +84,7 @@ class Misfit(ValueError):
 
 
 class Taken(NamedTuple):
-    """What an annotation takes: ``words`` for people, and ``convert``, which returns the value as its type or raises Misfit."""
+    """The values that an annotation accepts: ``words`` for people; ``convert`` returns the value as its type or raises Misfit."""
 
     words: str
     convert: Callable[[Any], Any]
@@ -97,7 +92,7 @@ class Taken(NamedTuple):
 
 
 def shown(value: object) -> str:
-    """The value as an error shows it: short, whatever it is."""
+    """The value for an error, always short."""
     try:
         return _short.repr(value)
     except Exception:
@@ -105,14 +100,13 @@ def shown(value: object) -> str:
 
 
 def refused(what: str, name: str, misfit: Misfit, hidden: bool = False) -> InvalidArgumentError:
-    """The error for argument ``name`` of ``what``: what came, and what is taken."""
     came = f"of type {type(misfit.value).__name__}" if hidden else shown(misfit.value)
     hint = f" ({misfit.hint})" if misfit.hint else ""
     return InvalidArgumentError(f"{what} {name}{misfit.place} {came} can't be used; choose {misfit.words}{hint}", name)
 
 
 def judged(what: str, name: str, taken: Taken, value: Any) -> Any:
-    """``value`` as ``taken`` makes it. Raises InvalidArgumentError for argument ``name`` of ``what``."""
+    """``value``, converted by ``taken``. Raises InvalidArgumentError for argument ``name`` of ``what``."""
     try:
         return taken.convert(value)
     except Misfit as misfit:
@@ -120,12 +114,13 @@ def judged(what: str, name: str, taken: Taken, value: Any) -> Any:
     try:
         raise error
     finally:
-        # Its traceback has this frame, and so the caller's: they would keep each other until the collector comes.
+        # The error's traceback has this frame, and so the caller's: they would keep each other alive until a garbage
+        # collection.
         del error
 
 
 def taken_by(annotation: Any) -> Taken:
-    """What ``annotation`` takes."""
+    """The values that ``annotation`` accepts."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _noted(inner[0], inner[1:])
@@ -134,7 +129,7 @@ def taken_by(annotation: Any) -> Taken:
     if annotation in (None, types.NoneType):
         return NONE
     if origin in (Union, types.UnionType):
-        # Beside an Enum, str says that text may name a member.
+        # Beside an Enum, str means that text may name a member.
         named = any(inspect.isclass(one) and issubclass(one, Enum) for one in inner)
         return union([taken_by(one) for one in inner if not (named and one is str)])
     if origin is Literal:
@@ -162,7 +157,7 @@ def taken_by(annotation: Any) -> Taken:
 
 
 def _parts(kinds: Sequence[Taken]) -> Taken:
-    """A tuple, or a list, that has one part of each kind."""
+    """A tuple, or a list, with one part of each kind."""
     words = f"a tuple ({', '.join(one.words for one in kinds)})"
 
     def convert(value: Any) -> Any:
@@ -177,7 +172,7 @@ def _parts(kinds: Sequence[Taken]) -> Taken:
 
 
 def union(kinds: list[Taken]) -> Taken:
-    """What any of ``kinds`` takes."""
+    """The values that any of ``kinds`` accepts."""
     words = " or ".join(dict.fromkeys(word for one in kinds for word in one.words.split(" or ")))
 
     def convert(value: Any) -> Any:
@@ -186,9 +181,9 @@ def union(kinds: list[Taken]) -> Taken:
             try:
                 return one.convert(value)
             except Misfit as misfit:
-                # Without its traceback, which has this frame, and so whatever the callers hold.
+                # Without its traceback, which refers to this frame, and so to the callers' objects.
                 misfits.append(Misfit(misfit.value, misfit.words, misfit.hint, misfit.place))
-        # An item inside tells more than that the whole is not taken.
+        # An error at an item is more specific than one at the whole.
         told = next((one for one in misfits if one.place), None)
         if told is None:
             told = Misfit(value, words, next((one.hint for one in misfits if one.hint), ""))
@@ -202,7 +197,6 @@ def union(kinds: list[Taken]) -> Taken:
 
 
 def _noted(kind: Any, notes: tuple[Any, ...]) -> Taken:
-    """``kind`` with the bounds and rules of its notes."""
     meta = next((one for one in notes if isinstance(one, Meta)), None)
     taken = _SIMPLE[kind](meta) if meta is not None and kind in _SIMPLE else taken_by(kind)
     for rule in notes:
@@ -237,11 +231,11 @@ def _instance(words: str, fits: Callable[[Any], bool]) -> Taken:
 
 
 def _record(kind: type, instance: Taken) -> Taken:
-    """A dataclass. Its constructor judges nothing, so its fields are judged here."""
+    """A dataclass. Its constructor checks nothing, so its fields are checked here."""
     try:
         hints = get_type_hints(kind, include_extras=True)
     except NameError:
-        # Some are imported for type checkers only.
+        # Some names are imported for type checkers only.
         return instance
     fields = {one.name: taken_by(hints[one.name]) for one in dataclasses.fields(kind) if one.init}
 
@@ -256,7 +250,7 @@ def _record(kind: type, instance: Taken) -> Taken:
 
 
 def _stands_in(value: object) -> bool:
-    """May it stand for an instance of a class, as a test's double does?"""
+    """True for a possible stand-in for an instance of a class, such as a test's double."""
     return type(value).__module__ != "builtins" and not isinstance(value, _VALUES)
 
 
@@ -363,7 +357,7 @@ def _bytes(meta: Meta) -> Taken:
 
 
 def bytes_of(value: Any, words: str = "bytes") -> bytes:
-    """The bytes that ``value`` lends, or Misfit. ``words``: what is taken."""
+    """The bytes of the buffer ``value``, or Misfit. ``words``: the accepted values."""
     if type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -399,7 +393,7 @@ def _items(kind: type, of: Any) -> Taken:
     least = kind if kind.__module__ == "collections.abc" else collections.abc.Collection
 
     def convert(value: Any) -> Any:
-        # A mapping is its names, where the order does not matter.
+        # A mapping counts as its names where the order does not matter.
         no_items = (
             (str, bytes, bytearray, memoryview, Mapping) if least is not kind else (str, bytes, bytearray, memoryview)
         )

@@ -1,8 +1,8 @@
-"""Metrics for Prometheus: what each is called and means, and counters that cost the hot path next to nothing.
+"""Metrics for Prometheus: their names and meanings, and counters that cost the hot path next to nothing.
 
 ==============  =======================================================================================
 ``tables``      every metric: name, kind, help, labels
-``described``   what a metric is
+``described``   the description of a metric
 ``histogram``   counts by size, copied without a lock
 ``families``    figures in the form of ``prometheus_client``
 ``web``         pages over HTTP

@@ -1,7 +1,7 @@
-"""What a metric is: its name, kind, help and labels. The tables of all metrics are made of these.
+"""The description of a metric: its name, kind, help and labels. ``tables`` consists of these.
 
-Law: a figure that is told stands in a table, and each one of a table can be told: ``families`` refuses what is in none, and the
-tests compare what is told with the tables, and these with docs/metrics.md. Names begin with ``bookspark_``, end with their unit,
+Law: every published figure is in a table, and every entry of a table can be published: ``families`` refuses unknown names, and
+tests compare figures with the tables, and these with docs/metrics.md. Names begin with ``bookspark_``, end with their unit,
 and, if they only grow, with ``_total``.
 """
 
@@ -15,30 +15,25 @@ from bookspark.support.metrics.histogram import Distribution
 
 
 class Form(StrEnum):
-    """How a metric behaves."""
-
     GAUGE = "gauge"
     """Goes up and down."""
     COUNTER = "counter"
     """Only grows, from 0 at the start of the process."""
     HISTOGRAM = "histogram"
-    """Counts values in buckets."""
 
 
 class Described(NamedTuple):
-    """One metric."""
-
     name: str
-    """As Prometheus shows it; of a histogram without ``_bucket``, ``_sum`` and ``_count``."""
+    """Prometheus's name; of a histogram without ``_bucket``, ``_sum`` and ``_count``."""
     form: Form
     help: str
-    """One sentence, with what an unusual value means where that is not plain."""
+    """One sentence, with the meaning of an unusual value where that is not plain."""
     labels: tuple[str, ...] = ()
-    """Besides those that all metrics of the process have."""
+    """In addition to the labels of all metrics of the process."""
 
 
 Value = float | Distribution
 Values = Mapping[tuple[str, ...], Value]
-"""By the values of the labels."""
+"""Keys: the values of the labels."""
 Figures = Mapping[str, Value | Values]
-"""What a process tells at one moment: by name; by name and labels where there are labels."""
+"""A process's figures at one moment: by name; by name and labels where there are labels."""

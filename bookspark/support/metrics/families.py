@@ -1,6 +1,6 @@
-"""Figures in the form that ``prometheus_client`` writes. It is imported only here, so only who tells metrics needs it.
+"""Figures in the form of ``prometheus_client``. It is imported only here, so only processes with metrics need it.
 
-Law: what is told is described, and has its labels. Anything else is an error of the code, and the scrape fails.
+Law: every figure is described, and has the labels of its description. Anything else is a defect, and the scrape fails.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from bookspark.support.metrics.web import Page
 
 
 class FiguresCollector(Collector):
-    """Asks for figures at each scrape."""
+    """Reads the figures at each scrape."""
 
     def __init__(
         self,
         described: Sequence[Described],
         figures: Callable[[], tuple[Figures, Mapping[str, str]]],
     ) -> None:
-        """``figures``: makes the figures, and the labels that all of them have. Called in the thread of the scrape."""
+        """``figures`` returns the figures, and the labels common to all of them. Called in the thread of the scrape."""
         self._described = {one.name: one for one in described}
         self._figures = figures
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing, so that to register this asks nobody."""
+        """Nothing, so that registration reads no figures."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """The families of this moment."""
         figures, common = self._figures()
         for name, found in figures.items():
             yield family(self._described[name], found, common)
 
 
 def family(one: Described, found: Value | Mapping[tuple[str, ...], Value], common: Mapping[str, str]) -> Metric:
-    """One metric with its samples. Raises ValueError if these have not the labels of the metric."""
+    """One metric with its samples. Raises ValueError if their labels are not the metric's."""
     names = (*common, *one.labels)
     samples = found if isinstance(found, Mapping) else {(): found}
     made: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -65,7 +64,7 @@ def family(one: Described, found: Value | Mapping[tuple[str, ...], Value], commo
 
 
 def page_of(*collectors: Collector) -> Callable[[], Page]:
-    """What makes the page ``/metrics`` of these."""
+    """The function that makes the page ``/metrics`` of these collectors."""
     registry = CollectorRegistry()
     for one in collectors:
         registry.register(one)

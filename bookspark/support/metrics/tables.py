@@ -1,6 +1,6 @@
-"""Every metric that Bookspark tells. docs/metrics.md shows the same, and a test compares the two.
+"""Every metric of Bookspark. docs/metrics.md shows the same, and a test compares the two.
 
-Law: labels are few, and each has few values: a directory, a kind of request, an answer. Nothing has a ledger's id as a label.
+Law: labels are few, and each has few values: a directory, a kind of request, an answer. No label is a ledger's id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ZOOKEEPER = (
         "Calls without an answer in time, or with an error that says nothing of the data.",
     ),
 )
-"""Of a bookie's and of a client's session."""
+"""Metrics of a bookie's and of a client's session."""
 
 BOOKIE = (
     Described("bookspark_bookie_info", G, "Always 1; the label is the running version.", ("version",)),
@@ -118,7 +118,7 @@ BOOKIE = (
         "Damaged control logs, checkpoints, notes, markers and cookies that were rewritten.",
     ),
 )
-"""A bookie tells these and those of ZOOKEEPER. All have the label ``bookie_id``."""
+"""A bookie has these and those of ZOOKEEPER. All have the label ``bookie_id``."""
 
 CLIENT = (
     Described(
@@ -150,7 +150,7 @@ CLIENT = (
     ),
     Described("bookspark_client_waiting_appends", G, "Appends that wait for room."),
 )
-"""A client tells these and those of ZOOKEEPER. All have the label ``client``."""
+"""A client has these and those of ZOOKEEPER. All have the label ``client``."""
 
 AUTORECOVERY = (
     Described("bookspark_autorecovery_enabled", G, "1 while workers begin repairs; 0: switched off."),
@@ -185,8 +185,8 @@ AUTORECOVERY = (
         ("state",),
     ),
 )
-"""An autorecovery process tells these, those of ZOOKEEPER and those of CLIENT. What is not of the process itself is the same in
-each; it is left out while ZooKeeper does not answer. What is told of ledgers that are not closed, the auditor alone tells."""
+"""An autorecovery process has these, those of ZOOKEEPER and those of CLIENT. Figures of the cluster are the same in each
+process, and left out while ZooKeeper does not answer. Only the auditor has those of ledgers that are not closed."""
 
 LOG_READERS = (
     Described(
@@ -208,4 +208,4 @@ LOG_READERS = (
         ("kind", "reader"),
     ),
 )
-"""What readers of a log told; whoever asks for the metrics of a log computes them. All have the label ``log``."""
+"""Reported positions of a log's readers, computed by the process that serves a log's metrics. All have the label ``log``."""

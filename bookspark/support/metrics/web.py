@@ -1,7 +1,7 @@
 """Pages of a process over HTTP, for Prometheus and for probes: a few paths, each a function that makes its page.
 
-Law: a page changes nothing, and each is made in a thread of its own, so neither a slow peer nor a slow page keeps others waiting.
-Whoever reaches the port costs the process little: ``_CONNECTIONS_MAX`` connections are served at once, each for
+Law: a page changes nothing, and each is made in a thread of its own, so neither a slow peer nor a slow page delays others. A
+stranger at the port costs the process little: ``_CONNECTIONS_MAX`` connections are served at once, each for
 ``_CONNECTION_SECONDS_MAX`` at most, and further ones are closed at once. The threads end with the process, not before.
 """
 
@@ -24,7 +24,7 @@ _CONNECTIONS_MAX = 8
 _CONNECTION_SECONDS_MAX = 10.0
 _PORT_MAX = 65535
 PORTS = 64
-"""How many ports are tried for ``metrics_port``: several processes of a host may have one setting."""
+"""Ports tried for ``metrics_port``: several processes of a host may share one setting."""
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +40,14 @@ class Page(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a peer asks for."""
-
     path: str
     query: str
-    """What follows the path's ``?``, as it came."""
+    """The text after the path's ``?``, unchanged."""
     headers: Message
 
 
 class WebServer:
-    """Answers at ``host:port`` until ``close``. ``pages``: what makes the page of each path, or one function for all paths."""
+    """Answers at ``host:port`` until ``close``. ``pages``: the function for each path, or one function for all paths."""
 
     def __init__(
         self,
@@ -61,9 +59,8 @@ class WebServer:
         what: str = "metrics",
         option: str = "metrics_port",
     ) -> None:
-        """Begin to answer. ``tries``: how many ports may be tried, from ``port`` on, if others have them; ``port`` 0 is any free
-        one. ``what`` is answered, and the ``option`` that sets the port: for errors. Raises BookieError if no address can be
-        had."""
+        """Begin to answer. ``tries``: number of ports to try from ``port`` on; ``port`` 0 is any free port. For errors:
+        ``what`` is served, and the ``option`` of the port. Raises BookieError if no address is available."""
 
         class Handler(_Handler):
             page_of = staticmethod(pages if callable(pages) else _by_path(pages))
@@ -76,14 +73,13 @@ class WebServer:
                 f"{what} can't be answered at {host}:{port}: {error}; set {option} to another one, or to 0"
             ) from error
         self.port: int = self._server.server_address[1]
-        """Where it answers."""
+        """The port in use."""
         if port not in (0, self.port):
             log.warning("port %d is in use: %s and probes are answered at %s:%d", port, what, host, self.port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -99,7 +95,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # Not HTTPServer's, which asks the name service for a name that nobody needs, and may wait long for it.
+        # Not HTTPServer's, which asks the name service for an unused name, and may wait long for it.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -109,7 +105,7 @@ class _Server(ThreadingMixIn, HTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # What a peer does not send or take in keeps nobody for longer. A time limit of the socket would begin anew at each byte.
+        # A total time limit for a slow peer. A timeout of the socket would restart at each byte.
         deadline = threading.Timer(_CONNECTION_SECONDS_MAX, _end, [request])
         deadline.daemon = True
         deadline.start()
@@ -131,7 +127,7 @@ def _server(family: int) -> type[_Server]:
 
 
 def _first_free(server: type[_Server], host: str, port: int, tries: int, handler: type[_Handler]) -> _Server:
-    """A server at the first of the ports that nobody has. Raises OSError."""
+    """A server at the first free port. Raises OSError."""
     last = min(port + tries - 1, _PORT_MAX) if port else port
     for candidate in range(port, last):
         try:
@@ -159,7 +155,6 @@ class _Handler(BaseHTTPRequestHandler):
     page_of: Callable[[Asked], Page]
 
     def do_GET(self) -> None:
-        """Answer with the page of the path."""
         path, _, query = self.path.partition("?")
         try:
             page = self.page_of(Asked(path, query, self.headers))

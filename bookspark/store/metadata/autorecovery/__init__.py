@@ -1,10 +1,10 @@
-"""What autorecovery keeps in the metadata store: tasks for replication workers, and the election of the auditor.
+"""Metadata of autorecovery: tasks for replication workers, and the election of the auditor.
 
 ==========================  =================================================================================
-``underreplication_tasks``  which ledgers lack copies, who repairs them, and the switch
-``auditors``                who the auditor is, what it is told and what it reports
-``votes``                   how the auditor is elected where BookKeeper's auditors take part
-``change_lock``             who applies a change of the cluster
+``underreplication_tasks``  ledgers that lack copies, their repairers, and the switch
+``auditors``                the auditor's election, requests to it and its reports
+``votes``                   the election together with BookKeeper's auditors
+``change_lock``             the lock of the process that applies a change of the cluster
 ==========================  =================================================================================
 
 Example::

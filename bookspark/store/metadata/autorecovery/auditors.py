@@ -1,18 +1,17 @@
-"""What the auditors of a cluster share: the election of one of them, the requests to it, and its reports.
+"""Shared state of a cluster's auditors: their election, requests to the auditor, and its reports.
 
-Law: at most one session holds the election's lock. An auditor that has lost its session, and does not know it yet, may mark
-ledgers that its successor marks too. Marks merge, so a double mark costs one more look at the ledger. Below
-``/ledgers/underreplication``::
+Law: at most one session holds the election's lock. An auditor that lost its session unnoticed may mark the same ledgers as its
+successor. Marks merge, so a double mark costs one more look at the ledger. Below ``/ledgers/underreplication``::
 
-    auditorelection            ephemeral: who the auditor is
-    auditorstates/<name>       ephemeral: what an auditor sees, an ``AuditorState``
-    lostbookierecoverydelay    seconds, in decimal; stands above each auditor's own option
-    lostBookieRecoveryDelay    the same in a cluster that was begun for BookKeeper's clients, in whole seconds
+    auditorelection            ephemeral: the auditor's lock
+    auditorstates/<name>       ephemeral: an auditor's view, an ``AuditorState``
+    lostbookierecoverydelay    seconds, in decimal; overrides each auditor's own option
+    lostBookieRecoveryDelay    the same in a cluster begun for BookKeeper's clients, in whole seconds
     checkallledgersctime       a ``CheckReport`` of the last exact check
-    triggeraudit               there while somebody waits for an exact check; its version counts who asked
+    triggeraudit               exists while an exact check is requested; its version counts requests
 
-In a cluster that was begun for BookKeeper's clients, ``auditorelection`` has the votes of all auditors (``votes``), theirs too,
-and ``checkallledgersctime`` is in their format.
+In a cluster begun for BookKeeper's clients, ``auditorelection`` has the votes of all auditors (``votes``), and
+``checkallledgersctime`` is in BookKeeper's format.
 
 Source: BookKeeper's ``AuditorElector``, ``ZkLedgerUnderreplicationManager``.
 """
@@ -43,36 +42,31 @@ _DELAY, _BOOKKEEPERS_DELAY = "lostbookierecoverydelay", "lostBookieRecoveryDelay
 
 
 class AuditorState(msgspec.Struct, frozen=True):
-    """What the auditor sees at this moment."""
-
     auditor: str
     waiting: dict[str, int] = {}
-    """Bookies that are gone, and the wall clock, in milliseconds, at which each counts as lost."""
+    """Gone bookies, each with the wall clock in milliseconds at which it counts as lost."""
     lost: tuple[str, ...] = ()
     checking: bool = False
-    """An exact check is under way."""
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What an exact check found."""
-
     finished_at_ms: int
     seconds: float
     ledgers: int
-    """Number of ledgers that were looked at."""
+    """Examined ledgers."""
     marked: int
-    """Number of these ledgers that lack copies."""
+    """Examined ledgers that lack copies."""
     skipped: dict[str, str] = {}
-    """Bookies that could not be asked, and why: what they hold is not known."""
+    """Bookies that did not answer, with the reason: their holdings are unknown."""
     unreadable: dict[int, str] = {}
-    """Ledgers whose records can't be decoded, and why: what they lack is not known."""
+    """Ledgers with undecodable records, with the reason: their lacking copies are unknown."""
 
 
 class Auditors:
     """The election and its documents, through one session. Each thread that calls ``wait`` needs an object of its own."""
 
     def __init__(self, tree: Tree, bookkeepers: bool = False) -> None:
-        """``bookkeepers``: BookKeeper's auditors may take part, and their formats hold."""
+        """``bookkeepers``: BookKeeper's auditors may take part, and their formats apply."""
         self._tree = tree
         self._token = new_token()
         self._bookkeepers = bookkeepers
@@ -89,18 +83,17 @@ class Auditors:
         return take_lock(self._tree, ELECTION, name, self._token)
 
     def elected(self, lock: Lock) -> bool:
-        """Does the session still hold ``lock``, which ``elect`` returned?"""
+        """True while the session holds ``lock``, which ``elect`` returned."""
         return held(self._tree, lock)
 
     def resign(self, lock: Lock) -> None:
-        """Give up the election's lock."""
         if self._bookkeepers:
             self._votes.withdraw(lock)
         else:
             give_back(self._tree, lock)
 
     def foreign(self) -> list[str]:
-        """The names of BookKeeper's autorecovery processes that are at work in this cluster, or wait for the office."""
+        """The names of BookKeeper's autorecovery processes that are the auditor of this cluster, or are candidates."""
         return self._votes.foreign()
 
     def auditor(self) -> str | None:
@@ -110,11 +103,11 @@ class Auditors:
         found = self._tree.read(ELECTION)
         return holder_of(None if found is None else found.value)
 
-    # -- what it is told
+    # -- requests to the auditor
 
     def delay_seconds(self) -> float | None:
-        """Seconds after which a bookie that is gone counts as lost. None: each auditor's own option holds. Raises
-        UnreadableRecordError for what is no number of seconds."""
+        """Seconds after which a gone bookie counts as lost. None: each auditor's own option applies. Raises
+        UnreadableRecordError if it is not a number of seconds."""
         found = self._tree.read(self._delay)
         if found is None:
             return None
@@ -130,7 +123,7 @@ class Auditors:
         return seconds
 
     def set_delay(self, seconds: float | None) -> None:
-        """Set the delay for all auditors. None: each auditor's own option holds."""
+        """Set the delay for all auditors. None: each auditor's own option applies."""
         if seconds is None:
             self._tree.delete(self._delay)
             return
@@ -141,37 +134,35 @@ class Auditors:
                 return
 
     def trigger(self) -> None:
-        """Ask for an exact check at once."""
         self._tree.touch(_TRIGGER)
 
     def triggered(self) -> int | None:
-        """The version to give to ``answer_trigger``; None if nobody asks for an exact check."""
+        """The version for ``answer_trigger``; None without a request for an exact check."""
         found = self._tree.read(_TRIGGER)
         return None if found is None else found.version
 
     def answer_trigger(self, version: int) -> None:
-        """Remove the trigger: a check that began after it is done. A trigger that was set again meanwhile stays."""
+        """Remove the trigger after a check that began later. A trigger set again meanwhile stays."""
         self._tree.delete(_TRIGGER, version)
 
-    # -- what it tells
+    # -- the auditor's reports
 
     def publish_state(self, state: AuditorState) -> None:
         """Publish the state until the session ends."""
         publish(self._tree, _state_path(state.auditor), proven_struct(state, "state of an auditor"))
 
     def state(self) -> AuditorState | None:
-        """The auditor's state; None if there is no auditor or it has not looked yet."""
+        """The auditor's state; None without an auditor, or before its first look."""
         auditor = self.auditor()
         found = None if auditor is None else self._tree.read(_state_path(auditor))
         return None if found is None else _decoded(found.value, AuditorState)
 
     def note_check(self, report: CheckReport) -> None:
-        """Keep the report of a check for ``last_check``."""
         found = self._tree.read(_CHECK)
         document = proven_struct(report, "report of a check")
         if self._bookkeepers:
             document = check_bytes(report.finished_at_ms, document)
-        # Another auditor's report of the same moment is as good as this one.
+        # Another auditor's report of the same moment is equally good.
         if found is None:
             self._tree.create(_CHECK, document)
         else:
@@ -187,14 +178,14 @@ class Auditors:
         except ValueError as error:
             log.warning("the report of the last check can't be read: %s", error)
             return None
-        # A check of BookKeeper's auditor tells its time alone.
+        # BookKeeper's auditor reports only the time of a check.
         return _decoded(own, CheckReport) if own else CheckReport(finished_at_ms, 0.0, 0, 0)
 
-    # -- those who wait
+    # -- waiting
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until the election, the delay, the trigger or the switch has changed since the last wait, or ``wake`` is called.
-        Returns True then, and at the first call at once; False after ``timeout_seconds``."""
+        """Wait for a change of the election, the delay, the trigger or the switch since the last wait, or for ``wake``: True,
+        and at the first call at once; False after ``timeout_seconds``."""
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:
@@ -203,7 +194,7 @@ class Auditors:
 
 
 def _decoded(document: bytes, kind: type[Value]) -> Value | None:
-    """The value in ``document``. None if it can't be decoded: it is written again before long."""
+    """The value in ``document``. None if it can't be decoded: the auditor soon writes it again."""
     try:
         return read_struct(document, kind, f"{kind.__name__} of the auditor")
     except UnreadableRecordError as error:

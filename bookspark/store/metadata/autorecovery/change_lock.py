@@ -1,7 +1,7 @@
-"""The lock of the one who applies a change of the cluster.
+"""The lock of the process that applies a change of the cluster.
 
-Law: as that of every lock (``documents.locks``): it saves work, and nothing relies on it. A change's record is written by
-compare-and-set, so one who lost the lock without knowing it is stopped at the next step.
+Law: as every lock (``documents.locks``), it only saves work. A change's record is written by compare-and-set, which stops a
+holder that lost the lock unnoticed.
 """
 
 from __future__ import annotations
@@ -13,21 +13,18 @@ _PATH = "changelock"
 
 
 class ChangeLock:
-    """The lock as one session has it, if it has it."""
-
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._token = new_token()
 
     def take(self, name: str) -> Lock | None:
-        """Hold the lock under this name until ``give_back`` or the end of the session; None if another holds it."""
+        """Hold the lock under this name until ``give_back`` or the end of the session; None if another process holds it."""
         return take_lock(self._tree, _PATH, name, self._token)
 
     def give_back(self, lock: Lock) -> None:
-        """Release the lock."""
         give_back(self._tree, lock)
 
     def holder(self) -> str | None:
-        """The name of the one who applies a change; None if nobody does."""
+        """The name of the process that applies a change; None if there is none."""
         found = self._tree.read(_PATH)
         return holder_of(None if found is None else found.value)

@@ -1,15 +1,14 @@
-"""Underreplication tasks: what auditors mark and replication workers repair.
+"""Underreplication tasks: ledgers marked by auditors and repaired by replication workers.
 
-Law: a task is removed only at the version that was read after its lock was taken, so a task that was marked again stays. A
-listing is whole or raises. The locks only keep two workers from doing the same work. A lock that could not be released is not
-forgotten: it is released later, and its task may be taken by this object meanwhile. Below ``/ledgers/underreplication``, as in
-BookKeeper::
+Law: a task is removed only at the version read after its lock was taken, so a task marked again stays. A listing is whole or
+raises. The locks only prevent double work; an unreleased lock is remembered and released later, and this object may take its
+task meanwhile. Below ``/ledgers/underreplication``, as in BookKeeper::
 
-    ledgers                                 its version changes with each group of marks: what workers watch
+    ledgers                                 its version changes with each group of marks: workers watch it
     ledgers/0000/0000/cafe/f00d/urL…        the task of ledger 0xcafef00d, ten decimal digits
-    locks/urL0000000001                     ephemeral: a worker is at it
-    disable                                 there while replication is switched off
-    workers/<name>                          ephemeral: what a worker has done so far
+    locks/urL0000000001                     ephemeral: a worker's lock on the task
+    disable                                 exists while replication is switched off
+    workers/<name>                          ephemeral: a worker's progress
 
 A task's document::
 
@@ -19,8 +18,8 @@ A task's document::
 If the last attempt could not copy some entries, ``formatVersion`` is 2, and ``"missed"`` has for each range of their ids
 ``[first, last, lost, [bookie not reached, …], {bookie: answer}]``.
 
-In a cluster that was begun for BookKeeper's clients, tasks and locks are in its formats (``records.bookkeeper_texts``), so that
-its auditor and workers can be used. They and ours respect each other's locks, and a task that one of them marks again stays.
+In a cluster begun for BookKeeper's clients, tasks and locks are in its formats (``records.bookkeeper_texts``) for its auditor
+and workers. Their workers and ours respect each other's locks, and a task marked again by either stays.
 
 Source: ``ZkLedgerUnderreplicationManager`` of BookKeeper.
 """
@@ -58,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class Taken(NamedTuple):
-    """A task whose lock the caller has."""
+    """A task whose lock the caller holds."""
 
     task: Task
     version: int
@@ -70,7 +69,7 @@ class Taken(NamedTuple):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What one worker has done since it started."""
+    """The work of one worker since its start."""
 
     seconds: float = 0.0
     ledgers: int = 0
@@ -83,19 +82,19 @@ class Underreplication:
     """The tasks of one cluster, through one session. Each thread that calls ``wait`` needs an object of its own."""
 
     def __init__(self, tree: Tree, clock: Callable[[], float] = time.time, bookkeepers: bool = False) -> None:
-        """``clock``: the wall clock, in seconds. ``bookkeepers``: tasks and locks are written in BookKeeper's formats."""
+        """``clock``: the wall clock, in seconds. ``bookkeepers``: write tasks and locks in BookKeeper's formats."""
         self._tree = tree
         self._bookkeepers = bookkeepers
         self._clock = clock
         self._token = new_token()
         self._changes = Changes(tree, (_LEDGERS, DISABLE))
         self._left_locks: dict[str, Lock] = {}
-        """Locks whose release failed, or that may have been taken although the answer was lost, by their paths."""
+        """Locks, by path, whose release failed, or which may be held although the answer was lost."""
 
     # -- tasks
 
     def mark(self, marks: Iterable[Mark]) -> None:
-        """Make or change the tasks of these ledgers, and tell those who wait."""
+        """Make or change the tasks of these ledgers, and wake the waiting workers."""
         rest = iter(marks)
         while group := list(islice(rest, _MARKS_AT_ONCE)):
             documents = [(task_path(m.ledger_id), self._encoded(new_task(m, self._now_ms()))) for m in group]
@@ -110,8 +109,8 @@ class Underreplication:
         return None if found is None else found.value
 
     def tasks(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[Task]:
-        """The tasks of those of the ledgers that have one. Of a task that can't be decoded, the reason is put into
-        ``unreadable``: the caller has to name it."""
+        """The tasks of these ledgers, as far as they have any. Reasons of undecodable tasks go into ``unreadable``: the caller
+        must report them."""
         rest = iter(ledger_ids)
         while group := list(islice(rest, _READ_AT_ONCE)):
             documents = self._tree.read_each([task_path(ledger_id) for ledger_id in group])
@@ -123,11 +122,10 @@ class Underreplication:
                     unreadable[ledger_id] = str(error)
 
     def due(self, task: Task) -> bool:
-        """May the task be tried now?"""
         return task.due(self._now_ms())
 
     def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Those of the ledgers that have a task which may be tried now."""
+        """The ledgers of these whose task may be tried now."""
         documents = self._tree.read_each([task_path(ledger_id) for ledger_id in ledger_ids])
         found = []
         for ledger_id, document in zip(ledger_ids, documents, strict=True):
@@ -135,12 +133,12 @@ class Underreplication:
                 if document is not None and self.due(decode_task(ledger_id, document)):
                     found.append(ledger_id)
             except UnreadableRecordError as error:
-                # It must not keep the other ledgers from being repaired.
+                # An unreadable task must not block the repair of other ledgers.
                 log.warning("ledger %d is left out: %s", ledger_id, error)
         return found
 
     def list_tasks(self) -> list[int]:
-        """The ids of all ledgers that have a task, ascending."""
+        """The ids of all ledgers with a task, ascending."""
         paths = [_LEDGERS]
         for _ in range(_LEVELS):
             listed = self._tree.children_of_each(paths)
@@ -158,12 +156,12 @@ class Underreplication:
         return {ledger_id: holder for ledger_id, holder in found.items() if holder is not None}
 
     def at_work(self) -> set[int]:
-        """The ledgers that somebody works at. A lock that this object could not release is none of these."""
+        """The ledgers under repair. Locks that this object failed to release don't count."""
         return self.holders().keys() - {int(path[-10:]) for path in self._left_locks.copy()}
 
     def take(self, ledger_id: int, holder: str) -> Taken | None:
-        """Lock a task and then read it, in one round trip. None if another object holds it, the task is gone, or replication is
-        switched off."""
+        """Lock a task and then read it, in one round trip. None if another object holds it, the task is gone, or replication
+        is switched off."""
         path = f"{_LOCKS}/{_name(ledger_id)}"
         lock = new_lock(path, holder, self._token, self._bookkeepers)
         self._left_locks.pop(path, None)
@@ -174,7 +172,7 @@ class Underreplication:
             if task is not None and disabled is None:
                 return Taken(decode_task(ledger_id, task.value), task.version, lock)
         except BaseException:
-            # An answer that is lost must not leave a lock that nobody knows of.
+            # A lost answer must not leave an unknown lock.
             self._left_locks[path] = lock
             raise
         self._release(lock)
@@ -185,7 +183,7 @@ class Underreplication:
         self._release(taken.lock)
 
     def release_left(self) -> None:
-        """Release the locks whose release failed before. Those that can't be released now are kept for the next time."""
+        """Release the locks whose release failed before. Another failure leaves them for the next call."""
         for lock in list(self._left_locks.values()):
             try:
                 self._release(lock)
@@ -211,8 +209,7 @@ class Underreplication:
         return removed
 
     def failed(self, taken: Taken, error: str, wait_seconds: float, missed: Sequence[Missed] = ()) -> None:
-        """Note the reason and the entries ``missed`` in the task, put the task off, and release the lock. A task that was marked
-        again is not put off."""
+        """Note the reason and ``missed`` in the task, postpone it unless it was marked again, and release the lock."""
         path, task, version = task_path(taken.ledger_id), taken.task, taken.version
         not_before_ms = self._now_ms() + round(1000 * wait_seconds)
         try:
@@ -226,25 +223,22 @@ class Underreplication:
         finally:
             self.release(taken)
 
-    # -- the switch, and those who wait
+    # -- the switch, and waiting
 
     def enabled(self) -> bool:
-        """May workers begin other tasks?"""
+        """True if workers may begin repairs."""
         return self._tree.read(DISABLE) is None
 
     def enable(self) -> None:
-        """Let workers begin repairs."""
         self._tree.delete(DISABLE)
 
     def disable(self) -> None:
-        """Workers begin no more repairs; those under way are finished."""
+        """Let workers begin no more repairs; current repairs are finished."""
         self._tree.create(DISABLE, b"")
 
     def wait(self, timeout_seconds: float) -> bool:
-        """True once tasks were marked or the switch was turned since the last wait; the first call returns True at once.
-
-        False after ``timeout_seconds``. Look for tasks then as well: no watch tells of a lock that became free, or of a task that
-        became due."""
+        """Wait for marks or a turn of the switch since the last wait: True, and at the first call at once. False after
+        ``timeout_seconds``; look for tasks then as well, because no watch reports a released lock, or a task that became due."""
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:
@@ -254,11 +248,11 @@ class Underreplication:
     # -- workers
 
     def publish_progress(self, worker: str, progress: Progress) -> None:
-        """Tell what a worker has done; it stands until its session ends."""
+        """Publish a worker's progress until its session ends."""
         publish(self._tree, f"{_WORKERS}/{encode_name(worker)}", proven_struct(progress, f"progress of {worker}"))
 
     def progress(self) -> dict[str, Progress]:
-        """The workers that there are, and what each has done. One whose document can't be decoded is left out."""
+        """The progress of each worker. Workers with an undecodable document are left out."""
         names = self._tree.children(_WORKERS)
         documents = self._tree.read_each([f"{_WORKERS}/{name}" for name in names])
         found: dict[str, Progress] = {}
@@ -289,12 +283,11 @@ class Underreplication:
         raise contended(path)
 
     def _marked(self, mark: Mark, document: bytes) -> bytes:
-        """The task in ``document`` after another mark."""
         try:
             return self._encoded(decode_task(mark.ledger_id, document).marked(mark))
         except UnreadableRecordError as error:
             if error.newer:
-                # It stands, and those who can read it do it.
+                # It stays: newer versions can read it.
                 log.warning("ledger %d is marked already: %s", mark.ledger_id, error)
                 return document
             log.warning("a damaged task is made anew: %s", error)
@@ -308,25 +301,25 @@ class Underreplication:
 
 
 class TaskPicker:
-    """Picks the ledger whose task a worker takes next: any task that was due, and that nobody held, a moment ago. ``take`` finds
-    out whether that still holds. Owned by one thread, but for ``forget``."""
+    """Picks the ledger whose task a worker tries next: any task recently due and unlocked, which ``take`` verifies. For one
+    thread, except ``forget``."""
 
     def __init__(self, tasks: Underreplication) -> None:
         self._tasks = tasks
         self._candidates: list[int] = []
         self._due: list[int] = []
-        """Candidates whose tasks were due a moment ago."""
+        """Candidates whose tasks were recently due."""
         self._forgets = False
 
     def next(self, exclude: Collection[int] = ()) -> int | None:
-        """A ledger that is not in ``exclude``; None if there is none now, or replication is switched off."""
+        """A ledger not in ``exclude``; None if there is none now, or replication is switched off."""
         if self._forgets:
             self._forgets, self._candidates, self._due = False, [], []
         found = self._from_candidates(exclude)
         return self._from_candidates(exclude) if found is None and self._list() else found
 
     def forget(self) -> None:
-        """Look at all tasks again before the next one is picked. From any thread."""
+        """List all tasks again before the next pick. From any thread."""
         self._forgets = True
 
     def _list(self) -> bool:
@@ -335,7 +328,7 @@ class TaskPicker:
             return False
         at_work = self._tasks.at_work()
         self._candidates = [ledger_id for ledger_id in self._tasks.list_tasks() if ledger_id not in at_work]
-        # Workers should not all try the same task.
+        # Spread workers over tasks.
         random.shuffle(self._candidates)
         return bool(self._candidates)
 
@@ -356,7 +349,7 @@ def _name(ledger_id: int) -> str:
 
 
 def task_path(ledger_id: int) -> str:
-    """Where the task of a ledger is, below ``underreplication``."""
+    """The path of a ledger's task, below ``underreplication``."""
     digits = f"{check_ledger_id(ledger_id):016x}"
     return "/".join((_LEDGERS, *(digits[at : at + 4] for at in range(0, 16, 4)), _name(ledger_id)))
 

@@ -1,10 +1,10 @@
-"""The election of the auditor where BookKeeper's auditors take part.
+"""The auditor's election together with BookKeeper's auditors.
 
-Law: each candidate has a vote, an ephemeral node with a number that ZooKeeper gives it; the lowest number is the auditor,
-whoever's program it is. So of their auditors and ours one works at a time. A vote whose maker did not hear of it is known again
-by its document. Below ``/ledgers/underreplication``::
+Law: each candidate has a vote, an ephemeral node numbered by ZooKeeper. The lowest number is the auditor, of whichever
+program, so only one auditor works at a time. A vote whose answer was lost is recognized by its document. Below
+``/ledgers/underreplication``::
 
-    auditorelection/V_0000000042    ephemeral: a vote, which is in the format of a lock
+    auditorelection/V_0000000042    ephemeral: a vote, in the format of a lock
 
 Source: BookKeeper's ``ZkLedgerAuditorManager``.
 """
@@ -23,7 +23,7 @@ _VOTE = re.compile(r"V_(\d+)")
 
 
 class Votes:
-    """The votes as one candidate sees them; ``token`` makes its own known."""
+    """The votes as one candidate sees them. ``token`` identifies its own."""
 
     def __init__(self, tree: Tree, token: str) -> None:
         self._tree = tree
@@ -31,8 +31,8 @@ class Votes:
         self._watched = ""
 
     def elect(self, name: str, changed: Callable[[], None]) -> Lock | None:
-        """Vote, unless there is a vote of this candidate, and return it if it has the lowest number. Otherwise ``changed`` is
-        called when the one before it is gone."""
+        """Vote, unless this candidate has a vote; returns its lock if it has the lowest number. Otherwise ``changed`` is
+        called when the preceding vote is gone."""
         document = self._document(name)
         votes = self._all()
         if document not in votes.values():
@@ -53,7 +53,7 @@ class Votes:
         return None
 
     def withdraw(self, lock: Lock) -> None:
-        """Take back what was voted with the document of ``lock``."""
+        """Remove the votes with the document of ``lock``."""
         for path, found in self._all().items():
             if found == lock.document:
                 self._tree.delete(path)
@@ -63,7 +63,7 @@ class Votes:
         return holder_of(next(iter(self._all().values()), None))
 
     def foreign(self) -> list[str]:
-        """Those who voted and are no auditors of Bookspark, by their names."""
+        """The names of voters of other programs."""
         return [holder_of(document) or "" for document in self._all().values() if is_foreign(document)]
 
     def _all(self) -> dict[str, bytes]:

@@ -1,9 +1,9 @@
-"""Documents: small values at paths of one session, which autorecovery is built on.
+"""Documents: small values at paths of one session, the basis of autorecovery.
 
 ===========  ================================================================================================
 ``tree``     the interface: read, create, compare-and-set, watch
 ``locks``    locks that end with their holder's session, and waiting for changes
-``sharing``  things that members share out among themselves
+``sharing``  things distributed among members
 ===========  ================================================================================================
 
 Example::

@@ -1,8 +1,8 @@
 """Locks that end with their holder's session, and the wait for a change.
 
-Law: a lock saves work, and nothing relies on it. A holder may have lost its session, and another may hold the lock, before the
-first one hears of it. So work under a lock must be right without it; ``held`` tells when it is time to stop. A lock that
-BookKeeper's workers are to see is in their format (``records.bookkeeper_texts``).
+Law: a lock only saves work. A holder may lose its session, and another client may take the lock, before the first holder
+notices. So work under a lock must be right without it; ``held`` says when to stop. A lock visible to BookKeeper's workers is
+in their format (``records.bookkeeper_texts``).
 
 Source: ``ZkLedgerUnderreplicationManager`` (urLock). The recipe has no queue, because few compete for one lock.
 """
@@ -24,7 +24,7 @@ from bookspark.store.metadata.records.documents import learn, proven_struct, rea
 
 
 class Lock(NamedTuple):
-    """A lock that was taken: its path, and a document that no other holder writes."""
+    """A lock: its path, and a document unique to its holder."""
 
     path: str
     document: bytes
@@ -36,40 +36,40 @@ class _LockDocument(msgspec.Struct, frozen=True):
 
 
 def new_token() -> str:
-    """A token for one holder and all of its locks."""
+    """A token for a holder and all of its locks."""
     return uuid.uuid4().hex
 
 
 def new_lock(path: str, holder: str, token: str, bookkeepers: bool = False) -> Lock:
-    """The lock as this holder has it, if it has it; ``bookkeepers``: in BookKeeper's format."""
+    """The lock with this holder's document, held or not. ``bookkeepers``: in BookKeeper's format."""
     own = proven_struct(_LockDocument(holder, token), f"lock {path}")
     return Lock(path, lock_text(holder, own) if bookkeepers else own)
 
 
 def take_lock(tree: Tree, path: str, holder: str, token: str) -> Lock | None:
-    """Take the lock for as long as the session lives. None if another holds it.
+    """Take the lock for the life of the session. None if another client holds it.
 
-    ``holder`` is the name that others see. A lock that this ``token`` holds already is taken again: its release failed, or the
-    answer to an earlier call was lost."""
+    ``holder`` is the name visible to others. A lock already held by this ``token`` is taken again: its release failed, or the
+    answer to an earlier call was lost.
+    """
     lock = new_lock(path, holder, token)
     return lock if tree.create(path, lock.document, ephemeral=True) or held(tree, lock) else None
 
 
 def held(tree: Tree, lock: Lock) -> bool:
-    """Does this holder still have the lock?"""
     found = tree.read(lock.path)
     return found is not None and found.value == lock.document
 
 
 def give_back(tree: Tree, lock: Lock) -> None:
-    """Release the lock, unless another holds it by now."""
+    """Release the lock, unless another client holds it by now."""
     found = tree.read(lock.path)
     if found is not None and found.value == lock.document:
         tree.delete(lock.path, found.version)
 
 
 def holder_of(document: bytes | None) -> str | None:
-    """The name of the holder that this document tells; None without a document. A lock that can't be decoded is held too."""
+    """The holder's name in this document; None without a document. An undecodable lock counts as held."""
     if document is None:
         return None
     if is_text(document):
@@ -84,8 +84,8 @@ def holder_of(document: bytes | None) -> str | None:
 
 
 class Changes:
-    """Waits for changes of the documents at ``paths``. A change between two waits ends the second wait at once. The very first
-    wait ends at once too, so callers look first and then wait."""
+    """Waits for changes of the documents at ``paths``. A change between two waits ends the second wait at once. So does the
+    very first wait: look first, then wait."""
 
     def __init__(self, tree: Tree, paths: Sequence[str]) -> None:
         self._tree = tree
@@ -111,7 +111,7 @@ class Changes:
         return True
 
     def wake(self) -> None:
-        """End the wait of another thread, or its next one."""
+        """End the wait of another thread, or its next wait."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()

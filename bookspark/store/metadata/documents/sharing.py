@@ -1,8 +1,7 @@
-"""Things that members share out among themselves, each held by one member at a time.
+"""Things distributed among members, each held by one member at a time.
 
-Law: a member is there, and holds what it took, as long as its session lives: what is held goes free with its holder. As with
-every lock (``documents.locks``), a holder may have lost its session without having heard of it, and another may hold the thing
-by then; so work with it must be right without the lock.
+Law: membership and held things last as long as the member's session. As with every lock (``documents.locks``), work with a
+held thing must be right without the lock.
 
 Documents, all of them ephemeral: ``<path>/members/<name>``, ``<path>/held/<thing>``.
 """
@@ -16,17 +15,16 @@ from bookspark.store.metadata.documents.tree import Tree, publish
 
 
 class Sharing:
-    """One member, from ``join`` to ``leave``. For one thread."""
+    """One member, from ``join`` to ``leave``. For one thread. Each method may raise MetadataStoreError."""
 
     def __init__(self, tree: Tree, path: str, name: str) -> None:
-        """``name``: as others see this member; nobody else's."""
+        """``name``: this member's unique name."""
         self._tree, self._name = tree, name
         self._path, self._members, self._held = path, f"{path}/members", f"{path}/held"
         self._token = new_token()
 
     def join(self) -> list[str]:
-        """Be a member, again if the session was lost; returns the names of all members, ascending. Raises
-        MetadataStoreError."""
+        """Become a member, again if the session was lost. Returns the names of all members, ascending."""
         members = self._tree.children(self._members)
         if self._name not in members:
             publish(
@@ -36,23 +34,21 @@ class Sharing:
         return sorted(members)
 
     def holders(self) -> dict[str, str]:
-        """Who holds what. Raises MetadataStoreError."""
         things = self._tree.children(self._held)
         documents = self._tree.read_each([f"{self._held}/{thing}" for thing in things])
         found = zip(things, map(holder_of, documents), strict=True)
         return {thing: holder for thing, holder in found if holder is not None}
 
     def take(self, things: Iterable[str]) -> set[str]:
-        """Take each of ``things`` that nobody else holds; returns those that were taken. Raises MetadataStoreError."""
+        """Take each free thing of ``things``; returns the things now held."""
         return {thing for thing in things if take_lock(self._tree, f"{self._held}/{thing}", self._name, self._token)}
 
     def give_back(self, things: Iterable[str]) -> None:
-        """Let others take ``things``. Raises MetadataStoreError."""
         for thing in things:
             give_back(self._tree, new_lock(f"{self._held}/{thing}", self._name, self._token))
 
     def leave(self, things: Collection[str]) -> None:
-        """Give ``things`` back, and be no member any more. Raises MetadataStoreError."""
+        """Release ``things``, and end the membership."""
         self.give_back(things)
         self._tree.delete(f"{self._members}/{self._name}")
         self._tree.forget_empty(self._held)

@@ -1,9 +1,9 @@
-"""Small documents at paths of one session: what tasks and auditors need of a metadata store.
+"""Tree: small documents at paths of one session, the basis of tasks and auditors.
 
-Law: a document is changed by compare-and-set only. An ephemeral document goes with its session. A watch is called once, from
-the store's own thread: at the next change, or when the session is lost. A refusal is an answer here and no error;
-MetadataStoreError means that the store could not be reached. ``zookeeper.zookeeper_store`` and ``memory.memory_store`` implement
-it; one behaviour suite runs over both.
+Law: a document is changed by compare-and-set only. An ephemeral document ends with its session. A watch is called once, from
+the store's own thread: at the next change, or when the session is lost. A refusal is a return value; MetadataStoreError means
+that the store could not be reached. ``zookeeper.zookeeper_store`` and ``memory.memory_store`` implement it, under one
+behaviour suite.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Tree(Protocol):
         """Make a document. False if the path has one. The value of an ephemeral document must be unique to its maker."""
 
     def create_numbered(self, path: str, value: bytes) -> str:
-        """Make an ephemeral document whose path is ``path`` and a number of ten digits, higher than that of any before below
-        the same parent; returns its path. If the answer is lost, there may be one that nobody was told of."""
+        """Make an ephemeral document whose path is ``path`` and a number of ten digits, higher than any earlier one below the
+        same parent; returns its path. A lost answer may leave a document."""
 
     def create_and_read(
         self, path: str, value: bytes, paths: Sequence[str]
     ) -> tuple[bool, list[Versioned[bytes] | None]]:
-        """Make an ephemeral document as ``create`` does, and then read those at ``paths``, in one round trip."""
+        """Make an ephemeral document as ``create`` does, then read the documents at ``paths``, in one round trip."""
 
     def create_each(self, documents: Sequence[tuple[str, bytes]]) -> list[bool]:
-        """Make many at once. False where one may be there already: ``create`` tells for certain."""
+        """Make many at once. False where a document may exist already: ``create`` gives a certain answer."""
 
     def write(self, path: str, value: bytes, version: int) -> bool:
         """Compare-and-set. False if the document is at another version or gone."""
@@ -51,8 +51,7 @@ class Tree(Protocol):
         """Delete a document. False if it is at another version. An absent document counts as deleted."""
 
     def forget_empty(self, *paths: str) -> None:
-        """Remove those of ``paths``, each above the one before it, that have nothing below them. It happens later, and nobody
-        waits for it."""
+        """Remove the empty nodes of ``paths``, each above the one before it, later and without a wait."""
 
     def children(self, path: str) -> list[str]:
         """All names below a path."""

@@ -1,4 +1,4 @@
-"""The metadata store in memory, for tests and simulations: it gives the same answers as the one over ZooKeeper.
+"""The metadata store in memory, for tests and simulations, with the same answers as the store over ZooKeeper.
 
 ================  ===========================================================================================
 ``memory_store``  the store: one client's session

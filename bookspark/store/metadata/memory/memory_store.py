@@ -1,8 +1,7 @@
 """The metadata store in memory: the twin of ``zookeeper.zookeeper_store`` for tests and simulations, with the same answers.
 
-Law: as in ``store``. Records are kept as the documents that ZooKeeper would keep, so a record that ZooKeeper refuses is refused
-here too. Each store is one client's session; ``another()`` is a second client of the same cluster. All of them live in one
-process.
+Law: as in ``store``. Records are kept as ZooKeeper's documents, so both stores refuse the same records. Each store is one
+client's session; ``another()`` is a second client of the same cluster, in the same process.
 """
 
 from __future__ import annotations
@@ -37,26 +36,27 @@ from bookspark.store.metadata.records.names import check_ledger_id, check_name, 
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
 
-# -- The world in memory: what the stores of one cluster share.
-#
-# Law: a thread that reads or changes the world holds its ``lock``.
+# -- The world in memory, shared by the stores of one cluster.
 
 
 Key = tuple[str, str]
-"""The key of a document: its kind and its name."""
+"""Kind and name of a document."""
 RECORD = "record:"
-"""How the kinds begin of documents whose versions never come again when they are made anew."""
+"""Prefix of the kinds whose versions never recur after a deletion."""
 
 
 class Session(Protocol):
-    """One store of the cluster, as the others know it."""
+    """A store of the cluster, as seen by the others."""
 
     def post_bookies_changed(self) -> None:
-        """Have the session's watchers of bookies called."""
+        """Call the session's watchers of bookies."""
 
 
 class World:
-    """What the stores of one cluster share: versioned documents under (kind, name), and who watches them."""
+    """Versioned documents under (kind, name), and their watchers, shared by one cluster's stores.
+
+    Law: a thread that reads or changes the world holds its ``lock``.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -64,10 +64,10 @@ class World:
         self.ledger_ids = 0
         self.highest_given = -1
         self.numbers = 0
-        """The number of the last document that was made with one."""
+        """Number of the last numbered document."""
         self.documents: dict[Key, Versioned[bytes]] = {}
         self.deletions: Counter[Key] = Counter()
-        """How many documents of a key were deleted, where versions never come again."""
+        """Deletions by key, for kinds whose versions never recur."""
         self.watches: dict[Key, list[Once]] = {}
         self.registrations: dict[str, tuple[Session, bytes]] = {}
         self.ephemerals: dict[Key, Session] = {}
@@ -102,14 +102,14 @@ class World:
             once()
 
 
-# -- The twin in memory of ``ZooKeeperTree``: documents of the world that the memory stores of one cluster share.
+# -- Documents (``documents.tree``) of the world: the twin of ``ZooKeeperTree``.
 
 
 _KIND = "tree"
 
 
 class MemoryTree:
-    """A ``Tree`` of the session ``owner``; ``opened`` gives its world, locked."""
+    """A ``Tree`` of the session ``owner``; ``opened`` returns its world, locked."""
 
     def __init__(self, opened: Callable[[], AbstractContextManager[World]], notifier: Notifier, owner: Session) -> None:
         self._opened = opened
@@ -167,7 +167,7 @@ class MemoryTree:
             return True
 
     def forget_empty(self, *paths: str) -> None:
-        """There are no nodes without a document here."""
+        """Nothing to do: every node here has a document."""
 
     def children(self, path: str) -> list[str]:
         with self._opened() as world:
@@ -182,17 +182,16 @@ class MemoryTree:
             world.watches.setdefault((_KIND, path), []).append(Once(self._notifier, changed))
 
 
-# --
+# -- The store.
 
 
 class MemoryStore:
-    """A ``MetadataStore`` whose records last as long as its process. ``another()`` gives a second client of the same records."""
+    """A ``MetadataStore`` whose records last as long as its process. ``another()`` returns a second client."""
 
     def __init__(self) -> None:
         self._join(World())
 
     def another(self) -> MemoryStore:
-        """A second client, with a session of its own."""
         store = MemoryStore.__new__(MemoryStore)
         store._join(self._world)
         return store
@@ -336,7 +335,7 @@ class MemoryStore:
             self._bookies_changed.append(changed)
 
     def post_bookies_changed(self) -> None:
-        """For the other stores of the same cluster: have this one's watchers called."""
+        """Call this store's watchers, for the other stores of the cluster."""
         for changed in self._bookies_changed:
             self._notifier.post(changed)
 

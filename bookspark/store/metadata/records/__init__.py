@@ -1,14 +1,14 @@
-"""Records: the values that a metadata store keeps, and the JSON documents that they become.
+"""Records: the values of a metadata store, and their JSON documents.
 
 =========================  ==================================================================================
 ``versioned``              a record together with its version
-``bookie_registration``    what a bookie publishes while it serves
+``bookie_registration``    a bookie's published registration
 ``codec``                  ledgers, cookies, tasks and registrations as JSON documents, and back
-``documents``              how every record becomes a document, and a document a record again
-``bookkeeper_format``      the same for ledgers and bookies that BookKeeper's own clients use, in their formats
+``documents``              encoding and decoding shared by all records
+``bookkeeper_format``      ledgers and bookies in the formats of BookKeeper's own clients
 ``bookkeeper_texts``       cookies, tasks, locks and votes as BookKeeper's auditor and workers read them
-``ledger_spans``           how many ledgers there are where, and ranges of ids for tasks
-``names``                  which names and ids can be used
+``ledger_spans``           counts of ledgers by span of ids, and ranges of ids for tasks
+``names``                  valid names and ids
 ``refusals``               the errors that all stores raise in the same words
 =========================  ==================================================================================
 

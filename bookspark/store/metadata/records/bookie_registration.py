@@ -1,4 +1,4 @@
-"""A bookie's registration: what stands in its ephemeral node while it serves."""
+"""A bookie's registration: the document in its ephemeral node while it serves."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import msgspec
 
 
 class BookieRegistration(msgspec.Struct, frozen=True):
-    """What a bookie publishes while it serves: where it is reached, and what placement wants to know of it."""
+    """A bookie's address, and its properties for placement."""
 
     bookie_id: str
     address: str
-    """``host:port`` of its request server."""
+    """``host:port`` of the request server."""
     incarnation: int
-    """A random number, new at each start of the process. Unsynced adds that another incarnation acked may be gone."""
+    """A random number, new at each start of the process. Unsynced adds acked by another incarnation may be gone."""
     host: str = ""
     pid: int = 0
     read_only: bool = False
     journal_write_data: bool = True
-    """False: the bookie acks adds before it has synced them."""
+    """False: the bookie acks adds before it syncs them."""
     rack: str = ""
-    """The rack, for placement: bookies of one rack fail together. Bookies that name none count as one rack."""
+    """The rack, for placement: bookies of a rack fail together. Bookies without a rack count as one rack."""
     labels: dict[str, str] = {}
-    """Anything else that placement may want to keep apart, such as the executor."""
+    """Other failure domains for placement, such as the executor."""
     bookkeeper_address: str | msgspec.UnsetType = msgspec.UNSET
-    """``host:port`` where it speaks BookKeeper's own protocol. Not there if it does not."""
+    """``host:port`` of BookKeeper's own protocol. Absent if the bookie does not speak it."""

@@ -1,18 +1,17 @@
-"""Records in BookKeeper's own formats, for ledgers and bookies that its clients use.
+"""Records in BookKeeper's own formats, for ledgers and bookies used by its clients.
 
-Law: a ledger whose digest is one of BookKeeper's has a record that BookKeeper's clients read and write: format version 3, as text
-``BookieMetadataFormatVersion\\t3\\n`` and then a ``LedgerMetadataFormat`` behind its size (a varint). All that such a ledger has
-is in it, so nothing is lost when one of them rewrites it. The record holds the password itself, because they compare it. A loss
-that an operator accepted is a document of ours in the custom metadata, which they leave alone.
+Law: a ledger with a digest of BookKeeper has a record that BookKeeper's clients read and write: format version 3, the text
+``BookieMetadataFormatVersion\\t3\\n`` and then a ``LedgerMetadataFormat`` behind its size (a varint). It has all properties of
+such a ledger, so a rewrite by those clients loses nothing. It holds the password itself, because they compare it. An accepted
+loss is a document of ours in the custom metadata, which they leave alone.
 
-In a cluster whose formats are BookKeeper's, every other ledger has such a record, too, so that their tools can list and describe
-it. What theirs can't say (digest type, key, ledger type, replication, an accepted loss) is in that document; all else is in their
-fields, which are what counts. Their clients can't use such a ledger, and nothing of it must seem to be right: the record names a
-digest that none of its entries carries, and a password that opens nothing, so they say that they are not authorized, or that the
-digest does not match.
+In a cluster with BookKeeper's formats every other ledger has such a record too, so that their tools can list and describe it.
+That document then has the properties unknown to their format (digest type, key, ledger type, replication, an accepted loss);
+their fields have the rest, and count. Their clients can't use such a ledger: the record names a digest that none of its
+entries carries, and a password that opens nothing, so they report a failed authorization or a digest mismatch.
 
-A bookie with ``bookkeeper_address`` registers with a ``BookieServiceInfoFormat``: the endpoint ``bookie-rpc`` for them, and our
-own registration as the property ``bookspark``.
+A bookie with ``bookkeeper_address`` registers with a ``BookieServiceInfoFormat``: the endpoint ``bookie-rpc`` for them, and
+our own registration as the property ``bookspark``.
 
 Source: BookKeeper's ``LedgerMetadataSerDe``, ``DataFormats.proto`` and ``ZKRegistrationManager``.
 """
@@ -50,12 +49,11 @@ _DIGESTS = {
 }
 _DIGEST_NUMBERS = {digest: number for number, digest in _DIGESTS.items()}
 BOOKKEEPERS_DIGESTS = frozenset(_DIGEST_NUMBERS)
-"""The digest types of ledgers with such a record."""
 _PROTOCOL, _OURS = "bookie-rpc", "bookspark"
 OUR_RECORD = "bookspark.record"
-"""The custom metadata with what BookKeeper's record can't say."""
+"""Key of the custom metadata with properties unknown to BookKeeper's record."""
 _NO_PASSWORD, _NO_DIGEST = b"for clients of Bookspark only", 2
-"""What such a record has in their fields; the digest is a MAC, which takes the password's key."""
+"""Placeholders in their fields. The digest is a MAC, whose key comes from the password."""
 
 _SCHEMA = Schema(
     "bookspark.bookkeeper.formats",
@@ -91,13 +89,13 @@ _SCHEMA = Schema(
 
 
 def is_bookkeepers(document: bytes) -> bool:
-    """Is a ledger's record in a format of BookKeeper's?"""
+    """True for a ledger's record in a format of BookKeeper."""
     return document.startswith(_VERSION_KEY)
 
 
 def ledger_document(metadata: LedgerMetadata, ours: bytes = b"") -> bytes:
-    """The record of a ledger. ``ours``: the document of what their fields can't say; empty if there is nothing of that, so the
-    ledger's digest is one of theirs. Raises InvalidArgumentError for what such a ledger can't be."""
+    """The record of a ledger. ``ours``: the document of properties unknown to their format; empty if there are none, because
+    the digest is BookKeeper's. Raises InvalidArgumentError for a combination that such a ledger can't have."""
     labels = {**metadata.custom_metadata, OUR_RECORD: ours} if ours else metadata.custom_metadata
     if metadata.digest_type not in BOOKKEEPERS_DIGESTS:
         return _document(metadata, _NO_DIGEST, _NO_PASSWORD, labels)
@@ -131,7 +129,7 @@ def _document(metadata: LedgerMetadata, digest: int, password: bytes, labels: Ma
 
 
 def ledger_of(ledger_id: int, document: bytes) -> LedgerMetadata:
-    """The metadata in a record of BookKeeper's. Raises UnreadableRecordError, naming the ledger."""
+    """The metadata in a record of BookKeeper. Raises UnreadableRecordError, naming the ledger."""
     what = f"metadata of ledger {ledger_id}"
     if not document.startswith(_HEAD):
         raise unreadable(what, document[:40], "only format version 3 of BookKeeper's records is known")
@@ -145,14 +143,14 @@ def ledger_of(ledger_id: int, document: bytes) -> LedgerMetadata:
             raise unreadable(what, _HEAD, out_of_bounds)
         return _metadata(ledger_id, found)
     except (ValueError, KeyError) as error:
-        # The rest is not shown: it may have the password.
+        # The rest is not shown: it may contain the password.
         raise unreadable(what, _HEAD, error) from error
     except ConfigurationError as error:
         raise UnreadableRecordError(f"{what} contradicts itself: {error}") from error
 
 
 def _out_of_bounds(found: Any) -> str:
-    """What no ledger can have, in words; empty if all is well."""
+    """The impossible property, in words; "" if there is none."""
     if not 0 <= found.ctime <= MILLISECONDS_MAX:
         return f"it was made {found.ctime} ms after the beginning of 1970"
     if _STATES[found.state] is LedgerState.CLOSED and not (
@@ -184,12 +182,12 @@ def _metadata(ledger_id: int, found: Any) -> LedgerMetadata:
 
 
 def is_service_info(document: bytes) -> bool:
-    """Is a bookie's node for BookKeeper's clients too? It begins with the endpoints then."""
+    """True for a bookie's node that serves BookKeeper's clients too: it begins with the endpoints."""
     return document.startswith(b"\x32")
 
 
 def service_info(address: str, registration: bytes) -> bytes:
-    """A bookie's node: where BookKeeper's clients find it (``host:port``), and our own ``registration``."""
+    """A bookie's node: its address for BookKeeper's clients (``host:port``), and our own ``registration``."""
     info = _SCHEMA.message("ServiceInfo")()
     host, _, port = address.rpartition(":")
     info.endpoints.add(id="bookie", port=int(port), host=host, protocol=_PROTOCOL)
@@ -199,14 +197,13 @@ def service_info(address: str, registration: bytes) -> bytes:
 
 
 def rpc_address(document: bytes) -> str:
-    """Where BookKeeper's clients find a bookie: ``host:port``; "" if its node does not say. Raises ValueError for bytes that are
-    no such node."""
+    """A bookie's address for BookKeeper's clients, ``host:port``; "" if its node lacks it. Raises ValueError for other bytes."""
     info = _SCHEMA.parse("ServiceInfo", document)
     return next((f"{one.host}:{one.port}" for one in info.endpoints if one.protocol == _PROTOCOL), "")
 
 
 def registration_in(document: bytes) -> bytes:
-    """Our own registration in a bookie's node; b"" if it is none of ours. Raises ValueError for bytes that are no such node."""
+    """Our own registration in a bookie's node; b"" if it has none. Raises ValueError for other bytes."""
     info = _SCHEMA.parse("ServiceInfo", document)
     found: str = next((one.value for one in info.properties if one.key == _OURS), "")
     return found.encode()

@@ -1,16 +1,15 @@
 """Cookies, tasks, locks and votes as BookKeeper's auditor, workers and tools read and write them: Protocol Buffers as text.
 
-Law: what BookKeeper knows stands in its text. What only we know stands in a comment behind it, one line, which its parser passes
-over and its writer leaves out: ``# bookspark`` and the document that clusters of our own have. Nothing depends on the comment.
-A task without it is one whose reasons are not known, a lock without it is another program's, a cookie without it has no nonce.
-The text counts: a comment that contradicts it is not taken. ::
+Law: BookKeeper's fields are in its text. Our additions are a comment line behind it, which its parser skips and its writer
+drops: ``# bookspark`` and the document of our own clusters. Nothing depends on the comment: without it a task has unknown
+reasons, a lock belongs to another program, and a cookie has no nonce. A comment that contradicts the text is ignored. ::
 
     replica: "bookie-1"
     ctime: 1700000000000
     # bookspark {"formatVersion":1,"replica":{"bookie-1":"lacks"},…}
 
-A cookie begins with a line ``5``, its version. The time of the last exact check is no text but bytes, with our report in a field
-that BookKeeper does not have.
+A cookie begins with a line ``5``, its version. The time of the last exact check is binary, with our report in a field unknown
+to BookKeeper.
 
 Source: BookKeeper's ``DataFormats.proto``, ``Cookie``, ``ZkLedgerUnderreplicationManager`` and ``ZkLedgerAuditorManager``.
 """
@@ -41,13 +40,11 @@ _SCHEMA = Schema(
     },
 )
 LAYOUT = b'type: "BASIC"\nversion: 1\n' + _MARK + b'{"formatVersion":1}\n'
-"""``underreplication/LAYOUT`` of a cluster whose cookies and tasks are in these formats. BookKeeper makes one without our line in
-any cluster where its autorecovery runs."""
+"""``underreplication/LAYOUT`` of a cluster whose cookies and tasks are in these formats. BookKeeper makes it without our line
+in any cluster where its autorecovery runs."""
 
 
 class TaskText(NamedTuple):
-    """A task in BookKeeper's format."""
-
     bookies: tuple[str, ...]
     ctime_ms: int
     own: bytes
@@ -55,27 +52,23 @@ class TaskText(NamedTuple):
 
 
 class CookieText(NamedTuple):
-    """A cookie in BookKeeper's format."""
-
     bookie_id: str
     directories: tuple[str, ...]
     instance_id: str
     own: bytes
-    """Our own document; empty if another program wrote the text."""
 
 
 def is_layout(document: bytes) -> bool:
-    """Is it the ``LAYOUT`` of a cluster that we began with these formats?"""
+    """True for the ``LAYOUT`` of a cluster begun by Bookspark with these formats."""
     return _MARK in document
 
 
 def is_text(document: bytes) -> bool:
-    """Is it in one of these formats? Our own documents begin with a brace."""
+    """True for a document in these formats. Our own documents begin with a brace."""
     return document.startswith((b"replica:", b"ctime:", b"bookieId:")) or is_cookie(document)
 
 
 def is_cookie(document: bytes) -> bool:
-    """Is a cookie in BookKeeper's format?"""
     return document[:1].isdigit()
 
 
@@ -111,29 +104,29 @@ def cookie_of(document: bytes) -> CookieText:
 
 
 def lock_text(holder: str, own: bytes) -> bytes:
-    """A lock, or the vote of one who would be the auditor."""
+    """A lock, or the vote of a candidate auditor."""
     return _written("Lock", own, bookieId=holder)
 
 
 def lock_holder(document: bytes) -> str:
-    """Who holds a lock, or voted. Raises ValueError."""
+    """The holder of a lock, or the voter. Raises ValueError."""
     found: str = _parsed("Lock", document).bookieId
     return found
 
 
 def is_foreign(document: bytes) -> bool:
-    """Did another program than Bookspark write this lock or vote?"""
+    """True for a lock or vote of another program than Bookspark."""
     return not _own(document) and not document.startswith(b"{")
 
 
 def check_bytes(finished_at_ms: int, own: bytes) -> bytes:
-    """When the last exact check ended, and our report of it."""
+    """The end of the last exact check, with our report."""
     made: bytes = _SCHEMA.message("Check")(checkAllLedgersCTime=finished_at_ms, bookspark=own).SerializeToString()
     return made
 
 
 def check_of(document: bytes) -> tuple[int, bytes]:
-    """When the last exact check ended, and our report; that is empty if it is another program's. Raises ValueError."""
+    """The end of the last exact check in ms, and our report; empty if another program's. Raises ValueError."""
     found = _SCHEMA.parse("Check", document)
     return max(0, found.checkAllLedgersCTime), found.bookspark
 

@@ -1,7 +1,7 @@
 """Records of the metadata store as JSON documents.
 
-Law: decoding returns exactly what was encoded, or raises an error that names the record and the reason. A document of a newer
-format, or with fields that this version does not know, is refused: a compare-and-set by an older client would drop them.
+Law: decoding returns the encoded value, or raises an error that names the record and the reason. A document of a newer format,
+or with unknown fields, is refused: a compare-and-set by an older client would drop them.
 
 A ledger's record has the field names of BookKeeper's ``LedgerMetadataFormat`` (bookkeeper-overview, "Metadata Store")::
 
@@ -10,10 +10,10 @@ A ledger's record has the field names of BookKeeper's ``LedgerMetadataFormat`` (
      "password": "<master key, base64>", "ctime": 1700000000000, "customMetadata": {"name": "<base64>"}, "cToken": 42,
      "ledgerType": "PD_JOURNAL", "replication": "best_effort"}
 
-``quorumSize`` is the write quorum. The ledger's id is not in it: it is the record's path. A ledger that was closed with an
-accepted loss has one field more, ``acceptedLoss``, and format version 2; the records of all others are of version 1 as before, so
-that older clients read them. The record of a ledger with a digest of BookKeeper's is no JSON, but BookKeeper's own
-(``bookkeeper_format``), and so are cookies and tasks in a cluster that was begun for BookKeeper's clients (``bookkeeper_texts``).
+``quorumSize`` is the write quorum. The ledger's id is not in it: it is the record's path. A ledger closed with an accepted
+loss has the additional field ``acceptedLoss``, and format version 2. All other records stay at version 1, so that older
+clients read them. The record of a ledger with a digest of BookKeeper is in BookKeeper's own format (``bookkeeper_format``),
+and so are cookies and tasks in a cluster begun for BookKeeper's clients (``bookkeeper_texts``).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from bookspark.store.metadata.records.documents import (
 log = logging.getLogger(__name__)
 
 
-# -- An accepted loss (``protocol.ledger.accepted_loss``) as a part of a ledger's record.
+# -- Accepted loss: a part of a ledger's record (``protocol.ledger.accepted_loss``).
 
 
 _Last = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
@@ -106,11 +106,11 @@ def accepted_loss(found: AcceptedLossDocument) -> AcceptedLoss:
     return AcceptedLoss(found.accepted_by, found.at, found.named_bookies, losses, found.not_known)
 
 
-# --
+# -- Documents of ledgers, cookies, tasks and registrations.
 
 
 TASK_FORMAT_VERSION = 2
-"""Of a task that names entries; others are written as version 1."""
+"""Version of a task with missed entries; other tasks have version 1."""
 LEDGER_FORMAT_VERSION = 2
 """The version of a ledger's record with an accepted loss."""
 
@@ -143,7 +143,7 @@ class _LedgerDocument(VersionedDocument, frozen=True, kw_only=True):
 
 
 class _OursDocument(VersionedDocument, frozen=True, kw_only=True):
-    """What a record of BookKeeper's can't say of a ledger. The key is behind what an error shows of a damaged document."""
+    """A ledger's properties unknown to BookKeeper's record. The key comes late, beyond the 80 bytes that an error quotes."""
 
     digest_type: DigestType
     ledger_type: LedgerType
@@ -174,8 +174,8 @@ class _TaskDocument(VersionedDocument, frozen=True, kw_only=True):
 
 
 def encode_ledger(metadata: LedgerMetadata, bookkeepers: bool = False) -> bytes:
-    """The record of a ledger's metadata. ``bookkeepers``: in a cluster whose formats are BookKeeper's. Raises
-    InvalidArgumentError for what could not be read again."""
+    """The record of a ledger's metadata. ``bookkeepers``: in a cluster with BookKeeper's formats. Raises InvalidArgumentError
+    for a value that could not be decoded again."""
     what = f"metadata of ledger {metadata.ledger_id}"
     document = _ledger_document
     if metadata.digest_type in BOOKKEEPERS_DIGESTS and metadata.accepted_loss is None:
@@ -199,7 +199,7 @@ def _with_ours(metadata: LedgerMetadata) -> bytes:
 
 
 def _ledger_with_ours(metadata: LedgerMetadata) -> LedgerMetadata:
-    """The metadata, of which BookKeeper's record says what it can, with what ours says beside it."""
+    """``metadata``, read from BookKeeper's record, completed by the document in its custom metadata."""
     labels = dict(metadata.custom_metadata)
     what = f"metadata of ledger {metadata.ledger_id}"
     ours = read_versioned(labels.pop(OUR_RECORD), _OursDocument, what, LEDGER_FORMAT_VERSION)
@@ -274,8 +274,8 @@ def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
 
 
 def encode_cookie(cookie: Cookie, bookkeepers: bool = False) -> bytes:
-    """The document of a cookie, in the metadata store and in each of the bookie's directories; ``bookkeepers``: in BookKeeper's
-    format. Raises InvalidArgumentError for what could not be read again."""
+    """The document of a cookie, in the metadata store and in each of the bookie's directories. ``bookkeepers``: in
+    BookKeeper's format. Raises InvalidArgumentError for a value that could not be decoded again."""
     where = f"of {cookie.bookie_id}"
     write = _cookie_text if bookkeepers else _cookie_document
     return proven(cookie, write, lambda document: decode_cookie(document, where), f"cookie {where}")
@@ -296,7 +296,7 @@ def _cookie_document(cookie: Cookie) -> bytes:
 
 
 def decode_cookie(document: bytes, where: str) -> Cookie:
-    """A cookie; ``where`` it was found goes into the UnreadableRecordError."""
+    """A cookie. ``where``: its place, for the UnreadableRecordError."""
     if is_cookie(document):
         return _cookie_in_text(document, where)
     found = read_versioned(document, _CookieDocument, f"cookie {where}")
@@ -311,7 +311,7 @@ def _cookie_in_text(document: bytes, where: str) -> Cookie:
     except ValueError as error:
         raise unreadable(f"cookie {where}", document, error) from error
     if not found.own:
-        # A tool of BookKeeper's wrote it. No bookie has this cookie until somebody says that it is the one.
+        # A tool of BookKeeper wrote it. Without a nonce it matches no bookie until an operator confirms it.
         return Cookie(found.bookie_id, found.directories, found.instance_id, "")
     cookie = decode_cookie(found.own, where)
     text = cookie_of(_cookie_text(cookie))
@@ -321,8 +321,8 @@ def _cookie_in_text(document: bytes, where: str) -> Cookie:
 
 
 def encode_task(task: Task, bookkeepers: bool = False) -> bytes:
-    """The document of an underreplication task; ``bookkeepers``: in BookKeeper's format. Raises InvalidArgumentError for what
-    could not be read again."""
+    """The document of an underreplication task. ``bookkeepers``: in BookKeeper's format. Raises InvalidArgumentError for a
+    value that could not be decoded again."""
     what = f"underreplication task of ledger {task.ledger_id}"
     write = _task_text if bookkeepers else _task_document
     return proven(task, write, partial(decode_task, task.ledger_id), what)
@@ -367,8 +367,8 @@ def _task_in_text(ledger_id: int, document: bytes, what: str) -> Task:
         task = decode_task(ledger_id, found.own)
         if (tuple(task.bookies), task.marked_at_ms) == found[:2]:
             return task
-    # BookKeeper does not say why a bookie is named. One that is lost and registered again is asked what it lacks, so this reason
-    # is right for a bookie that serves and lacks entries, too.
+    # BookKeeper gives no reasons. LOST also suits a serving bookie that lacks entries, because a registered bookie is asked
+    # for its lacking entries.
     return Task(ledger_id, dict.fromkeys(found.bookies, Reason.LOST), marked_at_ms=found.ctime_ms)
 
 
@@ -384,7 +384,7 @@ def encode_registration(registration: BookieRegistration) -> bytes:
 
 
 def decode_registration(bookie_id: str, document: bytes) -> BookieRegistration:
-    """A registration. Fields that a newer bookie added are ignored. Raises UnreadableRecordError, naming the bookie."""
+    """A registration. Unknown fields of a newer bookie are ignored. Raises UnreadableRecordError, naming the bookie."""
     what = f"registration of {bookie_id}"
     if not is_service_info(document):
         return read_struct(document, BookieRegistration, what)
@@ -395,7 +395,7 @@ def decode_registration(bookie_id: str, document: bytes) -> BookieRegistration:
 
 
 def readable_ledger(ledger_id: int, document: bytes, unreadable: dict[int, str]) -> LedgerMetadata | None:
-    """The metadata of a ledger. None if its record can't be decoded: ``unreadable`` says why."""
+    """The metadata of a ledger. None if its record can't be decoded: the reason goes into ``unreadable``."""
     try:
         return decode_ledger(ledger_id, document)
     except UnreadableRecordError as error:
@@ -404,7 +404,7 @@ def readable_ledger(ledger_id: int, document: bytes, unreadable: dict[int, str])
 
 
 def readable_registration(bookie_id: str, document: bytes) -> BookieRegistration:
-    """A registration. One that can't be decoded says that the bookie is there and not where, so nothing is sent to it."""
+    """A registration. Without a readable record the bookie counts as serving, but gets no address, so nothing is sent to it."""
     try:
         return decode_registration(bookie_id, document)
     except UnreadableRecordError as error:

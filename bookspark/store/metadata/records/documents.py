@@ -1,8 +1,8 @@
-"""How every record becomes a document, and a document a record again.
+"""Encoding and decoding shared by all records.
 
-Law: a record is written only if it was decoded from its own document first and was equal. So a value of a wrong type is an error
-of its writer, and never a document that nobody can read. A document that can't be decoded is an UnreadableRecordError, whatever
-its bytes are. It concerns what the record describes and nothing else: whoever walks over many records names it and goes on.
+Law: a record is written only if its document decodes to an equal value, so a value of a wrong type is its writer's error. A
+document that can't be decoded is an UnreadableRecordError, whatever its bytes. It affects only the described object: a walk
+over many records names it and goes on.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ Value = TypeVar("Value")
 Document = TypeVar("Document", bound="VersionedDocument")
 
 FORMAT_VERSION = 1
-"""The version of a document of which there was no other one."""
+"""The version of documents without a later format."""
 NOT_DECODED = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
-"""What decoders raise for bytes that are no document of theirs."""
 
 
 class VersionedDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -29,20 +28,18 @@ class VersionedDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class _AnyDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """The format version of any document, whatever else is in it."""
-
     format_version: int
 
 
 def proven(value: Value, encode: Callable[[Value], bytes], decode: Callable[[bytes], Value], what: str) -> bytes:
-    """The document of ``value``, which was decoded again. ``what`` it is, for the InvalidArgumentError."""
+    """The document of ``value``, checked by decoding it. ``what``: its name in the InvalidArgumentError."""
     try:
         document = encode(value)
         same = decode(document) == value
     except (BookKeeperError, *NOT_DECODED) as error:
         raise InvalidArgumentError(f"{what} is not written, because nobody could read it: {error}") from error
     if not same:
-        # The document is not shown: it may have a master key.
+        # The document is not shown: it may contain a master key.
         raise InvalidArgumentError(
             f"{what} is not written, because it would not be read as it is: a value has a wrong type"
         )
@@ -50,12 +47,12 @@ def proven(value: Value, encode: Callable[[Value], bytes], decode: Callable[[byt
 
 
 def proven_struct(value: Value, what: str) -> bytes:
-    """The same for a value that msgspec knows as it is."""
+    """``proven`` for a type that msgspec encodes directly."""
     return proven(value, msgspec.json.encode, lambda document: msgspec.json.decode(document, type=type(value)), what)
 
 
 def read_struct(document: bytes, kind: type[Value], what: str) -> Value:
-    """The value in ``document``. Raises UnreadableRecordError, which says ``what`` it is."""
+    """The value in ``document``. Raises UnreadableRecordError with the name ``what``."""
     try:
         return msgspec.json.decode(document, type=kind)
     except NOT_DECODED as error:
@@ -63,13 +60,12 @@ def read_struct(document: bytes, kind: type[Value], what: str) -> Value:
 
 
 def unreadable(what: str, document: bytes, why: object) -> UnreadableRecordError:
-    """The error for a document that is damaged."""
     return UnreadableRecordError(f"{what} can't be read: {why}; it begins with {document[:80]!r}")
 
 
 def read_versioned(document: bytes, kind: type[Document], what: str, newest: int = FORMAT_VERSION) -> Document:
-    """The value in a document that says its format version. Raises UnreadableRecordError, which says ``what`` it is, and of one
-    that is newer than ``newest`` that it is."""
+    """The value in a document with a format version. Raises UnreadableRecordError with the name ``what``; for a version above
+    ``newest`` the error says so, and its ``newer`` is True."""
     try:
         found = msgspec.json.decode(document, type=kind)
     except NOT_DECODED as error:
@@ -94,8 +90,7 @@ def _newer(what: str, version: int, newest: int) -> UnreadableRecordError:
 
 
 def learn(*kinds: type) -> None:
-    """Prepare msgspec for decoding these types, at import. msgspec prepares a type at its first use, and two threads that do that
-    at once for the same type crash the process."""
+    """Prepare msgspec's decoders at import: two threads that use a new type for the first time at once crash the process."""
     for kind in kinds:
         msgspec.json.Decoder(kind)
 

@@ -1,6 +1,6 @@
-"""Which names and ids a metadata store takes, whatever it is made of.
+"""Valid names and ids, the same for every metadata store.
 
-Law: what one store refuses, every store refuses, in the same words.
+Law: every store refuses the same names and ids, in the same words.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.support.arguments import Rule
 
 LedgerId = Annotated[int, Meta(ge=0, le=LEDGER_ID_MAX)]
-"""The id of a ledger."""
 CopyCount = Annotated[int, Meta(ge=1, le=10_000)]
-"""The size of an ensemble or quorum. More bookies would not fit a ledger's record."""
+"""The size of an ensemble or quorum. More bookies would not fit into a ledger's record."""
 
 READONLY = "readonly"
-"""No bookie id: the node of this name holds the registrations of read-only bookies."""
+"""Not a bookie id: the node of this name holds the registrations of read-only bookies."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 def check_name(name: str, what: str) -> str:
-    """``name`` if it can be a node's, else an InvalidArgumentError; ``what`` is e.g. "bookie id"."""
+    """``name`` if it is valid for a node, else an InvalidArgumentError; ``what`` is e.g. "bookie id"."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name == READONLY:
         raise InvalidArgumentError(
             f"{what} {name!r} can't be used: take letters, digits and _ . : - with a letter or digit first, and not {READONLY!r}",
@@ -37,11 +36,10 @@ def check_name(name: str, what: str) -> str:
 
 
 BookieId = Annotated[str, Rule("a bookie id", lambda name: check_name(name, "bookie id"))]
-"""The id of a bookie."""
 
 
 def check_record(kind: str, name: str) -> None:
-    """A record's kind is a name as above; its own name may be any text but the empty one."""
+    """Check a record's kind by ``check_name``; its own name may be any non-empty text. Raises InvalidArgumentError."""
     check_name(kind, "record kind")
     if not isinstance(name, str) or not name:
         raise InvalidArgumentError(
@@ -50,7 +48,7 @@ def check_record(kind: str, name: str) -> None:
 
 
 def check_ledger_id(ledger_id: int) -> int:
-    """``ledger_id`` if it has a place in the layout, else an InvalidArgumentError."""
+    """``ledger_id`` if the layout has a place for it, else an InvalidArgumentError."""
     if type(ledger_id) is not int or not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise InvalidArgumentError(
             f"ledger id {ledger_id!r} can't be used: they go from 0 to {LEDGER_ID_MAX}", "ledger_id"

@@ -11,11 +11,11 @@ from bookspark.errors import (
 )
 
 RECORD_BYTES_MAX = 1_000_000
-"""Largest record, in bytes. ZooKeeper drops the connection of a client that sends more than 1 MiB (jute.maxbuffer)."""
+"""Largest record. ZooKeeper drops the connection of a client that sends more than 1 MiB (jute.maxbuffer)."""
 
 
 def sized(document: bytes, what: str) -> bytes:
-    """``document`` as it is. Raises ConfigurationError if it is too large for ZooKeeper, which would drop the connection."""
+    """``document`` unchanged. Raises ConfigurationError if it is too large for ZooKeeper, which would drop the connection."""
     if len(document) > RECORD_BYTES_MAX:
         raise ConfigurationError(
             f"{what} takes {len(document)} bytes as a record, and the metadata store keeps at most {RECORD_BYTES_MAX}; "
@@ -40,7 +40,7 @@ def no_cookie(bookie_id: str) -> InvalidCookieError:
 
 
 def version_changed(what: str, version: int | None) -> MetadataVersionError:
-    """A compare-and-set lost: against ``version``, or (None) against there being no such record."""
+    """The error for a lost compare-and-set: against ``version``, or, None, against the record's absence."""
     if version is None:
         return MetadataVersionError(f"{what} is there already; read it, and change it from its version")
     return MetadataVersionError(f"{what} is no longer at version {version}: another client changed it; read it again")

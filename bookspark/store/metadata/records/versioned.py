@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Versioned(NamedTuple, Generic[Value]):
-    """A record with the version that a compare-and-set on it has to name."""
+    """A record with the version that a compare-and-set on it must name."""
 
     value: Value
     version: int

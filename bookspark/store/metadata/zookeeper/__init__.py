@@ -1,13 +1,13 @@
-"""The metadata store over ZooKeeper, and a ZooKeeper of one's own.
+"""The metadata store over ZooKeeper, and an embedded ZooKeeper.
 
 ===================  ========================================================================================
 ``zookeeper_store``  the store
-``conversion``       an older one gets the formats of BookKeeper's cookies and tasks
+``conversion``       conversion of an older cluster to the formats of BookKeeper's cookies and tasks
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled
 ``connection``       a session in which every call has a deadline
-``layout``           which path holds what
+``layout``           paths and connection strings
 ``embedded``         the ZooKeeper server in pyspark's jars as a child process
-``java``             which Java runs it
+``java``             the Java that runs it
 ===================  ========================================================================================
 
 Example::

@@ -1,10 +1,10 @@
-"""A ZooKeeper session in which every call has a deadline.
+"""A ZooKeeper session in which every call has a deadline, with its figures for metrics.
 
-Law: a call returns ZooKeeper's definite answer, or raises ``MetadataStoreError`` once its deadline has passed. A call whose
-reply was lost with the connection is sent again within the deadline. A definite *error* to a repeated write may come from its
-own first attempt, so the caller then reads to find out what happened. A node is changed or removed only in the cluster that
-``mark`` stands for: one transaction checks the mark and makes the change. A cluster that was made in the place of another
-begins its paths, ids and versions anew. A forked child can't use a connection.
+Law: a call returns ZooKeeper's definite answer, or raises ``MetadataStoreError`` at its deadline. A call whose reply was lost
+with the connection is sent again within the deadline. A definite *error* to a repeated write may come from its own first
+attempt, so the caller then reads to learn the outcome. A node is changed or removed only in the cluster of ``mark``: one
+transaction checks the mark and makes the change. A cluster made in the place of another restarts paths, ids and versions. A
+forked child can't use a connection.
 """
 
 from __future__ import annotations
@@ -51,50 +51,49 @@ from bookspark.support.threads import Latch, Waiters, check_may_ask_store, mark_
 log = logging.getLogger(__name__)
 
 
-# -- What a session with ZooKeeper tells for metrics: how long calls took, and how often the connection was lost.
-#
-# Law: any thread may count, and so may a signal handler in the middle of that, so the lock is one that its holder may take
-# again. A call takes a thousand times as long as the lock.
+# -- Figures of a session: call durations and lost connections.
 
 
 _LATELY = 16
 
 
 class SessionFigures:
-    """The figures of one session. Thread-safe."""
+    """Call durations and lost connections of one session.
+
+    Law: any thread may count, and a signal handler may interrupt it and count too, so the lock is reentrant. A call takes a
+    thousand times as long as the lock.
+    """
 
     def __init__(self, is_connected: Callable[[], bool]) -> None:
         self._is_connected = is_connected
         self._lock = threading.RLock()
         self._seconds = Histogram()
         self._lately: deque[tuple[float, float]] = deque(maxlen=_LATELY)
-        """When the last calls began, and how long each took."""
+        """Begin and duration."""
         self._failed = 0
         self._disconnected = 0
 
     def answered(self, seconds: float) -> None:
-        """A call was answered after so many seconds."""
         with self._lock:
             self._seconds.observe(seconds)
             self._lately.append((time.monotonic() - seconds, seconds))
 
     def failed(self) -> None:
-        """A call was not answered in time, or with an error that says nothing of the data."""
+        """Count a call without an answer about the data in time."""
         with self._lock:
             self._failed += 1
 
     def since(self, began: float) -> list[float]:
-        """How long each of the last calls took, of those that began after that moment of ``time.monotonic``."""
+        """Durations of the last calls that began at or after ``began``, a moment of ``time.monotonic``."""
         with self._lock:
             return [seconds for at, seconds in self._lately if at >= began]
 
     def disconnected(self) -> None:
-        """The connection was lost."""
         with self._lock:
             self._disconnected += 1
 
     def figures(self) -> Figures:
-        """As ``metrics.tables.ZOOKEEPER`` describes them."""
+        """As in ``metrics.tables.ZOOKEEPER``."""
         return {
             "bookspark_zookeeper_connected": float(self._is_connected()),
             "bookspark_zookeeper_disconnections_total": self._disconnected,
@@ -103,18 +102,18 @@ class SessionFigures:
         }
 
 
-# --
+# -- The connection.
 
 
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-# Kazoo's warnings about connections go only to those who set up logging.
+# Kazoo's warnings about connections are shown only where logging is set up.
 _kazoo_log.addHandler(logging.NullHandler())
-# Below this level it logs each request whole: master keys of ledgers, and the password of the auth_file.
+# Below this level kazoo logs master keys of ledgers, and the password of the auth_file.
 _kazoo_log.setLevel(logging.INFO)
 
 Result = TypeVar("Result")
 DefiniteError = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
-"""The errors that are answers about the data. All other errors say that something is wrong with the store."""
+"""Answers about the data. All other errors are failures of the store."""
 _LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 _ANY_VERSION = -1
 _PAUSE_SECONDS = 0.02
@@ -122,8 +121,8 @@ _START_STEP_SECONDS = 1.0
 
 
 class _Answer(AsyncResult):  # type: ignore[misc]
-    """A kazoo result. Nobody waits for it with its lock held: a signal handler may run in the middle of the wait, and wait for
-    kazoo's thread, which needs the lock."""
+    """A kazoo result that is awaited without holding its lock: a signal handler may interrupt the wait, and wait for kazoo's
+    thread, which needs the lock."""
 
     def __init__(self, handler: SequentialThreadingHandler) -> None:
         super().__init__(handler)
@@ -147,7 +146,7 @@ class _Answer(AsyncResult):  # type: ignore[misc]
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Kazoo's threads, marked as ours: a finalizer that runs in one must not ask ZooKeeper, and wait for that very thread."""
+    """Kazoo's threads, marked as ours: a finalizer in such a thread must not wait for that very thread."""
 
     def async_result(self) -> _Answer:
         return _Answer(self)
@@ -213,7 +212,7 @@ class Connection:
 
     @property
     def session_id(self) -> int | None:
-        """Id of the present session, which owns the ephemeral nodes that are made in it; None without a session."""
+        """The owner of this session's ephemeral nodes; None without a session."""
         found: tuple[int, bytes] | None = self.client.client_id
         return None if found is None else found[0]
 
@@ -223,14 +222,13 @@ class Connection:
         send: Callable[[], Any],
         settle: Callable[[Exception], Result] | None = None,
     ) -> Any:
-        """The value of the kazoo result that ``send`` returns. A definite error is raised, or, when an earlier attempt's
-        reply was lost, given to ``settle``, whose value is then returned."""
+        """The value of the kazoo result that ``send`` returns. Raises a definite error; after a lost reply ``settle`` gets it,
+        and its value is returned. Raises MetadataStoreError."""
         outcomes, repeated = self._gather(what, lambda: [send()])
         return self._value(outcomes[0], repeated, settle)
 
     def read(self, what: str, path: str, send: Callable[[], Any]) -> Any:
-        """Like ``call``, after a sync: the answer shows every change that another client was told is done, whichever server
-        answers."""
+        """``call`` after a sync: the answer shows every change confirmed to any client, whichever server answers."""
         outcomes, _ = self._gather(what, lambda: [self.client.sync_async(path), send()])
         return self._value(outcomes[1], False, None)
 
@@ -241,9 +239,9 @@ class Connection:
     def commit(
         self, what: str, build: Callable[[Any], None], settle: Callable[[Exception], None] | None = None
     ) -> None:
-        """Run the transaction that ``build`` fills, if ``mark`` is there. Raises the definite error that stopped it. After a lost
-        reply that error may come from the transaction's own first attempt: then ``settle`` is given it, or, without ``settle``,
-        the caller has to look."""
+        """Run the transaction that ``build`` fills, if ``mark`` exists. Raises the definite error that stopped it. After a
+        lost reply that error may be the transaction's own first attempt: then ``settle`` gets it, or, without ``settle``, the
+        caller has to look."""
 
         def send() -> Any:
             transaction = self.client.transaction()
@@ -267,7 +265,7 @@ class Connection:
                 raise self._refused(what, result)
 
     def close(self) -> None:
-        """End the session; if the servers don't answer, it ends by itself a session timeout later."""
+        """End the session. Without an answer it ends by itself a session timeout later."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -295,7 +293,7 @@ class Connection:
 
     @property
     def _turned_away(self) -> bool:
-        """Whether the server refused who we are: kazoo ends each request at once with AuthFailedError."""
+        """The server rejected our credentials: kazoo ends each request at once with AuthFailedError."""
         return bool(self.client.client_state == KeeperState.AUTH_FAILED)
 
     def _give_up(self) -> None:
@@ -303,12 +301,12 @@ class Connection:
         self._stop_client(_START_STEP_SECONDS)
 
     def _stop_client(self, seconds: float) -> None:
-        """Stop kazoo, in a thread that is left behind if it hangs in a connect."""
+        """Stop kazoo in a thread, abandoned if it hangs in a connect."""
         thread = threading.Thread(target=self._stop_kazoo, name="bookspark-metadata-stop", daemon=True)
         try:
             thread.start()
         except RuntimeError:
-            # The interpreter ends, and starts no thread any more.
+            # The interpreter is ending and starts no threads.
             self._stop_kazoo()
         else:
             thread.join(seconds)
@@ -329,14 +327,15 @@ class Connection:
             if self._connected.is_set():
                 self.figures.disconnected()
             if self._turned_away:
-                # Nobody need wait: each request is answered.
+                # No need to wait: each request fails at once.
                 self._connected.set()
                 threading.Thread(target=self._ask_again, name="bookspark-metadata-again", daemon=True).start()
             else:
                 self._connected.clear()
 
     def _ask_again(self) -> None:
-        """Kazoo takes a server that ends within the exchange of SASL for one that refuses, and would never connect again."""
+        """Connect again after AUTH_FAILED: kazoo mistakes a server that ends during the SASL exchange for a rejection, and
+        gives up."""
         while not self._closed.wait(_START_STEP_SECONDS):
             with self._begins_or_ends:
                 if self._closed.is_set():
@@ -346,7 +345,7 @@ class Connection:
                     self.client.start_async()
                     return
                 except Exception as error:
-                    # Its last thread has not ended.
+                    # Kazoo's last thread has not ended.
                     log.warning("a new session of ZooKeeper could not be begun, which is tried again: %s", error)
 
     def _check_usable(self, what: str) -> None:
@@ -380,7 +379,7 @@ class Connection:
                 repeated = True
                 if time.monotonic() > deadline:
                     raise self._no_answer(what, seconds) from None
-                # kazoo tells its waiters of a loss before it tells its listeners.
+                # kazoo notifies its waiters of a loss before its listeners.
                 self._closed.wait(_PAUSE_SECONDS)
 
     def _outcome(self, what: str, result: Any, deadline: float, seconds: float) -> Any:
@@ -419,7 +418,7 @@ class Connection:
 
 
 def _credentials(option: str, path: str) -> str | None:
-    """``user:password`` from the file; None if none is named. Raises ConfigurationError."""
+    """``user:password`` from the file; None without a path. Raises ConfigurationError."""
     if not path:
         return None
     found = _check_readable(option, path).decode(errors="replace").strip()
@@ -436,7 +435,7 @@ def _check_readable(option: str, path: str) -> bytes:
 
 
 def _sasl_options(credentials: str) -> dict[str, str]:
-    """For kazoo, which needs the package pure-sasl. Raises ConfigurationError if it is not installed."""
+    """Raises ConfigurationError if pure-sasl, which kazoo needs, is not installed."""
     with extra_needed("sasl_file"):
         importlib.import_module("puresasl")
     user, _, password = credentials.partition(":")

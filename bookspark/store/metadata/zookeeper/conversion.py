@@ -1,9 +1,9 @@
-"""Gives a cluster that an earlier version began for BookKeeper's clients the formats of BookKeeper's cookies and tasks.
+"""Conversion of an earlier version's cluster to the formats of BookKeeper's cookies and tasks.
 
-Law: it is done by who says so (``bookspark init --bookkeeper``), and only while no bookie is registered and there is no auditor.
-Processes that run keep the formats which they began with, and those of earlier versions can't read the others. Every reader of
-this version reads both, so it may break off anywhere: ``LAYOUT`` is written when all records are, and a second run does the rest.
-What an earlier version left below INSTANCEID and beside it goes last; it would keep BookKeeper's tools from removing the cluster.
+Law: only ``bookspark init --bookkeeper`` converts, and only without registered bookies and auditor: running processes keep the
+formats of their start, and earlier versions can't read the new formats. This version reads both, so the conversion may stop
+anywhere: ``LAYOUT`` is written after all records, and a second run does the rest. Leftovers of an earlier version below
+INSTANCEID and beside it are removed last; they would keep BookKeeper's tools from removing the cluster.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _WHAT = "converting the cluster"
 
 
 def convert(nodes: Nodes, layout: Layout, instance_id: str, task_ids: list[int]) -> bool:
-    """Give the cluster these formats, if it has others; False, and nothing is done, while it is in use. ``task_ids``: the ledgers
-    with a task. Raises MetadataStoreError, and UnreadableRecordError for a record that has to be mended or removed first."""
+    """Convert the cluster, unless it has these formats. False, and nothing is done, while it is in use. ``task_ids``: the
+    ledgers with a task. Raises MetadataStoreError, and UnreadableRecordError for a record that must be repaired or removed
+    first."""
     new, old = replace(layout, bookkeepers_formats=True), replace(layout, bookkeepers_formats=False)
     if not layout.bookkeepers_formats and not _converted(nodes, new, old, task_ids):
         return False
@@ -76,7 +77,7 @@ def _rewrite(nodes: Nodes, path: str, new: Callable[[bytes], bytes]) -> None:
 
 
 def _put(nodes: Nodes, path: str, value: bytes, keep: bool = False) -> None:
-    """Write the node, whatever it holds; ``keep``: what it holds stays."""
+    """Write the node; ``keep``: unless it exists."""
     with contextlib.suppress(NodeExistsError):
         nodes.create(_WHAT, path, value)
         return

@@ -1,15 +1,15 @@
-"""A ZooKeeper of one's own: the server in pyspark's jars, as a child JVM on this host's loopback.
+"""An embedded ZooKeeper: the server in pyspark's jars, as a child JVM on this host's loopback.
 
-Law: the server never outlives the process that started it, even if that process is killed with SIGKILL. Two servers never share a
-directory. In ``directory``::
+Law: the server never outlives the process that started it, even after SIGKILL. Two servers never share a directory. In
+``directory``::
 
     zoo.cfg          the packaged settings and this start's dataDir and port; written anew at each start
-    data/version-2/  ZooKeeper's transaction logs and snapshots: what outlasts a restart
-    zookeeper.log    the server's warnings, and its lock: held (flock) by whoever has it open, which is the JVM
+    data/version-2/  ZooKeeper's transaction logs and snapshots: they outlast a restart
+    zookeeper.log    the server's warnings, and its lock: held (flock) by the process that has it open, the JVM
 
-How it dies with its parent: the child is a shell that leaves a watcher in its own process group and then becomes the JVM. The
-watcher reads a pipe that only the parent holds open. When the parent ends, the pipe ends, and the watcher kills the group. The
-watcher is a member of the group itself, so the system can't give the group's number to another process.
+Death with the parent: the child is a shell that leaves a watcher in its own process group and then becomes the JVM. The
+watcher reads a pipe that only the parent holds open, and kills the group at its end. As a member of the group it keeps the
+system from reusing the group's number.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _WATCHED_JVM = (
     'umask 077; exec 3<&0 </dev/null; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'
 )
 _JARS = ("zookeeper", "slf4j-api-", "log4j-", "netty-", "metrics-core-", "snappy-java-")
-"""The jars on the class path. The JVM starts in half the time that it takes with all of Spark's jars."""
+"""With all of Spark's jars on the class path the JVM takes twice as long to start."""
 _HEAP = "-Xmx192m"
 _PORT_ATTEMPTS = 5
 _ATTEMPT_SECONDS = 0.05
 _LAST_WORDS_BYTES = 2000
 _KILLED_SECONDS = 60.0
-"""Longest wait for the end of a server that was killed: on a busy machine the watcher wakes late."""
+"""Longest wait for the end of a killed server: on a busy machine the watcher wakes late."""
 _LOCK_SECONDS = 3.0
-"""Longest wait for the directory of a server that is just ending, for example because its parent was killed."""
+"""Longest wait for the directory of an ending server."""
 
 
 class PortInUseError(ConfigurationError):
@@ -52,9 +52,9 @@ class PortInUseError(ConfigurationError):
 
 
 class EmbeddedZooKeeper:
-    """A ZooKeeper server with its data in ``directory``. ``port`` 0 is any free one, a new one at each start.
+    """A ZooKeeper server with its data in ``directory``. ``port`` 0 is any free port, a new one at each start.
 
-    ``start`` returns once it answers; ``stop`` once it is gone, both may be called again. Also a context manager.
+    ``start`` returns once it answers, ``stop`` once it is gone. Both are idempotent. Also a context manager.
     """
 
     def __init__(
@@ -77,19 +77,20 @@ class EmbeddedZooKeeper:
 
     @property
     def port(self) -> int:
-        """The port it listens on; 0 when it is not running."""
+        """0 when it is not running."""
         return self._port
 
     @property
     def connection_string(self) -> str:
-        """``127.0.0.1:port``, for kazoo, ``ZooKeeperStore`` and ``BookKeeper``."""
+        """``127.0.0.1:port``, for kazoo, ``ZooKeeperStore`` and ``BookKeeper``. Raises MetadataStoreError when it is not
+        running."""
         if not self._port:
             raise MetadataStoreError("the embedded ZooKeeper is not running: call start() first")
         return f"{HOST}:{self._port}"
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process id; None when it is not running."""
+        """The JVM's; None when it is not running."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def __enter__(self) -> EmbeddedZooKeeper:
@@ -113,13 +114,12 @@ class EmbeddedZooKeeper:
                 self._start_at(java, port, deadline)
                 return
             except PortInUseError:
-                # Somebody took the port between our look at it and the server's bind.
+                # Another process took the port between our probe and the server's bind.
                 if self._wanted_port or attempt == _PORT_ATTEMPTS - 1:
                     raise
 
     def stop(self) -> None:
-        """End the server, by force if it takes longer than ``stop_seconds``. Every change that it confirmed is on disk
-        already."""
+        """End the server, by force if it takes longer than ``stop_seconds``. Every confirmed change is on disk already."""
         if self._process is not None and os.getpid() != self._owner_pid:
             # A forked process: the server is its parent's.
             return
@@ -131,7 +131,7 @@ class EmbeddedZooKeeper:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self._stop_seconds)
         assert process.stdin is not None
-        # The watcher wakes, and kills whatever is left: a JVM that hangs, then itself.
+        # The watcher wakes and kills the rest: a hanging JVM, then itself.
         process.stdin.close()
         process.wait(_KILLED_SECONDS)
 
@@ -140,7 +140,7 @@ class EmbeddedZooKeeper:
         with _locked_log(self.directory) as log:
             make_private_directory(self.directory / "data")
             settings = resources.files(__package__).joinpath("zoo.cfg").read_text("utf-8")
-            # A relative dataDir needs none of the escapes of Java's property files.
+            # A relative dataDir needs no escapes of Java's property files.
             added = f"# Added at this start\ndataDir=./data\nclientPort={port}\nclientPortAddress={HOST}\n"
             with open_private(self.directory / "zoo.cfg") as file:
                 file.write(f"{settings}\n{added}".encode())
@@ -197,7 +197,7 @@ def _real_path(line: str) -> str:
 
 
 def _ask(port: int, word: str) -> str:
-    """The answer to a four-letter word, or nothing if there is none."""
+    """The answer to a four-letter word, or ""."""
     answer = bytearray()
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:
@@ -210,7 +210,7 @@ def _ask(port: int, word: str) -> str:
 
 
 def _free_port(wanted: int) -> int:
-    """``wanted`` if it is free, or any that is."""
+    """``wanted``, or any free port for 0. Raises PortInUseError, ConfigurationError."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -229,7 +229,7 @@ def _port_in_use(port: int) -> PortInUseError:
 def _jars() -> list[str]:
     package = importlib.util.find_spec("pyspark")
     locations = list((package.submodule_search_locations if package else None) or [])
-    # Under spark-submit pyspark is imported from a zip, which has no jars.
+    # Under spark-submit pyspark is imported from a zip, without jars.
     if home := os.environ.get("SPARK_HOME"):
         locations.insert(0, home)
     for location in locations:
@@ -242,7 +242,7 @@ def _jars() -> list[str]:
 
 
 def _locked_log(directory: Path) -> IO[bytes]:
-    """The log file, empty and locked. The JVM inherits it, and with it the lock, which so lasts as long as the JVM."""
+    """The log file, empty and locked. The JVM inherits it, so the lock lasts as long as the JVM."""
     try:
         make_private_directory(directory)
         log = open_private(directory / "zookeeper.log", append=True)

@@ -1,4 +1,4 @@
-"""Finds the Java to run, which is the one that Spark would run, and checks its version before anything needs it."""
+"""Search for Spark's Java, with a check of its version."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _ADVICE = (
 
 
 def find_java() -> str:
-    """The path of a ``java`` of version 17 or later: JAVA_HOME's if it is set, as Spark does, else the one on PATH.
-
-    Raises ConfigurationError if there is none or it is too old."""
+    """The path of a ``java`` of version 17 or later: JAVA_HOME's if it is set, as in Spark, else that on PATH. Raises
+    ConfigurationError if there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = str(Path(home, "bin", "java"))

@@ -1,7 +1,7 @@
-"""Where each thing stands in ZooKeeper, and how an ensemble is named.
+"""Paths in ZooKeeper, and connection strings.
 
-Law: LAYOUT is made once, together with the other nodes, and says how ledger ids become paths. Every client follows it, whatever
-its options say. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)::
+Law: LAYOUT is made once, together with the other nodes, and defines the paths of ledger ids. Every client follows it, whatever
+its options. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)::
 
     /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version; for BookKeeper's
                                      clients the manager is "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
@@ -12,24 +12,24 @@ its options say. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper
     /ledgers/available/readonly/<bookie>
     /ledgers/cookies/<bookie>        a Cookie
     /ledgers/underreplication/…      see ``metadata.autorecovery``
-    /ledgers/idgen                   its version counts the ledger ids that were given out; for BookKeeper's clients the
+    /ledgers/idgen                   its version counts the assigned ledger ids; for BookKeeper's clients the
                                      nodes ``ID-<number>`` below it do
-    /ledgers/idgiven                 the highest ledger id that a user gave; not there if nobody gave one; with BookKeeper's
+    /ledgers/idgiven                 the highest ledger id chosen by a user, absent without one; with BookKeeper's
                                      formats it is /bookspark/ids/given
     /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
     /ledgers/L0000000001             ledger 1 with the flat manager
     /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
     /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``RecordNodes``)
 
-A cluster that is begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its
-beginning. That says that cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``). Clusters that an earlier
-version began for these clients have none, and keep the formats of clusters of our own until somebody converts them
-(``conversion``): processes of earlier versions could not read the others.
+A cluster begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its beginning:
+its cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``). Such clusters of an earlier version lack the
+line, and keep the formats of our own clusters until a conversion (``conversion``): processes of earlier versions can't read
+BookKeeper's.
 
-BookKeeper's ``format`` removes INSTANCEID only if nothing is below it, and ``locks`` with all that is below. So the node that
-every change checks for is there: whoever used the cluster that was there before changes nothing any more.
+BookKeeper's ``format`` removes INSTANCEID only if nothing is below it, but ``locks`` with everything below it. So the node
+that every change checks for is there: clients of a removed cluster can't change anything any more.
 
-A ledger id has at most ten digits. The counter of ``idgen`` has 31 bits and can't give out more.
+A ledger id has at most ten digits. The counter of ``idgen`` has 31 bits and can't assign more.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ DEFAULT_PORT = 2181
 _LAYOUT_FORMAT = 2
 _MANAGER_VERSION = 1
 _BOOKKEEPERS_MANAGER = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
-"""What BookKeeper's clients look for."""
+"""The manager that BookKeeper's clients expect."""
 
 
 class LedgerManager(Enum):
-    """How the records of ledgers are spread over nodes. The flat manager lists all ledgers in one answer, however many they
-    are. BOOKKEEPER is the hierarchical one, and clients of BookKeeper know it as theirs."""
+    """The distribution of ledger records over nodes. The flat manager lists all ledgers in one answer. BOOKKEEPER is the
+    hierarchical manager, under the name known to BookKeeper's clients."""
 
     HIERARCHICAL = "hierarchical"
     FLAT = "flat"
@@ -61,24 +61,23 @@ class LedgerManager(Enum):
 
     @property
     def told(self) -> str:
-        """Its name in LAYOUT."""
+        """The manager's name in LAYOUT."""
         return _BOOKKEEPERS_MANAGER if self is LedgerManager.BOOKKEEPER else self.value
 
 
 class Access(NamedTuple):
-    """The options of a connection string, which all end with the name of a file on each host that connects; "" is none."""
+    """The options of a connection string. Each is a file on every connecting host; "" is none."""
 
     auth_file: str = ""
-    """``user:password`` for the digest scheme. Nodes are made for this user alone."""
+    """``user:password`` for the digest scheme. New nodes are for this user alone."""
     sasl_file: str = ""
-    """``user:password`` for SASL (DIGEST-MD5). Nodes are made for this user alone."""
+    """``user:password`` for SASL (DIGEST-MD5). New nodes are for this user alone."""
     tls_ca: str = ""
-    """PEM file of the CA that signed the servers' certificates, for the hosts that are dialled. With it the connection is
-    TLS."""
+    """PEM file of the CA of the dialled servers' certificates. With it the connection is TLS."""
     tls_certificate: str = ""
-    """PEM file of the client's own certificate, for servers that ask for one."""
+    """PEM file of the client's own certificate, for servers that ask for it."""
     tls_key: str = ""
-    """PEM file of the certificate's key. "": the key is in the file of the certificate."""
+    """PEM file of the certificate's key. "": it is in the file of the certificate."""
 
 
 _NO_ACCESS = Access()
@@ -86,20 +85,20 @@ _NO_ACCESS = Access()
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Which ZooKeeper servers, ``host:port,…``, and below which path (``""`` or ``/a/b``)."""
+    """ZooKeeper servers, ``host:port,…``, and a path on them (``""`` or ``/a/b``)."""
 
     servers: str
     chroot: str
     access: Access = _NO_ACCESS
-    """How the servers know who connects, and the other way round."""
+    """Credentials of both sides."""
 
     def __str__(self) -> str:
         return self.servers + self.chroot
 
 
 def parse_address(connect: str) -> Address:
-    """An Address from ``[zk://]host[:port][,host[:port]…][/chroot][?option=file[&option=file…]]``, with the options of
-    ``Access``; anything else is a ConfigurationError."""
+    """Parse ``[zk://]host[:port][,host[:port]…][/chroot][?option=file[&option=file…]]``, with the options of ``Access``.
+    Raises ConfigurationError for anything else."""
 
     def refused(why: str) -> ConfigurationError:
         return ConfigurationError(
@@ -138,7 +137,7 @@ def parse_address(connect: str) -> Address:
 
 
 ConnectionString = Annotated[str, Rule("host:port[,host:port…][/chroot]", parse_address)]
-"""Where a cluster's metadata is: ``[zk://]host[:port][,host[:port]…][/chroot]``."""
+"""The address of a cluster's metadata: ``[zk://]host[:port][,host[:port]…][/chroot]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,6 @@ class Layout:
     root: str
     manager: LedgerManager = LedgerManager.HIERARCHICAL
     bookkeepers_formats: bool = False
-    """Cookies and tasks are in BookKeeper's formats."""
 
     @property
     def ledgers(self) -> str:
@@ -197,7 +195,7 @@ class Layout:
 
     @property
     def idgiven(self) -> str:
-        # BookKeeper's tools do not remove a cluster with a node below "ledgers" that they do not know.
+        # BookKeeper's tools do not remove a cluster with an unknown node below "ledgers".
         return f"{self.records('ids')}/given" if self.bookkeepers_formats else f"{self.ledgers}/idgiven"
 
     def bookie(self, bookie_id: str, read_only: bool) -> str:
@@ -232,7 +230,7 @@ class Layout:
         return f"{self.ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
     def check_new(self, ledger_id: int) -> int:
-        """``ledger_id`` if a ledger can be made with it, else an InvalidArgumentError."""
+        """``ledger_id`` if it is valid for a new ledger, else an InvalidArgumentError."""
         if check_ledger_id(ledger_id) > BOOKKEEPERS_LEDGER_ID_MAX and self.manager is LedgerManager.BOOKKEEPER:
             raise InvalidArgumentError(
                 f"ledger id {ledger_id} can't be used: in a cluster for BookKeeper's clients they go from 0 to "
@@ -242,11 +240,10 @@ class Layout:
         return ledger_id
 
     def document(self) -> bytes:
-        """What stands in LAYOUT."""
         return f"{_LAYOUT_FORMAT}\n{self.manager.told}:{_MANAGER_VERSION}".encode()
 
     def follow(self, document: bytes) -> Layout:
-        """This layout under the manager that a LAYOUT names. Raises MetadataStoreError for one that is not known."""
+        """This layout under the manager of a LAYOUT. Raises MetadataStoreError if that is unknown."""
         found = re.fullmatch(rb"(\d+)\n([\w.]+):(\d+)", document)
         managers = {m.told: m for m in LedgerManager}
         if found is None or int(found[1]) != _LAYOUT_FORMAT or int(found[3]) != _MANAGER_VERSION:
@@ -262,16 +259,14 @@ class Layout:
 
 
 def two_digits(node: str) -> bool:
-    """Is it the first level of the hierarchy?"""
     return len(node) == 2 and node.isdecimal()
 
 
 def four_digits(node: str) -> bool:
-    """Is it the second level of the hierarchy?"""
     return len(node) == 4 and node.isdecimal()
 
 
 def ledger_ids(nodes: list[str], prefix: str = "") -> list[int]:
-    """The ledgers among ``nodes``; ``prefix`` is the digits of the levels above."""
+    """The ledgers among ``nodes``. ``prefix``: the digits of the levels above."""
     width = 11 - len(prefix)
     return [int(prefix + n[1:]) for n in nodes if len(n) == width and n[0] == "L" and n[1:].isdecimal()]

@@ -1,11 +1,11 @@
-"""Single nodes of ZooKeeper: read, compare-and-set and watched, with lost replies settled.
+"""Single nodes of ZooKeeper: read, compare-and-set and watched, with lost replies settled; reads of many nodes at once.
 
-Law: a write whose reply was lost is repeated. When the repetition is refused, the node tells whether the first attempt went
-through. After a compare-and-set it holds the new value at the next version, after a create the value at version 0, after a delete
-it is gone. So two clients that write *the same bytes* over the same version may both be told that they did; a record that claims
-something must name its owner. Where the node can't tell, the call raises MetadataStoreError.
+Law: a write whose reply was lost is repeated. When the repetition is refused, the node shows whether the first attempt
+succeeded: after a compare-and-set it has the new value at the next version, after a create the value at version 0, after a
+delete it is gone. So two clients that write *the same bytes* over the same version may both get a success; a record that
+claims something must name its owner. If the node is no proof, the call raises MetadataStoreError.
 
-The definite errors are kazoo's (NoNodeError, NodeExistsError, BadVersionError); ``zookeeper_store`` gives them their names.
+The definite errors are kazoo's (NoNodeError, NodeExistsError, BadVersionError); ``zookeeper_store`` translates them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,11 @@ from bookspark.store.metadata.notifier import Once
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.zookeeper.connection import Connection
 
-# -- Many nodes read by one request of ZooKeeper's: ``multiRead``, which kazoo does not have.
+# -- Many nodes read by one request, ZooKeeper's ``multiRead``, which kazoo lacks.
 #
-# Law: each node's outcome is what a request of its own would have, a value or NoNodeError; a node that is not there changes
-# nothing for the others. A request and its reply cost kazoo some 100 µs of processor time whatever they carry, so a hundred
-# nodes in one request cost a fifth of a hundred requests. Servers know it from ZooKeeper 3.6 on. An earlier one refuses it
-# before it has answered what was asked before it, which kazoo takes for a broken connection: the call ends with its deadline.
-#
-# Request: for each node the header of an operation (i32 type 4, getData; bool false; i32 −1), the path (i32 length, UTF-8) and
-# a false, for no watch; then a header of type −1 that says true. Reply: for each node such a header, and the value (i32 length,
-# bytes) and the node's stat, or, after a header of type −1, the number of the error (i32); then a header that says true.
-#
-# Source: ZooKeeper's ``MultiOperationRecord`` and ``MultiResponse``, of kind READ.
+# A request and its reply cost kazoo some 100 µs of processor time whatever their size: a hundred nodes in one request cost a
+# fifth of a hundred requests. ZooKeeper before 3.6 rejects it in a way that kazoo takes for a broken connection: the call ends
+# with its deadline.
 
 
 NODES_PER_REQUEST = 100
@@ -47,7 +40,17 @@ _MULTI_READ, _NO_OPERATION = 22, -1
 
 @dataclass(frozen=True)
 class ManyReads:
-    """A request, as kazoo's connection takes it."""
+    """A request for many nodes, for kazoo's connection.
+
+    Law: each node's outcome is that of a request of its own, a value or NoNodeError; a missing node does not affect the
+    others.
+
+    Request: for each node the header of an operation (i32 type 4, getData; bool false; i32 −1), the path (i32 length, UTF-8)
+    and a false, for no watch; then a header of type −1 with true. Reply: for each node such a header, and the value (i32
+    length, bytes) and the node's stat, or, after a header of type −1, the error number (i32); then a header with true.
+
+    Source: ZooKeeper's ``MultiOperationRecord`` and ``MultiResponse``, of kind READ.
+    """
 
     paths: tuple[str, ...]
 
@@ -79,7 +82,7 @@ class ManyReads:
 
 
 def read_many(client: Any, paths: Sequence[str]) -> list[Any]:
-    """Sends requests for all of ``paths`` through the kazoo client; each of the results is a list of outcomes."""
+    """Send requests for all of ``paths``; each result is a list of outcomes."""
     sent = []
     for first in range(0, len(paths), NODES_PER_REQUEST):
         sent.append(client.handler.async_result())
@@ -87,28 +90,28 @@ def read_many(client: Any, paths: Sequence[str]) -> list[Any]:
     return sent
 
 
-# --
+# -- Single nodes.
 
 
 _ATTEMPTS = 20
 _LISTINGS_AT_ONCE = 500
 _LISTINGS_FIRST = 4
 _NAMES_AT_ONCE = 20_000
-"""Once a group of listings had more names than this, the next one is smaller: its deadline is for all of them."""
+"""After a group of listings with more names the next group is smaller: its deadline is for all of them."""
 
 
 Marks = tuple[int, ...]
 
 
 class Nodes:
-    """The nodes of one connection. ``what``, in each method, is the start of an error's message: what was being done."""
+    """The nodes of one connection. ``what``, in each method, names the operation for errors."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
 
     def read(self, what: str, path: str) -> Versioned[bytes] | None:
-        """Value and version, as new as any write that was answered before; None if there is no such node."""
+        """Value and version, as new as any earlier confirmed write; None if there is no such node."""
         try:
             value, stat = self._connection.read(what, path, lambda: self._client.get_async(path))
         except NoNodeError:
@@ -123,8 +126,8 @@ class Nodes:
         ephemeral: bool = False,
         before: Callable[[], object] = lambda: None,
     ) -> int:
-        """Make the node, and the ones above it; returns its version. The value of an ephemeral node has to be nobody else's,
-        so that its maker knows it again. ``before``: sends what is to be answered before each attempt. Raises NodeExistsError."""
+        """Make the node and its missing ancestors; returns its version. An ephemeral node's value must be unique, so that its
+        maker recognizes it. ``before`` sends a request to be answered before each attempt. Raises NodeExistsError."""
 
         def settle(error: Exception) -> str:
             found = self.read(what, path)
@@ -141,12 +144,12 @@ class Nodes:
                 self._connection.call(what, send, settle)
                 return 0
             except NoNodeError:
-                # Somebody removed an empty node above between our making it and using it.
+                # Another client removed the empty ancestor between its creation and its use.
                 continue
         raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
 
     def create_numbered(self, what: str, path: str, value: bytes) -> str:
-        """Make an ephemeral node whose name ends with a number that ZooKeeper gives it, and the nodes above; returns its path."""
+        """Make an ephemeral node numbered by ZooKeeper, and its missing ancestors; returns its path."""
         made: str = self._connection.call(
             what, lambda: self._client.create_async(path, value, ephemeral=True, sequence=True, makepath=True)
         )
@@ -155,12 +158,11 @@ class Nodes:
     def create_and_read(
         self, what: str, path: str, value: bytes, others: list[str]
     ) -> tuple[bool, list[Versioned[bytes] | None]]:
-        """Make an ephemeral node, then read ``others``, in one round trip. False if the node is there; its value tells whether
-        an earlier attempt of this call made it."""
+        """Make an ephemeral node, then read ``others``, in one round trip. False if the node exists; its value shows whether
+        an earlier attempt made it."""
 
         def send() -> list[Any]:
-            # The servers take a session's requests in order, and apply the first one after all that was answered before. So
-            # these reads need no sync.
+            # The servers take a session's requests in order, and apply the first after all confirmed changes: no sync needed.
             return [
                 self._client.create_async(path, value, ephemeral=True),
                 *(self._client.get_async(other) for other in others),
@@ -178,8 +180,8 @@ class Nodes:
         ]
 
     def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:
-        """Make many nodes at once, and the ones between ``root`` and them. False for each that is there, or whose parent was
-        removed meanwhile: ``create`` tells which."""
+        """Make many nodes at once, and their ancestors below ``root``. False if a node exists, or its parent was removed
+        meanwhile: ``create`` distinguishes these."""
         client = self._client
         above = sorted({path[: at.start()] for path, _ in nodes for at in re.finditer("/", path)})
         missing = [path for path in above if len(path) > len(root)]
@@ -191,7 +193,7 @@ class Nodes:
         return [not isinstance(made, Exception) for made in self._connection.gather(what, send)[len(missing) :]]
 
     def touch(self, what: str, path: str) -> None:
-        """Empty the node, whatever its version, or make it: for those who watch it."""
+        """Empty the node at any version, or make it, so that its watchers are called."""
         try:
             self._connection.call(what, lambda: self._client.set_async(path, b""))
         except NoNodeError:
@@ -199,7 +201,7 @@ class Nodes:
                 self.create(what, path, b"")
 
     def is_ephemeral(self, what: str, path: str) -> bool:
-        """Is there such a node, and does it go with its maker's session?"""
+        """True if the node exists and ends with its maker's session."""
         stat = self._connection.call(what, lambda: self._client.exists_async(path))
         return stat is not None and bool(stat.ephemeralOwner)
 
@@ -218,12 +220,12 @@ class Nodes:
         return version + 1
 
     def delete(self, what: str, path: str, version: int = -1) -> None:
-        """Raises NoNodeError, or BadVersionError if a version is given and it has another."""
+        """Raises NoNodeError, or BadVersionError for another version than the given one."""
         self._connection.commit(what, lambda transaction: transaction.delete(path, version), gone)
 
     def forget_empty(self, *paths: str) -> None:
-        """Remove those of ``paths``, each above the one before it, that have nothing below them. It ends at the first one that
-        has; nobody waits for it, and nothing depends on it."""
+        """Remove the empty nodes of ``paths``, each above the one before it, up to the first non-empty, later and without a
+        wait."""
         if paths:
             self._client.delete_async(paths[0]).rawlink(partial(self._forget_above, paths[1:]))
 
@@ -233,7 +235,7 @@ class Nodes:
             self.forget_empty(*paths)
 
     def count(self, what: str, path: str) -> int:
-        """A number that was never returned before, from 1 on: the node's version after one more change."""
+        """A number never returned before, from 1: the node's version after one more change."""
         try:
             return int(self._connection.call(what, lambda: self._client.set_async(path, b"")).version)
         except NoNodeError as error:
@@ -252,16 +254,15 @@ class Nodes:
             raise _damaged(what, path) from error
 
     def counted(self, what: str, path: str) -> int:
-        """The number that ``count`` returned last; 0 if it never did."""
+        """The number that ``count`` returned last; 0 if none."""
         found = self.read(what, path)
         if found is None:
             raise _damaged(what, path)
         return found.version
 
     def count_below(self, what: str, path: str) -> int:
-        """A number that was never returned before, from 0 on: that of a node ``ID-<number>``, which ZooKeeper makes below
-        ``path`` and which is removed at once. So BookKeeper's clients count. What is left of a lost reply goes with the
-        session."""
+        """A number never returned before, from 0: that of a node ``ID-<number>``, made by ZooKeeper below ``path`` and removed
+        at once, as by BookKeeper's clients. A leftover of a lost reply ends with the session."""
         below = f"{path}/ID-"
         try:
             made: str = self._connection.call(
@@ -285,8 +286,8 @@ class Nodes:
                 self._client.delete_async(one)
 
     def counted_below(self, what: str, path: str) -> int:
-        """How many numbers ``count_below`` and BookKeeper's clients got. A node's ``cversion`` goes up when a node below it is
-        made, and when one is removed; it is an i32 that runs over."""
+        """Count of numbers assigned to ``count_below`` and BookKeeper's clients. A node's ``cversion`` grows with each child
+        made, and each removed; it is an i32 that overflows."""
         try:
             _, stat = self._connection.read(what, path, lambda: self._client.get_async(path))
         except NoNodeError as error:
@@ -294,7 +295,7 @@ class Nodes:
         return int(stat.cversion + stat.numChildren) % (1 << 32) // 2
 
     def children(self, what: str, path: str) -> list[str]:
-        """The names below a node, whole; none if there is no such node."""
+        """All names below a node; none without the node."""
         try:
             found: list[str] = self._connection.read(what, path, lambda: self._client.get_children_async(path))
         except NoNodeError:
@@ -302,7 +303,7 @@ class Nodes:
         return found
 
     def read_and_list(self, what: str, path: str) -> tuple[Versioned[bytes] | None, list[str]]:
-        """What ``read`` and ``children`` tell, in one round trip."""
+        """``read`` and ``children`` in one round trip."""
         client = self._client
         _, value, names = self._connection.gather(
             what, lambda: [client.sync_async(path), client.get_async(path), client.get_children_async(path)]
@@ -313,8 +314,7 @@ class Nodes:
         )
 
     def children_of_each(self, what: str, paths: list[str]) -> list[list[str]]:
-        """The names below many nodes, many nodes at a time. Each such group has a deadline of its own, so the more names there
-        are below a node the fewer nodes are a group."""
+        """The names below many nodes, in groups. A group has a deadline, so it shrinks as its nodes have more names."""
         found: list[list[str]] = []
         size = _LISTINGS_FIRST
         while len(found) < len(paths):
@@ -332,7 +332,7 @@ class Nodes:
         return found
 
     def counts_of_each(self, what: str, paths: list[str]) -> list[int]:
-        """How many nodes there are below each of many nodes, many at a time."""
+        """The number of children of each node."""
         found: list[int] = []
         while group := paths[len(found) : len(found) + _LISTINGS_AT_ONCE]:
             found += [
@@ -348,15 +348,14 @@ class Nodes:
         return [self._client.get_children_async(path) for path in paths]
 
     def children_marks(self, what: str, paths: list[str]) -> Marks:
-        """Numbers that change whenever a name below one of ``paths`` comes or goes. Reading them is cheaper than reading the
-        names."""
+        """Numbers that change with the names below each of ``paths``; cheaper to read than the names."""
         outcomes = self._connection.gather(
             what, lambda: [self._client.sync_async(paths[0]), *(self._client.exists_async(path) for path in paths)]
         )
         return tuple(0 if stat is None else stat.pzxid for stat in outcomes[1:])
 
     def children_together(self, what: str, paths: list[str]) -> tuple[list[list[str]], Marks]:
-        """The names below each of ``paths`` as they were at one moment, of a few nodes that are all there, and their marks."""
+        """The names below each of ``paths`` at one moment, and their marks. For a few existing nodes."""
         while True:
             outcomes = self._connection.gather(
                 what,
@@ -370,25 +369,25 @@ class Nodes:
             for path, outcome in zip(paths, listings, strict=True):
                 if isinstance(outcome, Exception):
                     raise _damaged(what, path) from outcome
-            # Nothing changed from the first listing to the look after the last one, so all listings are of one moment.
+            # No listed node changed between the first listing and the last stat, so all listings are of one moment.
             if all(
                 stat is not None and stat.pzxid == listed[1].pzxid for listed, stat in zip(listings, stats, strict=True)
             ):
                 return [listed[0] for listed in listings], tuple(listed[1].pzxid for listed in listings)
 
     def read_each(self, what: str, paths: list[str]) -> list[bytes | None]:
-        """The value of each node; None where there is none."""
+        """The value at each path; None where there is none."""
         return [None if node is None else node.value for node in self.read_versions(what, paths)]
 
     def read_versions(self, what: str, paths: list[str]) -> list[Versioned[bytes] | None]:
-        """The same with their versions, as new as any write that was answered before. All are asked for at once."""
+        """Value and version at each path, as new as any earlier confirmed write."""
         if not paths:
             return []
         _, *found = self._connection.gather(
             what, lambda: [self._client.sync_async(paths[0]), *read_many(self._client, paths)]
         )
         outcomes = list(chain.from_iterable(found))
-        # A node that may not be read: a request of its own tells so as ever.
+        # An unreadable node: a request of its own raises the usual error.
         if any(isinstance(one, Exception) and not isinstance(one, NoNodeError) for one in outcomes):
             _, *outcomes = self._connection.gather(
                 what, lambda: [self._client.sync_async(paths[0]), *map(self._client.get_async, paths)]
@@ -399,7 +398,7 @@ class Nodes:
         ]
 
     def watch_children(self, what: str, paths: list[str], event: Callable[[object], None]) -> None:
-        """Have ``event`` called, in kazoo's thread, when the names below one of these nodes change or the connection is lost."""
+        """Call ``event``, in kazoo's thread, when the names below one of these nodes change or the connection is lost."""
         outcomes = self._connection.gather(
             what, lambda: [self._client.get_children_async(path, watch=event) for path in paths]
         )
@@ -408,25 +407,25 @@ class Nodes:
                 raise _damaged(what, path) from outcome
 
     def watch_value(self, what: str, path: str, changed: Once) -> None:
-        """Have ``changed`` called at the next change or deletion; at once if there is no such node."""
+        """Call ``changed`` at the next change or deletion; at once if there is no such node."""
         try:
             self._connection.call(what, lambda: self._client.get_async(path, watch=changed))
         except NoNodeError:
             changed()
 
     def watch_existence(self, what: str, path: str, changed: Once) -> None:
-        """Have ``changed`` called when the node is made, changed or deleted."""
+        """Call ``changed`` when the node is made, changed or deleted."""
         self._connection.call(what, lambda: self._client.exists_async(path, watch=changed))
 
 
 def gone(error: Exception) -> None:
-    """Settles a deletion whose answer was lost. Raises ``error`` unless it says that the node is gone."""
+    """Settle a deletion whose answer was lost. Raises ``error`` unless the node is gone."""
     if not isinstance(error, NoNodeError):
         raise error
 
 
 def unknown(what: str) -> MetadataStoreError:
-    """The error for a change whose answer was lost, and that a later one may have followed."""
+    """The error for a change whose answer was lost, and which another may have followed."""
     return MetadataStoreError(
         f"{what}: the answer was lost, and the record was changed again since; whether this change was one of "
         "those before is unknown: read the record"

@@ -1,11 +1,10 @@
-"""The metadata store over ZooKeeper.
+"""The metadata store over ZooKeeper: the cluster at a chroot, ledger ids, listings, small records, registrations, documents.
 
-Law: as in ``store``. ``nodes`` finds out the outcome of a write whose reply was lost. After the loss of a session,
-registrations are made again, watches are set again, and watchers are called, because something may have changed meanwhile. "No
-such ledger" is answered, and a record is changed, only while INSTANCEID is what it was at the start. A ZooKeeper that lost its
-data knows of no deletion, and one that holds another cluster by now has other ledgers under the same ids.
-
-A counter of ledger ids that went back is another such ZooKeeper (``LedgerIds``).
+Law: as in ``store``. ``nodes`` settles the outcome of a write whose reply was lost. After the loss of a session registrations
+and watches are set again, and watchers are called, because something may have changed meanwhile. "No such ledger" is answered,
+and a record is changed, only while INSTANCEID has its value of the start: a ZooKeeper that lost its data knows no deletions,
+and another cluster in its place has other ledgers under the same ids. A ledger id counter that went back also proves lost data
+(``LedgerIds``).
 
 Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; ``layout`` has the paths.
 """
@@ -65,12 +64,11 @@ from bookspark.store.metadata.zookeeper.nodes import Marks, Nodes, gone, unknown
 log = logging.getLogger(__name__)
 
 
-# -- Which cluster is at a place of ZooKeeper, and how a new one is begun.
+# -- The cluster at a chroot: found or begun.
 #
-# Law: a cluster is begun only by who says so: ``bookspark init``, the bookies' Spark job, a bookie's first start, a cluster for
-# tests. For anybody else a place without a cluster is an error, not an empty cluster, because it is most likely mistyped: a
-# report that finds nothing wrong with nothing is worse than none. All nodes of a new cluster are made in one transaction. None
-# is begun over records of a cluster that was there before: they name ledgers by ids that the new one gives out again.
+# Law: only an explicit command begins a cluster: ``bookspark init``, the bookies' Spark job, a bookie's first start, a test
+# cluster. For all other callers a chroot without a cluster is an error, because it is most likely mistyped. A new cluster is
+# made in one transaction, and never over records of a removed cluster: they name ledgers by ids that it would assign again.
 #
 # Source: BookKeeper's ``ZKRegistrationManager.initNewCluster`` and ``bookkeeper shell initnewcluster``.
 
@@ -82,9 +80,9 @@ _NO_CHROOTS = frozenset({"zookeeper", "ledgers", "bookspark"})
 
 
 def find_cluster(connection: Connection, nodes: Nodes, begin: LedgerManager | None) -> Layout:
-    """The layout that is at the connection's chroot. If none is, a cluster is begun there with the manager ``begin``. Raises
-    NoSuchClusterError if that is None, and MetadataStoreError, also if ``begin`` is BOOKKEEPER and the cluster that is there has
-    another manager."""
+    """The layout at the connection's chroot; without one, begin a cluster with the manager ``begin``. Raises
+    NoSuchClusterError if ``begin`` is None then, and MetadataStoreError, also if ``begin`` is BOOKKEEPER and the existing
+    cluster has another manager."""
     manager = begin or LedgerManager.HIERARCHICAL
     wanted = Layout(connection.address.chroot, manager, manager is LedgerManager.BOOKKEEPER)
     for _ in range(2):
@@ -96,7 +94,7 @@ def find_cluster(connection: Connection, nodes: Nodes, begin: LedgerManager | No
         _refuse_records_left(nodes, wanted)
         if wanted.root:
             connection.call("making the chroot", lambda: connection.client.ensure_path_async(wanted.root))
-        # NodeExists: another client was faster; or our own first attempt was, and its reply was lost.
+        # NodeExists: another client was faster; or our own first attempt succeeded, and its reply was lost.
         with contextlib.suppress(NodeExistsError):
             connection.commit("making the layout", lambda transaction: _build(transaction, wanted))
     raise MetadataStoreError(
@@ -116,14 +114,14 @@ def _as_begun(connection: Connection, wanted: Layout, found: Layout) -> Layout:
 
 
 def _refuse_records_left(nodes: Nodes, layout: Layout) -> None:
-    """A MetadataStoreError if records stand at a place without a LAYOUT. BookKeeper's shell (``nukeexistingcluster``) leaves
-    them, because it removes only what it knows."""
+    """Raise MetadataStoreError if there are records without a LAYOUT. BookKeeper's shell (``nukeexistingcluster``) leaves
+    them, because it does not know them."""
     what, top = "looking for records of another cluster", layout.all_records
-    # (What counts deletions names nothing.)
+    # (Deletion counters name no ledgers.)
     kinds = sorted(kind for kind in nodes.children(what, top) if f"{top}/{kind}" != layout.deletions)
     named = nodes.children_of_each(what, [f"{top}/{kind}" for kind in kinds])
     left = [kind for kind, names in zip(kinds, named, strict=True) if names]
-    # A LAYOUT that is there by now is that of a client that was faster, and so are the records.
+    # A LAYOUT that exists by now is a faster client's, and so are the records.
     if left and nodes.read("reading LAYOUT", layout.layout) is None:
         raise MetadataStoreError(
             f"{top} in ZooKeeper has records ({', '.join(left)}) of a cluster that was removed from there; they name ledgers "
@@ -132,7 +130,6 @@ def _refuse_records_left(nodes: Nodes, layout: Layout) -> None:
 
 
 def _formats(nodes: Nodes, found: Layout) -> Layout:
-    """The layout with what it says of formats."""
     if found.manager is not LedgerManager.BOOKKEEPER:
         return found
     told = nodes.read("reading the formats", found.formats)
@@ -140,8 +137,7 @@ def _formats(nodes: Nodes, found: Layout) -> Layout:
 
 
 def identify(connection: Connection, nodes: Nodes, layout: Layout) -> str:
-    """The cluster's id. Nothing is changed through the connection from here on unless it is still that cluster. Raises
-    MetadataStoreError."""
+    """The cluster's id. From now on the connection changes nothing unless it is still that cluster. Raises MetadataStoreError."""
     what, path = "reading INSTANCEID", layout.instance_id
     found, marks = nodes.read_and_list(what, path)
     if found is None:
@@ -149,7 +145,7 @@ def identify(connection: Connection, nodes: Nodes, layout: Layout) -> str:
     instance_id = found.value.decode()
     mark = layout.mark(instance_id)
     there = nodes.read(what, mark) is not None if layout.bookkeepers_formats else instance_id in marks
-    # A cluster that an earlier version of Bookspark laid out, or that BookKeeper's tools made anew, has no such node.
+    # A cluster laid out by an earlier version of Bookspark, or formatted by BookKeeper's tools, lacks this node.
     if not there:
         with contextlib.suppress(NodeExistsError):
             nodes.create("marking the cluster", mark, b"")
@@ -172,7 +168,6 @@ def _build(transaction: Any, layout: Layout) -> None:
 
 
 def _no_cluster(connection: Connection, nodes: Nodes) -> NoSuchClusterError:
-    """The error for a chroot without a cluster. It names clusters that are near."""
     address = connection.address
     near = _clusters_near(nodes, address.chroot)
     there = ", ".join(f"zk://{address.servers}{chroot}" for chroot in near)
@@ -183,12 +178,11 @@ def _no_cluster(connection: Connection, nodes: Nodes) -> NoSuchClusterError:
 
 
 def _clusters_near(nodes: Nodes, root: str) -> list[str]:
-    """Chroots of clusters above ``root``, and a little below these, the one most like it first. Only a few places are
-    looked at."""
+    """Chroots of clusters above ``root``, and a little below these, the most similar first."""
     what, parts = "looking for clusters", root.split("/")
-    # The nearest first: of a place with many names only some are looked at.
+    # The nearest first: at a place with many names only some are searched.
     places, found = ["/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)], set[str]()
-    # A place that is not for our eyes ends the looking.
+    # A place without read permission ends the search.
     with contextlib.suppress(KazooException, MetadataStoreError):
         for _ in range(_LEVELS_LOOKED_AT):
             names = dict(zip(places, nodes.children_of_each(what, [place or "/" for place in places]), strict=True))
@@ -199,15 +193,7 @@ def _clusters_near(nodes: Nodes, root: str) -> list[str]:
     return get_close_matches(root, sorted(found), _CLUSTERS_NAMED, cutoff=0.0)
 
 
-# -- Ledger ids: the counter that gives them out, and the note of the highest one that a user gave.
-#
-# Law: the counter never goes back. A ZooKeeper that had counted further has lost what came after, mostly because somebody put
-# back an older copy of its data. Whoever sees that takes no id from it and registers nothing there, until he starts again.
-# (ZooKeeper itself keeps a client away from a server whose data are older than what the client saw, but not from an ensemble
-# that has elected a new leader since.) A process that starts afterwards knows nothing of it; what bookies hold tells them
-# (``protocol.bookie.lost_records``).
-#
-# How clients of BookKeeper count is in ``Nodes.count_below``.
+# -- Ledger ids: the counter of assigned ids, and the note of the highest id chosen by a user.
 
 
 _ATTEMPTS = 20
@@ -215,19 +201,24 @@ _AT_ONCE = 500
 
 
 class LedgerIds:
-    """The ids of one cluster's ledgers."""
+    """The ids of one cluster's ledgers.
+
+    Law: the counter never goes back. A ZooKeeper whose counter went back has lost later changes, mostly because an older copy
+    of its data was restored. A process that sees that takes no id from it and registers nothing there, until its restart.
+    (ZooKeeper protects a client only until a new leader is elected.) A process started afterwards does not notice; entries on
+    bookies show it (``protocol.bookie.lost_records``).
+    """
 
     def __init__(self, nodes: Nodes, layout: Layout) -> None:
         self._nodes = nodes
         self._layout = layout
         self._bookkeepers = layout.manager is LedgerManager.BOOKKEEPER
         self._seen = -1
-        """The highest id that was given out, as far as this process saw."""
+        """The highest assigned id that this process saw."""
         self._why = ""
-        """That the counter was lower later, for people."""
+        """Message about a counter that went back, or ""."""
 
     def new(self) -> int:
-        """As ``MetadataStore.new_ledger_id``."""
         what, path = "getting a ledger id", self._layout.idgen
         before = self._seen
         count = self._nodes.count_below(what, path) + 1 if self._bookkeepers else self._nodes.count(what, path)
@@ -240,13 +231,12 @@ class LedgerIds:
         return count - 1
 
     def last(self) -> int:
-        """As ``MetadataStore.last_ledger_id``."""
         last = self._last()
         self._seen = max(self._seen, last)
         return last
 
     def check(self) -> None:
-        """Raises MetadataStoreError if the counter went back while it was looked at."""
+        """Raises MetadataStoreError if the counter went back since this process saw it."""
         self._went_back(self._last(), self._seen)
 
     def _went_back(self, now: int, least: int) -> None:
@@ -259,7 +249,6 @@ class LedgerIds:
             raise MetadataStoreError(self._why)
 
     def note_given(self, ledger_id: int) -> None:
-        """As ``MetadataStore.note_given_id``."""
         what, path = f"noting the given id {ledger_id}", self._layout.idgiven
         value = b"%d" % self._layout.check_new(ledger_id)
         for _ in range(_ATTEMPTS):
@@ -275,13 +264,11 @@ class LedgerIds:
         raise MetadataStoreError(f"{what}: others note theirs faster than it can be read; try again")
 
     def highest(self) -> int:
-        """As ``MetadataStore.highest_ledger_id``."""
         path = self._layout.idgiven
         given = self._nodes.read("reading the highest given id", path)
         return max(self.last(), -1 if given is None else _noted_id(given.value, path))
 
     def skip_to(self, highest: int) -> None:
-        """As ``MetadataStore.skip_ledger_ids``."""
         what, path = f"skipping the ledger ids up to {highest}", self._layout.idgen
         skip = self._nodes.skip_below if self._bookkeepers else self._nodes.skip
         while (missing := highest - self.last()) > 0:
@@ -300,24 +287,23 @@ def _noted_id(value: bytes, path: str) -> int:
     return int(value)
 
 
-# -- Which ledgers there are, as the nodes of ZooKeeper tell it: all at once, or in spans of ids.
-#
-# Law: a listing of a span is whole or raises, as one of all is. Counts are a moment's, and are for planning only. A span is the
-# ids of one node of the hierarchy, so who goes from span to span holds the names of one node at a time: 10⁷ ledgers are a
-# thousand spans.
+# -- Listings of ledgers: all at once, or in spans of ids.
 
 
 _WHAT = "listing the ledgers"
 
 
 class LedgerListing:
-    """The listings of a store. ``still_there(what)``: raises if the cluster has gone, so that nothing found means nothing."""
+    """The listings of a store. ``still_there(what)`` raises if the cluster is gone: then an empty listing proves nothing.
+
+    Law: a listing of a span is whole or raises, as a listing of all. Counts are snapshots, for planning only. A span is the
+    ids of one node of the hierarchy, so a walk over spans holds one node's names at a time: 10⁷ ledgers are a thousand spans.
+    """
 
     def __init__(self, nodes: Nodes, layout: Layout, still_there: Callable[[str], None]) -> None:
         self._nodes, self._layout, self._still_there = nodes, layout, still_there
 
     def all(self) -> list[int]:
-        """As ``MetadataStore.list_ledgers``."""
         if self._layout.manager is LedgerManager.FLAT:
             return self._flat()
         prefixes = self._prefixes()
@@ -326,7 +312,6 @@ class LedgerListing:
         return sorted(i for prefix, names in zip(prefixes, leaves, strict=True) for i in ledger_ids(names, prefix))
 
     def spans(self) -> list[LedgerSpan]:
-        """As ``MetadataStore.ledger_spans``."""
         if self._layout.manager is LedgerManager.FLAT:
             return spans_of(self._flat())
         prefixes = sorted(self._prefixes())
@@ -339,7 +324,6 @@ class LedgerListing:
         ]
 
     def between(self, first: int, last: int) -> Iterator[int]:
-        """As ``MetadataStore.list_ledgers_between``."""
         if self._layout.manager is LedgerManager.FLAT:
             yield from (ledger_id for ledger_id in self._flat() if first <= ledger_id <= last)
             return
@@ -357,7 +341,7 @@ class LedgerListing:
         return found
 
     def _prefixes(self, low: str = "00", high: str = "99") -> list[str]:
-        """The first six digits of each node that has ledgers, or had some."""
+        """The first six digits of each node that has or had ledgers."""
         top = self._nodes.children(_WHAT, self._layout.ledgers)
         firsts = [name for name in top if two_digits(name) and low <= name <= high]
         below = self._nodes.children_of_each(_WHAT, [f"{self._layout.ledgers}/{first}" for first in firsts])
@@ -372,41 +356,40 @@ class LedgerListing:
         return f"{self._layout.ledgers}/{prefix[:2]}/{prefix[2:]}"
 
 
-# -- The nodes of small records, whose versions never come again: also not when a record is deleted and made anew under its name.
-#
-# Law: ZooKeeper counts the versions of a node from 0 again when it is made anew, so a compare-and-set of its version alone
-# could go over another record of that name. Each deletion of a record therefore changes a *guard* in the same transaction, and
-# each compare-and-set checks in its own that the guard is what it was before the record was read. The version that the store
-# tells is both: the guard's and the node's. A record that is refused may be refused because another one was deleted that has
-# the same guard; whoever is refused reads again, as after any other change.
-#
-# A kind of records has GUARDS guards, ``/bookspark/deletions/<kind>-<hex digit>``, of which the name chooses one. A guard that
-# is not there is at version 0: it is made before it is first used, and never removed. It is asked for together with the record,
-# so a read and a change are a round trip each, as without it.
-#
-# A deletion by an earlier version of Bookspark changes no guard.
+# -- Small records, with versions that never recur.
 
 
 GUARDS = 16
 _RECORDS_AT_ONCE = 500
 _VERSIONS = 1 << 31
-"""So many versions a node can have."""
 
 
 class RecordNodes:
-    """The records of one cluster, as ``MetadataStore`` has them."""
+    """The small records of one cluster, with versions that never recur, even if a record is deleted and made again under its
+    name.
+
+    Law: ZooKeeper restarts the versions of a recreated node at 0, so a compare-and-set of its version alone could overwrite
+    another record of that name. Each deletion of a record therefore changes a *guard* in the same transaction, and each
+    compare-and-set checks that the guard has not changed since the record was read. The store's version combines the guard's
+    and the node's. The deletion of another record with the same guard may refuse a write; the writer reads again, as after any
+    other change.
+
+    A kind has GUARDS guards, ``/bookspark/deletions/<kind>-<hex digit>``, chosen by the record's name. A guard is made before
+    its first use, at version 0, and never removed. It is read together with the record, so a read and a change take one round
+    trip each. Earlier versions of Bookspark delete without changing a guard.
+    """
 
     def __init__(self, connection: Connection, nodes: Nodes, layout: Layout) -> None:
         self._connection, self._client, self._nodes, self._layout = connection, connection.client, nodes, layout
         self._there: set[str] = set()
-        """Guards that are known to be there."""
+        """Guards known to exist."""
 
     def read(self, kind: str, name: str) -> Versioned[bytes] | None:
-        """Value and version, as new as any write that was answered before; None if there is no such record."""
+        """Value and version, as new as any earlier confirmed write; None if there is no such record."""
         return self._read(f"reading {kind} record {name!r}", kind, [name])[0]
 
     def read_each(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
-        """The same for each of many names, many at a time."""
+        """Value and version of each record, many at a time."""
         rest = iter(names)
         while group := list(islice(rest, _RECORDS_AT_ONCE)):
             yield from self._read(f"reading {kind} records", kind, group)
@@ -424,7 +407,7 @@ class RecordNodes:
         return version + 1
 
     def delete(self, kind: str, name: str, version: int | None = None) -> None:
-        """At any version if ``version`` is None. Raises MetadataVersionError. An absent record is no error."""
+        """Delete a record, at any version if ``version`` is None. Raises MetadataVersionError. An absent record is no error."""
         what = f"{kind} record {name!r}"
         path, guard = self._layout.record(kind, name), self._made(what, self._guard(kind, name))
         guarded, own = (-1, -1) if version is None else divmod(version, _VERSIONS)
@@ -450,7 +433,7 @@ class RecordNodes:
             what,
             lambda: [
                 client.sync_async(paths[0]),
-                # Before the records: what is deleted after this is noticed.
+                # Guards before records: a deletion after this point is noticed.
                 *(client.exists_async(guard) for guard in guards),
                 *(client.get_async(path) for path in paths),
             ],
@@ -463,7 +446,7 @@ class RecordNodes:
 
     def _create(self, what: str, kind: str, name: str, value: bytes) -> int:
         path, guard, stats = self._layout.record(kind, name), self._guard(kind, name), list[Any]()
-        # It is answered before the node is made, or known to be there.
+        # Its answer comes before the node is made, or known to exist.
         self._nodes.create(what, path, value, before=lambda: stats.append(self._client.exists_async(guard)))
         return self._version(guard, stats[-1].get(timeout=0))
 
@@ -488,7 +471,7 @@ class RecordNodes:
         return f"{self._layout.deletions}/{kind}-{zlib.crc32(name.encode()) % GUARDS:x}"
 
     def _version(self, guard: str, stat: Any) -> int:
-        """That of a node whose own is 0."""
+        """The store's version for a node at version 0."""
         if stat is None:
             return 0
         self._there.add(guard)
@@ -502,24 +485,25 @@ class RecordNodes:
         return guard
 
 
-# -- A bookie's registration: an ephemeral node that follows its bookie over the loss of sessions.
-#
-# Law: from ``register`` to ``unregister`` the node exists whenever a session does, with what was registered last. It is
-# watched, and made again if somebody deletes or changes it. A bookie that changes between writable and read-only moves in one
-# transaction, so it always stands in exactly one of the two places.
-#
-# Decision: the node of another session is replaced when a bookie registers and when its session is new, because it is then its
-# own from before. In between it is left alone: two processes under one id would take it from each other for ever.
+# -- Registrations of bookies: ephemeral nodes that outlast their sessions.
 
 
 class Registrar:
-    """The registrations of one store."""
+    """The registrations of one store. Each method may raise MetadataStoreError.
+
+    Law: from ``register`` to ``unregister`` the node exists whenever a session does, with the last registration. It is
+    watched, and restored after a deletion or change by others. A switch between writable and read-only is one transaction, so
+    a bookie is always in exactly one of the two places.
+
+    Decision: another session's node is replaced when a bookie registers and when its session is new, because it is then its
+    own earlier node. Otherwise it is left alone: two processes under one id would take it from each other for ever.
+    """
 
     def __init__(
         self, connection: Connection, layout: Layout, check: Callable[[], None], changed: Callable[[object], None]
     ) -> None:
-        """``check`` is called before a node is made, and raises MetadataStoreError if none may be. ``changed`` is called, in
-        kazoo's thread, when a node that was made here was changed or deleted. It must not block; it has ``restore`` called."""
+        """``check`` is called before a node is made, and raises MetadataStoreError to forbid it. ``changed`` is called, in
+        kazoo's thread, when a node made here was changed or deleted; it must not block, and has ``restore`` called."""
         self._connection = connection
         self._check = check
         self._changed = changed
@@ -528,25 +512,24 @@ class Registrar:
         self._lock = threading.Lock()
 
     def register(self, registration: BookieRegistration) -> None:
-        """Make or replace a bookie's node. Raises MetadataStoreError."""
         with self._lock:
             self._publish(registration)
             self._wanted[registration.bookie_id] = registration
 
     def unregister(self, bookie_id: str) -> None:
-        """Remove a bookie's node if this session made it. Raises MetadataStoreError."""
+        """Remove a bookie's node if this session made it."""
         with self._lock:
             self._wanted.pop(bookie_id, None)
             self._replace(f"unregistering {bookie_id}", bookie_id, None)
 
     def renew(self) -> None:
-        """Make again the nodes that a lost session took. May block. Raises MetadataStoreError."""
+        """Make the nodes of a lost session again. May block."""
         with self._lock:
             for registration in list(self._wanted.values()):
                 self._publish(registration)
 
     def restore(self) -> None:
-        """Make again the nodes that somebody deleted or changed. May block. Raises MetadataStoreError."""
+        """Restore nodes that others deleted or changed. May block."""
         with self._lock:
             for registration in list(self._wanted.values()):
                 self._publish(registration, from_others=False)
@@ -559,15 +542,15 @@ class Registrar:
     def _replace(
         self, what: str, bookie_id: str, registration: BookieRegistration | None, *, from_others: bool = False
     ) -> None:
-        """Bring the two possible nodes of a bookie to the wanted state: look, change both in one transaction, and look again.
-        ``from_others``: another session's node is replaced; otherwise it is left alone, and nothing is made beside it."""
+        """Look, bring both possible nodes of a bookie to the wanted state in one transaction, and look again. ``from_others``:
+        replace another session's node; otherwise leave it alone, and make nothing beside it."""
         client = self._connection.client
         paths = [self._layout.bookie(bookie_id, read_only) for read_only in (False, True)]
         wanted = None if registration is None else paths[registration.read_only]
         document = b"" if registration is None else encode_registration(registration)
         last: Exception | None = None
         for _ in range(_ATTEMPTS):
-            # The last look, which finds the wanted node, leaves the watch.
+            # The last look, at the wanted node, leaves the watch.
             outcomes = self._connection.gather(
                 what,
                 lambda: [client.get_async(path, watch=self._changed if path == wanted else None) for path in paths],
@@ -606,12 +589,10 @@ class Registrar:
         )
 
 
-# -- The documents of ``documents.tree`` as nodes of ZooKeeper.
+# -- Documents (``documents.tree``) as nodes of ZooKeeper.
 
 
 class ZooKeeperTree:
-    """A ``Tree`` below ``root``, a path of ZooKeeper."""
-
     def __init__(self, nodes: Nodes, notifier: Notifier, root: str) -> None:
         self._nodes = nodes
         self._notifier = notifier
@@ -681,21 +662,20 @@ class ZooKeeperTree:
         return f"{self._root}/{path}"
 
 
-# --
+# -- The store.
 
 
 _LEDGERS_AT_ONCE = 500
 
 
 class ZooKeeperStore:
-    """A ``MetadataStore`` on the ensemble that ``connect`` names: ``[zk://]host[:port][,…][/chroot]``.
+    """A ``MetadataStore`` on the ensemble of ``connect``: ``[zk://]host[:port][,…][/chroot]``.
 
-    ``begin``: where no cluster is, one is begun, and its ledgers are spread over nodes in this way; a cluster that is there
-    keeps its own. None: then the cluster has to be there. Only who may begin one says how: ``bookspark init``, a bookie's first
-    start, a cluster for tests. For anybody else a chroot without a cluster is most likely mistyped.
+    ``begin``: where no cluster is, begin it with this ledger manager; an existing cluster keeps its own. None: the cluster
+    must exist. Only callers that may begin a cluster pass a manager (``find_cluster``).
 
-    Raises NoSuchClusterError, and MetadataStoreError if no server answers within ``start_timeout_seconds``. Not for use after a
-    fork.
+    Raises NoSuchClusterError, and MetadataStoreError if no server answers within ``start_timeout_seconds``. Not for use after
+    a fork.
     """
 
     def __init__(
@@ -712,7 +692,7 @@ class ZooKeeperStore:
         self._upkeep = Upkeep()
         self._registrar: Registrar | None = None
         self._known_bookies: tuple[Marks, dict[str, BookieRegistration]] | None = None
-        """The last listing, and the marks that tell whether it still holds."""
+        """With the marks that validate it."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         self.connection = Connection(
@@ -739,7 +719,7 @@ class ZooKeeperStore:
 
     @property
     def client(self) -> Any:
-        """The kazoo client, for its recipes. It knows nothing of the chroot: take paths from ``layout``."""
+        """The kazoo client, for its recipes. It ignores the chroot: take paths from ``layout``."""
         return self.connection.client
 
     @property
@@ -747,7 +727,7 @@ class ZooKeeperStore:
         return self._instance_id
 
     def close(self) -> None:
-        # Upkeep stops before the connection, so that it does not look after one that ends on purpose.
+        # Upkeep stops first, so that it does not restore a session that ends on purpose.
         self._upkeep.stop()
         self.connection.close()
         self._upkeep.join()
@@ -777,7 +757,7 @@ class ZooKeeperStore:
             return self._nodes.create(what, path, sized(encode_ledger(metadata, self.layout.bookkeepers_formats), what))
         except NodeExistsError:
             found = self._nodes.read(what, path)
-            # Ours, if only the answer was lost. Somebody may have fenced it since: our next write has to find that out.
+            # Ours, if only the answer was lost. A fence by another client meanwhile is noticed by our next write.
             if (
                 found
                 and metadata.c_token
@@ -858,8 +838,7 @@ class ZooKeeperStore:
             paths = [f"{place}/{name}" for place, names in zip(places, listed, strict=True) for name in names]
             paths.remove(self.layout.readonly)
             values = self._nodes.read_each(what, paths)
-            # None: a bookie has gone, or has moved to the other place, since the listing. List again: a moved bookie has to be
-            # found.
+            # None: a bookie has gone, or moved to the other place, since the listing. A moved bookie must be in the result.
             if None not in values:
                 names = [path.rpartition("/")[2] for path in paths]
                 found = {n: readable_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
@@ -878,12 +857,12 @@ class ZooKeeperStore:
             self._upkeep.request(self._registrar.renew)
 
     def _registration_event(self, _: object) -> None:
-        """Called from kazoo's thread: the node of a bookie that is registered here was changed or deleted."""
+        """Called from kazoo's thread: the node of a bookie registered here was changed or deleted."""
         if self._registrar is not None:
             self._upkeep.request(self._registrar.restore)
 
     def _bookies_event(self, _: object) -> None:
-        """Called from kazoo's thread: bookies came or went, or the watch was lost together with the connection."""
+        """Called from kazoo's thread: bookies came or went, or the watch was lost with the connection."""
         self._upkeep.request(self._watch_bookies_again)
 
     def _watch_bookies_again(self) -> None:
@@ -964,18 +943,18 @@ class ZooKeeperStore:
     # -- within
 
     def take_bookkeepers_formats(self) -> bool:
-        """Have cookies and tasks in BookKeeper's formats, in a cluster that an earlier version began for its clients. False: they
-        are not, because the cluster is in use. What is connected already keeps the formats that it began with."""
+        """Convert cookies and tasks of an earlier version's cluster to BookKeeper's formats. False while the cluster is in
+        use. Connected clients keep the formats of their start."""
         return convert(self._nodes, self.layout, self._instance_id, self.underreplication.list_tasks())
 
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
-        """The error for a ledger without a record. Raises MetadataStoreError if the records of all ledgers are gone."""
+        """The error for a ledger without a record. Raises MetadataStoreError if all records are gone."""
         self._still_there(f"looking for ledger {ledger_id}")
         return no_such_ledger(ledger_id)
 
     def _still_there(self, what: str) -> None:
-        """Raises MetadataStoreError unless this is still the cluster that this client connected to. It is asked after anything
-        was not found: a ZooKeeper that lost its data finds nothing, and that is no deletion."""
+        """Raises MetadataStoreError unless this is still the cluster of the start. Called after any miss: in a ZooKeeper that
+        lost its data that is no deletion."""
         found = self._nodes.read(what, self.layout.instance_id)
         if found is None or found.value.decode(errors="replace") != self._instance_id:
             now = "is gone from ZooKeeper" if found is None else "belongs to another cluster now"
@@ -995,8 +974,8 @@ class ZooKeeperStore:
 
 
 def begin_cluster(connect: str, manager: LedgerManager = LedgerManager.HIERARCHICAL) -> str:
-    """Begin a cluster at ``connect`` if none is there; returns its id. One that an earlier version began for BookKeeper's clients
-    gets the formats of BookKeeper's cookies and tasks, unless it is in use. Raises MetadataStoreError."""
+    """Begin a cluster at ``connect`` if none is there; returns its id. BOOKKEEPER also converts a cluster of an earlier
+    version to the formats of BookKeeper's cookies and tasks, unless it is in use. Raises MetadataStoreError."""
     with contextlib.closing(ZooKeeperStore(connect, begin=manager)) as store:
         if manager is LedgerManager.BOOKKEEPER and not store.take_bookkeepers_formats():
             log.warning(
