@@ -12,7 +12,7 @@ from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
 from bookspark.support.arguments import WaitSeconds, checks_itself
 
 VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
-"""Largest row, with its key and headers. Below an entry's limit, because compression may enlarge a value a little."""
+"""Largest row, with key and headers: below an entry's limit, because compression may enlarge it a little."""
 
 
 class RowPosition(NamedTuple):
@@ -51,7 +51,6 @@ class RowFuture(AppendFuture):
 
 
 def too_large(size: int) -> EntryTooLargeError:
-    """Error for a row of ``size`` bytes."""
     return EntryTooLargeError(
         f"a row of {size:,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
     )

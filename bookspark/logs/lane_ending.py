@@ -1,9 +1,9 @@
 """Ends idle lanes of a log, which otherwise cost its readers time.
 
-Law: a lane ends whether its writer lives or not, and no acknowledged row is lost. The ender takes the lane over as a second run
-of its writer, and the lane's number of rows is final from then on. A writer that lives or returns continues in a new lane. The
-new lane knows the commits of the old one, so no batch and no sequence number appears twice. ``protocol.logs.ended_lanes`` has the
-steps; if the ender crashes between two of them, the next call finishes the end.
+Law: a lane ends whether its writer lives or not, and no acknowledged row is lost. The ender takes the lane over like a second run
+of its writer; from then on its number of rows is final. A live or returning writer continues in a new lane, which knows the
+commits of the old one: no batch and no sequence number appears twice. ``protocol.logs.ended_lanes`` has the steps; after a crash
+of the ender the next call finishes them.
 
 Source: docs/decisions/lanes.md.
 """
@@ -74,10 +74,9 @@ def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
 
 @checked
 def end_idle_lanes(bookkeeper: BookKeeper, name: LogName, password: Password = b"", idle_days: Days = 7.0) -> list[str]:
-    """End each lane of log ``name`` whose newest row is older than ``idle_days``, and each empty lane; except lane 0 and the lane
-    of batch writes. Returns the names of the ended lanes. A lane that a writer takes meanwhile stays.
-
-    Raises the errors of ``end_lane``."""
+    """End each lane of log ``name`` that is empty or whose newest row is older than ``idle_days``; except lane 0 and the lane of
+    batch writes. Returns the names of the ended lanes. A lane that a writer takes meanwhile stays. Raises the errors of
+    ``end_lane``."""
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(name)
     check_password(record, password)

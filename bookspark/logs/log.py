@@ -34,16 +34,14 @@ class Log:
 
     @property
     def name(self) -> str:
-        """The log's name."""
         return self._address.name
 
     def producer(self, name: LogName) -> Producer:
-        """The producer ``name`` of this log, for one process at a time: an earlier producer of this name ends, and this one
-        continues after its last row.
+        """The producer ``name`` of this log, in one process at a time: ends the previous producer of this name, and continues
+        after its last row.
 
-        ``name``: has the form of a log's name, and stays the same over restarts of the service. Raises TooManyLanesError,
-        ConfigurationError (a log of several columns, or one lane of a log), LedgerRecoveryError, NotEnoughBookiesError and
-        MetadataStoreError.
+        ``name``: of the form of a log's name, the same over restarts of the service. Raises TooManyLanesError, ConfigurationError
+        (a log of several columns, or one lane of a log), LedgerRecoveryError, NotEnoughBookiesError and MetadataStoreError.
         """
         if MARK in self._address.name:
             raise ConfigurationError(
@@ -52,12 +50,11 @@ class Log:
         return Producer(self._bookkeeper, self._address, name)
 
     def reader(self, start: Start = "earliest", group: LogName | None = None, *, share: bool = False) -> RowReader:
-        """A reader of the rows of all lanes, or of one lane if the log was opened as ``orders@3``.
+        """A reader of all lanes, or of one lane if the log was opened as ``orders@3``.
 
-        ``start``: the first offset if ``group`` has no saved offset. ``group``: the name under which ``RowReader.commit`` saves
-        the offset; None: no offset is saved. ``share``: the group's readers with this flag divide the lanes among them
-        (``RowReader``). Raises ConfigurationError (a log of several columns; ``share`` without a group), ReadError and
-        MetadataStoreError.
+        ``start``: used if ``group`` has no saved offset. ``group``: key of the offset that ``RowReader.commit`` saves; None: none
+        is saved. ``share``: divide the lanes with the group's other sharing readers (``RowReader``). Raises ConfigurationError (a
+        log of several columns; ``share`` without a group), ReadError and MetadataStoreError.
         """
         if share and not group:
             raise ConfigurationError("readers share the lanes of a log within a group: give its name")
@@ -76,9 +73,9 @@ class Log:
     ) -> LogOptions:
         """Change options of this log while it is in use; None: no change. Returns all options but the retention.
 
-        Writers continue; their next ledgers have the new options. ``retention_ms``: age of rows to remove. ``retention_bytes``:
-        bytes that each lane keeps; older rows go. 0: no limit. Raises ConfigurationError (options that contradict each other, a
-        retention of an offloaded log, or one lane of a log), NoSuchLogError and MetadataStoreError.
+        Writers apply them to their next ledgers. ``retention_ms``, ``retention_bytes``: largest age of rows, and largest size of
+        a lane; 0: no limit. Raises ConfigurationError (options that contradict each other, a retention of an offloaded log, or
+        one lane of a log), NoSuchLogError and MetadataStoreError.
         """
         if MARK in self._address.name:
             raise ConfigurationError(
@@ -96,12 +93,13 @@ class Log:
         )
 
     def metrics(self) -> Collector:
-        """The lag of each reader of this log, for ``prometheus_client`` (``pip install 'bookspark[metrics]'``)::
+        """The lag of each reader of this log, dead readers too, for ``prometheus_client`` (``pip install
+        'bookspark[metrics]'``)::
 
             prometheus_client.REGISTRY.register(log.metrics())
 
-        Covers readers of all processes, and dead readers. docs/metrics.md lists the metrics; all have the label ``log``. A scrape
-        reads the cluster and changes nothing. Raises ConfigurationError if ``prometheus_client`` is not installed.
+        docs/metrics.md lists the metrics; all have the label ``log``. A scrape reads the cluster and changes nothing. Raises
+        ConfigurationError if ``prometheus_client`` is not installed.
         """
         with extra_needed("metrics"):
             from bookspark.support.metrics.families import FiguresCollector
@@ -129,9 +127,8 @@ def create_log(
     retention_ms: BytesOrNone = 0,
     retention_bytes: BytesOrNone = 0,
 ) -> Log:
-    """Create an empty log of values. ``options``: replication and compression of its ledgers. ``retention_ms``: age of rows to
-    remove. ``retention_bytes``: bytes that each lane keeps; older rows go. 0: no limit. Raises LogExistsError and
-    MetadataStoreError."""
+    """Create an empty log of values. ``options``: replication and compression of its ledgers. ``retention_ms``,
+    ``retention_bytes``: as for ``Log.alter``. Raises LogExistsError and MetadataStoreError."""
     registry = LogRegistry(bookkeeper.metadata)
     registry.create(name, options or LogOptions(), password)
     if retention_ms or retention_bytes:

@@ -1,21 +1,20 @@
 """A producer: writes rows of a service to a log, without Spark.
 
-Law: each producer name has its own lane of the log (``service:<name>``, ``chain.lane_choice``). A new producer takes the lane of
-its name over: the previous one, in any process, appends nothing more. Rows of a lane keep the order of their appends. An
-acknowledged row is part of the log for ever, and readers may see it at once.
+Law: each producer name has its own lane of the log (``service:<name>``, ``chain.lane_choice``). A new producer takes over the
+lane of its name: the previous one, in any process, appends nothing more. Rows of a lane keep the order of their appends. An
+acknowledged row is part of the log for ever, and readable at once.
 
 A row is one add to a ledger that a commit of the lane *opened* (``protocol.logs.commits``), so it needs no commit of its own. The
-next commit comes when the ledger is large or old, when the producer is closed, or when another takes the lane over. Each of these
-first closes or recovers the ledger, so the commit settles exactly the rows that readers saw. Adds are acknowledged after their
-sync, whatever the log's ledger type, because an acknowledged row has no commit behind it.
+next commit comes when the ledger is large or old, or the producer is closed or replaced. It follows a close or recovery of the
+ledger, so it settles exactly the rows that readers saw. Adds are acknowledged after their sync, whatever the log's ledger type:
+no commit follows that would wait for it.
 
-A *sequence number* makes a retry safe. Each row has a number above that of the previous row: the caller's, or the next free one.
-The row's stamp holds the number (``chain.stamps``), and a commit holds that of its last row. So after a crash a new producer
-reads the last number from the lane (``last_sequence``), the caller continues after it, and each row is there once. A row whose
-number is not above that of the previous row is in the log already: its future has the result None.
+A *sequence number* makes a retry safe. Each row's number, the caller's or the next free one, is above that of the previous row.
+The row's stamp holds it (``chain.stamps``), and a commit holds that of its last row. After a crash a new producer reads the last
+number (``last_sequence``) and the caller continues after it, so each row is there once. A row with a lower number is in the log
+already: its future has the result None.
 
-Appends take turns (``Turns``), from the numbering of a row until its ledger has accepted it. Appends need no thread of the
-producer.
+Appends take turns (``Turns``), from the numbering of a row until its ledger has accepted it.
 
 Source: docs/decisions/lanes.md; the names are those of Kafka's idempotent producer, whose broker keeps the last sequence numbers
 too.
@@ -96,11 +95,9 @@ class Turns:
     """The turns of producer ``name``, for one thread at a time; a wait takes at most ``seconds_max``.
 
     Law: an interrupt leaves no turn behind. CPython runs signal handlers after calls, at the start of functions and at backward
-    jumps. So each call that acquires the lock is in a ``try`` that releases it, and no such point lies between that ``try`` and
-    the next one, which ends with the release. A signal handler that interrupts the holder of the turn and wants a turn too gets
-    an error, or runs within that turn.
-
-    ``with lock`` would be as safe, but it waits without a deadline.
+    jumps. So each acquiring call is in a ``try`` that releases the lock, and no such point lies between that ``try`` and the next
+    one, which ends with the release. A signal handler that interrupts the holder and wants a turn gets an error, or runs within
+    that turn. (``with lock`` would be as safe, but has no deadline.)
     """
 
     def __init__(self, name: str, seconds_max: float) -> None:
@@ -174,10 +171,10 @@ os.register_at_fork(after_in_child=here.__init__)  # type: ignore[misc]
 class Producer:
     """The writer of one lane of a log, made by ``Log.producer``. Thread-safe.
 
-    An error of the cluster ends it: every waiting row and every later append fails. Unacknowledged rows may be in the log. Create
+    An error of the cluster ends it: every waiting row and every later append fails. Unacknowledged rows may be in the log: create
     the producer again, read ``last_sequence``, and append the rows after it.
 
-    A producer dropped without ``close`` leaves its ledger open, with a ResourceWarning; the next producer of its name continues.
+    Without ``close`` it leaves its ledger open, with a ResourceWarning; the next producer of its name continues.
     """
 
     def __init__(self, bookkeeper: BookKeeper, log: LogAddress, name: str) -> None:

@@ -1,11 +1,11 @@
 """The ledgers of a producer: opened, closed, settled and taken over, one after another.
 
 Law: rows go only to the ledger that the newest commit of the lane opened. The next commit comes only after that ledger is closed,
-by its producer or by the next one's recovery, so its rows are known and final. If the outcome of a commit is unknown, appends
-end: rows in a ledger that no commit opened would be lost.
+by its producer or by the successor's recovery, so its rows are final. After a commit with unknown outcome appends end: rows in a
+ledger that no commit opened would be lost.
 
-After a change of the log's options a thread creates the next ledger beside the appends; rows wait only while the open ledger is
-closed and the next one committed. An unneeded ledger is deleted; after a crash it is an orphan.
+After a change of the log's options a thread creates the next ledger beside the appends; rows wait only for the close and the
+commit. An unneeded ledger is deleted; after a crash it is an orphan.
 
 For one thread at a time. Source: docs/decisions/lanes.md.
 """

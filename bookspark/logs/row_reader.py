@@ -1,16 +1,16 @@
 """A reader of a log's rows, without Spark: once, or as the log grows; alone, or sharing the lanes with its group.
 
 Law: a reader never fences and disturbs no writer. It sees committed rows only: the rows of a lane in order, each once; between
-two looks, lanes in the order of their numbers (docs/decisions/lanes.md). Its place is an *offset*, a small dict that JSON
-accepts, as in Spark's checkpoints. A reader that begins at a saved offset continues exactly there.
+two looks, lanes in the order of their numbers (docs/decisions/lanes.md). Its place is an *offset*, a small dict for JSON, as in
+Spark's checkpoints. A reader that begins at a saved offset continues exactly there.
 
-``commit`` saves the offset in the cluster, under the reader's ``group``. A row that was read and not committed comes again to the
-next reader of the group: delivery at least once; exactly once if the caller saves the effects of a row and the offset together
-elsewhere. A group has one reader at a time: the last commit wins. Readers that *share* divide the lanes (``LaneShare``): a lane
-passes to another reader after its reader has committed, was closed, or lost its session.
+``commit`` saves the offset in the cluster, under the reader's ``group``. Rows read and not committed come again to the next
+reader of the group: delivery at least once; exactly once if the caller saves the effects of a row and the offset together
+elsewhere. A group has one reader at a time (the last commit wins), or several that *share* the lanes (``LaneShare``): a lane
+passes on after its reader has committed, was closed, or lost its session.
 
-A saved offset belongs to the log in which it was saved. A deletion of the log deletes it, but a reader that still runs may save
-again. A reader of a later log of the name ignores such an offset, and the group begins like a new one.
+A saved offset belongs to its log. A deletion of the log deletes it, but a running reader may save it again. A later log of the
+name ignores it.
 
 A reader reports its place to the cluster, for ``bookspark log readers``, and never waits for the report (``logs.readers``).
 
@@ -73,9 +73,8 @@ class LaneShare:
     """One reader's part of the group's lanes. For one thread.
 
     Law: like every lock (``metadata.documents.locks``), the hold on a lane saves work, and correctness does not rely on it. A
-    reader that lost its session reads on until it notices, and its later commit covers only rows that it has read. So each row
-    comes at least once, to any reader; exactly once unless a reader died, lost its session or was closed between its reads and
-    its commit.
+    reader that lost its session reads on until it notices, and then commits only rows that it has read. So each row comes at
+    least once, to any reader; exactly once unless a reader died, lost its session or was closed between its reads and its commit.
 
     A reader that stops reading keeps its lanes until it is closed or dropped, or its process ends.
     """
@@ -230,8 +229,8 @@ class RowReader:
             self._feed.passed_over.told_elsewhere = False
 
     def __iter__(self) -> Iterator[LogRow]:
-        """All rows from the reader's place to the end of the log. The offset is after the fetched rows, which may be ahead of the
-        loop: use ``read`` where that matters."""
+        """All rows from the reader's place to the end of the log. The offset may be ahead of the loop; use ``read`` where that
+        matters."""
         while rows := self.read():
             yield from rows
 
@@ -242,7 +241,7 @@ class RowReader:
 
     def seek(self, offset: dict[str, int]) -> None:
         """Continue at ``offset``, an earlier offset of a reader of this log. Raises ConfigurationError if it is no offset, and
-        DataLossError if it belongs to an earlier log of this name."""
+        DataLossError if it belongs to another log of this name."""
         if not is_offset(offset):
             raise ConfigurationError(
                 f"{offset} is no place in log {self._log.name!r}: give an offset that a reader had"
@@ -256,9 +255,9 @@ class RowReader:
         self._go_to(self._feed.at_time(round(moment.timestamp() * 1000)))
 
     def commit(self) -> None:
-        """Save the offset in the cluster, for the group's next reader. A sharing reader saves only its own lanes; rows of a lane
-        that it has lost come again to the lane's new reader. Raises ConfigurationError if the reader has no group, DataLossError
-        if the log was recreated and the group has a reader of the new log, and MetadataStoreError."""
+        """Save the offset in the cluster, for the group's next reader. A sharing reader saves only its own lanes; rows of a lost
+        lane come again to the lane's new reader. Raises ConfigurationError (no group), DataLossError (the log was recreated, and
+        the group has a reader of the new log) and MetadataStoreError."""
         if not self._group:
             raise ConfigurationError("a reader without a group has no place to save its offset: make it with one")
         if self._share is not None:
@@ -377,8 +376,8 @@ class RowReader:
         return self._rows_of({}, [piece])
 
     def _rows_of(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow]:
-        """The rows of ``pieces``, in order. Reads consecutive pieces of a ledger at once, even with pieces of other ledgers in
-        between: a log of small commits has one piece for each commit."""
+        """The rows of ``pieces``, in order. Reads consecutive pieces of a ledger at once, across pieces of other ledgers: a log
+        of small commits has one piece for each."""
         streams: dict[int, tuple[Iterator[Entry], Callable[[bytes], Row]]] = {}
         for piece, last in zip(pieces, ends_of_runs(pieces), strict=True):
             try:

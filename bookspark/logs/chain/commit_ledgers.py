@@ -1,7 +1,7 @@
 """A commit ledger: its header, which sums up all commits before it, and its commits.
 
-Law: a ledger in a chain has its header and its first commit, whatever last add confirmed (LAC) the bookies report: both were
-acknowledged before the chain named the ledger. No function here fences.
+Law: a ledger in a chain has its header and first commit, whatever last add confirmed (LAC) the bookies report: both were
+acknowledged before the chain named it. No function here fences.
 
 Source: docs/decisions/logs.md.
 """
@@ -79,7 +79,7 @@ def header_before(bookkeeper: BookKeeper, record: LogRecord, password: bytes) ->
 
 @checked
 def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) -> tuple[LogRecord, CommitHeader]:
-    """The lane's record and the sum of its commits, as far as readers see them. Does not fence.
+    """The lane's record and the sum of its commits, as far as readers see them.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the last commit
     ledger is lost, and ReadError if too few bookies answer.
@@ -105,7 +105,7 @@ def with_chain(
 
 
 def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
-    """Open a commit ledger of a chain for reading. Does not fence."""
+    """Open a commit ledger of a chain for reading."""
     return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=FIRST_COMMIT)
 
 

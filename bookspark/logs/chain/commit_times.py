@@ -6,11 +6,11 @@ at some place with the wanted time.
 
 A producer's rows have their own times of append; their commit has the time of the last row, or a later one.
 
-Each commit states its time and first row, and the lane's record states the start of each commit ledger (``LinkStart``). So the
-search runs in the record, and then in a few entries of one ledger (``time_search``). A ledger without an entry in the record (an
-earlier version added it) is opened and its first commit read. A reader that follows the lane keeps handles, first commits and
-times, which never change (``KnownLedgers``). So in a known log a search reads the lane's record, which lists the remaining
-ledgers, and sends one read. It asks for the number of rows only if the time may be after the last known row.
+Each commit states its time and first row, and the lane's record states the start of each commit ledger (``LinkStart``; ledgers of
+earlier versions are opened instead). So the search runs in the record, and then in a few entries of one ledger (``time_search``).
+``KnownLedgers`` keeps handles, first commits and times, which never change. So in a known log a search reads the lane's record,
+which lists the remaining ledgers, and one stretch of entries. It asks for the number of rows only if the time may be after the
+last known row.
 
 Source: docs/decisions/lanes.md.
 """
@@ -97,8 +97,7 @@ def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int
 
 
 class KnownLedgers:
-    """Facts that searches in one lane share and that never change: about commit ledgers in the chain, and about some ledgers of
-    rows."""
+    """Unchanging facts that searches in one lane share, about commit ledgers in the chain and some ledgers of rows."""
 
     def __init__(self) -> None:
         self.full: dict[CommitLedger, ReadHandle] = {}

@@ -8,17 +8,15 @@ is not among them. So each (query id, batch id) is committed once, whatever cras
 * A process that dies after the append has committed. The next committer recovers the ledger and finds the batch.
 * A process whose ledger was fenced drops its handle and reads the log's record again. (Spark replaces idle workers; a batch write
   has committed; or a newer run took the log over.) In a live epoch it recovers, looks for the batch, and begins a new commit
-  ledger with it. Else it recovers the ledger that may hold the batch, although another run owns the log, and raises
-  LogTakenOverError if the batch is not there.
+  ledger with it. Else it recovers the ledger that may hold the batch, and raises LogTakenOverError if the batch is not there.
 
 A new commit ledger gets its header and first commit *before* the record names it. So the last ledger of a chain always sums up
-all earlier commits, and no process can fence the ledger between its naming and the commit. Batch writes beside a query therefore
-queue: the loser of a compare-and-set retries after the winner's commit. The loser's ledger is deleted; after a crash it is an
-orphan.
+all earlier commits, and no process can fence it between its naming and the commit. The loser of a compare-and-set deletes its
+ledger (after a crash it is an orphan) and retries, so batch writes beside a query queue.
 
-After each append the last add confirmed (LAC) goes to the bookies at once, so readers need not wait for the next commit. A commit
-returns when the bookies have it, so a later read sees the write. A producer's commit, which opens a ledger, does not wait
-(``tells_soon``): the LAC of its rows is sent a moment after their acknowledgement too, and that of the commit is sent before.
+After each append the last add confirmed (LAC) goes to the bookies at once, and a commit returns when they have it, so a later
+read sees the write. A producer's commit, which opens a ledger, does not wait (``tells_soon``): the bookies get its LAC before
+that of its rows.
 
 Source: docs/decisions/logs.md, and Spark's ``PythonStreamingSinkCommitRunner`` (a pooled worker beside the driver's JVM).
 """
@@ -83,13 +81,12 @@ COMMITS_PER_LEDGER_MAX = 10_000
 
 
 def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
-    """Merge neighbouring commit ledgers if the chain is longer than CHAIN_MAX. ``run`` is a writer of the log. Returns the ids of
-    the deleted ledgers.
+    """Merge neighbouring commit ledgers of a chain longer than CHAIN_MAX. ``run`` is a writer of the log. Returns the ids of the
+    deleted ledgers.
 
     Law: the commits and their order stay the same, for concurrent readers too. The steps:
 
-    1. The commits of several neighbours are copied into a new ledger, after the header of the first one, and the new ledger is
-       closed.
+    1. The header of the first of several neighbours and the commits of all are copied into a new ledger, which is closed.
     2. A writer of the log replaces the old ledgers by the new one in the record, by compare-and-set.
     3. The old ledgers are deleted.
 
@@ -184,9 +181,9 @@ class Committer:
         """Make ``commit`` part of the log. Returns False if it was part of it already.
 
         ``batch``: more about the commit's batch than the commit states. Raises LogTakenOverError if the epoch is over: ``commit``
-        is not part of the log and never will be. Raises CheckpointRewoundError if the log has another batch of this number. After
+        is not part of the log and never will be; and CheckpointRewoundError if the log has another batch of this number. After
         any other error (LedgerRecoveryError after ATTEMPTS_MAX attempts, NotEnoughBookiesError, MetadataStoreError) the outcome
-        is open: call again with the same commit to settle it.
+        is open: a call with the same commit settles it.
         """
         batch = batch or Batch(self.run.log, commit.query, commit.batch, commit.fingerprint)
         return self._commit(commit, lambda header: decided(is_committed, header, batch))
@@ -254,10 +251,8 @@ class Committer:
         ) from failure
 
     def _landed(self, commit: Commit, ledger_id: int) -> bool:
-        """Is ``commit`` in the ledger that was the chain's last when the commit was sent?
-
-        A recovery of the ledger decides. It is harmless: the new owner recovers the ledger too before its first commit.
-        """
+        """Is ``commit`` in the ledger that was the chain's last when the commit was sent? A recovery of the ledger decides; it is
+        harmless, because the new owner recovers the ledger too."""
         try:
             with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
                 entries = reader.read(FIRST_COMMIT, reader.last_add_confirmed)

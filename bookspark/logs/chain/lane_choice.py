@@ -1,8 +1,8 @@
 """Choice of the lane for a streaming query or a batch write, in the metadata store.
 
-Law: two writers never get the same lane, even at the same moment, and a writer gets its earlier lane again. A writer takes lane 0
-by its own compare-and-set of the log's record, as long as the rule still says lane 0. The index assigns all other lanes.
-``protocol.logs.lanes`` has the rule.
+Law: two writers never get the same lane, and a writer gets its earlier lane again. A writer takes lane 0 by its own
+compare-and-set of the log's record, as long as the rule (``protocol.logs.lanes``) still says lane 0. The index assigns all other
+lanes.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def claimed(
 
 
 def note_writer(bookkeeper: BookKeeper, log: LogAddress, lane: LogRecord, query: StreamingQuery) -> None:
-    """Enter ``query``, the owner of ``lane``, in the index. The entry may be missing if a query that follows another stopped just
-    after its claim; a restart without ``follows`` would then give it a second lane. Raises NoSuchLogError, and LogChangedError if
-    the log was recreated."""
+    """Enter ``query``, the owner of ``lane``, in the index. The entry may be missing if the query, following another, stopped
+    just after its claim; a restart without ``follows`` would then create a second lane. Raises NoSuchLogError, and
+    LogChangedError if the log was recreated."""
     if lane.name != log.name:
         number, writer = lane_of(lane.name)[1], writer_of(query.id)
         LogRegistry(bookkeeper.metadata).update(

@@ -1,8 +1,8 @@
 """The index of a log's lanes in the metadata store: adds new lanes, removes ended lanes.
 
-Law: a lane's record is written before the index names it, so the index names only lanes that exist. The record of an ended lane
-is kept before the lane leaves the index, so its writer always finds one of the two. Each step is repeated by the next client that
-meets the leftovers of a crash. ``protocol.logs.lanes`` and ``protocol.logs.ended_lanes`` have the rules.
+Law: a lane's record is written before the index names it, so every lane in the index can be opened. An ended lane's record is
+kept before the lane leaves the index, so its writer always finds one of the two. The next client that meets the leftovers of a
+crash repeats the step. ``protocol.logs.lanes`` and ``protocol.logs.ended_lanes`` have the rules.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class LaneIndex:
     def __init__(self, store: MetadataStore, name: str) -> None:
         self._store, self._registry, self._name = store, LogRegistry(store), name
         self.ctime_ms = 0
-        """Creation time of the log in which ``begin`` found the lane. A later log of the name may give the number to another
-        writer."""
+        """Creation time of the log in which ``begin`` found the lane; in a later log the number may be another writer's."""
 
     def begin(self, new: NewLane, ctime_ms: int | None = None) -> int:
         """Create a lane for the writer, unless it has one. Returns the lane's number.
@@ -144,9 +143,9 @@ class LaneIndex:
             raise LogChangedError(f"log {self._name!r} was deleted, or made anew, meanwhile")
 
     def _put(self, made: LogRecord, log: LogRecord) -> None:
-        """Create the record of a lane before the index of ``log`` names it. An existing record is another process's, or was left
-        by a crash, of this log or of an earlier one. Raises LogChangedError if ``log`` is deleted or has the lane already: a late
-        client overwrites no lane of a later log."""
+        """Create a lane's record before the index of ``log`` names it. An existing record is another process's, or a crash left
+        it, in this log or an earlier one. Raises LogChangedError if ``log`` is deleted or has the lane already: a late client
+        overwrites no lane of a later log."""
         found = self._store.read_record(KIND, made.name)
         if found is not None:
             if decode_record(found.value, made.name).ctime_ms == made.ctime_ms:

@@ -1,8 +1,7 @@
 """The address of a log and the run that writes it: values that a query passes to its tasks and ledgers.
 
 Law: both values compare by content and can be pickled for Spark's tasks. Their ``repr`` never shows the password. The ledgers of
-a run have the log's options and these labels in their custom metadata. Readers, audits and the collection of orphans rely on the
-labels:
+a run have the log's options, and these labels in their custom metadata, for readers, audits and the collection of orphans:
 
 ======================  =====================================================================================
 ``bookspark.log``       the log's name
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper, LedgerHandle
 
 CLOSE_SECONDS_MAX = 30.0
-"""Time limit of closing a ledger; the ledger is then left for recovery. A close of a guaranteed ledger would retry for ever."""
+"""Time limit of closing a ledger before it is left for recovery; a guaranteed ledger would retry for ever."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class LogRun:
 
     address: LogAddress
     ctime_ms: int
-    """Creation time of the log, in ms since 1970. It distinguishes the log from a later one of the same name."""
+    """Creation time of the log, in ms since 1970; differs in a later log of the same name."""
     run: str
     """Spark's id of the run."""
     epoch: int

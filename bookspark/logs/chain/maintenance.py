@@ -1,9 +1,9 @@
 """Cleaning up after a log: open data ledgers, orphans, truncated rows, whole logs.
 
 Law: an orphan is a ledger that was created for the log and is not part of it. Its epoch decides, never its age: no writer may
-commit in that epoch any more, and all commits of the epoch are readable (``is_orphan``). The log's record changes before any
-ledger is deleted. If a deletion fails or never happens, readers see the same rows. Ledgers are listed before the record is read,
-so none of them belongs to a later log of the same name, whose epochs start again.
+commit in that epoch any more, and all its commits are readable (``is_orphan``). The log's record changes before any ledger is
+deleted, so readers see the same rows if a deletion fails. Ledgers are listed before the record is read, so none belongs to a
+later log of the same name, whose epochs start again.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECENT_EPOCHS = 64
-"""Number of epochs that ``collect_recent_orphans`` covers. Batch writes call it every sixteenth epoch, so later calls make up for
-a failed call."""
+"""Number of epochs that ``collect_recent_orphans`` covers. Batch writes call it every sixteenth epoch, so later calls repair a
+failed call."""
 
 THOROUGH_SECONDS_MAX = 60.0
-"""Time limit for ``collect_recent_orphans`` to recover open ledgers of earlier epochs. The run commits its batches meanwhile."""
+"""Time limit for ``collect_recent_orphans`` to recover open ledgers; the run commits its batches meanwhile."""
 
 
 @checked
@@ -71,8 +71,8 @@ def recover_ledgers(
 def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) -> list[int]:
     """Fence and delete all orphans of the log. Returns the ids of the deleted ledgers.
 
-    ``name``: of a log with all its lanes, or of a lane. Reads the metadata of all ledgers of the cluster: slow if there are many.
-    Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't be read.
+    ``name``: of a log with all its lanes, or of a lane. Reads the metadata of all ledgers of the cluster. Raises NoSuchLogError,
+    UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't be read.
     """
     registry, ledgers = LogRegistry(bookkeeper.metadata), bookkeeper.list_ledgers()
     lanes: dict[bytes, tuple[LogRecord, set[int]]] = {}
@@ -98,11 +98,10 @@ def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) 
 def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) -> list[int]:
     """Like ``collect_orphans``, for the last RECENT_EPOCHS epochs and new ledgers only. For the log's writers.
 
-    Recovers open data ledgers of earlier epochs that are part of the log. Deletes ledgers whose rows were truncated while their
-    epoch was live. Returns the ids of the deleted ledgers. Raises NoSuchLogError, MetadataStoreError, and ReadError if commits
-    can't be read.
+    Also recovers open data ledgers of earlier epochs that are part of the log. Returns the ids of the deleted ledgers. Raises
+    NoSuchLogError, MetadataStoreError, and ReadError if commits can't be read.
 
-    Looks only at ledger ids above those of the older commit ledgers. Batch writes and copies made by compaction break that order;
+    Reads only ledgers with ids above those of the older commit ledgers. Beside batch writes and compaction that bound is inexact;
     ``collect_orphans`` finds the rest.
     """
     ledgers = bookkeeper.list_ledgers()
@@ -154,16 +153,15 @@ def truncate_log(bookkeeper: BookKeeper, name: LaneName, row: BytesOrNone, passw
 def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
     """Delete a log with all its ledgers. Returns the ids of the deleted ledgers.
 
-    A running micro-batch fails, or its rows are deleted with the log. If its query continues, the next micro-batch creates the
-    log again, empty and with new ledgers, which are not deleted. A second call finishes an interrupted deletion, even without the
-    log's record: the ledgers still have its label. Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and
-    MetadataStoreError.
+    A running micro-batch fails, or its rows are deleted too. If its query continues, the next micro-batch creates the log again,
+    empty, with new ledgers, which stay. A second call finishes an interrupted deletion, even without the log's record: the
+    ledgers still have its label. Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     registry = LogRegistry(bookkeeper.metadata)
     ledgers = set(bookkeeper.list_ledgers())
     record = registry.find(name)
     # Records first: new readers see no log instead of a log with holes. The log's own record goes last, so an interrupted
-    # deletion can be repeated. Only records of this log's creation time: the log may have been deleted and recreated since.
+    # deletion can be repeated. Only records of this creation time: the log may have been recreated since.
     if record is not None:
         check_password(record, password)
         registry.forget(record)
@@ -193,8 +191,8 @@ def _delete(
 ) -> list[int]:
     """Fence and delete each ledger ``chosen`` by id and custom metadata. Returns the ids of the deleted ledgers.
 
-    A ledger that can't be fenced is deleted too, because no later call would find it. A ledger with another password is not the
-    log's, and stays.
+    A ledger that can't be fenced is deleted too: no later call would find it. A ledger with another password is not the log's,
+    and stays.
     """
     deleted = []
     unreadable: dict[int, str] = {}

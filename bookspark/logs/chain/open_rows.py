@@ -66,8 +66,7 @@ class OpenRows:
         self.heard = last >= self.rows
 
     def range_of(self, rows: int) -> EntryRange:
-        """The first ``rows`` rows (at least 1), with their approximate size in bytes. An unreadable row does not matter here: its
-        reader gets the error."""
+        """The first ``rows`` rows (at least 1), with their approximate size in bytes. An unreadable row is left to its reader."""
         if rows > 2 * self._sampled_rows:
             # Rows have about the length of earlier rows.
             self._sampled_rows, self._sampled_bytes = rows, self._bytes_of(rows)

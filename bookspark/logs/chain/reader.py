@@ -2,17 +2,15 @@
 
 Law:
 
-* Readers follow commit ledgers only, and never fence. Data ledgers also hold entries of failed, speculative and outdated
-  attempts. No commit names these, so no reader reads them.
+* Readers follow commit ledgers only, and never fence. Entries of failed, speculative and outdated attempts in data ledgers are
+  never read, because no commit names them.
 * A range in a commit is confirmed up to its last entry, whatever last add confirmed (LAC) the reader knows. So are the header of
-  a ledger in the chain and a commit whose rows an offset counts: perhaps only one bookie knows the newest LAC, and a reader that
-  once read it may not get it again.
+  a ledger in the chain and a commit whose rows an offset counts: perhaps only one bookie knows the newest LAC.
 * The rows of the ledger that the newest commit opened follow the committed rows (``open_rows``).
-* A reader moves to the next ledger of the chain only when the current ledger is closed and read to its end.
-* Each commit has its first row, so a reader searches for its first commit and skips earlier ones. Commits of earlier versions
-  lack that row and are read one by one.
-* Compaction or truncation of the chain does not disturb a reader: its place is the number of commits before it, and it looks up
-  the ledger with the next commit.
+* A reader enters the next ledger of the chain only when the current ledger is closed and read to its end.
+* Each commit states its first row, so a reader searches for its first commit. Commits of earlier versions lack the row and are
+  read one by one.
+* A reader's place is the number of commits before it, so it survives compaction and truncation of the chain.
 * A later log of the same name is another log. No reader continues in it.
 
 Source: docs/decisions/logs.md.
@@ -62,7 +60,7 @@ class _NotPlacedError(Exception):
 
 @checks_methods
 class LogReader:
-    """Follows a lane from the commit with row ``position`` on. Reads only the necessary part of the chain.
+    """Follows a lane from the commit with row ``position`` on. Reads the chain only as far as needed.
 
     The constructor raises NoSuchLogError and UnauthorizedAccessError (wrong password). Every method that reads raises ReadError
     if too few bookies answer, MetadataStoreError, and DataLossError if the log was deleted and recreated.
@@ -292,7 +290,6 @@ class LogReader:
         return found.get(self._next_entry)
 
     def _pass(self, commit: Commit) -> PlacedCommit:
-        """Step over the next commit."""
         placed = PlacedCommit(self.position, commit)
         self.position, self.opened, self._newest = placed.after, commit.open_ledger, commit
         self._next_entry += 1

@@ -1,7 +1,7 @@
 """The records of logs in the metadata store: ``/bookspark/logs/<name>``, changed only by compare-and-set.
 
-Law: every change is a transition of ``bookspark.protocol.logs.log_record``. After a lost compare-and-set the transition is
-applied to the newest version. A repeated transition changes nothing, so a write with a lost response is simply repeated. Source:
+Law: every change is a transition of ``bookspark.protocol.logs.log_record``, applied again to the newest version after a lost
+compare-and-set. A repeated transition changes nothing, so a write with a lost response is simply repeated. Source:
 docs/decisions/logs.md.
 """
 
@@ -224,10 +224,10 @@ class LogRegistry:
     ) -> LogOptions:
         """Change options of a log that is in use; None: no change. Returns all options.
 
-        Writers continue and apply the options to their next ledger: a producer at its next row, a query's tasks at the next
-        micro-batch, commit ledgers when the next one is due. ``retention_ms``: age of rows to remove. ``retention_bytes``: bytes
-        that each lane keeps; older rows go. 0: no limit. Raises NoSuchLogError; and ConfigurationError for options that
-        contradict each other, and for a retention of an offloaded log.
+        Writers apply the options to their next ledger: a producer at its next row, a query's tasks at the next micro-batch,
+        commit ledgers when the next one is due. ``retention_ms``, ``retention_bytes``: largest age of rows, and largest size of a
+        lane; 0: no limit. Raises NoSuchLogError; and ConfigurationError for options that contradict each other, and for a
+        retention of an offloaded log.
         """
         if retention_ms or retention_bytes:
             for lane in self.lanes_of(name):
@@ -254,7 +254,7 @@ class LogRegistry:
         wanted = _alterable(self.get(lane_of(lane)[0]))
         while True:
             self.update(lane, lambda record: decided(LogRecord.altered, record, **wanted))  # noqa: B023
-            # Another client may have altered the log and this lane in between; then the values written here are the older ones.
+            # Another client may have altered the log and this lane in between, so these values may be outdated.
             before, wanted = wanted, _alterable(self.get(lane_of(lane)[0]))
             if wanted == before:
                 return

@@ -4,9 +4,8 @@ Law: the result is the first place with the wanted time or a later one, as a sca
 evenly spaced, so the search interpolates, but only as far from the middle as later halving can make good. However uneven the
 times, the number of reads is at most log2(n / stretch), rounded up, plus 5.
 
-There is no index beside the times (docs/decisions/lanes.md). A frequent searcher keeps the times that it has read
-(``KnownTimes``, 16 bytes each) and starts between the two neighbours of the wanted time. In a known log a search costs one read,
-and none if the two known neighbours are adjacent.
+There is no index beside the times (docs/decisions/lanes.md). ``KnownTimes`` keeps times already read, 16 bytes each; a search
+starts between the two neighbours of the wanted time. In a known log it costs one read, and none if the neighbours are adjacent.
 
 Source: the bound of Oliveira and Takahashi, "An enhancement of the bisection method average performance preserving minmax
 optimality" (2020).
@@ -63,7 +62,6 @@ class KnownTimes:
         return Between(low, high, before_ms, after_ms)
 
     def thin(self) -> None:
-        """Drop every second time."""
         del self._places[::2], self._times[::2]
 
 
