@@ -129,7 +129,7 @@ def _continues(gap: Gap, before: Gap) -> bool:
 
 def deleted_gap(record: LogRecord, piece: Piece) -> Gap | None:
     """The gap of a piece whose ledger was deleted; None if its rows were offloaded. ``record``: the lane's, read after the
-    deletion was noticed."""
+    deletion."""
     if piece.position < record.first_position:
         return gap_of(piece, GapKind.TRUNCATED)
     if record.offload is not None and piece.position + piece.rows <= record.offload.position:

@@ -82,10 +82,9 @@ _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
 class LaneWatch:
     """Waits for rows in the lanes of one log. Each call gets ``lanes``, the live lanes by number.
 
-    Law: the wait is a long poll on the liveliest lane, which had rows last: its bookies delay their response until there are
-    more. In between, the other lanes are polled, at growing intervals while they stay silent. During such polls the wait does not
-    notice rows of the liveliest lane. So in a log of several lanes, a row of a long silent lane is noticed up to a quarter of a
-    second late.
+    Law: the wait is a long poll on the liveliest lane, which had rows last. In between, the other lanes are polled, at growing
+    intervals while they stay silent. The wait does not notice rows of the liveliest lane during these polls. So in a log of
+    several lanes, a row of a long silent lane is noticed up to a quarter of a second late.
     """
 
     def __init__(self, first: int) -> None:

@@ -1,9 +1,8 @@
 """Reports of a reader's offset to the cluster, beside its reads.
 
-Law: reports are best effort. A report never fails the reader, which waits only for its last one; the first failure of each reader
-is logged. A reader writes at most once a second, except for the last and urgent reports, and every BEAT_MS while its offset stays
-the same. One thread reports for all readers of a process, and ends when there are none. A dropped reader reports no more, and
-becomes stale.
+Law: reports are best effort. A report never fails the reader, which waits only for its last or urgent ones; the first failure of
+each reader is logged. A reader writes at most once a second, except for these, and every BEAT_MS while its offset stays the same.
+One thread reports for all readers of a process, and ends when there are none. A dropped reader becomes stale.
 
 A Python reader's first report comes after a second, so a short read leaves no record.
 """

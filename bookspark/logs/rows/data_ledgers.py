@@ -2,12 +2,12 @@
 
 Law: a range of entries is returned only when all its entries are acknowledged and synced, so a commit names no entry that could
 be lost. Entries with an unknown outcome (the ledger was fenced, or too few bookies answered in time) are appended again to a new
-ledger, and no commit ever names the first copies. In a VD_JOURNAL ledger, "acknowledged" does not mean "synced": a task syncs the
+ledger, and no commit ever names the first copies. In a VD_JOURNAL ledger, acknowledged entries may be unsynced: a task syncs the
 ledger once before it ends. If the sync fails, the task fails, and Spark runs it again.
 
 Each Python worker keeps one ledger open for each log and epoch, across tasks and micro-batches (Spark reuses its workers), until
-the ledger is large or old. The sink closes idle ledgers (``spark.idle_closing``). A killed worker leaves its ledger open, which
-harms no reader: committed ranges are readable, and a later writer of the log recovers the ledger. Source: docs/decisions/logs.md.
+the ledger is large or old. The sink closes idle ledgers (``spark.idle_closing``). A killed worker leaves its ledger open:
+committed ranges are readable, and a later writer of the log recovers the ledger. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations
@@ -166,11 +166,8 @@ class DataWriter:
             self._ranges.append(EntryRange(oldest.ledger_id, first, last, rows, _size(values)))
 
     def _begin_anew(self, ledger_id: int, error: BookKeeperError) -> None:
-        """The open ledger failed: append all unacknowledged entries to a new one.
-
-        Only once for a task: a second failure is the cluster's. Never if rows of this task were acknowledged in the ledger
-        without a sync: they may be lost, and this object no longer has them.
-        """
+        """The open ledger failed: append all unacknowledged entries to a new one. Only once for a task: a second failure is the
+        cluster's. Never if acknowledged rows of this task are unsynced: they may be lost, and this object no longer has them."""
         log.info("data ledger %d is given up: %s", ledger_id, error)
         self._ledger.close(wait=False)
         unsynced = self._ledger.volatile and any(kept.ledger_id == ledger_id for kept in self._ranges)

@@ -44,11 +44,9 @@ class Payloads(NamedTuple):
     """Entries to append."""
 
     values: pyarrow.Array
-    rows_each: int = 1
     """The payloads: binary, without nulls."""
-
-
-"""Rows in each entry."""
+    rows_each: int = 1
+    """Rows in each entry."""
 
 
 class RowEncoder(Protocol):

@@ -4,12 +4,12 @@ Law: the pieces of all partitions, in order, are exactly the rows of the given r
 A row is an entry, or one of several rows in an entry; all entries of a range hold the same number of rows. The division depends
 on the ranges only, so a repeated plan is the same plan.
 
-Large reads are divided without a request: otherwise one core would read a micro-batch that one task wrote. A planner does not
-know the number of cores. It aims at PARTITIONS_WANTED partitions, none so small that its task costs more than its rows. Entries
-of many rows stay whole if there are enough entries: a cut entry is read twice.
+Large reads are divided without a request: otherwise one core would read a micro-batch that one task wrote. The number of cores is
+unknown, so a planner aims at PARTITIONS_WANTED partitions, none so small that its task costs more than its rows. Entries of many
+rows stay whole if there are enough of them: a cut entry is read twice.
 
-A task opens a ledger once for each piece, so consecutive neighbours in a partition are merged: a log of small micro-batches has
-one range for each. The merge comes last, because before it all rows of a piece count as equally large.
+A task opens a ledger once for each piece, so consecutive neighbours in a partition are merged. The merge comes last, because
+before it all rows of a piece count as equally large.
 """
 
 from __future__ import annotations

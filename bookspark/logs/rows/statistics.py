@@ -2,7 +2,7 @@
 
 Law: the bounds hold for every row of a block: no value is below ``low`` or above ``high``, and ``nulls`` is the number of nulls.
 None means unknown; a reader without statistics reads the rows. The blocks, in order, are the rows of the commit. The text has a
-size limit, so a commit of many rows has larger blocks, not more of them.
+size limit, so more rows make larger blocks.
 
 The text is JSON, in field ``statistics`` of a commit: ``[[column, …], [rows, [low, high, nulls], …], …]``, a list for each block,
 with bounds in the order of the columns. ``low`` and ``high`` are plain: a whole number; a double, never NaN or infinite; a string

@@ -1,7 +1,7 @@
 """``BookKeeper``, the client's entry point: creates, opens, lists and deletes ledgers, and asks bookies about themselves.
 
 Law: no decision is made here. Machines of ``protocol`` decide on recovery, ``protocol.ledger.ledger_choices`` on choices,
-``Placement`` on ensembles. Every call ends within the times of ``ClientConfig``.
+``Placement`` on ensembles. Every call ends within the times of ``ClientConfig``, ``collect_now`` within its own limit.
 
 Source: BookKeeper's class of the same name.
 """
@@ -436,9 +436,8 @@ class BookKeeper:
 
         Arguments:
             ledger_id: the ledger's id, or None for a new one. Never reuse an id, not even a deleted ledger's: bookies may still
-            have
-                its entries. An id far above all others slows the first append to each later ledger at bookies that are new, lost
-                data or collect this ledger: they count all ids up to it as used.
+                have its entries. An id far above all others slows the first append to each later ledger at bookies that are new,
+                lost data or collect this ledger: they count all ids up to it as used.
             ensemble_size: this and all others as in ``create_ledger``.
             write_quorum: number of copies of each entry.
             ack_quorum: number of copies that an append waits for.
@@ -487,10 +486,8 @@ class BookKeeper:
             ledger_id: the ledger.
             password: the password of the ledger's creation.
             accept_loss_as: the name of an operator who accepts the loss of entries for which no bookie can answer any more. Only
-            for a
-                ledger that can't be recovered otherwise. The metadata records the name and the loss. Without ``lost_bookies``,
-                only
-                losses reported by the bookies themselves count.
+                for a ledger that can't be recovered otherwise. The metadata records the name and the loss. Without
+                ``lost_bookies``, only losses reported by the bookies themselves count.
             lost_bookies: bookies of this ledger that the operator declares lost for good. The entries of an unreachable bookie
                 among them count as lost too. A bookie that answers is believed, named or not.
 

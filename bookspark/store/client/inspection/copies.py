@@ -1,10 +1,9 @@
 """A bookie's copies of a ledger, exactly as stored, for comparisons of copies.
 
 Law: a copy is returned whatever its digest, its LAC (last add confirmed) or the metadata say. The read fences and changes
-nothing. Entries in the bookie's index whose copy the bookie reports as lost are returned as ``Unreadable``, never left out: each
-entry of the index is either in a batch or in such a range. An I/O error is no such report: the bookie has the copy and could not
-read it now, for example for lack of file descriptors. The read is repeated, and then fails: otherwise a comparison would take a
-sound copy for a damaged one.
+nothing. Each entry of the bookie's index is returned in a batch or, if the bookie reports its copy as lost, in an ``Unreadable``.
+An I/O error is no such report: the copy exists and could not be read now, for example for lack of file descriptors. The read is
+repeated, and then fails, so that a comparison does not take a sound copy for a damaged one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ writers wait. The connection is cut
 - if the bookie is behind and does not answer a request in time;
 - if more than ``bookie_bytes_queued_max`` waits;
 - if no byte at all came from the bookie between a request and its deadline: its host may be gone, and the bookie may run
-elsewhere.
+  elsewhere.
 
 ``Patience`` limits the delay of writers by a slow bookie. (BookKeeper's BP-51 lets the client's memory grow.)
 

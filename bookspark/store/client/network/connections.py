@@ -1,11 +1,10 @@
-"""Connections to bookies: one for each bookie and client, with pipelined requests, by bookie id; the patience with slow bookies,
-and the quarantine of failed ones.
+"""Connections to bookies: one for each bookie and client, by bookie id; patience with slow bookies, quarantine of failed ones.
 
 Law: each request gets exactly one answer (``bookie_connection``), and only from the intended bookie (``hello``). Memory is
 bounded: an attempt to connect queues no more bytes than a connection. A failed bookie is in quarantine for a while. A bookie
 whose address the metadata store does not return has not failed.
 
-All of it runs in the client's I/O loop. Other threads call it through the loop's ``submit`` and ``call``.
+All of it runs in the client's I/O loop. Other threads use the loop's ``submit`` and ``call``.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ class Patience:
     """The patience of one client's writers with each bookie that is slower than its peers, in seconds.
 
     Law: a bookie may hold writers up for ``bookie_stall_seconds`` in total. The patience recovers at a twentieth of the time
-    without hold-ups. So a short pause of a bookie has no consequences, a hanging bookie is noticed within
-    ``bookie_stall_seconds``, and a permanently slow bookie costs its writers at most 5 % of their time, however often it is
-    reconnected. All ledgers of a client share the patience with a bookie. It is used in the I/O thread only.
+    without hold-ups. So a short pause has no consequences, a hanging bookie is noticed within ``bookie_stall_seconds``, and a
+    permanently slow bookie costs its writers at most 5 % of their time, reconnected or not. All ledgers of a client share the
+    patience. For the I/O thread only.
 
     Source: a leaky bucket, as networks police a sender's rate (ITU-T I.371).
     """
@@ -243,14 +242,13 @@ class Connections:
         return False
 
     def behind(self, bookie_ids: Sequence[str]) -> Sequence[str]:
-        """Those of these bookies for which ``any_is_behind`` is true."""
+        """Subset for which ``any_is_behind`` is true."""
         if not self.any_is_behind(bookie_ids):
             return ()
         return [bookie_id for bookie_id in bookie_ids if self.any_is_behind((bookie_id,))]
 
     def away(self, bookie_ids: Iterable[str]) -> list[str]:
-        """Those of these bookies that are being reconnected after a loss. A writer sends such a bookie nothing: ``want`` calls
-        the writer back."""
+        """Subset that is being reconnected after a loss. A writer sends these bookies nothing: ``want`` calls the writer back."""
         # Called for every frame too.
         if not self._reconnecting:
             return []
@@ -261,8 +259,7 @@ class Connections:
         self._connect(bookie_id, lambda outcome: failed(outcome) if isinstance(outcome, Unknown) else None)
 
     def quietest_first(self, bookie_ids: Iterable[str]) -> tuple[str, ...]:
-        """These bookies in the order of their last sign of life, the longest silence first; bookies without a connection come
-        before all."""
+        """These bookies, longest silence first; bookies without a connection come before all."""
         ready = self._ready
         return tuple(sorted(bookie_ids, key=lambda b: (ready[b].heard_at, b) if b in ready else (0.0, b)))
 

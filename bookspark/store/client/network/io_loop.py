@@ -1,8 +1,8 @@
 """The client's one I/O thread: an event loop for all connections of a process.
 
-Law: submitted calls run in the order of their submission, each exactly once. An exception of one call, whatever it is, neither
-stops others nor ends the loop. After the end of the loop a call runs in the submitting thread: all connections are cut by then,
-so a request is answered at once.
+Law: submitted calls run in the order of their submission, each exactly once. An exception of a call neither stops others nor ends
+the loop. After the end of the loop a call runs in the submitting thread: all connections are cut by then, so a request is
+answered at once.
 """
 
 from __future__ import annotations

@@ -101,8 +101,7 @@ class LedgerRequests:
         """Send READ_LAC, a request for the last add confirmed (LAC).
 
         With ``wait_seconds``, the bookie delays its response until its LAC reaches the entry that ``action`` waits for, and sends
-        that entry too, in the event's ``entries``. A bookie with its maximum of delayed responses is asked again after a pause;
-        it answers at once if its LAC is high enough by then.
+        that entry too, in the event's ``entries``. A bookie with its maximum of delayed responses is asked again after a pause.
         """
         self._read_lac(action, put, wait_seconds, _ASK_AGAIN_SECONDS)
 

@@ -1,9 +1,9 @@
 """Choice of the bookies of an ensemble, and the free space of bookies.
 
 Law: an ensemble has E (ensemble size) distinct bookies, registered and writable, and no two of them share a value that the policy
-forbids. If there are too few, the error names every candidate and the reason of its refusal. Quarantined bookies are chosen only
-if there are not enough others: a dead bookie stays registered until its session ends, but a bookie that has just restarted is
-better than none. ``Placement`` is pure: topology and randomness are arguments.
+forbids. If there are too few, the error names every candidate and the reason of its refusal. Quarantined bookies come last: a
+dead bookie stays registered until its session ends, but a bookie that has just restarted is better than none. ``Placement`` is
+pure: topology and randomness are arguments.
 
 The policies, by the value of the option ``placement``:
 

@@ -3,10 +3,10 @@
 Law: ``read`` returns only confirmed entries, each as its writer made it, in id order and without a gap. It returns or raises
 within its deadlines. Reads never fence.
 
-The handle follows the ledger's metadata. While the ledger is open, a watch reports changes; once the ledger is closed, the handle
-reads the metadata again when an entry is missing. Long polls and reads of the LAC (last add confirmed) continue while the
-metadata store does not answer, because the bookies serve both. They wait a second for the store, and then leave it alone for a
-while. The handle learns of a close, or of new bookies, when the store answers again.
+The handle follows the ledger's metadata: by a watch while the ledger is open; after its close, by a read when an entry is
+missing. Long polls and reads of the LAC (last add confirmed) continue while the metadata store does not answer, because the
+bookies serve both. They wait a second for the store, and then leave it alone for a while. The handle learns of a close, or of new
+bookies, when the store answers again.
 
 Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; docs/decisions/three-valued-answers.md for the proof that
 an entry is absent.
@@ -70,8 +70,8 @@ def read_range(
 ) -> Iterator[Delivered]:
     """Yield the entries that the machine delivers, until it has finished. Raises the machine's error.
 
-    Law: the machine decides; the driver adds only the clock and the transport. While the caller uses the entries of one answer,
-    exactly one further request is under way. Each request has its own time limit, so every wait ends.
+    Law: the machine decides; the driver adds only clock and transport. While the caller uses one answer, exactly one further
+    request is under way. Each request has its own time limit, so every wait ends.
 
     ``read_metadata`` reads the ledger's metadata again and blocks until it has it.
     """
