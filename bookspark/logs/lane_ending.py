@@ -2,7 +2,7 @@
 
 Law: a lane ends whether its writer lives or not, and no acknowledged row is lost. The ender takes the lane over like a second run
 of its writer; from then on its number of rows is final. A live or returning writer continues in a new lane, which knows the
-commits of the old one: no batch and no sequence number appears twice. ``protocol.logs.ended_lanes`` has the steps; after a crash
+commits of the old lane: no batch and no sequence number appears twice. ``protocol.logs.ended_lanes`` has the steps; after a crash
 of the ender the next call finishes them.
 
 Source: docs/decisions/lanes.md.

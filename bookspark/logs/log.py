@@ -73,9 +73,9 @@ class Log:
     ) -> LogOptions:
         """Change options of this log while it is in use; None: no change. Returns all options but the retention.
 
-        Writers apply them to their next ledgers. ``retention_ms``, ``retention_bytes``: largest age of rows, and largest size of
-        a lane; 0: no limit. Raises ConfigurationError (options that contradict each other, a retention of an offloaded log, or
-        one lane of a log), NoSuchLogError and MetadataStoreError.
+        Writers apply them to their next ledgers. ``retention_ms``, ``retention_bytes``: rows that are older, or have more bytes
+        after them in their lane, are removed; 0: none are. Raises ConfigurationError (options that contradict each other, a
+        retention of an offloaded log, or one lane of a log), NoSuchLogError and MetadataStoreError.
         """
         if MARK in self._address.name:
             raise ConfigurationError(

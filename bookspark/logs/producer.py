@@ -96,8 +96,8 @@ class Turns:
 
     Law: an interrupt leaves no turn behind. CPython runs signal handlers after calls, at the start of functions and at backward
     jumps. So each acquiring call is in a ``try`` that releases the lock, and no such point lies between that ``try`` and the next
-    one, which ends with the release. A signal handler that interrupts the holder and wants a turn gets an error, or runs within
-    that turn. (``with lock`` would be as safe, but has no deadline.)
+    ``try``, which ends with the release. A signal handler that interrupts the holder and wants a turn gets an error, or runs
+    within that turn. (``with lock`` would be as safe, but has no deadline.)
     """
 
     def __init__(self, name: str, seconds_max: float) -> None:
@@ -105,7 +105,6 @@ class Turns:
         self.lock = cast(Any, threading.RLock())
         """The holder has the turn. Appends acquire and release it directly, to save calls."""
         self.is_mine: Callable[[], bool] = self.lock._is_owned
-        """Does this thread have the turn?"""
 
     def wait(self) -> None:
         """Take the turn. Raises AddTimeoutError, and LedgerClosedError in a forked process."""
@@ -233,7 +232,7 @@ class Producer:
         """Append a row; returns its position after the acknowledgement, or None if the log already has a row of that sequence
         number or a later one.
 
-        ``value``: its bytes. ``sequence``: its sequence number; None: the next one. ``expect``: append only at this position.
+        ``value``: its bytes. ``sequence``: its sequence number; None: the next number. ``expect``: append only at this position.
         ``key``, ``headers`` (names and values): stored with the row.
 
         Raises UnexpectedPositionError, EntryTooLargeError, LedgerClosedError (the producer is closed), LogTakenOverError (another
@@ -373,7 +372,7 @@ class Producer:
     def closed(self) -> bool:
         """True if the producer can't append: it was closed, an error ended it, or it belongs to another process."""
         handle = self._ledgers.at.handle
-        # While the next ledger is opened, the last one is closed.
+        # While the next ledger is opened, the last ledger is closed.
         ended = handle is not None and handle.closed and not self._busy
         return self._stopped or self._error is not None or ended or os.getpid() != self._pid
 
@@ -429,7 +428,6 @@ class Producer:
         return now_ms
 
     def _leave(self) -> None:
-        """Release the turn, if this thread has it."""
         if self._is_mine():
             self._busy = False
             self._turns.let_go()

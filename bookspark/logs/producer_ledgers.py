@@ -109,7 +109,7 @@ class ProducerLedgers:
         self.at = At(None, header.position.rows, Numbers(header.last_batches.get(writer, -1)))
         """Place of the next row; replaced as a whole."""
         self.bytes_left = self.due_ms = 0
-        """Bytes that the open ledger may still take, and the time at which the next one is due."""
+        """Bytes that the open ledger may still take, and the time at which the next ledger is due."""
         self.time_ms = header.time_ms
         """Time of the newest row or commit, in ms since 1970."""
         self._wanted = record
@@ -151,8 +151,8 @@ class ProducerLedgers:
         )
 
     def open_next(self, seconds: float) -> None:
-        """Close the open ledger, if any, within ``seconds``, and open the next one. After an error of the commit the caller must
-        append nothing. Raises the errors of ``close``, NotEnoughBookiesError and MetadataStoreError."""
+        """Close the open ledger, if any, within ``seconds``, and open the next ledger. After an error of the commit the caller
+        must append nothing. Raises the errors of ``close``, NotEnoughBookiesError and MetadataStoreError."""
         record, handle = self._made_ahead(seconds)
         try:
             if handle is None:
@@ -221,7 +221,7 @@ class ProducerLedgers:
             except LogTakenOverError as error:
                 raise told(error) from None
             self._wanted = record
-        # A guaranteed ledger may have to stay open for a while: the next one is due until it is opened.
+        # A guaranteed ledger may have to stay open for a while: the next ledger is due until it is opened.
         if self._ahead is not None and self._ahead.done():
             self.due_ms = 0
 
@@ -233,7 +233,7 @@ class ProducerLedgers:
         return self._run.create_ledger(self._bookkeeper, options, DATA_ROLE, label)
 
     def _make_ahead(self) -> None:
-        """Begin to create the next ledger if its options differ from the open one's, and none is under way."""
+        """Begin to create the next ledger if its options differ from those of the open ledger, and no creation is under way."""
         record = self._wanted
         if self.at.handle is None or self._ahead is not None or record.options == self._record.options:
             return

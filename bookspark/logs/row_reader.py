@@ -170,7 +170,6 @@ class LogRow(NamedTuple):
     """Time of a producer's append, else of the commit, in ms since 1970; never decreases within a lane."""
     key: bytes | None = None
     headers: Headers = ()
-    """Names and values."""
 
 
 @checks_methods
@@ -361,7 +360,6 @@ class RowReader:
             self._committed = saved
 
     def _newest(self) -> Offset:
-        """Offset after the last row."""
         newest = self._feed.newest()
         if self._share is not None and not self._share.due_in:
             self._look_at_group(self._share)

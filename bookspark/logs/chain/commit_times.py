@@ -108,7 +108,7 @@ class KnownLedgers:
         self._commits: OrderedDict[tuple[int, int], Commit] = OrderedDict()
         """Commits that the latest searches used, by ledger and entry."""
         self._times: dict[int, KnownTimes] = {}
-        """Times of commits, or of rows, by ledger."""
+        """Times of commits or rows, by ledger."""
         self._rows: OrderedDict[int, OpenRows] = OrderedDict()
         """Most recently used ledgers of rows, all closed."""
         self._open = -1
@@ -177,8 +177,6 @@ class KnownLedgers:
 
 
 class _Search:
-    """Search for one time in the chain of ``record``."""
-
     def __init__(
         self,
         bookkeeper: BookKeeper,
@@ -303,7 +301,6 @@ class _Search:
         return [self._time_of_link(link) for link in range(first, last + 1)]
 
     def _time_of_link(self, link: int) -> int:
-        """Time of a ledger's first commit."""
         start = self._known.starts.get(self._chain[link].ledger_id)
         return self._first(link).time_ms if start is None else start.time_ms
 
@@ -321,7 +318,6 @@ class _Search:
         return time_of_commit(self._entry(link, entry_id), self._chain[link].ledger_id, entry_id)
 
     def _rows_before(self, link: int, entry_id: int) -> int:
-        """Rows of the lane before a commit."""
         commit, ledger = self._commit(link, entry_id), self._chain[link]
         if commit.first_row is not None:
             return commit.first_row

@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 CHAIN_MAX = 64
 """Length from which a chain is compacted."""
 COMMITS_PER_LEDGER_MAX = 10_000
-"""Commits in a ledger before the next one begins; a recovery reads the whole ledger."""
+"""Commits in a ledger before the next ledger begins; a recovery reads the whole ledger."""
 
 
 def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
@@ -87,7 +87,7 @@ def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
     Law: the commits and their order stay the same, for concurrent readers too. The steps:
 
     1. The header of the first of several neighbours and the commits of all are copied into a new ledger, which is closed.
-    2. A writer of the log replaces the old ledgers by the new one in the record, by compare-and-set.
+    2. A writer of the log replaces the old ledgers by the new ledger in the record, by compare-and-set.
     3. The old ledgers are deleted.
 
     A crash before step 2 leaves the new ledger as an orphan; a crash after it, the old ledgers.

@@ -39,7 +39,6 @@ class StreamingQuery(NamedTuple):
     """A streaming query that needs a lane."""
 
     id: str
-    """Spark's query id."""
     follows: str = ""
     """The query whose lane it may take over; empty: none."""
     checkpoint: str = ""
@@ -71,8 +70,8 @@ def known_lane(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -
 
 
 def lane_for_query(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -> str:
-    """Like ``known_lane``, but creates a lane if the query needs a new one. Raises TooManyLanesError too, and
-    MetadataVersionError if the lanes keep changing."""
+    """Like ``known_lane``, but creates a lane if the query needs it. Raises TooManyLanesError too, and MetadataVersionError if
+    the lanes keep changing."""
     new = NewLane(writer_of(query.id), query.checkpoint, writer_of(query.follows) if query.follows else "")
     for _ in range(ATTEMPTS_MAX):
         lane = known_lane(bookkeeper, log, query)

@@ -144,7 +144,7 @@ class LaneIndex:
 
     def _put(self, made: LogRecord, log: LogRecord) -> None:
         """Create a lane's record before the index of ``log`` names it. An existing record is another process's, or a crash left
-        it, in this log or an earlier one. Raises LogChangedError if ``log`` is deleted or has the lane already: a late client
+        it, in this log or an earlier log. Raises LogChangedError if ``log`` is deleted or has the lane already: a late client
         overwrites no lane of a later log."""
         found = self._store.read_record(KIND, made.name)
         if found is not None:
@@ -161,13 +161,12 @@ def _read_kept(data: bytes, key: str) -> Ended:
 
 
 def _check_same(found: LogRecord | None, log: LogRecord) -> None:
-    """Raise LogChangedError unless ``found`` is the record of the same log, with the same number of lanes."""
+    """Raise LogChangedError unless ``found`` is the same log, with the same number of lanes."""
     if found is None or (found.ctime_ms, found.lanes_made) != (log.ctime_ms, log.lanes_made):
         raise LogChangedError(f"log {log.name!r}: it was made anew meanwhile, or other lanes of it were made")
 
 
 def _named(record: LogRecord, of: LogRecord, new: NewLane, after: int) -> LogRecord:
-    """The record with ``new`` as the next lane of log ``of``."""
     if record.ctime_ms != of.ctime_ms:
         raise LogChangedError(f"log {of.name!r}: it was deleted and made anew meanwhile")
     return with_lane(record, of.lanes_made + 1, new.writer, new.checkpoint, after, new.follows)

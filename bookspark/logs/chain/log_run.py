@@ -44,7 +44,6 @@ class LogAddress:
     """The cluster: ``host:port[,host:port…][/chroot]``."""
     name: str
     password: bytes = field(default=b"", repr=False)
-    """Opens every ledger of the log."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class LogRun:
     ctime_ms: int
     """Creation time of the log, in ms since 1970; differs in a later log of the same name."""
     run: str
-    """Spark's id of the run."""
+    """Id of the run: Spark's, or a random one."""
     epoch: int
     """The only epoch in which the run may commit."""
 

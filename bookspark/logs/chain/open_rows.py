@@ -74,7 +74,7 @@ class OpenRows:
         return EntryRange(self.ledger_id, 0, rows - 1, rows, size)
 
     def at_once(self, rows: int) -> int:
-        """Number of rows, of the first ``rows`` confirmed ones, that one read returns in about the time of a single row."""
+        """Number of rows (at most ``rows``, all confirmed) that a read returns in about the time of a single row."""
         return rows_at_once(self.range_of(rows).size // rows) if rows else 1
 
     def times(self, first: int, last: int) -> Callable[[int], int]:
@@ -95,7 +95,6 @@ class OpenRows:
         return stamp_of(entry.payload, f"ledger {self.ledger_id}, entry {rows - 1}").time_ms
 
     def _bytes_of(self, rows: int) -> int:
-        """Approximate size of the first ``rows`` rows."""
         self._handle.confirm(rows - 1)
         with suppress(NoSuchEntryError, ReadError):
             (entry,) = self._handle.read(rows - 1, rows - 1)

@@ -131,7 +131,6 @@ class LogReader:
                 self._read_to_end, self._handle = self._handle, None
 
     def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
-        """The commits of the ledger from the reader's place on."""
         heard, self._heard = self._heard and not handle.metadata.closed, False
         heard = heard or self._newest_is_known(handle)
         last = handle.last_add_confirmed if heard else handle.read_last_add_confirmed()
@@ -169,7 +168,7 @@ class LogReader:
         return False
 
     def handle_of(self, link: CommitLedger) -> ReadHandle | None:
-        """Handle of a commit ledger, if it is the current or last one."""
+        """Handle of a commit ledger, if it is the current or the last ledger."""
         return (self._handle or self._read_to_end) if link == self._link else None
 
     def commit_in(self, link: CommitLedger, entry_id: int) -> Commit | None:

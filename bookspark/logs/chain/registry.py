@@ -159,9 +159,9 @@ class LogRegistry:
     def ensure(self, name: LogName, options: dict[str, object], password: Password, columns: str = "") -> LogRecord:
         """The record of ``name``; creates the log if it does not exist.
 
-        ``options``: fields of LogOptions; omitted ones have their defaults. ``columns``: schema of the rows, as Spark's JSON, for
-        a new log. Raises ConfigurationError if the log exists with another value of an option, and UnauthorizedAccessError if it
-        has another password.
+        ``options``: fields of LogOptions; omitted fields have their defaults. ``columns``: schema of the rows, as Spark's JSON,
+        for a new log. Raises ConfigurationError if the log exists with another value of an option, and UnauthorizedAccessError if
+        it has another password.
         """
         while True:
             record = self.find(name)
@@ -225,9 +225,9 @@ class LogRegistry:
         """Change options of a log that is in use; None: no change. Returns all options.
 
         Writers apply the options to their next ledger: a producer at its next row, a query's tasks at the next micro-batch,
-        commit ledgers when the next one is due. ``retention_ms``, ``retention_bytes``: largest age of rows, and largest size of a
-        lane; 0: no limit. Raises NoSuchLogError; and ConfigurationError for options that contradict each other, and for a
-        retention of an offloaded log.
+        the committer when its next ledger is due. ``retention_ms``, ``retention_bytes``: rows that are older, or have more bytes
+        after them in their lane, are removed; 0: none are. Raises NoSuchLogError; and ConfigurationError for options that
+        contradict each other, and for a retention of an offloaded log.
         """
         if retention_ms or retention_bytes:
             for lane in self.lanes_of(name):

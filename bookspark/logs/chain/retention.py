@@ -105,7 +105,7 @@ def _truncated(bookkeeper: BookKeeper, lane: str, password: bytes, now_ms: int) 
 
 
 def _complete(bookkeeper: BookKeeper, last_entries: dict[int, int]) -> list[int]:
-    """The ledgers that end with the given entry. Open ledgers and deleted ones are not included."""
+    """The ledgers that end with the given entry. Open and deleted ledgers are not included."""
     unreadable: dict[int, str] = {}
     found = [metadata for metadata, _ in bookkeeper.metadata.read_ledgers(sorted(last_entries), unreadable)]
     for ledger_id, why in unreadable.items():

@@ -30,7 +30,6 @@ from bookspark.errors import BookKeeperError
 from bookspark.store.wire.columns import Heads, consecutive, repeated
 
 STAMP_BYTES = 17
-"""Length of a stamp without key and headers."""
 FLAGS_AT = 16
 """Position of the flags for key and headers."""
 _STAMP = Struct("<qqB")

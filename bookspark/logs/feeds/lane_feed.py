@@ -63,7 +63,6 @@ class LaneFeed:
         return self._head.record
 
     def newest(self) -> int:
-        """Current number of rows."""
         self.rows = self._head.newest()
         return self.rows
 
@@ -105,7 +104,7 @@ class LaneFeed:
         return last if end is None else end
 
     def pieces(self, first: int, last: int, choose: Choice | None = None) -> Iterator[SizedPiece]:
-        """The rows in [``first``, ``last``), in order. Missing and unselected rows are skipped; missing ones are reported."""
+        """The rows in [``first``, ``last``), in order. Missing and unselected rows are skipped; missing rows are reported."""
         at = first
         for piece, size, placed in self._pieces(first, last):
             self._passed_over(at, piece.position)
@@ -161,14 +160,13 @@ class LaneFeed:
 
     @property
     def _opened(self) -> int | None:
-        """Ledger opened by the last commit of the plan."""
         return self._planned[-1].commit.open_ledger if self._planned else self._opened_before
 
     def _pass(self, placed: PlacedCommit) -> None:
         self._planned_from, self._opened_before = placed.after, placed.commit.open_ledger
 
     def _reader_at(self, row: int) -> LogReader:
-        """Restart the reader at the commit of ``row``, or an earlier one."""
+        """Restart the reader at the commit of ``row``, or an earlier commit."""
         body = LogReader(self._bookkeeper, self.name, self._password, row)
         if body.record.ctime_ms != self.ctime_ms:
             raise made_anew(self.name, row)
@@ -193,7 +191,6 @@ class LaneFeed:
                 return following
 
     def _open_pieces(self, rows: OpenRows, at: int, first: int, last: int) -> Iterator[_Found]:
-        """The rows in [``first``, ``last``) of an open ledger, whose first row is row ``at``."""
         now_ms = time.time_ns() // 1_000_000 if self._with_times else None
         for piece, size in positioned([rows.range_of(last - at)], at, first, last, self._lane, now_ms):
             yield piece, size, None

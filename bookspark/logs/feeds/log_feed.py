@@ -137,7 +137,6 @@ class LaneWatch:
         return False
 
     def _look_at_others(self, lanes: Mapping[int, LaneFeed]) -> bool:
-        """Poll the lanes beside the liveliest one for more rows."""
         for number in [number for number in lanes if number != self._liveliest]:
             if self._has_more(number, lanes):
                 self._looked_at, self._pause = time.monotonic(), _PAUSE_SECONDS_MIN
@@ -170,7 +169,6 @@ class Limit(NamedTuple):
     rows: int | None = None
     """Rows of a log, or entries of ledgers."""
     size: int | None = None
-    """Bytes of payload."""
 
 
 def another_kind(what: str, offset: Offset) -> ConfigurationError:
@@ -182,11 +180,8 @@ def another_kind(what: str, offset: Offset) -> ConfigurationError:
 
 
 class _Ended(NamedTuple):
-    """The final state of an ended lane."""
-
     rows: int
     newest_ms: int
-    """Time of the last row."""
 
 
 class LogFeed:
@@ -478,7 +473,6 @@ class LogFeed:
         return registry.ended_lanes(self._record, first)[: last - first]
 
     def _records_of_ended(self) -> Iterator[tuple[int, LogRecord]]:
-        """The ended lanes and their records."""
         numbers = self._all_ended()
         names = [lane_name(self.name, number) for number in numbers]
         found = LogRegistry(self._bookkeeper.metadata).find_each(names)
@@ -500,7 +494,6 @@ class LogFeed:
         return self._ended[number].rows
 
     def _ended_before(self, number: int, time_ms: int) -> bool:
-        """Is it known that the lane ended before the time?"""
         return number in self._ended and self._ended[number].newest_ms < time_ms
 
     def _row_at(self, number: int, time_ms: int, record: LogRecord | None) -> int:

@@ -42,7 +42,6 @@ class ReaderLag(NamedTuple):
     reader: str
     """Query id or group name; empty if none, or not known yet."""
     name: str
-    """Query name; empty if none."""
     state: ReaderState
     since_ms: int
     """Start, in ms since 1970, by the reader's clock."""
@@ -140,8 +139,6 @@ def _lag(
 
 
 class _Ends:
-    """Ends and times of a log's lanes, each read once."""
-
     def __init__(self, bookkeeper: BookKeeper, log: str, password: bytes) -> None:
         def span(lane: int) -> tuple[int, int]:
             reader = LogReader(bookkeeper, lane_name(log, lane), password, AT_THE_END)
@@ -165,8 +162,8 @@ class _Ends:
 # -- Lag as figures for Prometheus, described by ``metrics.tables.LOG_READERS``.
 #
 # Law: a label has few values. A reader's label is the name of its query or group, or its query's id. A reader without any is left
-# out: it would add a series at each start. Among readers of the same name, live ones count before others, then the one with the
-# largest lag.
+# out: it would add a series at each start. Among readers of the same name, live readers count before others, then the largest
+# lag.
 
 
 def lag_figures(bookkeeper: BookKeeper, log: LogAddress) -> tuple[Figures, Mapping[str, str]]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TELL_SECONDS = 1.0
-"""Shortest interval between two writes of a reader."""
 _LOOK_SECONDS = 0.25
 _LAST_SECONDS_MAX = 5.0
 """Longest wait of a closing reader for its last report."""

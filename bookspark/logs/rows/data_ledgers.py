@@ -40,7 +40,7 @@ _GIVE_UP = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
 
 
 class RollPolicy(NamedTuple):
-    """Limits after which a data ledger is closed and the next one created."""
+    """Limits after which a data ledger is closed and the next ledger created."""
 
     bytes_max: int = 1 << 30
     seconds_max: float = 3600.0
@@ -102,7 +102,6 @@ class Written(NamedTuple):
     ranges: tuple[EntryRange, ...]
     """The entries, in the order of the rows."""
     statistics: str
-    """Statistics of the rows (``statistics``)."""
 
 
 class _Pending(NamedTuple):
@@ -166,8 +165,9 @@ class DataWriter:
             self._ranges.append(EntryRange(oldest.ledger_id, first, last, rows, _size(values)))
 
     def _begin_anew(self, ledger_id: int, error: BookKeeperError) -> None:
-        """The open ledger failed: append all unacknowledged entries to a new one. Only once for a task: a second failure is the
-        cluster's. Never if acknowledged rows of this task are unsynced: they may be lost, and this object no longer has them."""
+        """The open ledger failed: append all unacknowledged entries to a new ledger. Only once for a task: a second failure is
+        the cluster's. Never if acknowledged rows of this task are unsynced: they may be lost, and this object no longer has
+        them."""
         log.info("data ledger %d is given up: %s", ledger_id, error)
         self._ledger.close(wait=False)
         unsynced = self._ledger.volatile and any(kept.ledger_id == ledger_id for kept in self._ranges)
@@ -180,7 +180,6 @@ class DataWriter:
 
 
 def _size(values: pyarrow.Array) -> int:
-    """Bytes of a binary array without nulls."""
     import pyarrow.compute
 
     return int(pyarrow.compute.sum(pyarrow.compute.binary_length(values)).as_py())

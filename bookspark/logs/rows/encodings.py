@@ -46,7 +46,6 @@ class Payloads(NamedTuple):
     values: pyarrow.Array
     """The payloads: binary, without nulls."""
     rows_each: int = 1
-    """Rows in each entry."""
 
 
 class RowEncoder(Protocol):

@@ -4,9 +4,9 @@ Law: the pieces of all partitions, in order, are exactly the rows of the given r
 A row is an entry, or one of several rows in an entry; all entries of a range hold the same number of rows. The division depends
 on the ranges only, so a repeated plan is the same plan.
 
-Large reads are divided without a request: otherwise one core would read a micro-batch that one task wrote. The number of cores is
-unknown, so a planner aims at PARTITIONS_WANTED partitions, none so small that its task costs more than its rows. Entries of many
-rows stay whole if there are enough of them: a cut entry is read twice.
+Large reads are divided even if ``min_partitions`` is 1: otherwise one core would read a micro-batch that one task wrote. The
+number of cores is unknown, so a planner aims at PARTITIONS_WANTED partitions, none so small that its task costs more than its
+rows. Entries of many rows stay whole if there are enough of them: a cut entry is read twice.
 
 A task opens a ledger once for each piece, so consecutive neighbours in a partition are merged. The merge comes last, because
 before it all rows of a piece count as equally large.
@@ -21,8 +21,8 @@ from typing import NamedTuple
 from bookspark.protocol.logs.commits import EntryRange
 
 PARTITION_BYTES_MIN, PARTITION_BYTES_MAX = 8 << 20, 32 << 20
-"""Approximate smallest and largest partition of an unrequested division, in bytes of payload plus ENTRY_COST_BYTES for each
-entry."""
+"""Approximate bounds of a partition, in bytes of payload plus ENTRY_COST_BYTES for each entry; a large ``min_partitions`` makes
+it smaller."""
 PARTITIONS_WANTED = 32
 """Intended number of partitions of a large read."""
 ENTRY_COST_BYTES = 64
@@ -42,12 +42,10 @@ class Piece(NamedTuple):
 
     ledger_id: int
     first_entry_id: int
-    """Entry of the first row."""
     position: int
     """Position of the first row in the read, from 0; for a log, in its lane."""
     rows: int
     rows_each: int = 1
-    """Rows in each entry."""
     skip: int = 0
     """Rows of the first entry before the piece."""
     lane: int = 0
@@ -157,7 +155,6 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
 
 
 def _partition_bytes(total: int, min_partitions: int) -> float:
-    """Size of each partition, for ``total`` bytes."""
     wanted = min(max(total / PARTITIONS_WANTED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
     return total / max(min_partitions, math.ceil(total / wanted), 1)
 
@@ -199,7 +196,6 @@ def ends_of_runs(pieces: Sequence[Piece]) -> list[int]:
 
 
 def _part_of(times: Sequence[TimedRows], start: int, stop: int) -> tuple[TimedRows, ...]:
-    """The times of the rows in [``start``, ``stop``)."""
     found = []
     for rows, time_ms in times:
         count = min(stop, rows) - max(start, 0)

@@ -159,7 +159,6 @@ def _fitted(statistics: Statistics, size: int) -> str:
 
 
 def _coarser(blocks: Sequence[Block], each: int) -> list[Block]:
-    """Merge each ``each`` neighbours into one block."""
     return [_one(blocks[at : at + each]) for at in range(0, len(blocks), each)]
 
 

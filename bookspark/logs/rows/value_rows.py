@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 DICTIONARY_BYTES = 16 << 10
-"""Largest dictionary."""
 SAMPLES_MAX = 4000
 """Most values to train a dictionary on. More values take longer, and make no better dictionary."""
 SAMPLE_BYTES_MAX = 2 << 20

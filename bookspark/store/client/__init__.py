@@ -11,7 +11,7 @@
 ``network``            connections to bookies, and requests as frames
 =====================  =====================================================================================================
 
-A package may import those below it in the table, but not those above; ``writing`` imports ``reading``, whose handle it extends.
+A package may import packages below it in the table, but none above; ``writing`` imports ``reading``, whose handle it extends.
 
 ::
 

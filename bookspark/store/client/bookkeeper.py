@@ -320,7 +320,7 @@ def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) ->
 
 
 def _create(store: MetadataStore, metadata: LedgerMetadata, *, again: bool) -> tuple[LedgerMetadata, int]:
-    """Write the record; returns it with its version. ``again``: try other ids if a user has given this one to a ledger. Raises
+    """Write the record; returns it with its version. ``again``: try other ids if a user has given this id to a ledger. Raises
     LedgerExistsError."""
     for _ in range(_IDS_TRIED if again else 1):
         try:
@@ -435,7 +435,7 @@ class BookKeeper:
         """Like ``create_ledger``, with entry ids chosen by the caller, and perhaps the ledger's id too.
 
         Arguments:
-            ledger_id: the ledger's id, or None for a new one. Never reuse an id, not even a deleted ledger's: bookies may still
+            ledger_id: the ledger's id, or None for a new id. Never reuse an id, not even a deleted ledger's: bookies may still
                 have its entries. An id far above all others slows the first append to each later ledger at bookies that are new,
                 lost data or collect this ledger: they count all ids up to it as used.
             ensemble_size: this and all others as in ``create_ledger``.

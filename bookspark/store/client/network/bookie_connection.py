@@ -63,15 +63,13 @@ class Answer(NamedTuple):
 
 OnBatch = Callable[[Frame], object]
 OnBookiesAnswer = Callable[[str, Answer], None]
-"""Called with the bookie's id and its answer."""
 ACKNOWLEDGED = Answer(Positive())
-"""Answer to an acknowledged add."""
 
 
 class Request:
     """One request to one bookie, or the same request to several. ``answered`` is called once for each bookie.
 
-    ``on_batch`` is called with each batch frame at its arrival, so its processing overlaps the transfer of the next one.
+    ``on_batch`` is called with each batch frame at its arrival, so its processing overlaps the transfer of the next frame.
     """
 
     __slots__ = ("deadline", "timeout_seconds")
@@ -121,7 +119,7 @@ class Question(Request):
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """One TCP connection, used once; ``Connections`` makes the next one.
+    """One TCP connection, used once; ``Connections`` makes the next connection.
 
     ``on_failure``: called for a request that was not answered in time, or with an I/O error. ``on_lost``: called once, when
     nothing can be sent any more. ``on_ended``: called once, when the socket is closed.

@@ -153,8 +153,6 @@ def _set(event: asyncio.Event, *_: object) -> None:
 
 
 class _Attempt:
-    """An attempt to connect, and the requests that wait for it."""
-
     def __init__(self) -> None:
         self.waiting: list[Callable[[BookieConnection | Unknown], None]] = []
         self.bytes_waiting = 0
@@ -180,7 +178,6 @@ class Connections:
         self._security = security
         self._threads = metadata_threads
         self.traffic = ClientTraffic()
-        """Counters for metrics."""
         self._request_ids = itertools.count(1)
         self._chunks = chunks or ChunkPool()
         self._addresses: dict[str, BookieRegistration] = {}
@@ -190,12 +187,11 @@ class Connections:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted: dict[str, set[Callable[[str, int], None]]] = {}
         self._missed: set[str] = set()
-        """Bookies without a connection since the last one was lost or could not be made. Requests to them have failed."""
+        """Bookies without a connection since a loss or a failed attempt. Requests to them have failed."""
         self._reconnecting: set[str] = set()
         self._behind_bytes = config.bookie_bytes_queued_max // 2
         self._quarantine = Quarantine(config.quarantine_seconds)
         self.patience = Patience(config.bookie_stall_seconds)
-        """Patience of writers with each bookie."""
         self._closed = False
 
     def quarantined(self) -> dict[str, str]:

@@ -168,7 +168,6 @@ class DeadlineTimer:
         self._handle = self._loop.call_later(seconds, self._due)
 
     def cancel(self) -> None:
-        """Cancel the call."""
         self._handle.cancel()
 
     def _due(self) -> None:

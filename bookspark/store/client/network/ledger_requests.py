@@ -212,7 +212,7 @@ class LedgerRequests:
         self._io.submit(self._connections.send, bookie, header.request_id, frame, answered, timeout, on_batch, body)
 
     def _check(self, frame: Frame) -> _Checked | WireError:
-        """Check one batch at its arrival, while the bookie reads or sends the next one."""
+        """Check one batch at its arrival, while the bookie reads or sends the next batch."""
         if frame.batch is None or frame.header.ledger_id != self._ledger_id:
             return WireError(f"an answer to a read of ledger {self._ledger_id} with something else")
         try:

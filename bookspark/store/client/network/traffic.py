@@ -32,7 +32,6 @@ class ClientTraffic:
         self.failed: Counter[str] = Counter()
         """Requests without a definite answer, by the name of the ``UnknownReason``."""
         self.sent_bytes = self.received_bytes = 0
-        """Bytes of frames."""
         self.appended_entries = self.appended_bytes = 0
         """Entries in frames, and bytes of their payloads. Copies don't count."""
         self.ensemble_changes = 0

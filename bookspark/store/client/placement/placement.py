@@ -304,7 +304,6 @@ class Placement:
 
 
 def _neighbours(place: int, size: int, write_quorum: int) -> set[int]:
-    """Places of the ensemble that share a write set with ``place``."""
     return {(place + distance) % size for distance in range(1 - write_quorum, write_quorum)} - {place}
 
 

@@ -70,8 +70,8 @@ def read_range(
 ) -> Iterator[Delivered]:
     """Yield the entries that the machine delivers, until it has finished. Raises the machine's error.
 
-    Law: the machine decides; the driver adds only clock and transport. While the caller uses one answer, exactly one further
-    request is under way. Each request has its own time limit, so every wait ends.
+    Law: the machine decides; the driver adds only clock and transport. While the caller uses one answer, at most the next request
+    is under way. Each request has its own time limit, so every wait ends.
 
     ``read_metadata`` reads the ledger's metadata again and blocks until it has it.
     """
@@ -216,7 +216,7 @@ class ReadHandle(AnyHandle):
         """Running long polls; each gets changed metadata at once."""
         self._delivered_by: str | None = None
         self._asks: tuple[Runtime, LedgerRequests] | None = None
-        """The ledger's requests and their runtime; a forked process has another runtime."""
+        """The runtime and the ledger's requests in it; a forked process has another runtime."""
         self._last_add_confirmed = metadata.last_entry_id if metadata.closed else NO_ENTRY
 
     @property
@@ -514,7 +514,7 @@ class ReadHandle(AnyHandle):
         return act.MetadataRead(*self._known)
 
     def _learn(self, found: Versioned[LedgerMetadata]) -> None:
-        # In a forked process a new lock: another thread of the parent may have held the old one at the fork.
+        # In a forked process a new lock: another thread of the parent may have held the old lock at the fork.
         if self._learning_pid != os.getpid():
             self._learning, self._learning_pid = threading.RLock(), os.getpid()
         with self._learning:
