@@ -1,16 +1,16 @@
-"""Logs: named, unbounded sequences of rows, each kept in chains of ledgers (docs/decisions/logs.md). Nothing here needs Spark.
+"""Logs: named, unbounded sequences of rows in chains of ledgers (docs/decisions/logs.md). No module here needs Spark.
 
 ====================  ================================================================================
 ``log``               a log, for services and scripts
 ``producer``          writes rows of a service
-``appended``          what became of an append
-``producer_ledgers``  the ledgers that take them
-``lane_ending``       ends lanes that nobody writes any more
+``appended``          the result of an append
+``producer_ledgers``  the ledgers of a producer, one after another
+``lane_ending``       ends idle lanes
 ``row_reader``        reads rows, once or as the log grows
-``chain``             the chain of a lane's commits: who writes it, and how it is kept, found and cleaned
-``rows``              what entries of data ledgers hold, and who writes them
-``feeds``             what lies between two offsets of a log: the union of its lanes
-``readers``           who reads a log, and how far behind
+``chain``             a lane's record and commits: writers, readers, search by time, cleaning
+``rows``              entries of data ledgers: encodings, sizes, statistics, writers
+``feeds``             rows between two offsets of a log: the union of its lanes
+``readers``           the readers of a log, and their lag
 ====================  ================================================================================
 
 ::
@@ -25,7 +25,7 @@
         for row in log.reader():
             print(row.lane, row.position, row.value)
 
-A name is imported when it is first used. So a Spark task that reads rows does not load what writes those of a service.
+A name is imported at its first use, so a Spark task that reads rows does not load the producer.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _HOME = {
     "truncate_expired": "bookspark.logs.chain.retention",
     "truncate_log": "bookspark.logs.chain.maintenance",
 }
-"""Public name → the module that defines it."""
+"""Public name → defining module."""
 
 __all__ = [
     "Committer",

@@ -1,4 +1,4 @@
-"""What became of an append to a log: the row's position, or an error."""
+"""The result of an append to a log: the row's position, or an error."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
 from bookspark.support.arguments import WaitSeconds, checks_itself
 
 VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
-"""The largest row, with its key and headers: with compression it may become a little larger."""
+"""Largest row, with key and headers: below an entry's limit, because compression may enlarge it a little."""
 
 
 class RowPosition(NamedTuple):
-    """Where a row is in its log, for ever."""
+    """Permanent position of a row in its log."""
 
     lane: int
     position: int
-    """Its number in the lane, from 0 and without gaps."""
+    """Row number in the lane, from 0 and without gaps."""
 
 
 class UnexpectedPositionError(BookKeeperError):
@@ -28,30 +28,29 @@ class UnexpectedPositionError(BookKeeperError):
 
 
 class RowFuture(AppendFuture):
-    """The outcome of an append to a log: an ``AppendFuture`` whose result is what the append returns."""
+    """Outcome of an append to a log: an ``AppendFuture`` with the append's return value as result."""
 
     __slots__ = ("_answer",)
 
     def __init__(self, watermark: Watermark, entry_id: int, answer: Callable[[int], Any]) -> None:
-        # Not ``super().__init__``: for speed, as there.
+        # No ``super().__init__``: for speed, as in ``AppendFuture``.
         self._watermark, self.entry_id, self._answer = watermark, entry_id, answer
 
     @checks_itself
     def result(self, timeout: WaitSeconds | None = None) -> Any:
-        """What the append returns, once its rows are acknowledged. Raises what ``Producer.append`` does, and TimeoutError after
-        ``timeout`` seconds."""
+        """Return value of the append, once its rows are acknowledged. Raises the errors of ``Producer.append``, and TimeoutError
+        after ``timeout`` seconds."""
         return self._answer(super().result(timeout))
 
     @checks_itself
     def exception(self, timeout: WaitSeconds | None = None) -> BookKeeperError | None:
-        """The error that the append failed with; None if its rows are acknowledged. Raises TimeoutError after ``timeout``
-        seconds, and LedgerClosedError in a forked process."""
+        """The append's error; None if its rows are acknowledged. Raises TimeoutError after ``timeout`` seconds, and
+        LedgerClosedError in a forked process."""
         error = super().exception(timeout)
         return None if error is None else told(error)
 
 
 def too_large(size: int) -> EntryTooLargeError:
-    """The error of a row of ``size`` bytes."""
     return EntryTooLargeError(
         f"a row of {size:,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
     )

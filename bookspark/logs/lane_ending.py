@@ -1,9 +1,9 @@
-"""Ends lanes of a log that nobody writes any more, so that they cost its readers nothing.
+"""Ends idle lanes of a log, which otherwise cost its readers time.
 
-Law: a lane is ended whether its writer lives or not, and no acknowledged row is lost by that. The ender takes the lane over as a
-second run of its writer would, and from then on its number of rows stands. A writer that comes back, or lived, goes on in a new
-lane, and what it committed is known there, so a batch or a sequence number of before is not there twice. The steps are those of
-``protocol.logs.ended_lanes``; an ender that dies at any moment leaves a lane that is ended again.
+Law: a lane ends whether its writer lives or not, and no acknowledged row is lost. The ender takes the lane over like a second run
+of its writer; from then on its number of rows is final. A live or returning writer continues in a new lane, which knows the
+commits of the old lane: no batch and no sequence number appears twice. ``protocol.logs.ended_lanes`` has the steps; after a crash
+of the ender the next call finishes them.
 
 Source: docs/decisions/lanes.md.
 """
@@ -37,13 +37,12 @@ Days = Annotated[float, Meta(ge=0, le=100_000)]
 
 @checked
 def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -> int:
-    """End the lane ``name`` (``orders@3``). Returns how many rows it has.
+    """End the lane ``name`` (``orders@3``). Returns its number of rows. A second call changes nothing.
 
-    Its writer, if it lives, fails at its next commit or row; started again, it goes on in a lane of its own. Done twice it
-    changes nothing. Raises ConfigurationError for lane 0, for that of batch writes, and for one that is not there;
-    NoSuchLogError; UnauthorizedAccessError (wrong password); LogTakenOverError if a writer took the lane meanwhile, and
-    LogChangedError if the log was made anew;
-    LedgerRecoveryError, NotEnoughBookiesError and MetadataStoreError, after which it is to be ended again.
+    A live writer fails at its next commit or row; after a restart it continues in a new lane. Raises ConfigurationError (lane 0,
+    the lane of batch writes, or a lane that does not exist), NoSuchLogError, UnauthorizedAccessError (wrong password),
+    LogTakenOverError (a writer took the lane meanwhile), LogChangedError (the log was recreated); and LedgerRecoveryError,
+    NotEnoughBookiesError and MetadataStoreError: call again after these.
     """
     store, registry = bookkeeper.metadata, LogRegistry(bookkeeper.metadata)
     log, number = lane_of(name)
@@ -54,13 +53,13 @@ def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
         return registry.get(name).ended_rows or 0
     check_may_end(record, number)
     run, writer = uuid.uuid4().hex, next(lane.writers[-1] for lane in record.lanes if lane.number == number)
-    # Of a log that was made anew since, the lane may be another writer's.
+    # In a log that was recreated since, this lane may be another writer's.
     lane = registry.update(name, partial(ending, run=run), record.ctime_ms)
     if lane.ended_rows is None:
         ledgers = ProducerLedgers(bookkeeper, LogRun.of(LogAddress("", name, password), lane), lane, writer)
         ledgers.settle()
         ledgers.committer.close()
-        # Read once nobody commits any more. (An earlier version that follows a lane does not keep what it comes after.)
+        # Read after the last commit. (Earlier versions drop this field when they follow a lane.)
         after = after_of(registry.get(log), number)
         rows, time_ms = ledgers.at.rows, ledgers.time_ms
         lane = registry.update(
@@ -75,10 +74,9 @@ def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
 
 @checked
 def end_idle_lanes(bookkeeper: BookKeeper, name: LogName, password: Password = b"", idle_days: Days = 7.0) -> list[str]:
-    """End each lane of log ``name`` whose newest row is older than ``idle_days``, or that has none; not lane 0, nor that of
-    batch writes. Returns the names of the lanes that ended. A lane that a writer takes meanwhile stays.
-
-    Raises what ``end_lane`` does."""
+    """End each lane of log ``name`` that is empty or whose newest row is older than ``idle_days``; except lane 0 and the lane of
+    batch writes. Returns the names of the ended lanes. A lane that a writer takes meanwhile stays. Raises the errors of
+    ``end_lane``."""
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(name)
     check_password(record, password)
@@ -95,7 +93,7 @@ def end_idle_lanes(bookkeeper: BookKeeper, name: LogName, password: Password = b
 
 
 def _newest_ms(bookkeeper: BookKeeper, name: str, password: bytes) -> int:
-    """The time of the lane's newest row, in ms since 1970; 0 if it has none."""
+    """Time of the lane's newest row, in ms since 1970; 0 if the lane is empty."""
     reader, newest_ms = LogReader(bookkeeper, name, password, AT_THE_END), 0
     for placed in reader.commits():
         newest_ms = placed.commit.time_ms

@@ -1,4 +1,4 @@
-"""A log, for services and scripts that have no Spark."""
+"""A log, for services and scripts without Spark."""
 
 from __future__ import annotations
 
@@ -27,23 +27,21 @@ Start = Annotated[str, Rule("'earliest' or 'latest'", ("earliest", "latest").__c
 
 @checks_methods
 class Log:
-    """A log, opened by ``open_log``. Thread-safe; it keeps nothing open."""
+    """A log, opened by ``open_log``. Thread-safe; it holds no open ledger."""
 
     def __init__(self, bookkeeper: BookKeeper, address: LogAddress) -> None:
         self._bookkeeper, self._address = bookkeeper, address
 
     @property
     def name(self) -> str:
-        """The log's name."""
         return self._address.name
 
     def producer(self, name: LogName) -> Producer:
-        """The producer ``name`` of this log, for one process at a time: an earlier one of this name ends, and this one goes on
-        behind its last row.
+        """The producer ``name`` of this log, in one process at a time: ends the previous producer of this name, and continues
+        after its last row.
 
-        ``name``: of the form of a log's name; it stays the same over restarts of the service. Raises
-        TooManyLanesError, ConfigurationError (a log of several columns, or one lane of a log), LedgerRecoveryError,
-        NotEnoughBookiesError and MetadataStoreError.
+        ``name``: of the form of a log's name, the same over restarts of the service. Raises TooManyLanesError, ConfigurationError
+        (a log of several columns, or one lane of a log), LedgerRecoveryError, NotEnoughBookiesError and MetadataStoreError.
         """
         if MARK in self._address.name:
             raise ConfigurationError(
@@ -52,12 +50,11 @@ class Log:
         return Producer(self._bookkeeper, self._address, name)
 
     def reader(self, start: Start = "earliest", group: LogName | None = None, *, share: bool = False) -> RowReader:
-        """A reader of the rows of all lanes, or of one if the log was opened as ``orders@3``.
+        """A reader of all lanes, or of one lane if the log was opened as ``orders@3``.
 
-        ``start``: where it begins if nothing was saved for ``group``. ``group``: the name under which ``RowReader.commit`` saves
-        how far it is; None: nothing is saved. ``share``: the readers of the group that say so have a part of the lanes each
-        (``RowReader``). Raises ConfigurationError (a log of several columns; ``share`` without a group), ReadError and
-        MetadataStoreError.
+        ``start``: used if ``group`` has no saved offset. ``group``: key of the offset that ``RowReader.commit`` saves; None: none
+        is saved. ``share``: divide the lanes with the group's other sharing readers (``RowReader``). Raises ConfigurationError (a
+        log of several columns; ``share`` without a group), ReadError and MetadataStoreError.
         """
         if share and not group:
             raise ConfigurationError("readers share the lanes of a log within a group: give its name")
@@ -74,12 +71,11 @@ class Log:
         retention_ms: BytesOrNone | None = None,
         retention_bytes: BytesOrNone | None = None,
     ) -> LogOptions:
-        """Change options of this log while it is in use; None: that one stays. Returns all but the retention.
+        """Change options of this log while it is in use; None: no change. Returns all options but the retention.
 
-        Writers go on, and the ledgers that they make from then on have them. ``retention_ms``, ``retention_bytes``: rows that are
-        older go, and rows of a lane behind which there are more bytes; 0: none go. Raises ConfigurationError for options that
-        contradict each other, for a retention of a log that is offloaded, and for one lane of a log; NoSuchLogError; and
-        MetadataStoreError.
+        Writers apply them to their next ledgers. ``retention_ms``, ``retention_bytes``: rows that are older, or have more bytes
+        after them in their lane, are removed; 0: none are. Raises ConfigurationError (options that contradict each other, a
+        retention of an offloaded log, or one lane of a log), NoSuchLogError and MetadataStoreError.
         """
         if MARK in self._address.name:
             raise ConfigurationError(
@@ -97,12 +93,13 @@ class Log:
         )
 
     def metrics(self) -> Collector:
-        """How far each reader of this log is behind, for ``prometheus_client`` (``pip install 'bookspark[metrics]'``)::
+        """The lag of each reader of this log, dead readers too, for ``prometheus_client`` (``pip install
+        'bookspark[metrics]'``)::
 
             prometheus_client.REGISTRY.register(log.metrics())
 
-        Readers of any process are told, and those that are down. docs/metrics.md has every metric; all have the label ``log``. A
-        scrape asks the cluster, and changes nothing. Raises ConfigurationError if ``prometheus_client`` is not installed.
+        docs/metrics.md lists the metrics; all have the label ``log``. A scrape reads the cluster and changes nothing. Raises
+        ConfigurationError if ``prometheus_client`` is not installed.
         """
         with extra_needed("metrics"):
             from bookspark.support.metrics.families import FiguresCollector
@@ -130,9 +127,8 @@ def create_log(
     retention_ms: BytesOrNone = 0,
     retention_bytes: BytesOrNone = 0,
 ) -> Log:
-    """Make an empty log of values. ``options``: how its ledgers are replicated and compressed. ``retention_ms``,
-    ``retention_bytes``: rows that are older go, and rows of a lane behind which there are more bytes; 0: none go. Raises
-    LogExistsError and MetadataStoreError."""
+    """Create an empty log of values. ``options``: replication and compression of its ledgers. ``retention_ms``,
+    ``retention_bytes``: as for ``Log.alter``. Raises LogExistsError and MetadataStoreError."""
     registry = LogRegistry(bookkeeper.metadata)
     registry.create(name, options or LogOptions(), password)
     if retention_ms or retention_bytes:

@@ -1,21 +1,20 @@
-"""A producer: writes rows of a service to a log, with no Spark.
+"""A producer: writes rows of a service to a log, without Spark.
 
-Law: each producer name has a lane of the log of its own (``service:<name>``, ``chain.lane_choice``). Whoever makes a producer
-takes its lane over: the one before it, in whatever process, appends nothing more. Rows of a lane keep the order in which they
-were appended. A row that is acknowledged is part of the log for ever, and a reader may see it at once.
+Law: each producer name has its own lane of the log (``service:<name>``, ``chain.lane_choice``). A new producer takes over the
+lane of its name: the previous one, in any process, appends nothing more. Rows of a lane keep the order of their appends. An
+acknowledged row is part of the log for ever, and readable at once.
 
-A row is one add to a ledger that a commit of the lane *opened* (``protocol.logs.commits``): no commit need follow. The next
-commit comes when the ledger is large or old, when the producer is closed, or when another one takes the lane over; each first
-closes or recovers the ledger, so what it settles is what readers saw. Entries are acknowledged after their sync, whatever the
-log's ledger type says, because here an acknowledged row has no commit behind it.
+A row is one add to a ledger that a commit of the lane *opened* (``protocol.logs.commits``), so it needs no commit of its own. The
+next commit comes when the ledger is large or old, or the producer is closed or replaced. It follows a close or recovery of the
+ledger, so it settles exactly the rows that readers saw. Adds are acknowledged after their sync, whatever the log's ledger type:
+no commit follows that would wait for it.
 
-A *sequence number* makes a retry safe. Each row has one, above that of the row before it: the caller's, or else the next one. It
-is a part of the row's stamp (``chain.stamps``), and a commit has that of its last row. So a producer that is started
-again after a crash reads in the lane what the last one was (``last_sequence``) and goes on behind it, and each row is there once.
-A row whose number is not above that of the row before it is in the log already: its future has None.
+A *sequence number* makes a retry safe. Each row's number, the caller's or the next free one, is above that of the previous row.
+The row's stamp holds it (``chain.stamps``), and a commit holds that of its last row. After a crash a new producer reads the last
+number (``last_sequence``) and the caller continues after it, so each row is there once. A row with a lower number is in the log
+already: its future has the result None.
 
-Appends take turns (``turns``), from the numbering of a row until its ledger has taken it. There is no thread of the producer's
-own.
+Appends take turns (``Turns``), from the numbering of a row until its ledger has accepted it.
 
 Source: docs/decisions/lanes.md; the names are those of Kafka's idempotent producer, whose broker keeps the last sequence numbers
 too.
@@ -57,13 +56,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- The arguments of a producer's appends, judged where they are not what nearly all are.
-#
-# Law: as for every public call (``bookspark.support.arguments``): what can't be used is refused before anything is written.
+# -- Arguments of appends: converted and checked before anything is written (``bookspark.support.arguments``).
 
 
 SequenceNumber = Annotated[int, Meta(ge=0, le=1 << 62)]
-"""Half of the numbers that a stamp can say: behind the largest of them come rows that nobody numbers."""
+"""Half of the range of a stamp, so that the next free numbers after the largest one fit too."""
 
 _APPEND, _BATCH = "append:", "append_batch:"
 _VALUE, _SEQUENCE, _NUMBER, _KEY, _HEADERS, _VALUES = map(
@@ -74,7 +71,7 @@ _VALUE, _SEQUENCE, _NUMBER, _KEY, _HEADERS, _VALUES = map(
 def judged_row(
     value: bytes, sequence: int | None, expect: int | None, key: bytes | None, headers: Headers
 ) -> tuple[bytes, int | None, int | None, bytes | None, Headers]:
-    """The arguments of an append, as what they are to be. Raises InvalidArgumentError and EntryTooLargeError."""
+    """Convert and check the arguments of an append. Raises InvalidArgumentError and EntryTooLargeError."""
     value, key = judged(_APPEND, "value", _VALUE, value), judged(_APPEND, "key", _KEY, key)
     headers = judged(_APPEND, "headers", _HEADERS, headers)
     size = len(value) + len(key or b"") + sum(len(name) + len(one) for name, one in headers)
@@ -89,27 +86,26 @@ def judged_rows(values: object) -> Any:
     return judged(_BATCH, "values", _VALUES, values)
 
 
-# -- Whose turn it is at a producer: one thread at a time, and an interrupt leaves the turn to nobody.
-#
-# Law: CPython lets signals in behind calls, at starts of functions and at jumps back. So each call that takes the lock is in a
-# ``try`` that lets go of it, and no such point lies between that ``try`` and the next one, which ends with the call that lets
-# go. Whoever has the turn may be interrupted by a signal handler that wants it too: it is told so, or served within the turn.
-#
-# ``with lock`` would be as safe, but waits without a deadline.
+# -- Turns
 
 
 Found = TypeVar("Found")
 
 
 class Turns:
-    """The turns of one producer, ``name``; a wait takes ``seconds_max`` at most."""
+    """The turns of producer ``name``, for one thread at a time; a wait takes at most ``seconds_max``.
+
+    Law: an interrupt leaves no turn behind. CPython runs signal handlers after calls, at the start of functions and at backward
+    jumps. So each acquiring call is in a ``try`` that releases the lock, and no such point lies between that ``try`` and the next
+    ``try``, which ends with the release. A signal handler that interrupts the holder and wants a turn gets an error, or runs
+    within that turn. (``with lock`` would be as safe, but has no deadline.)
+    """
 
     def __init__(self, name: str, seconds_max: float) -> None:
         self._name, self._seconds_max, self._pid = name, seconds_max, os.getpid()
         self.lock = cast(Any, threading.RLock())
-        """Whoever has it has the turn. Taken and let go of directly where rows are appended, to save calls."""
+        """The holder has the turn. Appends acquire and release it directly, to save calls."""
         self.is_mine: Callable[[], bool] = self.lock._is_owned
-        """Has this thread the turn?"""
 
     def wait(self) -> None:
         """Take the turn. Raises AddTimeoutError, and LedgerClosedError in a forked process."""
@@ -121,12 +117,12 @@ class Turns:
             )
 
     def let_go(self) -> None:
-        """Let go of the turn if this thread has it: an error, or an interrupt, came before it was used."""
+        """Release the turn if this thread has it: an error or an interrupt came before its use."""
         if self.is_mine():
             self.lock.release()
 
     def within(self, call: Callable[[], Found]) -> Found:
-        """Call it within a turn; within this thread's own, if it is a signal handler's. Raises what ``wait`` does."""
+        """Call within a turn; a signal handler calls within its own thread's turn. Raises the errors of ``wait``."""
         if self.is_mine():
             return call()
         try:
@@ -140,7 +136,7 @@ class Turns:
             self.lock.release()
 
     def interrupted(self) -> BookKeeperError:
-        """The error of an append that finds another one under way in its own thread."""
+        """Error of an append that interrupts another append of its own thread."""
         return BookKeeperError(
             f"producer {self._name!r}: this append interrupted another one, in a signal handler for example; append in "
             "another thread"
@@ -154,17 +150,17 @@ class Turns:
             )
 
 
-# --
+# -- The producer
 
 
 @checks_methods
 class Producer:
-    """The writer of one lane of a log; ``Log.producer`` makes it. Thread-safe.
+    """The writer of one lane of a log, made by ``Log.producer``. Thread-safe.
 
-    An error of the cluster ends it: every row that waits, and every later append, fails. What was not acknowledged may be in the
-    log. Make the producer anew, look at ``last_sequence``, and append what comes behind it.
+    An error of the cluster ends it: every waiting row and every later append fails. Unacknowledged rows may be in the log: create
+    the producer again, read ``last_sequence``, and append the rows after it.
 
-    A producer that is dropped without ``close`` leaves its ledger open, with a ResourceWarning; the next one of its name goes on.
+    Without ``close`` it leaves its ledger open, with a ResourceWarning; the next producer of its name continues.
     """
 
     def __init__(self, bookkeeper: BookKeeper, log: LogAddress, name: str) -> None:
@@ -178,12 +174,11 @@ class Producer:
         while True:
             lane = index.begin(NewLane(writer))
             address = replace(log, name=lane_name(log.name, lane))
-            # If it has ended since, or the log was made anew, there will be another one.
+            # If the lane has ended since, or the log was recreated, the next round gets another lane.
             with suppress(LogChangedError):
                 record = registry.claim(address.name, run, writer, index.ctime_ms)
                 break
         self.lane = lane
-        """The number of its lane."""
         self._seconds_max = 2 * bookkeeper.context.config.add_timeout_seconds
         self._log = address.name
         self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(address, record), record, writer)
@@ -197,13 +192,13 @@ class Producer:
 
     @property
     def position(self) -> int:
-        """How many rows of the lane are acknowledged."""
+        """Number of acknowledged rows of the lane."""
         at = self._ledgers.at
         return at.rows + at.acknowledged
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last row that is acknowledged; −1: there is none."""
+        """Sequence number of the last acknowledged row; −1: none."""
 
         def found() -> int:
             at = self._ledgers.at
@@ -221,15 +216,15 @@ class Producer:
         key: Payload | None = None,
         headers: Headers = (),
     ) -> RowPosition | None:
-        """Append a row, and return its position once it is acknowledged.
+        """Append a row; returns its position after the acknowledgement, or None if the log already has a row of that sequence
+        number or a later one.
 
-        ``value``: its bytes. ``sequence``: its sequence number; None: the next one. ``expect``: the position that it must get, or
-        it is not appended. ``key``, ``headers`` (names and values): kept with the row. Returns None if a row of that sequence
-        number, or a later one, is in the log already.
+        ``value``: its bytes. ``sequence``: its sequence number; None: the next number. ``expect``: append only at this position.
+        ``key``, ``headers`` (names and values): stored with the row.
 
         Raises UnexpectedPositionError, EntryTooLargeError, LedgerClosedError (the producer is closed), LogTakenOverError (another
-        producer of this name was made, or its lane ended), NoSuchLogError (the log was deleted), and the errors of the
-        cluster (AddTimeoutError, LedgerRecoveryError, NotEnoughBookiesError, MetadataStoreError).
+        producer of this name was made, or its lane ended), NoSuchLogError (the log was deleted), and the errors of the cluster
+        (AddTimeoutError, LedgerRecoveryError, NotEnoughBookiesError, MetadataStoreError).
         """
         return self.append_async(value, sequence, expect, key=key, headers=headers).result()
 
@@ -243,14 +238,13 @@ class Producer:
         key: Payload | None = None,
         headers: Headers = (),
     ) -> AwaitableFuture[RowPosition | None]:
-        """The same without waiting for the acknowledgement: a future of the position. Waits while the client keeps too many bytes
-        that are not acknowledged (``bytes_in_flight_max``), as ``LedgerHandle.append_async`` does, and while the next ledger is
-        opened."""
+        """Like ``append``, without a wait for the acknowledgement. Waits while the client has too many unacknowledged bytes
+        (``bytes_in_flight_max``), as ``LedgerHandle.append_async`` does, and while the next ledger is opened."""
         if type(value) is not bytes or not (sequence is None and expect is None and key is None and headers == ()):
             value, sequence, expect, key, headers = judged_row(value, sequence, expect, key, headers)
         elif len(value) > VALUE_BYTES_MAX:
             raise too_large(len(value))
-        # As ``_begin``, but without a call that most rows need not make. The law of ``turns`` holds for both.
+        # Like ``_begin``, but without a call that most rows don't need. The law of ``Turns`` holds for both.
         if self._is_mine():
             raise self._turns.interrupted()
         try:
@@ -305,13 +299,13 @@ class Producer:
 
     @checks_itself
     def append_batch(self, values: Sequence[Payload]) -> range:
-        """Append several rows, one behind the other, and return their positions in the lane once all are acknowledged. Raises
-        what ``append`` does; the first ones of them may be in the log then."""
+        """Append several consecutive rows; returns their positions in the lane once all are acknowledged. Raises the errors of
+        ``append``; then the first rows of the batch may be in the log."""
         return self.append_batch_async(values).result()
 
     @checks_itself
     def append_batch_async(self, values: Sequence[Payload]) -> AwaitableFuture[range]:
-        """The same without waiting for the acknowledgement. Waits as ``append_async`` does."""
+        """Like ``append_batch``, without a wait for the acknowledgement. Waits like ``append_async``."""
         if type(values) is not list or not set(map(type, values)) <= {bytes}:
             values = judged_rows(values)
         if not values:
@@ -344,11 +338,10 @@ class Producer:
             self._lock.release()
 
     def close(self, timeout: WaitSeconds | None = None) -> None:
-        """Wait until everything that was appended is acknowledged, and close the ledgers. Another producer of this name goes on
-        at once.
+        """Wait until all rows are acknowledged, and close the ledgers. Another producer of this name can continue at once.
 
-        ``timeout``: in seconds; None: as long as appends may take. Raises AddTimeoutError if rows still wait then. What failed
-        was told by the futures. Does nothing in a forked process."""
+        ``timeout``: in seconds; None: the time limit of appends. Raises AddTimeoutError if rows still wait then. Other failures
+        are reported by the rows' futures only. Does nothing in a forked process."""
         if os.getpid() != self._pid:
             return
         self._stopped = True
@@ -364,9 +357,9 @@ class Producer:
 
     @property
     def closed(self) -> bool:
-        """True if nothing can be appended through it: it was closed, an error ended it, or it is another process's."""
+        """True if the producer can't append: it was closed, an error ended it, or it belongs to another process."""
         handle = self._ledgers.at.handle
-        # While the next ledger is opened, the last one is closed.
+        # While the next ledger is opened, the last ledger is closed.
         ended = handle is not None and handle.closed and not self._busy
         return self._stopped or self._error is not None or ended or os.getpid() != self._pid
 
@@ -390,7 +383,7 @@ class Producer:
             self._ledgers.committer.close()
 
     def _repeated(self, sequence: int) -> AwaitableFuture[Any]:
-        """None, as soon as the row of this number, or of a later one, is in the log."""
+        """A future of None, done when the row of this number, or of a later one, is in the log."""
         at = self._ledgers.at
         if at.appender is None or sequence <= at.numbers.of(at.acknowledged - 1):
             return done_with(None)
@@ -409,7 +402,8 @@ class Producer:
         return future
 
     def _begin(self) -> int:
-        """Take the turn, with an open ledger for the next row; returns the row's time. After an error the caller leaves it."""
+        """Take the turn, with an open ledger for the next row; returns the row's time. After an error the caller releases the
+        turn."""
         if not self._lock.acquire(False):
             self._turns.wait()
         self._busy = True
@@ -421,19 +415,18 @@ class Producer:
         return now_ms
 
     def _leave(self) -> None:
-        """Leave the turn, if this thread has it."""
         if self._is_mine():
             self._busy = False
             self._turns.let_go()
 
     def _check_open(self) -> None:
-        """Raise an error if no row can be appended; else there is an open ledger for it."""
+        """Ensure an open ledger for the next row, or raise."""
         self._turns.check_process()
         self._check_goes_on()
         try:
             is_due = self._ledgers.is_due
         except BookKeeperError as error:
-            # Whatever it appends from now on is nobody's.
+            # Rows appended from now on would be lost.
             self._error = error
             self._ledgers.leave()
             raise
@@ -452,7 +445,7 @@ class Producer:
         return LedgerClosedError(f"producer {self.name!r} is closed; make another one")
 
     def _open_next(self) -> None:
-        """If an error came, nobody knows whether the log has the ledger, so the producer has ended."""
+        """Open the next ledger. An error ends the producer: the log may or may not have the ledger."""
         try:
             self._ledgers.open_next(self._seconds_max)
             lane, before = self.lane, self._ledgers.at.rows
@@ -462,12 +455,12 @@ class Producer:
             raise
         tending = threading.Thread(target=self._tend, name=f"bookspark-producer-{self.name}", daemon=True)
         tending.start()
-        # Now: a signal handler that closes the producer waits for it.
+        # After the start: a signal handler that closes the producer joins this thread.
         self._tending = tending
 
     def _tend(self) -> None:
         try:
             self._ledgers.committer.tend(thoroughly=True)
         except BookKeeperError as error:
-            # Whoever makes the next producer cleans up.
+            # The next producer cleans up.
             log.info("log %s: what earlier producers left is not cleaned up: %s", self._log, error)

@@ -1,11 +1,11 @@
 """The ledgers of a producer: opened, closed, settled and taken over, one after another.
 
-Law: rows go to the ledger that the newest commit of the lane opened, and to no other. The next commit comes only once that ledger
-is closed, by its producer or by the recovery of the next one, so its rows are known and can't become more. If it is not known
-whether the log has a commit, nothing is appended any more: rows in a ledger that no commit opened would be lost.
+Law: rows go only to the ledger that the newest commit of the lane opened. The next commit comes only after that ledger is closed,
+by its producer or by the successor's recovery, so its rows are final. After a commit with unknown outcome appends end: rows in a
+ledger that no commit opened would be lost.
 
-When the log is altered, the next ledger is made beside the appends, in a thread of its own; rows wait only while the open one is
-closed and the next one committed. A ledger that was made and is not needed is deleted; after a crash it is an orphan.
+After a change of the log's options a thread creates the next ledger beside the appends; rows wait only for the close and the
+commit. An unneeded ledger is deleted; after a crash it is an orphan.
 
 For one thread at a time. Source: docs/decisions/lanes.md.
 """
@@ -47,87 +47,86 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGER_BYTES_MAX, LEDGER_MS_MAX = 1 << 30, 3_600_000
-"""A ledger that is larger, or older, is closed at the next append, and the next one is opened."""
+"""Size and age after which the next append closes the ledger and opens another."""
 
 
 class Numbers:
-    """The sequence numbers of the open ledger's rows: each row's is one above that before it, but where the caller said more."""
+    """Sequence numbers of the open ledger's rows: each is one above the previous, unless the caller gave a higher number."""
 
     def __init__(self, last: int) -> None:
         self._runs = deque([(-1, last + 1)])
-        """From which entry on a number is how much more than the entry's id; entry −1 is the row before the ledger."""
+        """(first entry id, sequence number − entry id) of each run of consecutive numbers; entry −1 is the row before the
+        ledger."""
         self.more = last + 1
-        """How much more than its entry's id the number of the next row is."""
+        """Sequence number − entry id, for the next row."""
 
     def of(self, entry_id: int) -> int:
-        """The number of a row that is not acknowledged, of the last one that is, or of the next one."""
+        """Number of a row: unacknowledged, last acknowledged, or next."""
         first, more = self._runs[-1]
         if entry_id < first:
             more = next(more for first, more in reversed(self._runs) if entry_id >= first)
         return entry_id + more
 
     def goes_on(self, sequence: int, entry_id: int, acknowledged: int) -> None:
-        """The row after all others has this number. ``acknowledged``: how many rows are."""
+        """Set the next row's number. ``acknowledged``: count of acknowledged rows."""
         runs = self._runs
         while len(runs) > 1 and runs[1][0] < acknowledged:
             runs.popleft()
         if runs[-1][0] == entry_id:
-            # The row that was to have it was not taken.
+            # The row that should get this number was not appended.
             runs.pop()
         self.more = sequence - entry_id
         runs.append((entry_id, self.more))
 
 
 class At(NamedTuple):
-    """Where the next row of a lane goes."""
+    """Place of a lane's next row."""
 
     handle: LedgerHandle | None
     """The open ledger; None before the first row."""
     rows: int
-    """The rows of the lane before it."""
+    """Rows of the lane before this ledger."""
     numbers: Numbers
-    """The sequence numbers of its rows."""
     appender: SoleAppender | None = None
-    """Appends to the open ledger; None if there is none."""
 
     @property
     def acknowledged(self) -> int:
-        """How many of its rows are acknowledged."""
+        """Number of acknowledged rows in the ledger."""
         return 0 if self.handle is None else self.handle.last_add_confirmed + 1
 
 
 class ProducerLedgers:
-    """The ledgers of the producer ``run``, which owns its lane."""
+    """The ledgers of the producer ``run``, the owner of its lane."""
 
     def __init__(self, bookkeeper: BookKeeper, run: LogRun, record: LogRecord, writer: str) -> None:
-        """Fences what an earlier producer left. Raises LogTakenOverError, LedgerRecoveryError, and the errors of opening a
-        ledger."""
+        """Fences the ledgers that an earlier producer left. Raises LogTakenOverError, LedgerRecoveryError, and the errors of
+        opening a ledger."""
         self._bookkeeper, self._run, self._writer, self._record = bookkeeper, run, writer, record
         self.encode: Callable[[bytes], bytes] | None = None
-        """Compresses a value for the open ledger; None: values stay as they are."""
+        """Compresses a value for the open ledger; None: no compression."""
         self.committer = Committer(bookkeeper, run, tells_soon=True)
         header = self.committer.recover()
         self.at = At(None, header.position.rows, Numbers(header.last_batches.get(writer, -1)))
-        """Where the next row goes; replaced as a whole."""
+        """Place of the next row; replaced as a whole."""
         self.bytes_left = self.due_ms = 0
-        """The bytes of rows that the open ledger may still take, and the time at which the next one is due."""
+        """Bytes that the open ledger may still take, and the time at which the next ledger is due."""
         self.time_ms = header.time_ms
-        """The time of the newest row or commit, in ms since 1970."""
+        """Time of the newest row or commit, in ms since 1970."""
         self._wanted = record
-        """The lane's record as it was last read; ``_record`` is the one by which the open ledger was made."""
+        """Last read record of the lane; ``_record`` is the record by which the open ledger was created."""
         self._changed, self._old_ms = False, 0
-        """Whether the lane's record may be another one than ``_wanted``; when the open ledger is too old."""
+        """May the lane's record differ from ``_wanted``? And the time at which the open ledger is too old."""
         self._ahead: Future[tuple[LogRecord, LedgerHandle]] | None = None
-        """The next ledger, and by which record it is made, if it is made already."""
+        """The next ledger and its record, if its creation has begun."""
         self._unsettled: tuple[EntryRange, ...] = ()
-        """The rows of the ledger that the newest commit opened, once it is closed."""
+        """Rows of the closed ledger that the newest commit opened."""
         self._taken_over = header.open_ledger is not None
-        """Whether the newest commit is that of an earlier producer, and opened a ledger."""
+        """Did an earlier producer's commit, the newest one, open a ledger?"""
         if header.open_ledger is not None:
             self._take_over(header.open_ledger)
 
     def now_ms(self) -> int:
-        """The time of the next row, in ms since 1970: never before that of the row before it, although clocks jump."""
+        """Time of the next row, in ms since 1970; never decreases, although clocks jump."""
         now_ms = time_ns() // 1_000_000
         if now_ms < self.time_ms:
             return self.time_ms
@@ -136,8 +135,8 @@ class ProducerLedgers:
 
     @property
     def is_due(self) -> bool:
-        """Is the next ledger to be opened? Raises NoSuchLogError if the log was deleted, and LogTakenOverError if the lane has
-        ended or is another one's."""
+        """Is the next ledger due? Raises NoSuchLogError if the log was deleted, and LogTakenOverError if the lane has ended or
+        has another owner."""
         handle = self.at.handle
         if self._changed:
             self._learn_options()
@@ -145,15 +144,15 @@ class ProducerLedgers:
         made = self._ahead is not None and self._ahead.done()
         if handle is None or (self.bytes_left > 0 and self.time_ms < self.due_ms and not made):
             return handle is None
-        # A guaranteed one can't be closed while copies are missing, and takes rows all the same.
+        # A guaranteed ledger can't be closed while copies are missing, but still accepts rows.
         return (
             self._record.options.replication is not Replication.GUARANTEED
             or handle.last_add_fully_replicated == handle.last_add_pushed
         )
 
     def open_next(self, seconds: float) -> None:
-        """Close the open ledger, if there is one, within ``seconds``, and open the next one. After an error of the commit nothing
-        may be appended any more. Raises what ``close`` does, NotEnoughBookiesError and MetadataStoreError."""
+        """Close the open ledger, if any, within ``seconds``, and open the next ledger. After an error of the commit the caller
+        must append nothing. Raises the errors of ``close``, NotEnoughBookiesError and MetadataStoreError."""
         record, handle = self._made_ahead(seconds)
         try:
             if handle is None:
@@ -174,14 +173,14 @@ class ProducerLedgers:
         self.at = self.at._replace(handle=handle, appender=handle.sole_appender())
         self.bytes_left = LEDGER_BYTES_MAX
         self._old_ms = self.due_ms = self.time_ms + LEDGER_MS_MAX
-        # It was altered while the ledger was opened, or the commit changed it.
+        # The options changed while the ledger was opened, or the commit itself changed the record.
         if self._changed:
             self.due_ms = 0
         else:
             self._make_ahead()
 
     def leave(self) -> None:
-        """Append nothing more: what is not acknowledged at this moment fails. Whoever goes on settles the rest."""
+        """Stop appending: rows not acknowledged yet fail. The successor settles the rest."""
         self.due_ms = 0
         self._discard_ahead(0.0)
         if self.at.handle is not None:
@@ -189,14 +188,14 @@ class ProducerLedgers:
                 self.at.handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
 
     def settle(self) -> None:
-        """Settle what an earlier producer left open; for whoever appends nothing. Raises LogTakenOverError, and the errors of a
-        commit."""
+        """Settle the rows that an earlier producer left, if no row will be appended. Raises LogTakenOverError, and the errors of
+        a commit."""
         if self._taken_over:
             self._commit(None)
             self._taken_over = False
 
     def close(self, seconds: float) -> None:
-        """Wait until all rows are acknowledged, ``seconds`` at most, and settle them. Raises AddTimeoutError, LogTakenOverError,
+        """Wait until all rows are acknowledged, at most ``seconds``, and settle them. Raises AddTimeoutError, LogTakenOverError,
         and the errors of a commit."""
         self._discard_ahead(seconds)
         if self.at.handle is not None:
@@ -206,15 +205,15 @@ class ProducerLedgers:
     # -- inside
 
     def _record_changed(self) -> None:
-        """Called from the metadata store's thread. The next append looks what has changed."""
+        """Called from the metadata store's thread. The next append reads the change."""
         self._changed, self.due_ms = True, 0
 
     def _learn_options(self) -> None:
-        """Read the lane's record, and be told of later changes. If the store does not answer, that is seen when the next ledger
-        is opened. Raises what ``is_due`` does."""
+        """Read the lane's record, and watch it. If the store does not answer, the opening of the next ledger reports that. Raises
+        the errors of ``is_due``."""
         self.due_ms, self._changed = self._old_ms, False
         with suppress(MetadataStoreError):
-            # Before it is read, so no change comes in between.
+            # Watched before the read, so no change is missed.
             self._bookkeeper.metadata.watch_record(KIND, self._run.log, self._record_changed)
             record = LogRegistry(self._bookkeeper.metadata).get(self._run.log)
             try:
@@ -222,19 +221,19 @@ class ProducerLedgers:
             except LogTakenOverError as error:
                 raise told(error) from None
             self._wanted = record
-        # A guaranteed ledger may have to stay for a while: the next one is due until it is opened.
+        # A guaranteed ledger may have to stay open for a while: the next ledger is due until it is opened.
         if self._ahead is not None and self._ahead.done():
             self.due_ms = 0
 
     def _make(self, record: LogRecord) -> LedgerHandle:
-        """A ledger for rows, as ``record`` says."""
-        # A row is acknowledged without a commit behind it, so it is synced, as commits are.
+        """Create a ledger for rows with the options of ``record``."""
+        # A row is acknowledged without a commit behind it, so it is synced like a commit.
         options = replace(record.options, ledger_type=LedgerType.PD_JOURNAL)
         label = stamped_label(value_encoding(record))
         return self._run.create_ledger(self._bookkeeper, options, DATA_ROLE, label)
 
     def _make_ahead(self) -> None:
-        """Begin to make the next ledger, if it is to have other options than the open one, and none is made."""
+        """Begin to create the next ledger if its options differ from those of the open ledger, and no creation is under way."""
         record = self._wanted
         if self.at.handle is None or self._ahead is not None or record.options == self._record.options:
             return
@@ -243,7 +242,7 @@ class ProducerLedgers:
         def make() -> None:
             try:
                 handle = self._make(record)
-                # The next append opens it. Twice, because a look at the record between the two sets it otherwise.
+                # The next append opens the ledger. Set again at the end: a read of the record in between resets it.
                 self.due_ms = 0
                 made.set_result((record, handle))
             except BaseException as error:
@@ -256,7 +255,7 @@ class ProducerLedgers:
         thread.start()
 
     def _made_ahead(self, seconds: float) -> tuple[LogRecord, LedgerHandle | None]:
-        """The ledger that was made, and its record. Without one the ledger is None."""
+        """The record and the ledger created ahead; the ledger is None if there is none."""
         made, self._ahead = self._ahead, None
         if made is not None:
             try:
@@ -267,7 +266,7 @@ class ProducerLedgers:
         return self._wanted, None
 
     def _discard_ahead(self, seconds: float) -> None:
-        """Delete the ledger that was made, if there is one; wait for that up to ``seconds``."""
+        """Delete the ledger created ahead, if any; waits at most ``seconds`` for its creation."""
         made, self._ahead = self._ahead, None
         if made is not None:
             wait((made,), seconds)
@@ -276,13 +275,13 @@ class ProducerLedgers:
     def _discarded(self, made: Future[tuple[LogRecord, LedgerHandle]]) -> None:
         if made.exception() is None:
             _, handle = made.result()
-            # If it fails, the ledger is an orphan.
+            # After a failure the ledger is an orphan.
             with suppress(BookKeeperError):
                 handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
                 self._bookkeeper.delete_ledger(handle.ledger_id)
 
     def _close_ledger(self, handle: LedgerHandle, seconds: float) -> None:
-        """Wait until all rows are acknowledged, and close their ledger, so that no row is added to what the next commit says."""
+        """Wait until all rows are acknowledged, and close their ledger, so that the next commit counts all of its rows."""
         try:
             handle.close(timeout=seconds)
         except BookKeeperError as error:
@@ -291,12 +290,12 @@ class ProducerLedgers:
         self._is_closed(handle.ledger_id, rows, handle.length, self.at.numbers.of(rows - 1))
 
     def _is_closed(self, ledger_id: int, rows: int, size: int, last_sequence: int) -> None:
-        """The ledger that the newest commit opened has these rows, and no more."""
+        """Record the final rows of the ledger that the newest commit opened."""
         ranges = (EntryRange(ledger_id, 0, rows - 1, rows, size),) if rows else ()
         self._unsettled, self.at = ranges, At(None, self.at.rows + rows, Numbers(last_sequence))
 
     def _commit(self, open_ledger: int | None) -> None:
-        """Commit what is settled, and open the ledger."""
+        """Commit the settled rows, and open the ledger."""
         run = self._run
         last = self.at.numbers.of(-1)
         commit = Commit(
@@ -313,7 +312,7 @@ class ProducerLedgers:
         self._unsettled = ()
 
     def _take_over(self, ledger_id: int) -> None:
-        """Fence the ledger that an earlier producer of this name left open, and learn how many rows it has."""
+        """Fence the ledger that an earlier producer of this name left open, and count its rows."""
         try:
             with self._bookkeeper.open_ledger(ledger_id, password=self._run.password) as reader:
                 last, size = reader.last_add_confirmed, reader.length
@@ -336,7 +335,7 @@ def _encoder(record: LogRecord) -> Callable[[bytes], bytes] | None:
 
 
 def told(error: BookKeeperError) -> BookKeeperError:
-    """The error as a producer's caller is told it."""
+    """Convert an error for the producer's caller."""
     if isinstance(error, LedgerFencedError | LogTakenOverError):
         return LogTakenOverError(
             f"another producer of this name was made, or its ledger was recovered or its lane ended by hand, and this one has "

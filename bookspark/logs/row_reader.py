@@ -1,20 +1,20 @@
-"""A reader of a log's rows, with no Spark: once, or as the log grows.
+"""A reader of a log's rows, without Spark: once, or as the log grows; alone, or sharing the lanes with its group.
 
-Law: reading never fences and disturbs no writer. A reader sees committed rows alone: those of a lane in their order, each once,
-the lanes in the order of their numbers between two looks (docs/decisions/lanes.md). Its place is an *offset*, a small dict that
-JSON takes, the same as in Spark's checkpoints: a reader that begins at a saved offset goes on exactly there.
+Law: a reader never fences and disturbs no writer. It sees committed rows only: the rows of a lane in order, each once; between
+two looks, lanes in the order of their numbers (docs/decisions/lanes.md). Its place is an *offset*, a small dict for JSON, as in
+Spark's checkpoints. A reader that begins at a saved offset continues exactly there.
 
-``commit`` saves the offset in the cluster, under the reader's ``group``. A row that was read and not yet committed comes again to
-the next reader of the group, so each row comes once at least; once exactly, if what a row causes and the offset are saved
-together elsewhere. One reader of a group at a time: the one that commits last wins. Readers that *share* have a part of the lanes
-each (``logs.row_reader``): a lane goes to another reader when its own has committed, was closed, or its session ended.
+``commit`` saves the offset in the cluster, under the reader's ``group``. Rows read and not committed come again to the next
+reader of the group: delivery at least once; exactly once if the caller saves the effects of a row and the offset together
+elsewhere. A group has one reader at a time (the last commit wins), or several that *share* the lanes (``LaneShare``): a lane
+passes on after its reader has committed, was closed, or lost its session.
 
-A saved place is one in the log that it was saved in. A deletion of the log deletes it, but a reader that lives saves once more:
-for a reader of a log that was made later under the name, it is none. So the group begins there where a new group would.
+A saved offset belongs to its log. A deletion of the log deletes it, but a running reader may save it again. A later log of the
+name ignores it.
 
-A reader tells the cluster how far it is, as ``bookspark log readers`` shows, and never waits for that (``logs.readers``).
+A reader reports its place to the cluster, for ``bookspark log readers``, and never waits for the report (``logs.readers``).
 
-Source: docs/decisions/logs.md, docs/decisions/lanes.md. Kafka's consumer has ``seek`` and ``commit`` of the same meaning.
+Source: docs/decisions/logs.md, docs/decisions/lanes.md. Kafka's consumer has ``seek`` and ``commit`` with the same meaning.
 """
 
 from __future__ import annotations
@@ -62,39 +62,39 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- The lanes that one reader of a group has, of those that the group shares.
-#
-# Law: as that of every lock (``metadata.documents.locks``), the hold on a lane saves work, and nothing relies on it. A reader
-# that lost its session reads on until it hears of that, and what it saves then is behind what it read. So a row comes once at
-# least, to whichever reader; and once, unless a reader died, lost its session or was closed before it saved what it had read.
-#
-# A reader looks once a second at most, in its own thread, as it reads. One that does not read any more keeps its lanes until it
-# is closed or dropped, or its process ends.
+# -- Sharing of a group's lanes
 
 
 LOOK_SECONDS = 1.0
+"""Shortest interval between two looks, in the reader's own thread as it reads."""
 
 
 class LaneShare:
-    """One reader's part of the lanes. For one thread."""
+    """One reader's part of the group's lanes. For one thread.
+
+    Law: like every lock (``metadata.documents.locks``), the hold on a lane saves work, and correctness does not rely on it. A
+    reader that lost its session reads on until it notices, and then commits only rows that it has read. So each row comes at
+    least once, to any reader; exactly once unless a reader died, lost its session or was closed between its reads and its commit.
+
+    A reader that stops reading keeps its lanes until it is closed or dropped, or its process ends.
+    """
 
     def __init__(self, bookkeeper: BookKeeper, log_name: str, group: str) -> None:
-        # Those that joined first come first, as far as the hosts' clocks agree.
+        # Earlier members sort first, as far as the hosts' clocks agree.
         self._name = f"{now_ms():013}-{uuid.uuid4().hex[:12]}"
         self._sharing = bookkeeper.metadata.sharing(f"{group}@{log_name}", self._name)
         self.lanes: frozenset[int] = frozenset()
-        """The lanes that this reader has."""
         self._due, self._held, self._pid = 0.0, set[str](), os.getpid()
         self._left = weakref.finalize(self, _leave_soon, self._sharing, self._held)
         self._left.atexit = False
 
     @property
     def due_in(self) -> float:
-        """The seconds until the next look."""
+        """Seconds until the next look."""
         return max(0.0, self._due - time.monotonic())
 
     def look(self, lanes: Collection[int], unsaved: Collection[int]) -> None:
-        """Leave and take lanes (``protocol.logs.lanes.moves``). Raises MetadataStoreError."""
+        """Give back and take lanes (``protocol.logs.lanes.moves``). Raises MetadataStoreError."""
         self._due = time.monotonic() + LOOK_SECONDS
         members = self._sharing.join()
         holders = {int(lane): name for lane, name in self._sharing.holders().items()}
@@ -111,14 +111,14 @@ class LaneShare:
         self._has({lane for lane in self.lanes if holders.get(str(lane)) == self._name})
 
     def close(self) -> None:
-        """Let others take the lanes at once. Never raises."""
+        """Free the lanes for other readers at once. Never raises."""
         if self._left.detach() is not None and self._pid == os.getpid():
             _leave(self._sharing, self._held)
         self.lanes = frozenset()
 
     def _has(self, lanes: Collection[int]) -> None:
         self.lanes = frozenset(lanes)
-        # In place: what happens if this reader is dropped knows it too.
+        # In place: the finalizer, which runs if the reader is dropped, uses the same set.
         self._held.clear()
         self._held.update(map(str, lanes))
 
@@ -131,18 +131,18 @@ def _leave(sharing: Sharing, lanes: set[str]) -> None:
 
 
 def _leave_soon(sharing: Sharing, lanes: set[str]) -> None:
-    """A reader was dropped: its thread, whichever it is, must not wait."""
+    """Leave in another thread: the dropped reader's thread, whichever it is, must not wait."""
     try:
         threading.Thread(target=_leave, args=(sharing, lanes), name="bookspark-leave-group", daemon=True).start()
     except RuntimeError:
         log.debug("a reader of a group was dropped as the process ends")
 
 
-# --
+# -- The reader
 
 
 READ_BYTES_MAX = 8 << 20
-"""About the most bytes of one read."""
+"""Approximate limit of one read."""
 _HANDLES_MAX = 64
 _SAVES_MAX = 10
 _POLL_SECONDS = 1.0
@@ -162,23 +162,19 @@ Moment = Annotated[datetime, Rule("a time that is in the years 1 to 9999 in UTC,
 
 
 class LogRow(NamedTuple):
-    """A row of a log."""
-
     lane: int
     position: int
-    """Its number in the lane, from 0."""
+    """Row number in the lane, from 0."""
     value: bytes
     time_ms: int
-    """When it was appended by a producer, or else committed, in ms since 1970; in a lane it never goes back."""
+    """Time of a producer's append, else of the commit, in ms since 1970; never decreases within a lane."""
     key: bytes | None = None
-    """As the producer gave it."""
     headers: Headers = ()
-    """Names and values, as the producer gave them."""
 
 
 @checks_methods
 class RowReader:
-    """Reads a log from an offset on; ``Log.reader`` makes it. For one thread."""
+    """Reads a log from an offset on; made by ``Log.reader``. For one thread."""
 
     def __init__(self, bookkeeper: BookKeeper, log: LogAddress, start: str, group: str, share: bool = False) -> None:
         self._bookkeeper, self._log, self._group = bookkeeper, log, group
@@ -190,40 +186,40 @@ class RowReader:
         self._offset = self._saved() or (self._feed.newest() if start == "latest" else self._feed.earliest())
         self._share = LaneShare(bookkeeper, log.name, group) if share else None
         if share and self._saved() is None:
-            # The group begins here, whichever of its readers has a lane first.
+            # The group begins here, whichever reader gets a lane first.
             self._save()
         self._committed = self._offset
         if share:
-            # It has lanes from now on, so that it can seek in them.
+            # Take lanes now, so that ``seek`` applies to them.
             self._newest()
         self._registration = Registration(bookkeeper, log.name, ReaderKind.PYTHON, self._offset, group)
 
     @property
     def offset(self) -> dict[str, int]:
-        """The place behind the last row that ``read`` returned; in lanes that another reader of the group has, where that one
-        was when it committed."""
+        """Offset after the last row that ``read`` returned; for lanes of other readers of the group, their last committed
+        offset."""
         return dict(self._offset)
 
     @property
     def lanes(self) -> frozenset[int]:
-        """The lanes that this reader has, as it saw them last."""
+        """This reader's lanes, as of its last look."""
         return frozenset(self._feed.lanes) if self._share is None else self._share.lanes
 
     def read(self, rows_max: Rows = 10_000, timeout: WaitSeconds = 0.0) -> list[LogRow]:
-        """The next rows, at most ``rows_max`` and about READ_BYTES_MAX bytes; without any, those that come within ``timeout``
-        seconds; [] if none do.
+        """The next rows, at most ``rows_max`` and about READ_BYTES_MAX bytes. If there are none, waits up to ``timeout`` seconds;
+        then [].
 
-        Raises DataLossError if rows from the reader's place on were truncated or deleted, ReadError if too few bookies answer or
-        the rows were offloaded to a table, NoSuchLogError, and MetadataStoreError.
+        Raises DataLossError if the reader's next rows were truncated or deleted, ReadError if too few bookies answer or the rows
+        were offloaded to a table, NoSuchLogError, and MetadataStoreError.
         """
         return self._next(rows_max, timeout, self._rows_of)
 
     def read_with_gaps(self, rows_max: Rows = 10_000, timeout: WaitSeconds = 0.0) -> list[LogRow | Gap]:
-        """As ``read``, and where rows can't be read there is a Gap in their place, in order. The reader is then behind it.
+        """Like ``read``, with a Gap in place of unreadable rows, in order. The reader continues after the gap.
 
-        Rows of a gap that is ``not_yet_known`` may be read later: ``seek`` back to its first row. Each entry of such a gap is
-        asked for by itself, so a bookie that hangs makes this slow. Raises ReadError if commits can't be read, or rows were
-        offloaded to a table, DataLossError if the log was made anew, NoSuchLogError, and MetadataStoreError.
+        Rows of a gap that is ``not_yet_known`` may become readable: ``seek`` back to its first row. Each entry of such a gap is
+        read separately, so a hanging bookie makes this slow. Raises ReadError if commits can't be read or rows were offloaded to
+        a table, DataLossError if the log was recreated, NoSuchLogError, and MetadataStoreError.
         """
         self._feed.passed_over.told_elsewhere = True
         try:
@@ -232,19 +228,19 @@ class RowReader:
             self._feed.passed_over.told_elsewhere = False
 
     def __iter__(self) -> Iterator[LogRow]:
-        """All rows from the reader's place on, up to those that are committed when the loop gets there. The offset is behind the
-        rows that were fetched, which may be some more than those that the loop has seen: use ``read`` where that matters."""
+        """All rows from the reader's place to the end of the log. The offset may be ahead of the loop; use ``read`` where that
+        matters."""
         while rows := self.read():
             yield from rows
 
     def follow(self) -> Iterator[LogRow]:
-        """All rows from the reader's place on, without an end: it waits for more."""
+        """All rows from the reader's place on, without an end: waits for more."""
         while True:
             yield from self.read(timeout=_POLL_SECONDS)
 
     def seek(self, offset: dict[str, int]) -> None:
-        """Go on at ``offset``, which a reader of this log had. Raises ConfigurationError if it is none, DataLossError if it is of
-        an earlier log of this name."""
+        """Continue at ``offset``, an earlier offset of a reader of this log. Raises ConfigurationError if it is no offset, and
+        DataLossError if it belongs to another log of this name."""
         if not is_offset(offset):
             raise ConfigurationError(
                 f"{offset} is no place in log {self._log.name!r}: give an offset that a reader had"
@@ -253,15 +249,14 @@ class RowReader:
         self._go_to(dict(offset))
 
     def seek_to_time(self, moment: Moment) -> None:
-        """Go on at the first row of each lane that was committed at ``moment`` or later. A moment without a time zone is in local
-        time, as Python has it."""
+        """Continue at the first row of each lane with the time ``moment`` or later. A ``moment`` without a time zone is local
+        time."""
         self._go_to(self._feed.at_time(round(moment.timestamp() * 1000)))
 
     def commit(self) -> None:
-        """Save the offset in the cluster: the next reader of this group begins there. A reader that shares saves that of its own
-        lanes; one that it has lost is not saved, and its rows come again to the reader that has it. Raises ConfigurationError if
-        the reader has no group, DataLossError if the log was made anew and a reader of the group is there already, and
-        MetadataStoreError."""
+        """Save the offset in the cluster, for the group's next reader. A sharing reader saves only its own lanes; rows of a lost
+        lane come again to the lane's new reader. Raises ConfigurationError (no group), DataLossError (the log was recreated, and
+        the group has a reader of the new log) and MetadataStoreError."""
         if not self._group:
             raise ConfigurationError("a reader without a group has no place to save its offset: make it with one")
         if self._share is not None:
@@ -269,7 +264,7 @@ class RowReader:
         self._committed = self._save()
 
     def close(self) -> None:
-        """Close the ledgers that are open for reading, and say in the cluster that the reader ended."""
+        """Close the open ledgers, and report the reader's end to the cluster."""
         if self._share is not None:
             self._share.close()
         self._registration.close()
@@ -293,9 +288,9 @@ class RowReader:
     def _next(
         self, rows_max: int, timeout: float, rows_of: Callable[[Offset, Sequence[Piece]], Iterator[Found]]
     ) -> list[Found]:
-        """What ``rows_of`` makes of the next pieces, which end at the offset that it is given."""
+        """The result of ``rows_of`` for the end offset of the next pieces and the pieces."""
         deadline = time.monotonic() + timeout
-        # Who follows the log has just looked, and what came since is waited for.
+        # A follower has just looked, so it only waits for newer rows.
         waits = timeout > 0 and self._share is None and self._feed.looked_just_now
         newest = self._not_before(self._feed.known()) if waits else self._newest()
         while newest == self._offset and (left := deadline - time.monotonic()) > 0:
@@ -323,19 +318,19 @@ class RowReader:
         return None if found is None else self._place_in(found.value)
 
     def _place_in(self, document: bytes) -> Offset | None:
-        """The place that was saved; None if it is one in an earlier log of the name. Raises DataLossError if it is one in a later
+        """The saved offset; None if it belongs to an earlier log of the name. Raises DataLossError if it belongs to a later
         log."""
         offset = read_struct(document, dict[str, int], f"position {self._record!r}")
         made = self._feed.ctime_ms
-        # The log is looked for after the place was read: if this one is still there, no later one was before.
+        # The log is checked after the read of the offset: if it still exists, no later log came before.
         if is_offset(offset) and offset["log"] != made and self._registry.get(self._log.name).ctime_ms == made:
             return None
         self._feed.check(offset)
         return offset
 
     def _save(self) -> Offset:
-        """Save the offset, of a reader that shares that of its lanes; returns what was saved. Raises DataLossError if a reader of
-        a later log of the name saved its place."""
+        """Save the offset (a sharing reader: of its lanes); returns the saved value. Raises DataLossError if a reader of a later
+        log of the name saved its offset."""
         store, name = self._bookkeeper.metadata, self._record
         for left in range(_SAVES_MAX)[::-1]:
             found, offset = store.read_record(POSITIONS, name), self._offset
@@ -352,7 +347,7 @@ class RowReader:
         return offset
 
     def _look_at_group(self, share: LaneShare) -> None:
-        """Leave and take lanes. Lanes that were taken, and those of other readers, are where they were saved."""
+        """Give back and take lanes. Lanes just taken, and lanes of other readers, continue at their saved offsets."""
         lanes, had = self._feed.lanes_after(self._offset), share.lanes
         unsaved = {
             *self._feed.spans(self._committed, self._offset),
@@ -365,14 +360,13 @@ class RowReader:
             self._committed = saved
 
     def _newest(self) -> Offset:
-        """Behind the last row."""
         newest = self._feed.newest()
         if self._share is not None and not self._share.due_in:
             self._look_at_group(self._share)
         return self._not_before(newest)
 
     def _not_before(self, newest: Offset) -> Offset:
-        """``newest``, but never before a place where the reader has been, and only of lanes that it has."""
+        """``newest``, but never before the reader's own place, and only for its lanes."""
         found = later(self._offset, newest)
         return found if self._share is None else self._feed.combined(self._share.lanes, found, self._offset)
 
@@ -380,8 +374,8 @@ class RowReader:
         return self._rows_of({}, [piece])
 
     def _rows_of(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow]:
-        """The rows of ``pieces``, in order. A ledger is read in one go as far as its pieces continue one another, though those of
-        others lie between: a log of small commits has one for each."""
+        """The rows of ``pieces``, in order. Reads consecutive pieces of a ledger at once, across pieces of other ledgers: a log
+        of small commits has one piece for each."""
         streams: dict[int, tuple[Iterator[Entry], Callable[[bytes], Row]]] = {}
         for piece, last in zip(pieces, ends_of_runs(pieces), strict=True):
             try:
@@ -410,7 +404,7 @@ class RowReader:
         return joined(each())
 
     def _read_or_told(self, piece: Piece, there: set[int]) -> Iterator[LogRow | Gap]:
-        """``there``: ledgers that this read has found in the metadata store."""
+        """``there``: ledgers that exist, as this read has seen in the metadata store."""
         try:
             if piece.ledger_id not in there:
                 self._bookkeeper.get_ledger_metadata(piece.ledger_id)
@@ -428,7 +422,7 @@ class RowReader:
         try:
             return kind_of(error, self._bookkeeper.get_ledger_metadata(piece.ledger_id), piece.first_entry_id)
         except NoSuchLedgerError:
-            # It was deleted just now: the next read tells why.
+            # Just deleted; the next read reports the reason.
             return GapKind.NOT_YET_KNOWN
 
     def _opened(self, piece: Piece) -> tuple[ReadHandle, Callable[[bytes], Row]]:
@@ -440,7 +434,7 @@ class RowReader:
             found = handle, self._decoder(handle.metadata.custom_metadata, piece)
             while len(self._handles) >= _HANDLES_MAX:
                 self._handles.pop(next(iter(self._handles)))[0].close()
-        # The one that was used last is the last one.
+        # Most recently used last.
         self._handles[piece.ledger_id] = found
         return found
 

@@ -1,21 +1,21 @@
-"""The chain of a log's lane: the record, the commits that it leads to, and who writes them.
+"""The chain of a lane: its record, the commit ledgers in the record, and their writers and readers.
 
-================  =========================================================================================
-``registry``      the records of logs in the metadata store
-``lane_choice``   which lane of a log a writer gets
-``lane_index``    makes lanes, and takes those that ended out of the index
-``log_run``       where a log is, and which run writes it
+==================  =======================================================================================
+``registry``        the records of logs in the metadata store
+``lane_choice``     chooses the lane of a writer
+``lane_index``      creates lanes, and removes ended lanes from the index
+``log_run``         a log's address, and the run that writes it
 ``commit_ledgers``  reads a commit ledger: its header and its commits
-``reader``        reads a lane's commits, in order, as the lane grows
-``open_rows``     the rows of the ledger that the newest commit opened
-``stamps``        a producer's row as an entry holds it
-``committer``     appends commits, each batch once
-``commit_times``  finds the first row of a time
-``time_search``   finds where a time begins among times that go up
-``maintenance``   deletes orphans, truncates and deletes logs
-``retention``     removes rows that are too old, or too many
-``codec``         the bytes of records and commits
-================  =========================================================================================
+``reader``          reads a lane's commits, in order, as the lane grows
+``open_rows``       the rows of the ledger that the newest commit opened
+``stamps``          a producer's row as an entry holds it
+``committer``       appends commits, each batch once
+``commit_times``    finds the first row of a time
+``time_search``     finds a time in an ascending sequence of times
+``maintenance``     deletes orphans, truncates and deletes logs
+``retention``       removes rows beyond the log's retention
+``codec``           the bytes of records and commits
+==================  =======================================================================================
 
 ::
 

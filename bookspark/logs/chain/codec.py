@@ -1,14 +1,14 @@
-"""The bytes of log records and commit entries: JSON by msgspec, so that ``bookspark ledger read`` shows them to people.
+"""The bytes of log records and commit entries: msgspec's JSON, readable in ``bookspark ledger read``.
 
-Law: a document says which format it has. A format that this code does not know is an error that says so, never a guess.
+Law: each document has its format number. An unknown format is an error that says so, never a guess.
 
-* record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``; of a log that has several lanes the format is 2, because
-  an earlier version would read one lane and take it for the log; of a log that has ended lanes, and of an ended lane, it is 3
+* record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``. Format 2: the log has several lanes; an earlier version
+  would take one lane for the log. Format 3: the log has ended lanes, or the lane has ended
 * entry 0 of a commit ledger: ``{"format": 1, "header": CommitHeader}``
-* each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``; the format is
-  2 if the commit opens a ledger, whose rows an earlier version would not see
+* each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``. Format 2: the
+  commit opens a ledger; an earlier version would miss its rows
 
-A field that came later is left out while it has nothing to say. So what earlier versions wrote is written with the same bytes.
+Newer fields are omitted while empty, so data that an earlier version wrote is encoded to the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bookspark.protocol.logs.log_record import Lane, LogRecord
 from bookspark.store.metadata.records.documents import NOT_DECODED, proven
 
 FORMATS = {"log": 3, "header": 1, "commit": 2}
-"""The newest format of each document that is known here."""
+"""Newest known format of each document."""
 
 
 class LogFormatError(BookKeeperError):
@@ -48,7 +48,7 @@ class _Time(msgspec.Struct, frozen=True):
 
 
 class _Timed(msgspec.Struct, frozen=True):
-    """A commit, of which nothing but the time is decoded."""
+    """A commit of which only the time is decoded."""
 
     format: int
     commit: _Time
@@ -74,10 +74,10 @@ _LATER = (
     "statistics",
     "link_starts",
 )
-"""Fields of the record, the commit and the header that came later, and are left out while they are empty."""
+"""Newer fields of the record, the commit and the header, omitted while empty."""
 
 _OPENS, _ENDED = "open_ledger", "ended_rows"
-"""Came later as well; 0 is a ledger, or a number of rows."""
+"""Newer fields too; omitted if None, because 0 is a ledger or a number of rows."""
 _FORMAT_2, _FORMAT_3 = frozenset({"lanes", _OPENS}), frozenset({"ended_count", _ENDED})
 
 _ENCODER = msgspec.json.Encoder()
@@ -92,7 +92,7 @@ def _decode(data: bytes, field: str, what: str) -> Any:
             found = _DECODER.decode(data)
             version = found.format
         except NOT_DECODED:
-            # What a newer version writes need not be what is known here.
+            # A newer version may write fields of unknown types.
             version = _VERSION_DECODER.decode(data).format
             if version <= FORMATS[field]:
                 raise
@@ -117,13 +117,13 @@ def _encode(what: str, value: LogRecord | CommitHeader | Commit) -> bytes:
         if fields.get(name, 0) is None:
             del fields[name]
     if "lanes" in fields:
-        # What lane its writer had before came later, too.
+        # The last field of a lane (its writer's earlier lane) is newer too.
         fields["lanes"] = [lane if lane[-1] else lane[:-1] for lane in fields["lanes"]]
     return _ENCODER.encode({"format": _format(fields), what: fields})
 
 
 def _format(fields: Mapping[str, Any]) -> int:
-    """The earliest format that has all of these."""
+    """Earliest format with all of these fields."""
     after = any(len(lane) == len(Lane._fields) for lane in fields.get("lanes", ()))
     if after or not fields.keys().isdisjoint(_FORMAT_3):
         return 3
@@ -131,7 +131,7 @@ def _format(fields: Mapping[str, Any]) -> int:
 
 
 def encode_record(record: LogRecord) -> bytes:
-    """The bytes of a log's record. Raises InvalidArgumentError for what could not be read again."""
+    """Encode a log's record. Raises InvalidArgumentError if it could not be decoded again."""
     return proven(
         record,
         lambda one: _encode("log", one),
@@ -141,35 +141,35 @@ def encode_record(record: LogRecord) -> bytes:
 
 
 def decode_record(data: bytes, name: str) -> LogRecord:
-    """The record in ``data``. Raises LogFormatError, which names the log."""
+    """Decode a log's record. Raises LogFormatError, with the log's name."""
     record: LogRecord = _decode(data, "log", f"record of log {name!r}")
     return record
 
 
 def encode_header(header: CommitHeader) -> bytes:
-    """The bytes of entry 0 of a commit ledger."""
+    """Encode entry 0 of a commit ledger."""
     return _encode("header", header)
 
 
 def decode_header(data: bytes, ledger_id: int) -> CommitHeader:
-    """The header in ``data``. Raises LogFormatError, which names the ledger."""
+    """Decode entry 0 of a commit ledger. Raises LogFormatError, with the ledger's id."""
     header: CommitHeader = _decode(data, "header", f"commit ledger {ledger_id}, entry 0")
     return header
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """The bytes of a commit entry."""
+    """Encode a commit entry."""
     return _encode("commit", commit)
 
 
 def decode_commit(data: bytes, ledger_id: int, entry_id: int) -> Commit:
-    """The commit in ``data``. Raises LogFormatError, which names the entry."""
+    """Decode a commit entry. Raises LogFormatError, with the ids of ledger and entry."""
     commit: Commit = _decode(data, "commit", f"commit ledger {ledger_id}, entry {entry_id}")
     return commit
 
 
 def time_of_commit(data: bytes, ledger_id: int, entry_id: int) -> int:
-    """The time of the commit in ``data``, in ms since 1970. Raises LogFormatError, which names the entry."""
+    """Decode only the time of a commit, in ms since 1970. Raises LogFormatError, with the ids of ledger and entry."""
     with suppress(msgspec.MsgspecError):
         found = _TIME_DECODER.decode(data)
         if found.format <= FORMATS["commit"]:

@@ -1,7 +1,7 @@
 """A commit ledger: its header, which sums up all commits before it, and its commits.
 
-Law: a ledger that a chain names has its header and its first commit, whatever last add confirmed (LAC) is heard: both were
-acknowledged before the chain named it. So whoever opens one there knows of both. Nothing here fences.
+Law: a ledger in a chain has its header and first commit, whatever last add confirmed (LAC) the bookies report: both were
+acknowledged before the chain named it. No function here fences.
 
 Source: docs/decisions/logs.md.
 """
@@ -27,31 +27,30 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 HEADER_ENTRY = 0
-"""The entry of a commit ledger that sums up all commits before the ledger."""
+"""The entry that sums up all commits before the ledger."""
 FIRST_COMMIT = HEADER_ENTRY + 1
-"""The entry of its first commit."""
 
 
 class _Placed(NamedTuple):
     before: Position
-    """Batches, rows and bytes of the log before the commit."""
+    """Batches, rows and bytes of the lane before the commit."""
     commit: Commit
 
 
 class PlacedCommit(_Placed):
-    """A commit and its place in the log."""
+    """A commit and its place in the lane."""
 
     @cached_property
     def after(self) -> Position:
-        """Batches, rows and bytes of the log up to and with the commit."""
+        """Batches, rows and bytes of the lane up to and including the commit."""
         return self.before.followed_by(self.commit)
 
 
 @checked
 def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> CommitHeader:
-    """The header that sums up all commits of the lane. Reads the last ledger of the chain only.
+    """Sum of all commits of the lane. Reads only the last ledger of the chain.
 
-    Raises UnauthorizedAccessError (wrong password), NoSuchLedgerError if the chain changed since ``record`` was read, and
+    Raises UnauthorizedAccessError (wrong password), NoSuchLedgerError if the chain changed after ``record`` was read, and
     ReadError if too few bookies answer.
     """
     if not record.commit_ledgers:
@@ -66,8 +65,8 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> 
 
 
 def header_before(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> CommitHeader:
-    """What a lane begins with that has no commit yet: nothing, or what the lane committed that its writer had before. Raises what
-    ``newest_header`` does."""
+    """Initial header of a lane without commits: empty, or the commits of its writer's earlier lane. Raises the errors of
+    ``newest_header``."""
     registry, (log, number) = LogRegistry(bookkeeper.metadata), lane_of(record.name)
     after = record.after if record.ended_rows is not None or not number else after_of(registry.get(log), number)
     if not after:
@@ -80,10 +79,10 @@ def header_before(bookkeeper: BookKeeper, record: LogRecord, password: bytes) ->
 
 @checked
 def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) -> tuple[LogRecord, CommitHeader]:
-    """The log's record and the header that sums up its commits, as far as readers see them. Fences nothing.
+    """The lane's record and the sum of its commits, as far as readers see them.
 
-    Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the log's last
-    commit ledger is lost, and ReadError if too few bookies answer.
+    Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the last commit
+    ledger is lost, and ReadError if too few bookies answer.
     """
     return with_chain(bookkeeper, name, lambda record: header_of(bookkeeper, record, password))
 
@@ -91,8 +90,8 @@ def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) ->
 def with_chain(
     bookkeeper: BookKeeper, name: str, read: Callable[[LogRecord], Found], record: LogRecord | None = None
 ) -> tuple[LogRecord, Found]:
-    """The lane's record and what ``read`` returns for it; again, if the chain was compacted or truncated meanwhile. ``record``:
-    as it was read just now."""
+    """The lane's record and the result of ``read`` for it; repeats if the chain was compacted or truncated meanwhile. ``record``:
+    a fresh copy, if the caller has one."""
     registry = LogRegistry(bookkeeper.metadata)
     record = record or registry.get(name)
     while True:
@@ -106,24 +105,23 @@ def with_chain(
 
 
 def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
-    """Open a commit ledger, which a chain names, for reading. Fences nothing."""
+    """Open a commit ledger of a chain for reading."""
     return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=FIRST_COMMIT)
 
 
 def read_header(handle: ReadHandle) -> CommitHeader:
-    """The header of a commit ledger."""
     (entry,) = handle.read(HEADER_ENTRY, HEADER_ENTRY)
     return decode_header(entry.payload, handle.ledger_id)
 
 
 def read_beginning(handle: ReadHandle) -> tuple[CommitHeader, Commit]:
-    """The header of a commit ledger and its first commit, by one question."""
+    """The header of a commit ledger and its first commit, in one read."""
     header, first = handle.read(HEADER_ENTRY, FIRST_COMMIT)
     return decode_header(header.payload, handle.ledger_id), decode_commit(first.payload, handle.ledger_id, FIRST_COMMIT)
 
 
 def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
-    """The commits of a commit ledger that are confirmed now."""
+    """The confirmed commits of a commit ledger."""
     before = read_header(handle).position
     for entry in handle.read(FIRST_COMMIT, handle.read_last_add_confirmed()):
         placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
@@ -132,7 +130,7 @@ def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
 
 
 def made_anew(name: str, row: int) -> DataLossError:
-    """The error of a reader that has read a log up to ``row``, when the log was deleted and created again since."""
+    """Error of a reader at row ``row`` of a log that was deleted and recreated."""
     return DataLossError(
         f"log {name!r} was deleted and created again since this query read it up to row {row}, or the query's Spark checkpoint "
         "is that of a query that reads another log; start the query with a new checkpoint, or with its own"

@@ -1,17 +1,16 @@
-"""Which row of a log's lane is the first one of a time.
+"""Search for the first row of a time in a log's lane.
 
-Law: a row's time is that of its commit, which its writer gave it: the writer's clock, but never before the commit before it, so
-time goes up along a lane (``CommitHeader.placed``). Commits that earlier versions wrote have the clock's time; among those whose
-clock was set back, a time is found at some place where the clock showed it.
+Law: a row has the time of its commit: the writer's clock, but never earlier than the previous commit, so times ascend along a
+lane (``CommitHeader.placed``). Commits of earlier versions have the plain clock time; where a clock was set back, the search ends
+at some place with the wanted time.
 
-A producer's rows say themselves when they were appended; their commit has the time of the last one, or a later one.
+A producer's rows have their own times of append; their commit has the time of the last row, or a later one.
 
-Each commit says its time and its first row, and the lane's record where each commit ledger begins (``LinkStart``). So a time is
-found by a search in the record, and then in one ledger, of which few entries are read (``time_search``). A ledger that the record
-tells nothing of, because an earlier version put it into the chain, is opened and its first commit read. A reader that follows the
-lane keeps what its searches have looked at (``KnownLedgers``): handles, the first commits of commit ledgers, and times. None of
-that ever changes. So of a log that is known a search asks for the lane's record, which says what is still there, and reads once;
-nobody is asked how many rows there are for a time that is known to be before the last of them.
+Each commit states its time and first row, and the lane's record states the start of each commit ledger (``LinkStart``; ledgers of
+earlier versions are opened instead). So the search runs in the record, and then in a few entries of one ledger (``time_search``).
+``KnownLedgers`` keeps handles, first commits and times, which never change. So in a known log a search reads the lane's record,
+which lists the remaining ledgers, and one stretch of entries. It asks for the number of rows only if the time may be after the
+last known row.
 
 Source: docs/decisions/lanes.md.
 """
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from bookspark.store.client.reading.read_handle import ReadHandle
 
 _POINTS_MAX, _DATA_LEDGERS_MAX, _COMMITS_MAX = 1 << 16, 64, 64
-"""How many times of one lane are kept, 1 MiB of them, how many ledgers of rows, and how many commits."""
+"""Limits for one lane: kept times (1 MiB), ledgers of rows, and commits."""
 
 
 def row_at(
@@ -51,10 +50,11 @@ def row_at(
     record: LogRecord | None = None,
     has_looked: bool = False,
 ) -> int:
-    """The first row of the lane that is still there and of a commit of ``time_ms`` (ms since 1970) or later; the end, if there is
-    none. ``known_rows``: the number of rows that are known to be committed, though no bookie that answers may know of them.
-    ``head``: a reader of the lane. ``known``: what searches keep for one another. ``record``: the lane's, as it was read just
-    now. ``has_looked``: ``head`` has looked for the newest rows since then.
+    """The first remaining row of the lane whose time is ``time_ms`` (ms since 1970) or later; the end, if there is none.
+
+    ``known_rows``: number of rows known to be committed, although no bookie that answers may know of them. ``head``: a reader of
+    the lane. ``known``: shared by searches in this lane. ``record``: a fresh copy. ``has_looked``: ``head`` has updated its rows
+    since ``record`` was read.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if a commit ledger is
     lost, and ReadError if too few bookies answer.
@@ -70,7 +70,7 @@ def row_at(
         search = _Search(bookkeeper, password, time_ms, record, head, kept)
         row = search.row(known_rows)
         if search.is_end and head is not None and not has_looked:
-            # There may be newer rows than it has seen.
+            # There may be newer rows than ``head`` knows.
             row = _Search(bookkeeper, password, time_ms, record, None, kept).row(known_rows)
         return row
 
@@ -79,8 +79,8 @@ def row_at(
 
 
 def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int | None:
-    """When row ``row`` of the lane was appended or committed, in ms since 1970; None if it is not there yet. Raises what
-    ``row_at`` does."""
+    """Time of append or commit of row ``row``, in ms since 1970; None if the row does not exist yet. Raises the errors of
+    ``row_at``."""
     reader = LogReader(bookkeeper, name, password, row)
     for before, commit in reader.commits():
         at = before.rows
@@ -97,30 +97,28 @@ def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int
 
 
 class KnownLedgers:
-    """What searches in one lane keep for one another: what never changes of the commit ledgers that are in the chain, and of some
-    ledgers of rows."""
+    """Unchanging facts that searches in one lane share, about commit ledgers in the chain and some ledgers of rows."""
 
     def __init__(self) -> None:
         self.full: dict[CommitLedger, ReadHandle] = {}
-        """The handles of commit ledgers that are closed."""
+        """Handles of closed commit ledgers."""
         self.firsts: dict[CommitLedger, Commit] = {}
-        """The first commits of commit ledgers."""
         self.rows_before: dict[CommitLedger, int] = {}
-        """The rows of the lane before these."""
+        """Rows of the lane before each commit ledger."""
         self._commits: OrderedDict[tuple[int, int], Commit] = OrderedDict()
-        """The commits that searches ended at last, by ledger and entry."""
+        """Commits that the latest searches used, by ledger and entry."""
         self._times: dict[int, KnownTimes] = {}
-        """Times of commits, and of rows, by their ledger."""
+        """Times of commits or rows, by ledger."""
         self._rows: OrderedDict[int, OpenRows] = OrderedDict()
-        """The ledgers of rows that were looked at last; all of them are closed."""
+        """Most recently used ledgers of rows, all closed."""
         self._open = -1
-        """The ledger of rows that was open when a search looked at it last; −1: there was none."""
+        """The ledger of rows that was open at the latest search; −1: none."""
         self.starts: dict[int, LinkStart] = {}
-        """Where commit ledgers begin, by their ids, as the record says."""
+        """Starts of commit ledgers in the record, by ledger id."""
         self._chain: tuple[CommitLedger, ...] = ()
 
     def follow(self, record: LogRecord) -> None:
-        """Learn what the lane's record says. Forget commit ledgers that are not in the chain any more, and what is too much."""
+        """Learn from the lane's record. Drops commit ledgers that left the chain, and whatever exceeds the limits."""
         chain = record.commit_ledgers
         if chain != self._chain:
             self._chain, self.starts = chain, {start.ledger_id: start for start in record.link_starts}
@@ -135,7 +133,7 @@ class KnownLedgers:
                 times.thin()
 
     def commit(self, ledger_id: int, entry_id: int, read: Callable[[], Commit]) -> Commit:
-        """The commit in an entry of a ledger."""
+        """The commit in an entry of a ledger; ``read`` fetches an unknown one."""
         place = ledger_id, entry_id
         found = self._commits.get(place) or read()
         self._commits[place] = found
@@ -145,7 +143,7 @@ class KnownLedgers:
         return found
 
     def has(self, time_ms: int) -> bool:
-        """Is there a row or commit of this time, or a later one, that the record tells of, or some search has looked at?"""
+        """Does the record or an earlier search know a row or commit of this time or a later one?"""
         last = self.starts.get(self._chain[-1].ledger_id) if self._chain else None
         if last is not None and last.time_ms >= time_ms:
             return True
@@ -154,16 +152,16 @@ class KnownLedgers:
         return any(found >= time_ms for found in newest)
 
     def times(self, ledger_id: int) -> KnownTimes:
-        """The times of its commits, or rows."""
+        """Known times of the ledger's commits or rows."""
         return self._times.setdefault(ledger_id, KnownTimes())
 
     def times_of_open(self, ledger_id: int) -> KnownTimes:
-        """The times of the rows of the ledger that is open. Those of the one before it go."""
+        """Known times of the open ledger's rows. Replaces those of the previous open ledger."""
         self._open = ledger_id
         return self.times(ledger_id)
 
     def rows(self, ledger_id: int, opened: Callable[[], OpenRows]) -> OpenRows:
-        """The rows of a ledger, which is kept if it is closed. Raises what ``opened`` does."""
+        """The rows of a ledger, kept if the ledger is closed. Raises the errors of ``opened``."""
         rows = self._rows.get(ledger_id) or opened()
         if rows.closed:
             self._rows[ledger_id] = rows
@@ -173,14 +171,12 @@ class KnownLedgers:
         return rows
 
     def forget(self, ledger_id: int) -> None:
-        """This ledger of rows is deleted, or there are too many."""
+        """Drop a deleted or surplus ledger of rows."""
         self._rows.pop(ledger_id, None)
         self._times.pop(ledger_id, None)
 
 
 class _Search:
-    """The search for one time in the chain of ``record``."""
-
     def __init__(
         self,
         bookkeeper: BookKeeper,
@@ -194,9 +190,9 @@ class _Search:
         self._chain, self._head, self._known = record.commit_ledgers, head, known
         self._handles: dict[int, ReadHandle] = {}
         self._entries: dict[tuple[int, int], bytes] = {}
-        """What was read: the link and the entry, and the commit's bytes."""
+        """Payloads of the entries read, by link and entry id."""
         self.is_end = False
-        """Has the lane no row of the time, as far as it was looked at?"""
+        """Did the search find no row of the time among the rows that it looked at?"""
 
     def row(self, known_rows: int) -> int:
         """The first row of the time; the end, if there is none."""
@@ -205,7 +201,7 @@ class _Search:
         if link < 0:
             return self._row_of_link(0) if chain else 0
         newest, times = link == len(chain) - 1, self._known.times(chain[link].ledger_id)
-        # The first one is before the time.
+        # The first commit is before the time.
         low, high, before_ms, after_ms = times.around(time_ms, FIRST_COMMIT + 1, self._time_of_link(link))
         last: int | None = None
         if high is None and newest:
@@ -234,17 +230,17 @@ class _Search:
             missing = known_rows - self._rows_before(link, last) - commit.rows
             if handle.metadata.closed or missing <= 0 or (opened is not None and opened.may_have(missing)):
                 return last, opened
-            # A commit whose rows are known is there, whatever LAC is heard (``reader``).
+            # A commit whose rows are known exists, whatever LAC the bookies report (``reader``).
             last += 1
 
     def _row_behind(self, link: int, last: int, opened: OpenRows | None, last_ms: int) -> int:
-        """The first row of the time that no commit has yet; the end, if there is none. ``last_ms``: the last commit's time."""
+        """The first row of the time after all commits; the end, if there is none. ``last_ms``: the last commit's time."""
         found = 0
         if opened is not None:
             rows = opened.known_rows
             times = self._known.times_of_open(opened.ledger_id)
             if rows and times.newest_ms is None:
-                # How long its rows are comes with the time of the last one.
+                # ``newest_ms`` samples the rows' size too.
                 times.add(rows - 1, opened.newest_ms(rows))
             found = self._first_row(opened, times, 0, rows, partial(opened.at_once, rows), last_ms)
             self.is_end = found == rows
@@ -263,10 +259,10 @@ class _Search:
         return found
 
     def _full(self, link: int) -> ReadHandle:
-        """The handle of a ledger that is not the newest of the chain, and therefore closed."""
+        """Handle of a ledger before the newest of the chain, which is therefore closed."""
         handle = self._handle(link)
         if not handle.metadata.closed:
-            # The reader whose handle it is has not heard of that.
+            # The reader with this handle does not know yet that the ledger is closed.
             handle.read_last_add_confirmed()
         return handle
 
@@ -284,7 +280,6 @@ class _Search:
         return self._known.commit(ledger.ledger_id, entry_id, read)
 
     def _first(self, link: int) -> Commit:
-        """The first commit of a ledger."""
         found = self._known.firsts.get(self._chain[link])
         if found is None:
             found = self._known.firsts[self._chain[link]] = self._commit(link, FIRST_COMMIT)
@@ -292,7 +287,7 @@ class _Search:
 
     def _entry(self, link: int, entry_id: int) -> bytes:
         if (link, entry_id) not in self._entries:
-            # What is before the first commit stands before it.
+            # The header comes in the same read as the first commit.
             self._read(link, HEADER_ENTRY if entry_id == FIRST_COMMIT else entry_id, entry_id)
         return self._entries[link, entry_id]
 
@@ -306,12 +301,11 @@ class _Search:
         return [self._time_of_link(link) for link in range(first, last + 1)]
 
     def _time_of_link(self, link: int) -> int:
-        """The time of a ledger's first commit."""
         start = self._known.starts.get(self._chain[link].ledger_id)
         return self._first(link).time_ms if start is None else start.time_ms
 
     def _row_of_link(self, link: int) -> int:
-        """The first row of the time in a ledger whose first commit is of the time or later."""
+        """The first row of the time in a ledger that begins at the time or later."""
         start = self._known.starts.get(self._chain[link].ledger_id)
         return self._row_in(link, FIRST_COMMIT) if start is None or start.row < 0 else start.row
 
@@ -324,11 +318,10 @@ class _Search:
         return time_of_commit(self._entry(link, entry_id), self._chain[link].ledger_id, entry_id)
 
     def _rows_before(self, link: int, entry_id: int) -> int:
-        """The rows of the lane before a commit."""
         commit, ledger = self._commit(link, entry_id), self._chain[link]
         if commit.first_row is not None:
             return commit.first_row
-        # It is the first one with rows, or an earlier version wrote it. The header comes with the first commit.
+        # A ledger's first commit, or a commit of an earlier version. The header comes with the first commit.
         begins = self._first(link)
         if ledger not in self._known.rows_before:
             header = decode_header(self._entry(link, HEADER_ENTRY), ledger.ledger_id)
@@ -342,7 +335,7 @@ class _Search:
         return rows
 
     def _row_in(self, link: int, entry_id: int) -> int:
-        """The first row of a commit of the time or later, if its newest row is."""
+        """The first row of the time in a commit of the time or later."""
         commit, before = self._commit(link, entry_id), self._rows_before(link, entry_id)
         for item in commit.ranges if commit.stamped else ():
             first, end = item.first_entry_id, item.last_entry_id + 1
@@ -351,7 +344,7 @@ class _Search:
                 times, at_once = self._known.times(item.ledger_id), rows_at_once(item.size // item.rows)
                 found = self._first_row(rows, times, first, end, lambda: at_once, None)  # noqa: B023
             except NoSuchLedgerError:
-                # Its rows were truncated or offloaded, so only the time of the commit is known.
+                # The rows were truncated or offloaded, so only the time of the commit is known.
                 self._known.forget(item.ledger_id)
                 return before
             before += found - first
@@ -365,7 +358,7 @@ class _Search:
     def _first_row(
         self, rows: OpenRows, times: KnownTimes, first: int, end: int, at_once: Callable[[], int], before_ms: int | None
     ) -> int:
-        """The first entry of the time or later. ``before_ms``: a time that is not later than that of the first one."""
+        """The first entry of the time or later. ``before_ms``: a time not later than that of entry ``first``."""
         low, high, before_ms, after_ms = times.around(self._time_ms, first, before_ms)
 
         def read(first: int, last: int) -> Sequence[int]:

@@ -1,26 +1,22 @@
-"""The committer: writes commit entries, in whatever process Spark runs ``commit()``.
+"""The committer of a log, in any process that runs Spark's ``commit()``, and the compaction of the log's chain.
 
-Law: a process appends a commit only after it has itself recovered all commits before it, as a writer whose epoch stands, and has
-not found the batch among them. So each (query id, batch id) is committed once, whatever dies:
+Law: a process appends a commit only after it has recovered all earlier commits itself, as a writer of a live epoch, and the batch
+is not among them. So each (query id, batch id) is committed once, whatever crashes:
 
 * A process that dies before the append commits nothing. Spark replays the batch; the entries of the first attempt stay
   unreferenced.
-* A process that dies after the append, before it returned, has committed. The next committer recovers the ledger and finds the
-  batch.
-* A process whose ledger was fenced drops its handle and begins again with the log's record. (Spark ends idle workers and starts
-  others; a batch write has committed; or a newer run took the log over.) If the epoch stands, it recovers, looks for the batch,
-  and begins a new commit ledger with it. If not, it recovers the ledger that may have the batch, whoever owns the log by now, and
-  raises LogTakenOverError if the batch is not there.
+* A process that dies after the append has committed. The next committer recovers the ledger and finds the batch.
+* A process whose ledger was fenced drops its handle and reads the log's record again. (Spark replaces idle workers; a batch write
+  has committed; or a newer run took the log over.) In a live epoch it recovers, looks for the batch, and begins a new commit
+  ledger with it. Else it recovers the ledger that may hold the batch, and raises LogTakenOverError if the batch is not there.
 
-A new commit ledger gets its header and the first commit *before* the record names it. So the last ledger of a chain always sums
-up all commits before it, and nobody can fence the ledger between its naming and the commit. Many batch writes beside a query
-therefore queue: whoever loses the compare-and-set sees that another one has won. A ledger that lost is deleted. One that a crash
-left behind is an orphan.
+A new commit ledger gets its header and first commit *before* the record names it. So the last ledger of a chain always sums up
+all earlier commits, and no process can fence it between its naming and the commit. The loser of a compare-and-set deletes its
+ledger (after a crash it is an orphan) and retries, so batch writes beside a query queue.
 
-After each append the last add confirmed (LAC) is sent to the bookies at once: readers need not wait for the next commit to see
-this one. A commit returns when they have it, so that who reads after a write reads what was written. Only a producer's commit,
-which opens a ledger, does not wait (``tells_soon``): of its rows the bookies are told a moment after their acknowledgement, too,
-and the LAC of the commit is on its way before them.
+After each append the last add confirmed (LAC) goes to the bookies at once, and a commit returns when they have it, so a later
+read sees the write. A producer's commit, which opens a ledger, does not wait (``tells_soon``): the bookies get its LAC before
+that of its rows.
 
 Source: docs/decisions/logs.md, and Spark's ``PythonStreamingSinkCommitRunner`` (a pooled worker beside the driver's JVM).
 """
@@ -75,30 +71,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- Keeps the chain of a log's commit ledgers short: every batch write and every run of a query adds one.
-#
-# Law: the log's commits stay the same, in the same order, also for a reader who reads meanwhile. The steps are:
-#
-# 1. The commits of several neighbours are copied into a new ledger, behind the header of the first one, and the new ledger is
-#    closed.
-# 2. A writer of the log makes the record name the new ledger in their place, by compare-and-set.
-# 3. The old ledgers are deleted.
-#
-# A crash before step 2 leaves the new ledger as an orphan. A crash after it leaves the old ledgers, which the chain does not
-# name any more, as orphans.
+# -- Compaction of a chain. Every batch write and every run of a query adds a commit ledger to it.
 
 
 CHAIN_MAX = 64
-"""A longer chain is compacted."""
+"""Length from which a chain is compacted."""
 COMMITS_PER_LEDGER_MAX = 10_000
-"""A commit ledger with this number of commits is closed, and the next one begun, because a recovery reads the whole ledger."""
+"""Commits in a ledger before the next ledger begins; a recovery reads the whole ledger."""
 
 
 def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
-    """Put few commit ledgers in the place of many, if the chain is longer than CHAIN_MAX. ``run`` is a writer of the log.
+    """Merge neighbouring commit ledgers of a chain longer than CHAIN_MAX. ``run`` is a writer of the log. Returns the ids of the
+    deleted ledgers.
 
-    Returns the ids of the ledgers that were deleted. Raises LogTakenOverError, LogChangedError, and the errors of reading and
-    creating ledgers; the chain is then as it was, or as it is after a part of the work.
+    Law: the commits and their order stay the same, for concurrent readers too. The steps:
+
+    1. The header of the first of several neighbours and the commits of all are copied into a new ledger, which is closed.
+    2. A writer of the log replaces the old ledgers by the new ledger in the record, by compare-and-set.
+    3. The old ledgers are deleted.
+
+    A crash before step 2 leaves the new ledger as an orphan; a crash after it, the old ledgers.
+
+    Raises LogTakenOverError, LogChangedError, and the errors of reading and creating ledgers; the chain is then unchanged, or
+    partly compacted.
     """
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(run.log)
@@ -107,7 +102,7 @@ def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
     deleted = []
     for links in _groups(bookkeeper, record, run.password):
         copy = _copied(bookkeeper, record, links, run)
-        # If this fails, nobody knows whether the record names the copy. So the copy stays; if it is not named, it is an orphan.
+        # After a failure the record may or may not name the copy, so the copy stays; unnamed, it is an orphan.
         registry.update(run.log, partial(_compacted, replaced=links, by=copy, run=run))
         for link in links:
             bookkeeper.delete_ledger(link.ledger_id)
@@ -120,7 +115,7 @@ def _compacted(record: LogRecord, replaced: tuple[CommitLedger, ...], by: int, r
 
 
 def _groups(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Iterator[tuple[CommitLedger, ...]]:
-    """Neighbours whose commits fit into one commit ledger. The last ledger of the chain is in no group."""
+    """Groups of neighbours whose commits fit into one ledger, without the last ledger of the chain."""
     chain = record.commit_ledgers
     before = [read_header(open_commit_ledger(bookkeeper, link, password)).position.batches for link in chain]
     first = 0
@@ -132,7 +127,7 @@ def _groups(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Itera
 
 
 def _copied(bookkeeper: BookKeeper, record: LogRecord, links: Sequence[CommitLedger], run: LogRun) -> int:
-    """The id of a new, closed ledger with the header of the first of ``links`` and the commits of all of them."""
+    """Copy the header of the first ledger and the commits of all into a new, closed ledger; returns its id."""
     ledger = run.create_ledger(bookkeeper, record.options, COMMIT_ROLE)
     for link in links:
         with bookkeeper.open_ledger(link.ledger_id, password=run.password) as reader:
@@ -144,22 +139,22 @@ def _copied(bookkeeper: BookKeeper, record: LogRecord, links: Sequence[CommitLed
     return ledger.ledger_id
 
 
-# --
+# -- The committer
 
 
 ATTEMPTS_MAX = 5
-"""How often a commit is tried before it fails."""
+"""Attempts of a commit before it fails."""
 RACES_MAX = 1000
-"""How often a commit may find that another writer's commit came first. Each time is the other's success."""
+"""Limit of races that a commit may lose. Each lost race is another writer's success."""
 RETENTION_SECONDS = 300.0
-"""How often a writer removes rows that the log's retention lets go."""
+"""Interval at which a writer removes expired rows."""
 
 
 class Committer:
-    """Commits the batches of one run, which is a writer of the log in its epoch."""
+    """Commits the batches of one run, a writer of the log in its epoch."""
 
     def __init__(self, bookkeeper: BookKeeper, run: LogRun, tells_soon: bool = False) -> None:
-        """``tells_soon``: a commit does not wait until readers can see it; they do a moment later."""
+        """``tells_soon``: commits do not wait until readers can see them; readers see them a moment later."""
         self.run = run
         self._tells_soon = tells_soon
         self._bookkeeper = bookkeeper
@@ -167,17 +162,17 @@ class Committer:
         self._ledger: LedgerHandle | None = None
         self._header = CommitHeader()
         self._left_open: list[int] = []
-        """Data ledgers of epochs that are over, which the recovered commits name. Their writers may be gone."""
+        """Data ledgers of past epochs in the recovered commits. Their writers may be gone."""
         self._batch_write = ""
-        """The batch write that is committed, which no header tells."""
+        """The committed batch write, which no header lists."""
         self._tended = False
         self._retention_due = 0.0
         self._rolled = False
-        """Whether the chain has grown since it was looked whether it is too long."""
+        """Has the chain grown since the last check of its length?"""
 
     def recover(self) -> CommitHeader:
-        """Fence the chain's last ledger, so no earlier owner commits any more. Returns what sums up all commits. For the owner of
-        the lane; raises LogTakenOverError, LedgerRecoveryError, and the errors of opening a ledger."""
+        """Fence the chain's last ledger, so no earlier owner commits any more. Returns the sum of all commits. Only for the owner
+        of the lane. Raises LogTakenOverError, LedgerRecoveryError, and the errors of opening a ledger."""
         header = self._recover()
         assert header is not None, "a batch write has committed"
         return header
@@ -185,31 +180,32 @@ class Committer:
     def commit(self, commit: Commit, batch: Batch | None = None) -> bool:
         """Make ``commit`` part of the log. Returns False if it was part of it already.
 
-        ``batch``: of which batch it is, if there is more to know of that than the commit says. Raises LogTakenOverError if the
-        epoch is over: ``commit`` is not part of the log and never will be. Raises CheckpointRewoundError for a batch that is not
-        the one of its number in the log. Any other error (LedgerRecoveryError after ATTEMPTS_MAX attempts, NotEnoughBookiesError,
-        MetadataStoreError) leaves the outcome open: call again with the same commit to settle it.
+        ``batch``: more about the commit's batch than the commit states. Raises LogTakenOverError if the epoch is over: ``commit``
+        is not part of the log and never will be; and CheckpointRewoundError if the log has another batch of this number. After
+        any other error (LedgerRecoveryError after ATTEMPTS_MAX attempts, NotEnoughBookiesError, MetadataStoreError) the outcome
+        is open: a call with the same commit settles it.
         """
         batch = batch or Batch(self.run.log, commit.query, commit.batch, commit.fingerprint)
         return self._commit(commit, lambda header: decided(is_committed, header, batch))
 
     def commit_version(self, commit: Commit) -> bool:
-        """Do what ``commit`` does for a version of an application (``TXN``). Returns False if the log has it, or a later one."""
+        """Like ``commit``, for a version of an application (``TXN``). Returns False if the log has this version or a later
+        one."""
         return self._commit(commit, lambda header: header.last_batches.get(commit.query, -1) >= commit.batch)
 
     def commit_open(self, commit: Commit) -> None:
-        """Make ``commit`` part of the log, once: it opens a ledger of its own, or settles the one that is open, which is closed.
-        Raises what ``commit`` does."""
+        """Make ``commit`` part of the log, once. It opens its own new ledger, or settles the last opened one, which is closed.
+        Raises the errors of ``commit``."""
         self._commit(commit, lambda header: header.open_ledger == commit.open_ledger)
 
     def _commit(self, commit: Commit, is_there: Callable[[CommitHeader], bool]) -> bool:
         failure: BookKeeperError | None = None
         doubtful: int | None = None
-        """The ledger in which ``commit`` may be."""
+        """The ledger that may hold ``commit``."""
         failures = races = 0
         while failures < ATTEMPTS_MAX and races < RACES_MAX:
             if failures or races:
-                # Its time is that of the attempt: who has read up to a time does not find rows of an earlier one later.
+                # The time is the attempt's: a reader that has read up to a time must not get rows of an earlier time later.
                 commit = replace(commit, time_ms=max(commit.time_ms, time.time_ns() // 1_000_000))
             try:
                 if self._ledger is None:
@@ -232,8 +228,8 @@ class Committer:
                 failure, races = error, races + 1
                 continue
             except (LedgerFencedError, LedgerClosedError, AddTimeoutError, NoSuchLedgerError) as error:
-                # Nobody knows whether the entry was kept, and only a recovery can tell. (A ledger that a batch write fenced may
-                # have been compacted and deleted since.)
+                # Only a recovery can tell whether the entry was stored. (A ledger that a batch write fenced may have been
+                # compacted and deleted since.)
                 log.info("log %s, epoch %d: begins again after: %s", self.run.log, self.run.epoch, error)
                 if self._ledger is not None:
                     doubtful = self._ledger.ledger_id
@@ -255,17 +251,15 @@ class Committer:
         ) from failure
 
     def _landed(self, commit: Commit, ledger_id: int) -> bool:
-        """Whether ``commit`` is in the ledger, which was the chain's last when the commit was sent to it.
-
-        Recovering the ledger decides that. It does no harm: the new owner recovers it too, before it commits anything.
-        """
+        """Is ``commit`` in the ledger that was the chain's last when the commit was sent? A recovery of the ledger decides; it is
+        harmless, because the new owner recovers the ledger too."""
         try:
             with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
                 entries = reader.read(FIRST_COMMIT, reader.last_add_confirmed)
                 found = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
                 return any(_key(commit) == _key(other) for other in found)
         except BookKeeperError as error:
-            # The ledger was compacted and deleted, or its bookies are away.
+            # The ledger was compacted and deleted, or its bookies are down.
             raise LedgerRecoveryError(
                 f"log {self.run.log!r}: another run took over, and whether batch {commit.batch} of query {commit.query} was "
                 f"committed before is not known ({error}). A streaming query that is started again finds out; before a "
@@ -273,11 +267,12 @@ class Committer:
             ) from error
 
     def tend(self, thoroughly: bool) -> None:
-        """After the first commit of the epoch: close the data ledgers that epochs which are over left open.
+        """After the first commit of the epoch: close the data ledgers that past epochs left open. Later calls do nothing, unless
+        ``thoroughly``.
 
-        ``thoroughly``: also delete orphans, and, after later commits too, compact the chain if it is long, and remove the rows
-        that the log's retention lets go, every RETENTION_SECONDS. What fails is logged and left to a later call or epoch;
-        readers see the same rows either way. Otherwise later calls do nothing.
+        ``thoroughly``: also delete orphans after the first commit; and, after any commit, compact a long chain, and remove
+        expired rows every RETENTION_SECONDS. A failure is logged and left to a later call or epoch; readers see the same rows
+        either way.
         """
         first, self._tended = not self._tended, True
         rolled, self._rolled = self._rolled, False
@@ -291,7 +286,7 @@ class Committer:
         try:
             if due:
                 self._retention_due = now + RETENTION_SECONDS
-                # Lane 0 has the name of its log, and is one lane by its number.
+                # Lane 0 has the name of its log; ``@0`` limits the call to this lane.
                 lane = self.run.log if MARK in self.run.log else f"{self.run.log}{MARK}0"
                 expired = truncate_expired(self._bookkeeper, lane, self.run.password)
             orphans = collect_recent_orphans(self._bookkeeper, self.run.log, self.run.password) if first else []
@@ -308,7 +303,7 @@ class Committer:
         )
 
     def close(self) -> None:
-        """Close the commit ledger, so that nobody has to recover it. If that fails, it is logged; commits stay as they are."""
+        """Close the commit ledger, so that no successor has to recover it. A failure is logged and changes no commit."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             try:
@@ -317,11 +312,11 @@ class Committer:
                 log.info("log %s: its commit ledger %d is left for recovery: %s", self.run.log, ledger.ledger_id, error)
 
     def _recover(self) -> CommitHeader | None:
-        """Fence and read the last commit ledger. The result sums up all commits of the log; None if the run is a batch write that
-        is committed."""
+        """Fence and read the last commit ledger. Returns the sum of all commits of the log; None if the run is a committed batch
+        write."""
         record = self._registry.get(self.run.log)
         if record.ctime_ms != self.run.ctime_ms:
-            # A run may own both.
+            # A run may own both logs.
             raise LogTakenOverError(
                 f"log {self.run.log!r} was deleted and made anew since run {self.run.run} began to write: rows that are not "
                 "committed are gone with the old one. Run the write again"
@@ -355,8 +350,7 @@ class Committer:
         return header
 
     def _roll(self, commit: Commit) -> None:
-        """Create a commit ledger with ``commit`` behind a header that sums up all commits before it, then make it the chain's
-        last."""
+        """Create a commit ledger with a header that sums up all earlier commits, and ``commit``; then append it to the chain."""
         run = self.run
         ledger = run.create_ledger(self._bookkeeper, self._options, COMMIT_ROLE)
         if self._tells_soon:
@@ -366,17 +360,17 @@ class Committer:
             ledger.append(encode_header(self._header))
             first = self._header.placed(commit)
             ledger.append(encode_commit(first))
-            # The rows of a producer have times of their own.
+            # The rows of a producer have their own times.
             row = -1 if first.stamped and first.ranges else self._header.position.rows
             start = LinkStart(ledger.ledger_id, first.time_ms, row)
             record = self._registry.add_commit_ledger(
                 run.log, ledger.ledger_id, run.run, run.epoch, self._chain, start, run.ctime_ms
             )
         except (LogTakenOverError, LogChangedError):
-            # Nobody needs the ledger. A guaranteed one would wait for a bookie that is down.
+            # The ledger is useless. No wait: a guaranteed ledger would wait for a bookie that is down.
             with suppress(BookKeeperError):
                 ledger.close(wait=False, timeout=CLOSE_SECONDS_MAX)
-            # If this fails, the ledger is an orphan.
+            # After a failure the ledger is an orphan.
             with suppress(BookKeeperError):
                 self._bookkeeper.delete_ledger(ledger.ledger_id)
             raise
@@ -389,22 +383,22 @@ class Committer:
         try:
             self._ledger.flush_last_add_confirmed()
         except BookKeeperError as error:
-            # The commit stands. Readers see it with the next one, or when the ledger is recovered.
+            # The commit stands. Readers see it with the next commit, or after a recovery of the ledger.
             log.warning("log %s: readers don't see the newest commit yet: %s", self.run.log, error)
 
 
 def _key(commit: Commit) -> tuple[object, ...]:
-    """What tells a commit from the others of its run."""
+    """Identity of a commit within its run."""
     return commit.query, commit.batch, commit.open_ledger
 
 
 _committers: dict[tuple[int, str, str], Committer] = {}
-"""The committer of each (pid, zookeeper, log name). Spark commits one batch of a query at a time, so there is no lock."""
+"""(pid, zookeeper, log name) → committer. Spark commits one batch of a query at a time, so there is no lock."""
 
 
 def current_committer(bookkeeper: BookKeeper, run: LogRun) -> Committer:
-    """This process's committer for ``run`` of a streaming query. The one that the process had for another run of the same log is
-    closed."""
+    """This process's committer for ``run`` of a streaming query. Closes the process's committer of another run of the same
+    log."""
     key = os.getpid(), run.address.zookeeper, run.log
     held = _committers.get(key)
     if held is None or held.run != run:

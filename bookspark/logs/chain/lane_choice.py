@@ -1,8 +1,8 @@
-"""Which lane a streaming query or a batch write writes, in the metadata store.
+"""Choice of the lane for a streaming query or a batch write, in the metadata store.
 
-Law: two writers that look for a lane at once never get the same one, and a writer that had one gets it again. Lane 0 is taken by
-the writer's own compare-and-set of the log's record, which is tried only as long as the rule still says lane 0. Every other lane
-is given out by the index. ``protocol.logs.lanes`` has the rule.
+Law: two writers never get the same lane, and a writer gets its earlier lane again. A writer takes lane 0 by its own
+compare-and-set of the log's record, as long as the rule (``protocol.logs.lanes``) still says lane 0. The index assigns all other
+lanes.
 """
 
 from __future__ import annotations
@@ -36,20 +36,19 @@ if TYPE_CHECKING:
 
 
 class StreamingQuery(NamedTuple):
-    """A streaming query that looks for its lane."""
+    """A streaming query that needs a lane."""
 
     id: str
-    """Spark's id of it."""
     follows: str = ""
-    """The query whose lane it may take over. Empty: none."""
+    """The query whose lane it may take over; empty: none."""
     checkpoint: str = ""
-    """Where its Spark checkpoint is. Empty: not known."""
+    """Path of its Spark checkpoint; empty: unknown."""
 
 
 def known_lane(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -> str | None:
-    """The name of the lane that the query writes, or would take over; None if it needs a new one.
+    """Name of the query's lane, or of the lane that it would take over; None if it needs a new lane.
 
-    Raises NoSuchLogError, AnotherQueryError (see ``lane_of_query``), and what ``newest_header`` lists.
+    Raises NoSuchLogError, AnotherQueryError (``lane_of_query``) and the errors of ``newest_header``.
     """
     record = LogRegistry(bookkeeper.metadata).get(log.name)
     if record.owner_query == query.id:
@@ -71,14 +70,14 @@ def known_lane(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -
 
 
 def lane_for_query(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -> str:
-    """The same; a lane is made if it needs a new one. Raises TooManyLanesError too, and MetadataVersionError if the lanes change
-    again and again."""
+    """Like ``known_lane``, but creates a lane if the query needs it. Raises TooManyLanesError too, and MetadataVersionError if
+    the lanes keep changing."""
     new = NewLane(writer_of(query.id), query.checkpoint, writer_of(query.follows) if query.follows else "")
     for _ in range(ATTEMPTS_MAX):
         lane = known_lane(bookkeeper, log, query)
         if lane is not None:
             return lane
-        # The query that it follows may have got a lane meanwhile.
+        # The query in ``follows`` may have got a lane meanwhile.
         with suppress(LogChangedError):
             return lane_name(log.name, LaneIndex(bookkeeper.metadata, log.name).begin(new))
     raise MetadataVersionError(
@@ -89,11 +88,11 @@ def lane_for_query(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuer
 def claimed(
     bookkeeper: BookKeeper, log: LogAddress, lane: LogRecord, run: str, query: StreamingQuery, header: CommitHeader
 ) -> LogRecord:
-    """Make ``run`` of ``query`` the owner of ``lane``, which ``lane_for_query`` found. ``header``: its newest, read with it.
+    """Make ``run`` of ``query`` the owner of ``lane``, the result of ``lane_for_query``. ``header``: read together with ``lane``.
 
-    Raises LogChangedError if another query, or a batch write, was the first in lane 0 meanwhile, or the lane has ended: look for
-    a lane again; so if the log was made anew, where the lane may be another writer's, and of which ``header`` tells nothing.
-    Raises LogTakenOverError, AnotherQueryError and NoSuchLogError.
+    Raises LogChangedError if another query or a batch write was first in lane 0, the lane has ended, or the log was recreated
+    (the lane may then be another writer's, and ``header`` is outdated): choose a lane again. Raises LogTakenOverError,
+    AnotherQueryError and NoSuchLogError.
     """
     registry, number = LogRegistry(bookkeeper.metadata), lane_of(lane.name)[1]
     names = {writer_of(query.id), writer_of(query.follows)}
@@ -112,9 +111,9 @@ def claimed(
 
 
 def note_writer(bookkeeper: BookKeeper, log: LogAddress, lane: LogRecord, query: StreamingQuery) -> None:
-    """Have the index name ``query``, which owns ``lane``. It may lack one that followed another and was stopped just behind its
-    claim; started again without ``follows``, that would get a second lane. Raises NoSuchLogError, and LogChangedError if the log
-    was made anew."""
+    """Enter ``query``, the owner of ``lane``, in the index. The entry may be missing if the query, following another, stopped
+    just after its claim; a restart without ``follows`` would then create a second lane. Raises NoSuchLogError, and
+    LogChangedError if the log was recreated."""
     if lane.name != log.name:
         number, writer = lane_of(lane.name)[1], writer_of(query.id)
         LogRegistry(bookkeeper.metadata).update(
@@ -123,8 +122,8 @@ def note_writer(bookkeeper: BookKeeper, log: LogAddress, lane: LogRecord, query:
 
 
 def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogRecord:
-    """The record of the lane in which the batch write ``run`` is under way now. Raises LogTakenOverError if it has ended,
-    NoSuchLogError and TooManyLanesError."""
+    """Begin the batch write ``run``, unless it has begun. Returns the record of its lane. Raises LogTakenOverError if the write
+    has ended, NoSuchLogError and TooManyLanesError."""
     registry = LogRegistry(bookkeeper.metadata)
     now_ms = time.time_ns() // 1_000_000
 
@@ -141,16 +140,16 @@ def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogR
         try:
             return registry.update(log.name, first)
         except LogChangedError:
-            # If the log was made anew since, the lane may be another writer's, or batch writes may belong into lane 0 of it:
-            # their versions are looked up in one lane.
+            # In a recreated log the lane may be another writer's, or batch writes may belong into lane 0. Versions of batch
+            # writes are looked up in one lane only.
             with suppress(LogChangedError):
                 lane = LaneIndex(bookkeeper.metadata, log.name).begin(NewLane(BATCH_WRITES), ctime_ms)
                 return registry.begin_batch_write(lane_name(log.name, lane), run, ctime_ms)
 
 
 def newest_version(bookkeeper: BookKeeper, log: LogAddress, application: str) -> int:
-    """The version of ``application`` (``TXN`` and its id) that batch writes committed last, as far as readers see; −1: none.
-    Raises what ``newest_header`` lists."""
+    """Last version of ``application`` (``TXN`` and its id) that batch writes committed, as far as readers see; −1: none. Raises
+    the errors of ``newest_header``."""
     record = LogRegistry(bookkeeper.metadata).find(log.name)
     if record is None:
         return -1
@@ -159,8 +158,7 @@ def newest_version(bookkeeper: BookKeeper, log: LogAddress, application: str) ->
 
 
 def lane_of_run(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogRecord:
-    """The record of the lane in which the batch write ``run`` is under way; of lane 0 if it is in none. Raises
-    NoSuchLogError."""
+    """Record of the lane in which the batch write ``run`` is active, else that of lane 0. Raises NoSuchLogError."""
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(log.name)
     lane = lane_in_index(record, BATCH_WRITES)

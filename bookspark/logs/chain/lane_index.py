@@ -1,8 +1,8 @@
-"""The index of a log's lanes in the metadata store: a new lane, and one that has ended.
+"""The index of a log's lanes in the metadata store: adds new lanes, removes ended lanes.
 
-Law: a lane's record is there before the index names it, so whoever finds it there can open it; and what is kept of an ended lane
-is there before the index has it no more, so its writer always finds one or the other. Each step is done again by whoever meets a
-lane that a crash left in between. ``protocol.logs.lanes`` and ``protocol.logs.ended_lanes`` have the rules.
+Law: a lane's record is written before the index names it, so every lane in the index can be opened. An ended lane's record is
+kept before the lane leaves the index, so its writer always finds one of the two. The next client that meets the leftovers of a
+crash repeats the step. ``protocol.logs.lanes`` and ``protocol.logs.ended_lanes`` have the rules.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from bookspark.store.metadata.store import MetadataStore
 
 
 class NewLane(NamedTuple):
-    """What a lane is made for."""
+    """Request for a lane."""
 
     writer: str
     checkpoint: str = ""
-    """Where the writer's Spark checkpoint is; empty if it has none, or that is not known."""
+    """Path of the writer's Spark checkpoint; empty if none or unknown."""
     follows: str = ""
-    """The writer of the ended lane that it takes over, if that was another one."""
+    """Writer of the ended lane to continue, if another writer."""
 
 
 class LaneIndex:
-    """The lanes of log ``name``. Every method raises MetadataStoreError, and NoSuchLogError if there is no such log."""
+    """The lanes of log ``name``. Every method raises MetadataStoreError and NoSuchLogError."""
 
     def __init__(self, store: MetadataStore, name: str) -> None:
         self._store, self._registry, self._name = store, LogRegistry(store), name
         self.ctime_ms = 0
-        """When the log was made that ``begin`` found a lane of: later that lane may be another writer's, of a later log."""
+        """Creation time of the log in which ``begin`` found the lane; in a later log the number may be another writer's."""
 
     def begin(self, new: NewLane, ctime_ms: int | None = None) -> int:
-        """Make a lane for the writer, unless it has one. Returns its number. ``ctime_ms``: when the log was made that is meant;
-        None: whichever is there. Raises TooManyLanesError, and LogChangedError if it was made anew, or if the one that the writer
-        follows has a lane by now."""
+        """Create a lane for the writer, unless it has one. Returns the lane's number.
+
+        ``ctime_ms``: expected creation time of the log; None: any. Raises TooManyLanesError; and LogChangedError if the log was
+        recreated, or the writer named in ``follows`` has a lane again."""
         for _ in range(ATTEMPTS_MAX):
             record = self._registry.get(self._name)
             if ctime_ms not in (None, record.ctime_ms):
@@ -61,7 +62,7 @@ class LaneIndex:
             made = new_lane(record, record.lanes_made + 1)
             with suppress(LogChangedError):
                 self._put(made, record)
-                # The log may have been altered before the lane was there, or the lane have been left by a crash.
+                # The log may have been altered meanwhile, or the lane's record may be old, left by a crash.
                 self._registry.follow_options(made.name)
                 self._registry.update(self._name, named)
         raise MetadataVersionError(
@@ -69,7 +70,7 @@ class LaneIndex:
         )
 
     def ended(self, record: LogRecord, key: str) -> Ended | None:
-        """What is kept of a lane of the log ``record`` by this key; None if nothing is."""
+        """The kept record of the ended lane of writer ``key``; None if there is none."""
         if not record.ended_count:
             return None
         found = self._store.read_record(ENDED, self._kept_name(key))
@@ -77,14 +78,14 @@ class LaneIndex:
         return kept if kept is not None and (kept.ctime_ms, kept.key) == (record.ctime_ms, key) else None
 
     def finished(self, number: int) -> bool:
-        """Has lane ``number`` ended, or is its log gone? What a crash left to do is done."""
+        """Has lane ``number`` ended, or is its log gone? Finishes an end that a crash interrupted."""
         ended = self._registry.get(lane_name(self._name, number)) if number else None
         if ended is None or ended.ended_rows is None:
             return False
         for _ in range(ATTEMPTS_MAX):
             record = self._registry.get(self._name)
             lane = next((one for one in record.lanes if one.number == number), None)
-            # In a log that was made anew since, the lane of this number is another one.
+            # In a recreated log this number is another lane.
             if lane is None or record.ctime_ms != ended.ctime_ms:
                 return True
             block = full_block(record)
@@ -110,7 +111,7 @@ class LaneIndex:
         return f"{self._name}{MARK}{hashlib.sha256(key.encode()).hexdigest()[:40]}"
 
     def _keep(self, kept: Ended) -> None:
-        """Keep it, unless a later lane is kept by that key."""
+        """Keep the record of an ended lane, unless a later lane has the same key."""
         name = self._kept_name(kept.key)
         document = proven_struct(kept, f"lane that ended of {kept.key!r}")
         while True:
@@ -135,21 +136,21 @@ class LaneIndex:
             self._store.write_record(BLOCKS, name, document, None if found is None else found.version)
 
     def _check_still_of(self, ctime_ms: int) -> None:
-        """Raise LogChangedError unless the log is that of this time. Asked after a record of another log of the name was read: if
-        the log is still there, that one is of an earlier log, and may go."""
+        """Raise LogChangedError unless the log has this creation time. Call after reading another log's record of the name: if
+        this log still exists, that record is an earlier log's and may be overwritten."""
         log = self._registry.find(self._name)
         if log is None or log.ctime_ms != ctime_ms:
             raise LogChangedError(f"log {self._name!r} was deleted, or made anew, meanwhile")
 
     def _put(self, made: LogRecord, log: LogRecord) -> None:
-        """Create the record of a lane that the index of ``log`` does not name yet. One that is there was left by a crash, of this
-        log or of an earlier one of its name, or another process has just made it. Raises LogChangedError if ``log`` is deleted,
-        or has that lane by now: whoever is late writes over no lane of a later log."""
+        """Create a lane's record before the index of ``log`` names it. An existing record is another process's, or a crash left
+        it, in this log or an earlier log. Raises LogChangedError if ``log`` is deleted or has the lane already: a late client
+        overwrites no lane of a later log."""
         found = self._store.read_record(KIND, made.name)
         if found is not None:
             if decode_record(found.value, made.name).ctime_ms == made.ctime_ms:
                 return
-            # Read after the lane's record: if the log is made anew after this, a lane of it has another version.
+            # Read after the lane's record: if the log is recreated after this, the lane's record has another version.
             _check_same(self._registry.find(log.name), log)
         with suppress(MetadataVersionError):
             self._store.write_record(KIND, made.name, encode_record(made), None if found is None else found.version)
@@ -160,13 +161,12 @@ def _read_kept(data: bytes, key: str) -> Ended:
 
 
 def _check_same(found: LogRecord | None, log: LogRecord) -> None:
-    """Raise LogChangedError unless ``found`` is the record of the same log, with as many lanes."""
+    """Raise LogChangedError unless ``found`` is the same log, with the same number of lanes."""
     if found is None or (found.ctime_ms, found.lanes_made) != (log.ctime_ms, log.lanes_made):
         raise LogChangedError(f"log {log.name!r}: it was made anew meanwhile, or other lanes of it were made")
 
 
 def _named(record: LogRecord, of: LogRecord, new: NewLane, after: int) -> LogRecord:
-    """The record with the next lane of log ``of`` as the lane that is ``new``."""
     if record.ctime_ms != of.ctime_ms:
         raise LogChangedError(f"log {of.name!r}: it was deleted and made anew meanwhile")
     return with_lane(record, of.lanes_made + 1, new.writer, new.checkpoint, after, new.follows)

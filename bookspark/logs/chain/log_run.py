@@ -1,14 +1,14 @@
-"""Where a log is, and who writes it: the values that travel together from a query to its tasks and ledgers.
+"""The address of a log and the run that writes it: values that a query passes to its tasks and ledgers.
 
-Law: both values compare by content and can be pickled for Spark's tasks. Their ``repr`` never shows the password. A run's ledgers
-have the log's options and these labels in their custom metadata, by which readers, audits and the collection of orphans go:
+Law: both values compare by content and can be pickled for Spark's tasks. Their ``repr`` never shows the password. The ledgers of
+a run have the log's options, and these labels in their custom metadata, for readers, audits and the collection of orphans:
 
 ======================  =====================================================================================
 ``bookspark.log``       the log's name
 ``bookspark.epoch``     the epoch in which the ledger was created, in decimal
 ``bookspark.role``      ``commit`` or ``data``
 ``bookspark.run``       the id of the run that created it
-``bookspark.encoding``  how payloads are encoded (see ``rows.encodings``); absent if a payload is a row's value as it is
+``bookspark.encoding``  the encoding of payloads (``rows.encodings``); absent for plain values
 ======================  =====================================================================================
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper, LedgerHandle
 
 CLOSE_SECONDS_MAX = 30.0
-"""A ledger that can't be closed in this time is left for recovery. A guaranteed one would try for ever while its writer waits."""
+"""Time limit of closing a ledger before it is left for recovery; a guaranteed ledger would retry for ever."""
 
 
 @dataclass(frozen=True)
@@ -43,51 +43,46 @@ class LogAddress:
     zookeeper: str
     """The cluster: ``host:port[,host:port…][/chroot]``."""
     name: str
-    """The log's name."""
     password: bytes = field(default=b"", repr=False)
-    """Opens every ledger of the log."""
 
 
 @dataclass(frozen=True)
 class LogRun:
-    """One run of a query, or one batch write, as a writer of a log in one epoch."""
+    """One run of a query, or one batch write: a writer of a log in one epoch."""
 
     address: LogAddress
-    """The log."""
     ctime_ms: int
-    """When the log was created, in ms since 1970. It tells the log from a later one of the same name."""
+    """Creation time of the log, in ms since 1970; differs in a later log of the same name."""
     run: str
-    """The run's id, as Spark gave it."""
+    """Id of the run: Spark's, or a random one."""
     epoch: int
-    """The epoch in which the run may commit."""
+    """The only epoch in which the run may commit."""
 
     @classmethod
     def of(cls, address: LogAddress, record: LogRecord) -> LogRun:
-        """The owner that ``record``, the record of the log at ``address``, names."""
+        """The owner in ``record``, the record of the log at ``address``."""
         return cls(address, record.ctime_ms, record.owner, record.epoch)
 
     @classmethod
     def of_batch_write(cls, address: LogAddress, record: LogRecord, run: str) -> LogRun:
-        """The batch write ``run``, which is under way in ``record``."""
+        """The batch write ``run``, an active one in ``record``."""
         write = record.batch_write(run)
         assert write is not None
         return cls(address, record.ctime_ms, run, write.epoch)
 
     @property
     def log(self) -> str:
-        """The log's name."""
         return self.address.name
 
     @property
     def password(self) -> bytes:
-        """The log's password."""
         return self.address.password
 
     def create_ledger(self, bookkeeper: BookKeeper, options: LogOptions, role: str, encoding: str = "") -> LedgerHandle:
         """Create a labelled ledger with the log's ``options``.
 
-        ``role``: COMMIT_ROLE or DATA_ROLE; a commit ledger always acknowledges after the sync (PD_JOURNAL). ``encoding``: that of
-        a data ledger's payloads. Raises NotEnoughBookiesError and MetadataStoreError.
+        ``role``: COMMIT_ROLE or DATA_ROLE; a commit ledger always acknowledges after the sync (PD_JOURNAL). ``encoding``: of a
+        data ledger's payloads. Raises NotEnoughBookiesError and MetadataStoreError.
         """
         labels = {
             LOG_LABEL: self.log.encode(),

@@ -1,10 +1,9 @@
-"""Cleaning up after a log: data ledgers left open, orphans, truncated rows, whole logs.
+"""Cleaning up after a log: open data ledgers, orphans, truncated rows, whole logs.
 
-Law: an orphan is a ledger that was created for the log and is not part of it. It is recognised by its epoch, never by its age:
-nobody may commit in that epoch any more, and all commits of it can be read (see ``is_orphan``). The log's record says what is
-part of the log, and it is changed before any ledger is deleted. If deleting fails or never happens, readers see the same rows.
-Ledgers are listed before the record is read by which they are judged, so none of them is of a later log of the same name, whose
-epochs begin anew.
+Law: an orphan is a ledger that was created for the log and is not part of it. Its epoch decides, never its age: no writer may
+commit in that epoch any more, and all its commits are readable (``is_orphan``). The log's record changes before any ledger is
+deleted, so readers see the same rows if a deletion fails. Ledgers are listed before the record is read, so none belongs to a
+later log of the same name, whose epochs start again.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECENT_EPOCHS = 64
-"""How far back ``collect_recent_orphans`` looks. Batch writes call it every sixteenth epoch, so later calls
-make up for one that failed."""
+"""Number of epochs that ``collect_recent_orphans`` covers. Batch writes call it every sixteenth epoch, so later calls repair a
+failed call."""
 
 THOROUGH_SECONDS_MAX = 60.0
-"""How long ``collect_recent_orphans`` recovers ledgers that earlier epochs left open; meanwhile the run commits its batches."""
+"""Time limit for ``collect_recent_orphans`` to recover open ledgers; the run commits its batches meanwhile."""
 
 
 @checked
 def recover_ledgers(
     bookkeeper: BookKeeper, ledger_ids: Iterable[LedgerId], password: Password, seconds_max: WaitSeconds = 10.0
 ) -> list[int]:
-    """Recover each of the ledgers that is not closed, so that its end is decided.
+    """Recover each open ledger, so that its end is decided. Returns the ids of the recovered ledgers.
 
-    Begins no recovery after ``seconds_max`` seconds. A recovery that fails is logged. Returns the ids of those recovered.
+    Begins no recovery after ``seconds_max`` seconds. Logs a failed recovery.
     """
     deadline = time.monotonic() + seconds_max
     done = []
@@ -70,11 +69,10 @@ def recover_ledgers(
 
 @checked
 def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) -> list[int]:
-    """Fence, then delete every ledger that was created for the log in an epoch that is over and is not, or no longer, part of it.
+    """Fence and delete all orphans of the log. Returns the ids of the deleted ledgers.
 
-    ``name``: of a log, with all of its lanes, or of a lane. Reads the metadata of all ledgers of the cluster, so it takes long
-    where there are many. Returns the ids of the deleted ledgers. Raises NoSuchLogError, UnauthorizedAccessError (wrong password),
-    MetadataStoreError, and ReadError if commits can't be read.
+    ``name``: of a log with all its lanes, or of a lane. Reads the metadata of all ledgers of the cluster. Raises NoSuchLogError,
+    UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't be read.
     """
     registry, ledgers = LogRegistry(bookkeeper.metadata), bookkeeper.list_ledgers()
     lanes: dict[bytes, tuple[LogRecord, set[int]]] = {}
@@ -98,21 +96,20 @@ def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) 
 
 @checked
 def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) -> list[int]:
-    """Do what ``collect_orphans`` does for the last RECENT_EPOCHS epochs, with a look at new ledgers only. For the log's writers.
+    """Like ``collect_orphans``, for the last RECENT_EPOCHS epochs and new ledgers only. For the log's writers.
 
-    Data ledgers of epochs that are over, are part of the log and still open are recovered: their writers may not have done so.
-    Ledgers whose rows were truncated while their epoch stood are not part of the log any more, and are deleted. Returns the ids
-    of the deleted ledgers. Raises NoSuchLogError, MetadataStoreError, and ReadError if commits can't be read.
+    Also recovers open data ledgers of earlier epochs that are part of the log. Returns the ids of the deleted ledgers. Raises
+    NoSuchLogError, MetadataStoreError, and ReadError if commits can't be read.
 
-    Most ledgers of an epoch have higher ids than the commit ledgers that the chain had before. ``collect_orphans`` finds what is
-    missed: beside batch writes and copies that compaction made, that is not exact.
+    Reads only ledgers with ids above those of the older commit ledgers. Beside batch writes and compaction that bound is inexact;
+    ``collect_orphans`` finds the rest.
     """
     ledgers = bookkeeper.list_ledgers()
     record = LogRegistry(bookkeeper.metadata).get(name)
     since = record.newest_epoch - RECENT_EPOCHS
     earlier = takewhile(lambda link: link.epoch < since, record.commit_ledgers)
     after = max((link.ledger_id for link in earlier), default=-1)
-    # A data ledger is named in commits of its own epoch only, and no commit ledger has a commit of a higher epoch than its own.
+    # A data ledger appears only in commits of its own epoch, and a commit ledger has no commit of a higher epoch than its own.
     recent = [
         placed.commit
         for link in record.commit_ledgers
@@ -135,11 +132,11 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Pas
 
 @checked
 def truncate_log(bookkeeper: BookKeeper, name: LaneName, row: BytesOrNone, password: Password) -> list[int]:
-    """Give up the rows before row ``row`` of the lane ``name``, and delete the ledgers that only those rows needed.
+    """Drop the rows before row ``row`` of the lane ``name``, and delete the ledgers with no other rows. Returns their ids.
 
-    Ledgers of epochs that are not over stay, because their writers may still commit entries of them. Returns the ids of the
-    deleted ledgers. Raises ConfigurationError if the lane has fewer rows than that, or if the log has several lanes and ``name``
-    names none; NoSuchLogError; UnauthorizedAccessError (wrong password); MetadataStoreError; ReadError if commits can't be read.
+    Ledgers of live epochs stay: their writers may still commit entries of them. Raises ConfigurationError (the lane has fewer
+    than ``row`` rows, or the log has several lanes and ``name`` names none), NoSuchLogError, UnauthorizedAccessError (wrong
+    password), MetadataStoreError, and ReadError if commits can't be read.
     """
     registry = LogRegistry(bookkeeper.metadata)
     check_one_lane(registry, name, "truncated")
@@ -156,17 +153,15 @@ def truncate_log(bookkeeper: BookKeeper, name: LaneName, row: BytesOrNone, passw
 def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
     """Delete a log with all its ledgers. Returns the ids of the deleted ledgers.
 
-    A micro-batch that is being written fails, or its rows are deleted with the log. If its query goes on, the next micro-batch
-    creates the log again, empty and with ledgers of its own, which are not deleted. A deletion that broke off is gone on with,
-    also if the log's record is gone: its ledgers are there with its label. Raises NoSuchLogError, UnauthorizedAccessError (wrong
-    password) and MetadataStoreError.
+    A running micro-batch fails, or its rows are deleted too. If its query continues, the next micro-batch creates the log again,
+    empty, with new ledgers, which stay. A second call finishes an interrupted deletion, even without the log's record: the
+    ledgers still have its label. Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     registry = LogRegistry(bookkeeper.metadata)
     ledgers = set(bookkeeper.list_ledgers())
     record = registry.find(name)
-    # The records are deleted first: a reader that plans from now on finds no log, instead of a log with holes. The log's own is
-    # the last one, so a deletion that breaks off can be begun again. Only those of the log that was found: another deletion may
-    # have come first, and the log been made anew since.
+    # Records first: new readers see no log instead of a log with holes. The log's own record goes last, so an interrupted
+    # deletion can be repeated. Only records of this creation time: the log may have been recreated since.
     if record is not None:
         check_password(record, password)
         registry.forget(record)
@@ -174,11 +169,11 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
             registry.delete(lane, record.ctime_ms)
     left = registry.delete_left(name)
     created_meanwhile = bookkeeper.list_ledgers()
-    # If there is a log of this name again, these may be its ledgers.
+    # If the log exists again, these ledgers may be its own.
     if registry.find(name) is None:
         ledgers.update(created_meanwhile)
 
-    # By the log that the label begins with: of a deletion that broke off, records of lanes may be gone.
+    # By the log's name before the ``@``: after an interrupted deletion, records of lanes may be missing.
     def of_the_log(_: int, labels: Mapping[str, bytes]) -> bool:
         return labels.get(LOG_LABEL, b"").partition(MARK.encode())[0] == name.encode()
 
@@ -194,11 +189,10 @@ def _delete(
     ledger_ids: Iterable[int],
     chosen: Callable[[int, Mapping[str, bytes]], bool],
 ) -> list[int]:
-    """Fence, then delete each of these ledgers that is ``chosen`` by its id and custom metadata. Returns the ids of the deleted
-    ledgers.
+    """Fence and delete each ledger ``chosen`` by id and custom metadata. Returns the ids of the deleted ledgers.
 
-    A ledger that can't be fenced is deleted all the same, because nobody would find it later. A ledger with another password is
-    not the log's, and stays.
+    A ledger that can't be fenced is deleted too: no later call would find it. A ledger with another password is not the log's,
+    and stays.
     """
     deleted = []
     unreadable: dict[int, str] = {}
@@ -208,7 +202,7 @@ def _delete(
             continue
         try:
             try:
-                # Its writer may still live. After fencing it knows that it lost the ledger, and does not suspect the bookies.
+                # After fencing, a live writer knows that it lost the ledger, and does not suspect the bookies.
                 bookkeeper.open_ledger(ledger_id, password=password).close()
             except LedgerRecoveryError as error:
                 log.info("ledger %d is deleted without having been fenced: %s", ledger_id, error)

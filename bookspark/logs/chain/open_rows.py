@@ -1,8 +1,7 @@
 """The rows of the ledger that the newest commit of a lane opened, as they grow.
 
-Law: entry *n* of the ledger is the *n*-th row after those that are committed. A row counts once it is confirmed, or once an
-offset has counted it; readers never fence. While the ledger is not closed, the lane has no newer commit, so nothing else need be
-asked.
+Law: entry *n* of the ledger is the *n*-th row after the committed rows. A row counts once it is confirmed, or once an offset has
+counted it. Readers never fence. While the ledger is open, the lane has no newer commit, so no other ledger need be read.
 
 Source: docs/decisions/lanes.md.
 """
@@ -22,29 +21,29 @@ if TYPE_CHECKING:
 
 _BYTES_AT_ONCE, _ROWS_AT_ONCE_MAX = 16384, 32
 _ROW_BYTES = 1024
-"""The length of rows of which none could be read."""
+"""Assumed length of rows if no row could be read."""
 
 
 class OpenRows:
-    """Follows an open ledger. Every method that asks raises ReadError if too few bookies answer, NoSuchLedgerError, and
+    """Follows an open ledger. Every method that sends requests raises ReadError if too few bookies answer, NoSuchLedgerError, and
     UnauthorizedAccessError (wrong password)."""
 
     def __init__(self, bookkeeper: BookKeeper, ledger_id: int, password: bytes) -> None:
         self.ledger_id = ledger_id
         self.rows = 0
-        """How many rows ``look`` told last."""
+        """Last result of ``look``."""
         self._handle = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
         self.heard = False
-        """Whether ``wait`` heard of more rows, which ``look`` did not tell yet; ``look`` asks nobody then."""
+        """Did ``wait`` learn of more rows than ``look`` returned? Then ``look`` sends no request."""
         self._sampled_rows = self._sampled_bytes = 0
 
     @property
     def closed(self) -> bool:
-        """Whether there will be no more rows than ``look`` tells from now on; as it was last seen."""
+        """Last known state; a closed ledger gets no more rows."""
         return self._handle.metadata.closed
 
     def look(self, just_opened: bool = False) -> int:
-        """How many rows there are now. ``just_opened``: this was made a moment ago, so the bookies need not be asked again."""
+        """Current number of rows. ``just_opened``: the object is new, so no request is needed."""
         if not self.heard and not just_opened:
             self._handle.read_last_add_confirmed()
         self.heard = False
@@ -53,43 +52,42 @@ class OpenRows:
 
     @property
     def known_rows(self) -> int:
-        """How many rows are known, without a question to anybody: at first those of the moment when this was made."""
+        """Number of known rows, without a request; at first those at the time of opening."""
         return self._handle.last_add_confirmed + 1
 
     def may_have(self, rows: int) -> bool:
-        """Are the first ``rows`` rows there, if an offset counts them? If not, a newer commit says what they are."""
+        """Do the first ``rows`` rows, counted by an offset, exist in this ledger? If not, a newer commit accounts for them."""
         return self.known_rows >= rows or self.look() >= rows or not self.closed
 
     def wait(self, seconds: float) -> None:
-        """Return when there may be more rows than ``look`` told, or after ``seconds``. The bookies hold their answer until
-        then."""
+        """Return when there may be more rows than ``look`` returned, or after ``seconds``. The bookies delay their response until
+        then (long poll)."""
         last, _ = self._handle.read_last_add_confirmed_and_entry(self.rows, timeout=seconds)
         self.heard = last >= self.rows
 
     def range_of(self, rows: int) -> EntryRange:
-        """The first ``rows`` rows, with about their bytes; one row at least. A row that can't be read does not matter: whoever
-        reads it is told."""
+        """The first ``rows`` rows (at least 1), with their approximate size in bytes. An unreadable row is left to its reader."""
         if rows > 2 * self._sampled_rows:
-            # Rows are about as long as those before them.
+            # Rows have about the length of earlier rows.
             self._sampled_rows, self._sampled_bytes = rows, self._bytes_of(rows)
         size = self._sampled_bytes * rows // self._sampled_rows
         return EntryRange(self.ledger_id, 0, rows - 1, rows, size)
 
     def at_once(self, rows: int) -> int:
-        """How many of the first ``rows`` rows, all of them confirmed, are read about as quickly as one."""
+        """Number of rows (at most ``rows``, all confirmed) that a read returns in about the time of a single row."""
         return rows_at_once(self.range_of(rows).size // rows) if rows else 1
 
     def times(self, first: int, last: int) -> Callable[[int], int]:
-        """Read the rows in these entries, which are confirmed. Returns what tells when the row in an entry of them was appended,
-        in ms since 1970; that raises BookKeeperError if the entry is no row."""
+        """Read the confirmed rows ``first`` to ``last``. Returns a function from entry id to time of append, in ms since 1970,
+        which raises BookKeeperError if the entry is no row."""
         self._handle.confirm(last)
         found = list(self._handle.read(first, last))
         where = f"ledger {self.ledger_id}, entry "
         return lambda entry_id: stamp_of(found[entry_id - first].payload, f"{where}{entry_id}").time_ms
 
     def newest_ms(self, rows: int) -> int:
-        """When the last one of the first ``rows`` rows, all of them confirmed, was appended, in ms since 1970; so many have then
-        been looked at for ``at_once``, too."""
+        """Time of append of row ``rows - 1``, in ms since 1970; the rows before it are confirmed. Also samples the size of rows,
+        for ``at_once``."""
         self._handle.confirm(rows - 1)
         (entry,) = self._handle.read(rows - 1, rows - 1)
         if rows > 2 * self._sampled_rows:
@@ -97,7 +95,6 @@ class OpenRows:
         return stamp_of(entry.payload, f"ledger {self.ledger_id}, entry {rows - 1}").time_ms
 
     def _bytes_of(self, rows: int) -> int:
-        """About how many bytes the first ``rows`` rows have."""
         self._handle.confirm(rows - 1)
         with suppress(NoSuchEntryError, ReadError):
             (entry,) = self._handle.read(rows - 1, rows - 1)
@@ -105,12 +102,12 @@ class OpenRows:
         return rows * (self._sampled_bytes // self._sampled_rows if self._sampled_rows else _ROW_BYTES)
 
     def stamp_at(self, entry_id: int) -> Stamped:
-        """The row in an entry, which is confirmed."""
+        """The row in a confirmed entry."""
         self._handle.confirm(entry_id)
         (entry,) = self._handle.read(entry_id, entry_id)
         return stamp_of(entry.payload, f"ledger {self.ledger_id}, entry {entry_id}")
 
 
 def rows_at_once(size: int) -> int:
-    """How many rows of ``size`` bytes are read about as quickly as one."""
+    """Number of rows of ``size`` bytes that one read returns in about the time of a single row."""
     return max(1, min(_ROWS_AT_ONCE_MAX, _BYTES_AT_ONCE // (size + 1)))

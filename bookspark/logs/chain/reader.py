@@ -1,19 +1,17 @@
-"""Reading the commits of a log's lane, in order, from any row on, and as the lane grows. A log of one lane is that lane.
+"""A reader of a lane's commits, in order, from any row on, and as the lane grows. A log of one lane is that lane.
 
 Law:
 
-* Readers follow commit ledgers only, and never fence. Data ledgers also hold entries of failed, speculative and outdated
-  attempts, which no commit names, and which are therefore never read.
-* A range that a commit names is confirmed up to its last entry, whatever last add confirmed (LAC) a reader has heard. So is the
-  header of a ledger that the chain names, and so is a commit whose rows an offset counts: perhaps only one bookie knows the
-  newest LAC, and a reader that heard it once need not hear it again.
-* The rows of the ledger that the newest commit opened follow those that are committed (``open_rows``).
-* A reader goes on to the next ledger of the chain only when the present one is closed and read to its end.
-* A commit says what is before it, so a reader that begins somewhere looks for the commit there and reads none before it, except
-  among those that an earlier version wrote.
-* A chain that is compacted or truncated meanwhile does not disturb a reader. Its place is the number of commits before it, and
-  it looks for the ledger that has the next one.
-* A log of the same name that was created later is another log. No reader goes on in it.
+* Readers follow commit ledgers only, and never fence. Entries of failed, speculative and outdated attempts in data ledgers are
+  never read, because no commit names them.
+* A range in a commit is confirmed up to its last entry, whatever last add confirmed (LAC) the reader knows. So are the header of
+  a ledger in the chain and a commit whose rows an offset counts: perhaps only one bookie knows the newest LAC.
+* The rows of the ledger that the newest commit opened follow the committed rows (``open_rows``).
+* A reader enters the next ledger of the chain only when the current ledger is closed and read to its end.
+* Each commit states its first row, so a reader searches for its first commit. Commits of earlier versions lack the row and are
+  read one by one.
+* A reader's place is the number of commits before it, so it survives compaction and truncation of the chain.
+* A later log of the same name is another log. No reader continues in it.
 
 Source: docs/decisions/logs.md.
 """
@@ -49,23 +47,23 @@ if TYPE_CHECKING:
     from bookspark.store.wire.entry_batch import Entry
 
 AT_THE_END = (1 << 63) - 1
-"""The position of a reader that wants the newest commits alone."""
+"""Position of a reader that needs only the newest commits."""
 RECENT_MAX = 1000
-"""How many of the commits that ``LogReader.newest`` read last are kept."""
+"""Number of commits that ``LogReader.newest`` keeps."""
 COMMITS_AT_ONCE = 8
-"""A read of 8 commits, which were appended one by one, takes little more than one of one; of 32 it takes three times as long."""
+"""A read of 8 commits, appended one by one, takes little more time than a read of 1; a read of 32 takes three times as long."""
 
 
 class _NotPlacedError(Exception):
-    """A commit does not say what is before it."""
+    """A commit lacks its first row and byte (an earlier version wrote it)."""
 
 
 @checks_methods
 class LogReader:
-    """Follows a lane from the commit that holds row ``position``. Reads no more of the chain than that needs.
+    """Follows a lane from the commit with row ``position`` on. Reads the chain only as far as needed.
 
     The constructor raises NoSuchLogError and UnauthorizedAccessError (wrong password). Every method that reads raises ReadError
-    if too few bookies answer, MetadataStoreError, and DataLossError if the log was deleted and created again.
+    if too few bookies answer, MetadataStoreError, and DataLossError if the log was deleted and recreated.
     """
 
     def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> None:
@@ -73,44 +71,43 @@ class LogReader:
         self._bookkeeper, self._name, self._password = bookkeeper, name, password
         self._registry = LogRegistry(bookkeeper.metadata)
         self.record: LogRecord = self._registry.get(name)
-        """The log's record, as it was last read."""
+        """Last read record of the lane."""
         check_password(self.record, password)
         self.position = Position()
         """Batches, rows and bytes before the next commit."""
         self.opened: int | None = None
-        """The ledger that the newest commit which was read opened."""
+        """The ledger that the last read commit opened."""
         self.recent: deque[PlacedCommit] = deque(maxlen=RECENT_MAX)
-        """The commits that ``newest`` read last, one after the other."""
+        """The commits that ``newest`` read last, consecutive."""
         self._open_rows: OpenRows | None = None
         self._newest: Commit | None = None
-        """The commit of the ledger that was read last."""
+        """Last read commit of ``_link``."""
         self._heard = False
-        """Whether ``wait`` heard that there is a commit, of which ``commits`` did not tell yet; no bookie is asked for its LAC
-        then."""
+        """Did ``wait`` learn of a commit that ``commits`` has not returned yet? Then no bookie is asked for the LAC."""
         self._came: Entry | None = None
-        """The commit that ``wait`` got with that; no bookie is asked for it again."""
+        """The commit's entry, if ``wait`` received it; not read again."""
         self._link: CommitLedger | None = None
-        """The ledger that is read, or was read last. One that could not be entered is not it, and is tried again."""
+        """The current or last read ledger. A ledger that could not be entered is not assigned, and is tried again."""
         self._tried: CommitLedger | None = None
-        """The ledger that was tried last; ``_link``, if it was entered."""
+        """The last ledger that the reader tried to enter; equal to ``_link`` after a success."""
         self._handle: ReadHandle | None = None
         self._read_to_end: ReadHandle | None = None
-        """The handle of the ledger that was read last, which is closed, after all of its commits."""
+        """Handle of the last ledger, if it is closed and read to its end."""
         self._just_read: LogRecord | None = None
-        """The record, if the caller of ``newest`` has just read it."""
+        """Fresh record, passed by the caller of ``newest``."""
         self._next_entry = FIRST_COMMIT
         self._read: dict[int, Commit] = {}
-        """Commits of the ledger that were read before the reader looked for its place there."""
+        """Commits of the ledger that the reader read before it searched for its place there."""
         self._record_changed: threading.Event | None = None
         self._wanted: int | None = position or None
-        """The row that the first commit is to hold. None: that commit was found, or all commits are wanted."""
+        """Row to search the first commit for; None: commit found, or all commits wanted."""
         self._seek(lambda before: before.rows <= position)
 
     def commits(self, known_rows: BytesOrNone = 0) -> Iterator[PlacedCommit]:
-        """The commits since the last call, in order. The first call begins with the commit that holds the constructor's
-        ``position``.
+        """The commits since the last call, in order. The first call begins with the commit of row ``position`` of the
+        constructor.
 
-        ``known_rows``: the number of rows that are known to be committed. They come even if no bookie that answers knows that
+        ``known_rows``: number of rows known to be committed. Their commits are returned even if no bookie that answers knows that
         they are confirmed.
         """
         while True:
@@ -124,17 +121,16 @@ class LogReader:
                 self._read_record()
                 if self._tried in self.record.commit_ledgers:
                     raise
-                # The ledger was deleted after its commits had been copied into another one.
+                # Compaction copied its commits into another ledger and deleted it.
                 self._handle = None
                 continue
             if not closed and not self._handle.metadata.closed:
                 return
-            # The ledger was closed before its LAC was read, so these were all of its commits.
+            # The ledger was closed before its LAC was read, so it has no more commits.
             if closed:
                 self._read_to_end, self._handle = self._handle, None
 
     def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
-        """The commits of the ledger from the reader's place on."""
         heard, self._heard = self._heard and not handle.metadata.closed, False
         heard = heard or self._newest_is_known(handle)
         last = handle.last_add_confirmed if heard else handle.read_last_add_confirmed()
@@ -150,13 +146,13 @@ class LogReader:
             missing = known_rows - self.position.rows
             if handle.metadata.closed or missing <= 0 or ((rows := self.open_rows) and rows.may_have(missing)):
                 return
-            # There is one more commit. A ledger that is not closed is the chain's last, so the commit is in this ledger.
+            # One more commit exists. Only the last ledger of the chain is open, so the commit is in this ledger.
             last = self._next_entry
             handle.confirm(last)
 
     def _newest_is_known(self, handle: ReadHandle) -> bool:
-        """Has the last commit that is known here, when the reader comes to the ledger, opened a ledger that is open still? Then
-        the lane has no newer commit, and nobody is asked for the last add confirmed. Only of a producer that is likely."""
+        """Does the last known commit name a ledger that is still open? Then the lane has no newer commit, and no bookie is asked
+        for the LAC. Only commits of producers open ledgers."""
         last = handle.last_add_confirmed
         if FIRST_COMMIT not in self._read or self._read[FIRST_COMMIT].open_ledger is None or handle.metadata.closed:
             return False
@@ -172,17 +168,16 @@ class LogReader:
         return False
 
     def handle_of(self, link: CommitLedger) -> ReadHandle | None:
-        """The handle of the commit ledger, if it is the one that is read now."""
+        """Handle of a commit ledger, if it is the current or the last ledger."""
         return (self._handle or self._read_to_end) if link == self._link else None
 
     def commit_in(self, link: CommitLedger, entry_id: int) -> Commit | None:
-        """The commit in an entry of the commit ledger, if it is the one that was read last."""
+        """The commit in an entry of a commit ledger, if it is the last read commit."""
         return self._newest if (link, entry_id) == (self._link, self._next_entry - 1) else None
 
     @property
     def open_rows(self) -> OpenRows | None:
-        """The rows behind those of the newest commit that was read, if it opened a ledger. Raises NoSuchLedgerError if that is
-        deleted."""
+        """The rows after the last read commit, if the commit opened a ledger. Raises NoSuchLedgerError if that is deleted."""
         if self.opened is None:
             self._open_rows = None
         elif self._open_rows is None or self._open_rows.ledger_id != self.opened:
@@ -190,8 +185,8 @@ class LogReader:
         return self._open_rows
 
     def newest(self, record: LogRecord | None = None) -> int:
-        """How many rows there are now: those of all commits, and those that are confirmed in the ledger that is open.
-        ``record``: the lane's, as it was read just now; then it is not read again to see that there is no later ledger."""
+        """Current number of rows: those of all commits, and the confirmed rows of the open ledger. ``record``: a fresh copy,
+        which saves the look for a later ledger."""
         self._just_read = record
         try:
             return self._newest_rows()
@@ -200,7 +195,7 @@ class LogReader:
 
     def _newest_rows(self) -> int:
         before = self._open_rows
-        # If the ledger is deleted, newer commits tell what became of its rows, or the log is gone.
+        # If the ledger is deleted, newer commits account for its rows, or the log is gone.
         with suppress(NoSuchLedgerError):
             rows = self.open_rows
             if rows is not None and rows.look() >= 0 and not rows.closed:
@@ -214,16 +209,16 @@ class LogReader:
 
     @property
     def has_news(self) -> bool:
-        """Did ``wait`` hear of more rows, so that ``newest`` asks nobody how many there are?"""
+        """Did ``wait`` learn of more rows, so that ``newest`` sends no request?"""
         return self._heard or (self._open_rows is not None and self._open_rows.heard)
 
     @property
     def tells_news(self) -> bool:
-        """Is a ledger with rows followed, so that ``has_news`` tells all that ``wait`` may hear of?"""
+        """Does the reader follow an open ledger with rows? Then ``has_news`` covers all news."""
         return self._open_rows is not None and not self._open_rows.closed
 
     def end(self) -> Position:
-        """Batches, rows and bytes of the lane, up to what ``newest`` tells."""
+        """Batches, rows and bytes of the lane, up to the result of ``newest``."""
         self.newest()
         rows = self.open_rows
         if rows is None or not rows.rows:
@@ -232,8 +227,8 @@ class LogReader:
         return Position(self.position.batches, self.position.rows + added.rows, self.position.size + added.size)
 
     def wait(self, seconds: WaitSeconds) -> bool:
-        """Return when there may be more rows than ``newest`` told, or after ``seconds``: then False. The bookies hold their
-        answer until then."""
+        """Return True when there may be more rows than ``newest`` returned; False after ``seconds``. The bookies delay their
+        response until then (long poll)."""
         if self._open_rows is not None and not self._open_rows.closed:
             self._open_rows.wait(seconds)
             return self._open_rows.heard or self._open_rows.closed
@@ -254,7 +249,7 @@ class LogReader:
     # -- inside
 
     def _seek(self, behind: Callable[[Position], bool]) -> None:
-        """Go behind the header of the last ledger of the chain whose position is ``behind``, or else of the first ledger."""
+        """Enter the last ledger of the chain whose start is ``behind``, or else the first ledger."""
         chain = list(self.record.commit_ledgers)
         while chain:
             try:
@@ -270,9 +265,8 @@ class LogReader:
                 return
 
     def _approach(self, handle: ReadHandle, last: int) -> Commit | None:
-        """Go on, at the first time, to the commit that holds the wanted row, or to the last one there is in the ledger, which
-        entry ``last`` is. Returns that commit, if it was read. The reader stays where it is if it looks at a commit that an
-        earlier version wrote."""
+        """At the first call, skip to the commit with the wanted row, or to the ledger's last commit (entry ``last``). Returns
+        that commit if it was read. Stays in place if the search meets a commit of an earlier version."""
         row, first = self._wanted, self._next_entry
         found, self._read = self._read, {}
 
@@ -295,7 +289,6 @@ class LogReader:
         return found.get(self._next_entry)
 
     def _pass(self, commit: Commit) -> PlacedCommit:
-        """Go behind the next commit."""
         placed = PlacedCommit(self.position, commit)
         self.position, self.opened, self._newest = placed.after, commit.open_ledger, commit
         self._next_entry += 1
@@ -310,7 +303,7 @@ class LogReader:
         self._handle, self._next_entry = handle, FIRST_COMMIT
 
     def _read_record(self, just_read: LogRecord | None = None) -> None:
-        # One that was read before is never used behind a newer one.
+        # Used once: an older copy never replaces a newer record.
         self._just_read = None
         record = just_read or self._registry.get(self._name)
         if record.ctime_ms != self.record.ctime_ms:
@@ -318,7 +311,7 @@ class LogReader:
         self.record = record
 
     def _next_link(self) -> bool:
-        """Go to the ledger that has the next commit. False if there is none yet."""
+        """Enter the ledger with the next commit. False if there is none yet."""
         self._read_record(self._just_read)
         chain = self.record.commit_ledgers
         if self._link is not None and self._link not in chain:
@@ -326,7 +319,7 @@ class LogReader:
             try:
                 self._seek(lambda position: position.batches <= reached.batches)
             except BaseException:
-                # It looks from the end on, and goes on here when it is asked again.
+                # The search runs from the end of the chain; the next call resumes here.
                 self._link, self._handle, self.position, self.opened = link, None, reached, opened
                 raise
             if self.position.batches <= reached.batches:
@@ -340,7 +333,7 @@ class LogReader:
 
 
 def _place(commit: Commit, batches: int) -> Position:
-    """What the commit says is before it. Raises _NotPlacedError."""
+    """Place of the commit in the lane, as the commit states it. Raises _NotPlacedError."""
     if commit.first_row is None or commit.first_byte is None:
         raise _NotPlacedError
     return Position(batches, commit.first_row, commit.first_byte)
@@ -350,7 +343,7 @@ def _place(commit: Commit, batches: int) -> Position:
 def commits(
     bookkeeper: BookKeeper, name: LaneName, password: Password, position: BytesOrNone = 0
 ) -> Iterator[PlacedCommit]:
-    """All commits there are now, from the one that holds row ``position``; for speed, some commits before that may come too.
+    """All present commits from the commit of row ``position`` on. May begin some commits earlier, for speed.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if too few bookies answer.
     """

@@ -1,8 +1,8 @@
-"""The records of logs in the metadata store: ``/bookspark/logs/<name>``, changed by compare-and-set only.
+"""The records of logs in the metadata store: ``/bookspark/logs/<name>``, changed only by compare-and-set.
 
-Law: every change is one of the transitions of ``bookspark.protocol.logs.log_record``. If another client's change came first, the
-transition is tried again on the newest version. A transition that is done twice changes nothing, so a write whose answer was lost
-is simply tried again too. Source: docs/decisions/logs.md.
+Law: every change is a transition of ``bookspark.protocol.logs.log_record``, applied again to the newest version after a lost
+compare-and-set. A repeated transition changes nothing, so a write with a lost response is simply repeated. Source:
+docs/decisions/logs.md.
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule,
 
 KIND = "logs"
 ATTEMPTS_MAX = 100
-"""This number of consecutive lost compare-and-sets is an error. Each loss is another client's success."""
+"""Limit of consecutive lost compare-and-sets. Each loss is another client's success."""
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
-"""The names that Kafka allows for topics."""
+"""Kafka's rule for topic names."""
 _LANE = re.compile(rf"{_NAME.pattern}(@(0|[1-9][0-9]{{0,8}}))?")
 
 
 LogName = Annotated[
     str, Rule("a log name: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'", _NAME.fullmatch)
 ]
-"""The name of a log."""
 LaneName = Annotated[
     str,
     Rule(
@@ -61,28 +60,27 @@ LaneName = Annotated[
 
 
 POSITIONS, STARTS = "positions", "starts"
-"""The kinds of records that keep the place of a reader, ``<reader>@<log>``: of a group, and of a stream that began at
-``latest``."""
+"""Kinds of records that keep a reader's offset, ``<reader>@<log>``: of a group, and of a stream that began at ``latest``."""
 READERS = "readers"
-"""The kind of records in which readers tell how far they are, ``<key>@<log>`` (``logs.readers``)."""
+"""Kind of the records in which readers report their offsets, ``<key>@<log>`` (``logs.readers``)."""
 ENDED, BLOCKS = "ended", "ended_blocks"
-"""The kinds of records of lanes that have ended: what is kept by the names of their writers, ``<log>@<digest>``, and the lanes
-that ended, 1,000 a record, ``<log>@<number>``."""
+"""Kinds of records of ended lanes: by writer, ``<log>@<digest>``, and lists of ended lanes, 1,000 in each record,
+``<log>@<number>``."""
 
 RETENTION = "retention"
-"""The kind of records that say how long rows of a log stay, by log."""
+"""Kind of the records of retention, by log."""
 
 
 class EndedBlock(msgspec.Struct, frozen=True):
-    """Lanes that ended, in this order."""
+    """Lanes in the order of their ends."""
 
     ctime_ms: int
-    """When the log was made."""
+    """Creation time of the log, in ms since 1970."""
     lanes: tuple[int, ...]
 
 
 def ended_block(document: bytes, name: str) -> EndedBlock:
-    """The block in ``document``. Raises UnreadableRecordError."""
+    """Decode a block of ended lanes. Raises UnreadableRecordError."""
     return read_struct(document, EndedBlock, f"block {name!r} of lanes that ended")
 
 
@@ -94,16 +92,16 @@ class LogRegistry:
         self._store = store
 
     def names(self) -> list[str]:
-        """The names of all logs, sorted."""
+        """Names of all logs, sorted."""
         return [name for name in self.lane_names() if MARK not in name]
 
     def lane_names(self) -> list[str]:
-        """The names of all lanes of all logs, sorted. Lane 0 has the name of its log."""
+        """Names of all lanes of all logs, sorted. Lane 0 has the name of its log."""
         return sorted(self._store.list_records(KIND))
 
     def lanes_of(self, name: LaneName) -> list[str]:
-        """The names of the lanes of log ``name``, in the order of their numbers, those that have ended too; of a lane, its own.
-        Raises what ``ended_lanes`` does."""
+        """Names of all lanes of a log, ended lanes too, in the order of their numbers; for a lane, its own name. Raises the
+        errors of ``ended_lanes``."""
         record = self.get(name)
         if lane_of(name)[1] or MARK in name:
             return [record.name]
@@ -111,9 +109,8 @@ class LogRegistry:
         return [lane_name(record.name, number) for number in numbers]
 
     def ended_lanes(self, record: LogRecord, first: int = 0) -> list[int]:
-        """The lanes of the log ``record`` that have ended, in this order, from number ``first`` of them on.
-
-        Raises NoSuchLogError, and UnreadableRecordError."""
+        """Ended lanes of the log, in the order of their ends, from the ``first``-th on. Raises NoSuchLogError and
+        UnreadableRecordError."""
         found: list[int] = []
         for block in blocks_of(record, first):
             name = lane_name(record.name, block + 1)
@@ -126,7 +123,7 @@ class LogRegistry:
         return found[first - (record.ended_count - len(found)) :]
 
     def get(self, name: LaneName) -> LogRecord:
-        """The record of ``name``. Raises NoSuchLogError, which tells the most similar name, and LogFormatError."""
+        """The record of ``name``. Raises NoSuchLogError, with the most similar name, and LogFormatError."""
         record = self.find(name)
         if record is None:
             nearest = get_close_matches(name, self.names(), n=1)
@@ -139,14 +136,14 @@ class LogRegistry:
         return record
 
     def find(self, name: LaneName) -> LogRecord | None:
-        """The record of ``name``; None if there is no such log. Raises LogFormatError, and ConfigurationError for an invalid
+        """The record of ``name``; None if it does not exist. Raises LogFormatError, and ConfigurationError for an invalid
         name."""
         name = lane_name(*lane_of(name))
         found = self._store.read_record(KIND, name)
         return None if found is None else decode_record(found.value, name)
 
     def find_each(self, names: Sequence[str]) -> Iterator[LogRecord | None]:
-        """``find`` for each of many lanes, in their order, with many questions at a time."""
+        """``find`` for many lanes, in their order, with many requests at a time."""
         found = self._store.read_records(KIND, names)
         return (None if one is None else decode_record(one.value, name) for name, one in zip(names, found, strict=True))
 
@@ -160,23 +157,23 @@ class LogRegistry:
         return record
 
     def ensure(self, name: LogName, options: dict[str, object], password: Password, columns: str = "") -> LogRecord:
-        """The record of ``name``. If there is no such log, it is created.
+        """The record of ``name``; creates the log if it does not exist.
 
-        ``options``: fields of LogOptions; those that are left out have their defaults. ``columns``: the schema of the rows, as
-        Spark's JSON, for a log that is created now. Raises ConfigurationError if the log exists and has another value of an
-        option, UnauthorizedAccessError if it has another password.
+        ``options``: fields of LogOptions; omitted fields have their defaults. ``columns``: schema of the rows, as Spark's JSON,
+        for a new log. Raises ConfigurationError if the log exists with another value of an option, and UnauthorizedAccessError if
+        it has another password.
         """
         while True:
             record = self.find(name)
             if record is not None:
                 self.check(record, options, password)
                 return record
-            # If another client created the log first, look at its record.
+            # Another client may create the log first; then check its record.
             with suppress(LogExistsError):
                 return self.create(name, LogOptions(columns=columns, **options), password)  # type: ignore[arg-type]
 
     def check(self, record: LogRecord, options: dict[str, object], password: Password) -> None:
-        """Raise ConfigurationError unless the log has these options, UnauthorizedAccessError if it has another password."""
+        """Raise ConfigurationError unless the log has these options, and UnauthorizedAccessError if it has another password."""
         check_password(record, password)
         for option, wanted in options.items():
             if getattr(record.options, option) != wanted:
@@ -188,9 +185,9 @@ class LogRegistry:
     def update(
         self, name: LaneName, transition: Callable[[LogRecord], LogRecord], ctime_ms: int | None = None
     ) -> LogRecord:
-        """Change the record to ``transition(record)``, by compare-and-set. Returns the record as it is then.
+        """Change the record to ``transition(record)`` by compare-and-set. Returns the new record.
 
-        ``ctime_ms``: when the log was made that is meant; None: whichever is there. Raises LogChangedError if it was made anew,
+        ``ctime_ms``: expected creation time of the log; None: any. Raises LogChangedError if the log was recreated,
         NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
         """
         name = lane_name(*lane_of(name))
@@ -225,12 +222,12 @@ class LogRegistry:
         retention_ms: BytesOrNone | None = None,
         retention_bytes: BytesOrNone | None = None,
     ) -> LogOptions:
-        """Change options of a log that is in use; None: that one stays. Returns all of them.
+        """Change options of a log that is in use; None: no change. Returns all options.
 
-        Writers go on, and take them when they next make a ledger: a producer at its next row, a query's tasks at the next
-        micro-batch, commit ledgers when the next one is due. ``retention_ms``, ``retention_bytes``: rows that are older go, and
-        rows of a lane behind which there are more bytes; 0: none go. Raises NoSuchLogError, and ConfigurationError for options
-        that contradict each other, and for a retention of a log that is offloaded.
+        Writers apply the options to their next ledger: a producer at its next row, a query's tasks at the next micro-batch,
+        the committer when its next ledger is due. ``retention_ms``, ``retention_bytes``: rows that are older, or have more bytes
+        after them in their lane, are removed; 0: none are. Raises NoSuchLogError; and ConfigurationError for options that
+        contradict each other, and for a retention of an offloaded log.
         """
         if retention_ms or retention_bytes:
             for lane in self.lanes_of(name):
@@ -244,26 +241,26 @@ class LogRegistry:
         }
         changes = {option: value for option, value in given.items() if value is not None}
         log = self.update(name, lambda record: decided(LogRecord.altered, record, **changes))
-        # Who makes a lane meanwhile sees to it that it has the new ones.
+        # A client that creates a lane meanwhile gives it the new options itself (``LaneIndex.begin``).
         for lane in [one for one in self.lane_names() if lane_of(one)[0] == log.name != one]:
-            # (It was left by an earlier log of the name, or deleted since.)
+            # (An earlier log of the name left this lane, or it was deleted since.)
             with suppress(NoSuchLogError):
                 self.follow_options(lane)
         self._keep_retention(log, retention_ms, retention_bytes)
         return log.options
 
     def follow_options(self, lane: LaneName) -> None:
-        """Give the lane the options of its log that can be altered. Raises NoSuchLogError."""
+        """Copy the log's alterable options to the lane. Raises NoSuchLogError."""
         wanted = _alterable(self.get(lane_of(lane)[0]))
         while True:
             self.update(lane, lambda record: decided(LogRecord.altered, record, **wanted))  # noqa: B023
-            # Another one may have altered the log and this lane in between, and this was the older.
+            # Another client may have altered the log and this lane in between, so these values may be outdated.
             before, wanted = wanted, _alterable(self.get(lane_of(lane)[0]))
             if wanted == before:
                 return
 
     def retention(self, record: LogRecord) -> Retention:
-        """How long rows of the log of ``record``, its own or that of one of its lanes, stay. Raises UnreadableRecordError."""
+        """Retention of a log. ``record``: of the log or of one of its lanes. Raises UnreadableRecordError."""
         name = lane_of(record.name)[0]
         found = self._store.read_record(RETENTION, name)
         kept = Retention() if found is None else _retention(found.value, name)
@@ -282,8 +279,8 @@ class LogRegistry:
             raise MetadataVersionError(f"log {record.name!r}: its retention changed {ATTEMPTS_MAX} times in a row")
 
     def forget(self, log: LogRecord) -> None:
-        """Delete the log's retention, and what is kept of places of readers of the log and of its lanes, and of ended lanes; but
-        not of a later log of its name."""
+        """Delete the log's retention, the saved offsets and reports of readers of the log and its lanes, and the records of ended
+        lanes; but not those of a later log of the name."""
         for kind in (ENDED, BLOCKS, RETENTION, POSITIONS, STARTS, READERS):
             parted = {one: one.partition(MARK) for one in self._store.list_records(kind)}
             logs = {
@@ -291,7 +288,7 @@ class LogRegistry:
                 for one, (before, _, after) in parted.items()
             }
             names = [one for one, name in logs.items() if lane_of(name)[0] == log.name]
-            # The log is looked for after them: those of a log that is made after this have other versions.
+            # The log is checked after the records are read: records of a later log have other versions.
             for name, found in zip(names, [*self._store.read_records(kind, names)], strict=True):
                 while found is not None and getattr(self.find(log.name), "ctime_ms", None) == log.ctime_ms:
                     try:
@@ -301,8 +298,8 @@ class LogRegistry:
                         found = self._store.read_record(kind, name)
 
     def delete(self, name: LaneName, ctime_ms: int | None = None) -> None:
-        """Delete the record. ``ctime_ms``: only that of the log that was made then; a record that can't be read counts as one.
-        The ledgers stay; ``delete_log`` deletes them too."""
+        """Delete the record, but not the ledgers (``delete_log`` does). ``ctime_ms``: only a record of that creation time, or an
+        unreadable record."""
         name = lane_name(*lane_of(name))
         if ctime_ms is None:
             self._store.delete_record(KIND, name)
@@ -320,10 +317,11 @@ class LogRegistry:
         raise MetadataVersionError(f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; stop its writers")
 
     def delete_left(self, name: LogName) -> list[str]:
-        """Delete the records of lanes that a deletion of log ``name`` left, but of no log that is there; returns their names."""
+        """Delete the records of lanes that an interrupted deletion of log ``name`` left, unless the log exists. Returns their
+        names."""
         left = []
         for lane in (one for one in self.lane_names() if MARK in one and lane_of(one)[0] == name):
-            # The log is looked for after the lane: the lane of a log that is made after this has another version.
+            # The log is checked after the lane is read: the lane of a later log has another version.
             while (found := self._store.read_record(KIND, lane)) is not None and self.find(name) is None:
                 with suppress(MetadataVersionError):
                     self._store.delete_record(KIND, lane, found.version)
@@ -331,19 +329,19 @@ class LogRegistry:
         return left
 
     def claim(self, name: LaneName, run: str, query: str = "", ctime_ms: int | None = None) -> LogRecord:
-        """Make ``run`` of streaming query ``query`` the owner (see ``LogRecord.claim``).
+        """Make ``run`` of streaming query ``query`` the owner (``LogRecord.claim``).
 
-        Raises LogTakenOverError if it has lost the log already, AnotherQueryError, and what ``update`` does.
+        Raises LogTakenOverError if the run has lost the log already, AnotherQueryError, and the errors of ``update``.
         """
         return self.update(name, lambda record: decided(LogRecord.claim, record, run, query, "", ""), ctime_ms)
 
     def begin_batch_write(self, name: LaneName, run: str, ctime_ms: int | None = None) -> LogRecord:
-        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and what ``update`` does."""
+        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and the errors of ``update``."""
         now_ms = time.time_ns() // 1_000_000
         return self.update(name, lambda record: decided(LogRecord.batch_write_begun, record, run, now_ms), ctime_ms)
 
     def end_batch_write(self, name: LaneName, run: str, closed: bool) -> None:
-        """Say that the batch write ``run`` commits nothing more (see ``LogRecord.batch_write_ended``). Raises NoSuchLogError."""
+        """Mark the batch write ``run`` as ended (``LogRecord.batch_write_ended``). Raises NoSuchLogError."""
         self.update(name, lambda record: decided(LogRecord.batch_write_ended, record, run, closed))
 
     def add_commit_ledger(
@@ -356,9 +354,9 @@ class LogRegistry:
         start: LinkStart | None = None,
         ctime_ms: int | None = None,
     ) -> LogRecord:
-        """Put ``ledger_id`` at the end of the chain, whose last ledger ``run`` has recovered. ``start``: where its commits begin.
+        """Append ``ledger_id`` to the chain, whose last ledger ``run`` has recovered. ``start``: start of its commits.
 
-        Raises LogTakenOverError, LogChangedError or NoSuchLogError; the ledger is then not in the chain.
+        Raises LogTakenOverError, LogChangedError or NoSuchLogError; then the ledger is not in the chain.
         """
         return self.update(
             name,
@@ -385,7 +383,7 @@ def check_password(record: LogRecord, password: Password) -> None:
 
 
 def check_one_lane(registry: LogRegistry, name: str, done: str) -> None:
-    """Raise ConfigurationError if ``name`` is that of a log of several lanes, of which one is to be ``done`` something to."""
+    """Raise ConfigurationError if ``name`` is a log of several lanes. ``done``: participle for the message, e.g. "truncated"."""
     lanes = registry.lanes_of(name)
     if len(lanes) > 1:
         raise ConfigurationError(

@@ -1,15 +1,15 @@
-"""Removes the rows of a lane that the log's retention lets go, with the ledgers that held them.
+"""Removes the rows of a lane beyond the log's retention, with their ledgers.
 
-Law: the lane's record says that rows are truncated before any ledger of them is deleted, so readers are told of a gap and never
-find rows missing that the log still has. The steps, of which each changes nothing if it is done twice or by two at once:
+Law: the lane's record marks rows as truncated before any of their ledgers is deleted, so a reader gets a gap and never misses
+rows that the log still has. Each step may be repeated, or run twice at the same time:
 
-1. The record's first position goes to the end of the last commit that may go (``protocol.logs.retention``).
-2. Data ledgers are deleted that hold nothing else: closed, and their last entry named by a commit that went. The tasks of a query
-   fill their ledgers batch after batch, so no later commit can name an entry of such a ledger, also while its epoch stands.
-3. Commit ledgers that hold nothing else leave the chain, and are deleted. The last one stays.
+1. The record's first position moves to the end of the last expired commit (``protocol.logs.retention``).
+2. Data ledgers without other rows are deleted: closed ledgers whose last entry an expired commit names. Tasks of a query fill
+   their ledgers batch after batch, so no later commit can name an entry of such a ledger, even in a live epoch.
+3. Commit ledgers without other commits leave the chain and are deleted. The last commit ledger stays.
 
-Until step 3 the chain names the commits that went. So whoever comes after a crash finds the ledgers of step 2 again. A ledger
-whose last entry no commit names (a task failed) is left to ``collect_orphans``, once its epoch is over.
+Until step 3 the chain names the expired commits, so after a crash the next run finds the ledgers of step 2 again. A ledger whose
+last entry no commit names (a task failed) is left to ``collect_orphans``, after its epoch.
 
 Source: docs/decisions/lanes.md.
 """
@@ -39,11 +39,10 @@ log = logging.getLogger(__name__)
 
 @checked
 def truncate_expired(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -> list[int]:
-    """Remove the rows of log ``name``, or of one lane of it, that its retention lets go now. Writers do it for their lanes; lanes
-    that nobody writes need it.
+    """Remove the expired rows of log ``name``, or of one of its lanes. Writers do so for their lanes; idle lanes need this call.
 
-    Returns the ids of the deleted ledgers. Lanes that are offloaded stay as they are. Raises NoSuchLogError,
-    UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't be read. Done again it goes on.
+    Returns the ids of the deleted ledgers. Leaves offloaded lanes alone. A second call finishes an interrupted one. Raises
+    NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't be read.
     """
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(name)
@@ -55,7 +54,7 @@ def truncate_expired(bookkeeper: BookKeeper, name: LaneName, password: Password 
 
 
 def link_ends(bookkeeper: BookKeeper, record: LogRecord, password: bytes, row: int) -> dict[CommitLedger, int]:
-    """The row after the last one of each ledger of the chain that ends at ``row`` or before; not of the last one."""
+    """End row of each ledger of the chain that ends at ``row`` or before; without the chain's last ledger."""
     ends = {}
     for link, following in pairwise(record.commit_ledgers):
         end = read_header(open_commit_ledger(bookkeeper, following, password)).position.rows
@@ -83,7 +82,7 @@ def _truncated(bookkeeper: BookKeeper, lane: str, password: bytes, now_ms: int) 
             last_entries[item.ledger_id] = max(item.last_entry_id, last_entries.get(item.ledger_id, -1))
 
     def forward(newest: LogRecord) -> LogRecord:
-        # An offload that was begun meanwhile reads these rows.
+        # An offload that began meanwhile reads these rows.
         return (
             newest
             if newest.offload is not None or newest.ctime_ms != record.ctime_ms
@@ -106,7 +105,7 @@ def _truncated(bookkeeper: BookKeeper, lane: str, password: bytes, now_ms: int) 
 
 
 def _complete(bookkeeper: BookKeeper, last_entries: dict[int, int]) -> list[int]:
-    """The ledgers that end with this entry; of one that is not closed nobody knows. Those that are gone are left out."""
+    """The ledgers that end with the given entry. Open and deleted ledgers are not included."""
     unreadable: dict[int, str] = {}
     found = [metadata for metadata, _ in bookkeeper.metadata.read_ledgers(sorted(last_entries), unreadable)]
     for ledger_id, why in unreadable.items():

@@ -1,18 +1,18 @@
 """A producer's row as an entry holds it: the stamp and the value.
 
-Law: a row comes back as it went in, with its key and headers. A ledger of stamped rows says so in its label
-``bookspark.encoding`` (``bookspark.logs.rows.encodings``). Little-endian:
+Law: a row's value, key and headers are read exactly as they were appended. The label ``bookspark.encoding`` of a ledger says that
+its rows are stamped (``bookspark.logs.rows.encodings``). Little-endian:
 
 ==========  =====  ============================================================================================
 bytes       type   what
 ==========  =====  ============================================================================================
-0–7         int64  when the row was appended, in ms since 1970; in a lane it never goes back
-8–15        int64  the row's sequence number, in a ledger always above that of the row before it
+0–7         int64  time of the append, in ms since 1970; never decreases within a lane
+8–15        int64  sequence number; always increases within a ledger
 16          uint8  1: the row has a key; 2: it has headers; 3: it has both
-17–20       int32  the length of the key, and then the key, if there is one
-then        int32  the length of the headers, and then the headers, if there are some: an array of (name, value) as
-                   MessagePack has them, names as strings and values as binary
-then               the value, compressed as the ledger's encoding says
+17–20       int32  length of the key, and then the key, if there is one
+then        int32  length of the headers, and then the headers, if there are any: an array of (name, value) in
+                   MessagePack, names as strings and values as binary
+then               the value, compressed by the ledger's encoding
 ==========  =====  ============================================================================================
 
 Source: docs/decisions/lanes.md; keys and headers are those of Kafka's records.
@@ -30,9 +30,8 @@ from bookspark.errors import BookKeeperError
 from bookspark.store.wire.columns import Heads, consecutive, repeated
 
 STAMP_BYTES = 17
-"""The length of a stamp without key and headers."""
 FLAGS_AT = 16
-"""Where the byte is that says whether there are key and headers."""
+"""Position of the flags for key and headers."""
 _STAMP = Struct("<qqB")
 _LENGTH = Struct("<i")
 _KEY, _HEADERS = 1, 2
@@ -42,11 +41,11 @@ _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(Headers).decode
 
 plain_stamp = _STAMP.pack
-"""The stamp of a row without key and headers: (time in ms, sequence number, 0) -> bytes."""
+"""Stamp of a row without key and headers: (time in ms, sequence number, 0) -> bytes."""
 
 
 def plain_stamps(time_ms: int, first: int, count: int) -> Heads:
-    """``plain_stamp`` for ``count`` rows of consecutive sequence numbers from ``first`` on."""
+    """``plain_stamp`` for ``count`` rows with consecutive sequence numbers from ``first`` on."""
     return Heads((repeated(time_ms, count), consecutive(first, count), repeated(0, count)), STAMP_BYTES)
 
 
@@ -61,7 +60,7 @@ class Stamped(NamedTuple):
 
 
 def stamped(time_ms: int, sequence: int, value: bytes, key: bytes | None = None, headers: Headers = ()) -> bytes:
-    """The entry of a row. ``value``: compressed already. (Without key and headers it is ``plain_stamp`` and the value.)"""
+    """Encode a row. ``value``: already compressed. (Without key and headers: ``plain_stamp`` and the value.)"""
     parts = [plain_stamp(time_ms, sequence, _KEY * (key is not None) | _HEADERS * bool(headers))]
     if key is not None:
         parts += _LENGTH.pack(len(key)), key
@@ -72,7 +71,7 @@ def stamped(time_ms: int, sequence: int, value: bytes, key: bytes | None = None,
 
 
 def stamp_of(payload: bytes, where: str) -> Stamped:
-    """The row in an entry. Raises BookKeeperError, which says ``where``, if it is none."""
+    """Decode a row. Raises BookKeeperError, with ``where``, if the entry is no row."""
     try:
         time_ms, sequence, flags = _STAMP.unpack_from(payload)
         at, key, headers = STAMP_BYTES, None, b"\x90"

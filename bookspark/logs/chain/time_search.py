@@ -1,14 +1,13 @@
-"""Where a time begins among times that go up, of which a few neighbours are read at once.
+"""Search for a time in an ascending sequence of times, where one read returns a few neighbours.
 
-Law: the result is what a look at every one would give: the first place whose time is the wanted one, or a later one. Times come
-at about even distances, so the search reads where the time should be, but only as far from the middle of what is left as halving
-can still make good. So however uneven they are, it reads log2(n / stretch), rounded up, and 5 times at most.
+Law: the result is the first place with the wanted time or a later one, as a scan of all places would return. Times are roughly
+evenly spaced, so the search interpolates, but only as far from the middle as later halving can make good. However uneven the
+times, the number of reads is at most log2(n / stretch), rounded up, plus 5.
 
-There is no index beside the times (docs/decisions/lanes.md). Whoever searches often keeps the times that it has looked at
-(``KnownTimes``), 16 bytes each, and begins between the two that are next to the wanted one. So a log that is known costs a read
-for a time, and a time that lies between two neighbours that are known costs none.
+There is no index beside the times (docs/decisions/lanes.md). ``KnownTimes`` keeps times already read, 16 bytes each; a search
+starts between the two neighbours of the wanted time. In a known log it costs one read, and none if the neighbours are adjacent.
 
-Source: the bound is that of Oliveira and Takahashi, "An enhancement of the bisection method average performance preserving minmax
+Source: the bound of Oliveira and Takahashi, "An enhancement of the bisection method average performance preserving minmax
 optimality" (2020).
 """
 
@@ -21,11 +20,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 _MORE_READS = 2
-"""How many reads more than halving takes it may take."""
+"""Number of reads allowed beyond plain halving."""
 
 
 class Between(NamedTuple):
-    """What is known of where a time is: the arguments of ``first_at``."""
+    """Known bounds of a time's place: arguments of ``first_at``."""
 
     low: int
     high: int | None
@@ -34,7 +33,7 @@ class Between(NamedTuple):
 
 
 class KnownTimes:
-    """Times of some places of one ledger, which never change, in order."""
+    """Times of some places of one ledger, in order; they never change."""
 
     def __init__(self) -> None:
         self._places, self._times = array("q"), array("q")
@@ -44,7 +43,6 @@ class KnownTimes:
 
     @property
     def newest_ms(self) -> int | None:
-        """The latest of them."""
         return self._times[-1] if self._times else None
 
     def add(self, place: int, time_ms: int) -> None:
@@ -54,8 +52,8 @@ class KnownTimes:
             self._times.insert(at, time_ms)
 
     def around(self, time_ms: int, low: int, before_ms: int | None = None) -> Between:
-        """Between which places the first one of ``time_ms`` or later is. ``low``: it is not before that place, and ``before_ms``
-        is a time that is not later than that place's."""
+        """Bounds of the first place with ``time_ms`` or a later time. ``low``: a lower bound of the place; ``before_ms``: a time
+        not later than that of ``low``."""
         at, high, after_ms = bisect_left(self._times, time_ms), None, None
         if at < len(self._places):
             high, after_ms = self._places[at], self._times[at]
@@ -64,12 +62,11 @@ class KnownTimes:
         return Between(low, high, before_ms, after_ms)
 
     def thin(self) -> None:
-        """Forget every second one."""
         del self._places[::2], self._times[::2]
 
 
 class Looked(Sequence[int]):
-    """The times of places that were read: one is decoded, and known from then on, when somebody looks at it."""
+    """Times of places that were read. An access decodes the time and adds it to the known times."""
 
     def __init__(self, known: KnownTimes, first: int, count: int, time_of: Callable[[int], int]) -> None:
         """``first``: the first place. ``time_of``: the time of a place."""
@@ -94,10 +91,10 @@ def first_at(
     before_ms: int | None = None,
     after_ms: int | None = None,
 ) -> int:
-    """The first place from ``low`` to before ``high`` whose time is ``time_ms`` or later; ``high`` if there is none.
+    """The first place in [``low``, ``high``) whose time is ``time_ms`` or later; ``high`` if there is none.
 
-    ``read(first, last)``: the times of these places. ``stretch``: how many are read at once. ``before_ms``: a time that is not
-    later than that of ``low``; ``after_ms``: one that is not earlier than all of them. None: not known, so an end is read."""
+    ``read(first, last)``: the times of these places. ``stretch``: number of places in one read. ``before_ms``: a time not later
+    than that of ``low``. ``after_ms``: a time not earlier than all of them. None: unknown; the search reads that end first."""
     if low < high and after_ms is None:
         times = read(first := max(low, high - stretch), high - 1)
         after_ms = times[-1]
@@ -133,7 +130,7 @@ def first_at(
 
 
 def _place(time_ms: float, low: int, high: int, low_ms: int, high_ms: int, left: float) -> int:
-    """Where to read next, between two places with these times, which may be twice ``left`` apart after the read."""
+    """Place of the next read, between two places with these times; the bounds may be twice ``left`` apart after the read."""
     distance, middle = high - low, (low + high) / 2
     guess = low + distance * (time_ms - low_ms) / max(1, high_ms - low_ms)
     room = max(0.0, left - distance / 2)

@@ -1,11 +1,11 @@
-"""Reading a log as it grows: what lies between two offsets of it, in all of its lanes.
+"""Feeds: the rows of a log between two offsets, in all lanes, as the log grows.
 
 ===============  ============================================================
 ``log_feed``     the union of a log's lanes, between two offsets
-``lane_feed``    the same of one lane
-``times``        times that choose rows, and the times of rows
-``gaps``         what is known of rows that a reader passes unread
-``lost_rows``    rows that were to be read and are gone
+``lane_feed``    one lane, between two rows
+``times``        times that select rows, and the times of rows
+``gaps``         unread rows, and their kinds
+``lost_rows``    errors and counts of missing rows
 ===============  ============================================================
 
 ::

@@ -1,10 +1,10 @@
-"""Gaps: rows of a log that a reader passes without having read them, and what is known of them.
+"""Gaps: rows of a log that a reader passes without reading them, and their kinds.
 
-Law: nothing of a gap is stored; a kind is what is known now. *Unknown is never No*: rows are lost only if every replica denies
-them, if an operator accepted their loss, or if their ledger is deleted and they are neither truncated nor offloaded. What else
-can't be read is *not yet known*, and may be read later.
+Law: gaps are not stored; the kind is current knowledge. *Unknown is never No*: rows are lost only if every replica denies them,
+if an operator accepted their loss, or if their ledger is deleted and they are neither truncated nor offloaded. All other
+unreadable rows are *not yet known*, and may become readable.
 
-Source: docs/decisions/lanes.md, "Times, gaps, options, lag, groups". LogDevice tells its readers gaps of such kinds.
+Source: docs/decisions/lanes.md, "Times, gaps, options, lag, groups". LogDevice reports gaps of such kinds to its readers.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 NOT_READ = (NoSuchEntryError, ReadError)
-"""The errors of a read that make a gap."""
+"""Errors of a read that make a gap."""
 
 
 class GapKind(Enum):
-    """What is known of rows that were not read."""
+    """Reason why rows were not read."""
 
     TRUNCATED = "truncated"
-    """They were removed from the log on purpose."""
+    """Removed from the log on purpose."""
     LOST = "lost"
-    """No replica has them, or an operator accepted that they are lost, or their ledger was deleted."""
+    """No replica has them, or an operator accepted their loss, or their ledger was deleted."""
     NOT_YET_KNOWN = "not_yet_known"
-    """No replica answered, and one that did not may have them: ask again later."""
+    """No replica answered with them, and a silent one may have them: retry later."""
 
 
 class Gap(NamedTuple):
@@ -53,7 +53,6 @@ class Gap(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows."""
         return self.last - self.first + 1
 
     def __str__(self) -> str:
@@ -66,8 +65,7 @@ def gap_of(piece: Piece, kind: GapKind) -> Gap:
 
 
 def with_truncated(spans: Mapping[int, tuple[int, int]], pieces: Iterable[Piece]) -> Iterator[Piece | Gap]:
-    """``pieces``, and the gaps between them. ``spans``: for each lane the first row that was asked for, and the row before which
-    that ends; in the order of ``pieces``."""
+    """``pieces``, and the gaps between them. ``spans``: (first requested row, end) of each lane, in the order of ``pieces``."""
     by_lane: dict[int, list[Piece]] = {lane: [] for lane in spans}
     for piece in pieces:
         by_lane[piece.lane].append(piece)
@@ -82,7 +80,7 @@ def with_truncated(spans: Mapping[int, tuple[int, int]], pieces: Iterable[Piece]
 
 
 def kind_of(error: BookKeeperError, metadata: LedgerMetadata, entry_id: int) -> GapKind:
-    """What the failed read of an entry tells. ``metadata``: the ledger's, read after the failure."""
+    """Kind of gap after the failed read of an entry. ``metadata``: the ledger's, read after the failure."""
     if isinstance(error, NoSuchEntryError) or (metadata.closed and entry_id > metadata.last_entry_id):
         return GapKind.LOST
     losses = metadata.accepted_loss.losses if metadata.accepted_loss is not None else ()
@@ -93,23 +91,24 @@ def kind_of(error: BookKeeperError, metadata: LedgerMetadata, entry_id: int) -> 
 def rows_and_gaps(
     piece: Piece, read: Callable[[Piece], Sequence[Row]], kind: Callable[[BookKeeperError, Piece], GapKind]
 ) -> Iterator[Row | Gap]:
-    """The rows of ``piece``, and its gaps, in order. What can't be read at once is halved until it can, or is one entry.
+    """The rows of ``piece``, and its gaps, in order. An unreadable piece is halved down to single entries.
 
-    ``read``: reads a piece whole, or raises one of NOT_READ. ``kind``: what such an error tells of the one entry of a piece."""
+    ``read``: reads a whole piece, or raises one of NOT_READ. ``kind``: the kind of gap after such an error for a piece of one
+    entry."""
     try:
         yield from read(piece)
     except NOT_READ as error:
         if piece.entries == 1:
             yield gap_of(piece, kind(error, piece))
             return
-        # The row at which the second half of the entries begins.
+        # First row of the second half of the entries.
         middle = piece.entries // 2 * piece.rows_each - piece.skip
         yield from rows_and_gaps(piece.part(0, middle), read, kind)
         yield from rows_and_gaps(piece.part(middle, piece.rows), read, kind)
 
 
 def joined(items: Iterable[Row | Gap]) -> Iterator[Row | Gap]:
-    """The same, with gaps that follow one another and are of one kind as one."""
+    """The same items, with consecutive gaps of one kind merged."""
     open_gap: Gap | None = None
     for item in items:
         if isinstance(item, Gap) and open_gap is not None and _continues(item, open_gap):
@@ -129,7 +128,8 @@ def _continues(gap: Gap, before: Gap) -> bool:
 
 
 def deleted_gap(record: LogRecord, piece: Piece) -> Gap | None:
-    """The gap of a piece whose ledger was deleted; None if its rows were offloaded. ``record``: the lane's, read afterwards."""
+    """The gap of a piece whose ledger was deleted; None if its rows were offloaded. ``record``: the lane's, read after the
+    deletion."""
     if piece.position < record.first_position:
         return gap_of(piece, GapKind.TRUNCATED)
     if record.offload is not None and piece.position + piece.rows <= record.offload.position:
@@ -138,7 +138,7 @@ def deleted_gap(record: LogRecord, piece: Piece) -> Gap | None:
 
 
 def readable_and_gaps(bookkeeper: BookKeeper, password: bytes, piece: Piece) -> Iterator[Piece | Gap]:
-    """The parts of ``piece`` that can be read now, and its gaps, in order. Reads all of its entries. Raises NoSuchLedgerError."""
+    """The currently readable parts of ``piece``, and its gaps, in order. Reads all of its entries. Raises NoSuchLedgerError."""
     handle = bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password, confirmed=piece.last_entry_id)
 
     def read(part: Piece) -> Sequence[Piece]:
@@ -152,8 +152,8 @@ def readable_and_gaps(bookkeeper: BookKeeper, password: bytes, piece: Piece) -> 
 
 
 def gaps_of_lane(bookkeeper: BookKeeper, name: str, password: bytes) -> Iterator[Gap]:
-    """The gaps of all rows of a lane. Reads all rows that are not offloaded. Raises NoSuchLogError, UnauthorizedAccessError
-    (wrong password), ReadError if its commits can't be read, and MetadataStoreError."""
+    """All gaps of a lane. Reads all rows that are not offloaded. Raises NoSuchLogError, UnauthorizedAccessError (wrong password),
+    ReadError if its commits can't be read, and MetadataStoreError."""
     silent = PassedOver(fail=False)
     silent.told_elsewhere = True
     feed, lane = LaneFeed(bookkeeper, name, password, silent), lane_of(name)[1]

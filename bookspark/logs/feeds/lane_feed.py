@@ -1,6 +1,6 @@
-"""The feed of one lane of a log: its rows between two rows of it, now or as it grows.
+"""The feed of one lane of a log: its rows between two rows, now or as it grows.
 
-Law: as for every feed (``feeds``). A place in a lane is the number of rows before it.
+Law: that of every feed (``spark.connector.feeds``). A place in a lane is the number of rows before it.
 """
 
 from __future__ import annotations
@@ -26,63 +26,59 @@ if TYPE_CHECKING:
 
 
 _NOWHERE = Position(rows=AT_THE_END)
-"""Where the first plan goes on: every row is before it."""
+"""Start of the first plan: beyond every row."""
 
 _Found = tuple[Piece, int, PlacedCommit | None]
-"""A piece, its bytes, and the commit that names it; None if it is of an open ledger."""
+"""A piece, its bytes, and its commit; None for rows of an open ledger."""
 Choice = Callable[[Piece, int, PlacedCommit | None], Iterable[SizedPiece]]
-"""Says which parts of a piece are to be read, and their bytes."""
+"""Selects the parts of a piece to read, with their bytes."""
 
 
 class LaneFeed:
-    """The rows of a lane. It keeps the commits of the last plan, so that the next plan goes on from there, and plans the commits
-    that ``newest`` read without a second look at them."""
+    """The rows of a lane. Keeps the commits of the last plan for the next plan, and reuses the commits that ``newest`` read."""
 
     def __init__(
         self, bookkeeper: BookKeeper, name: str, password: bytes, passed_over: PassedOver, with_times: bool = False
     ) -> None:
         self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
-        """The lane's name."""
         self._lane, self._passed = lane_of(name)[1], passed_over
         self._head = LogReader(bookkeeper, name, password, AT_THE_END)
         self._known = KnownLedgers()
         self.rows = 0
-        """How many rows ``newest`` told last."""
+        """Last result of ``newest``."""
         self.ctime_ms = self._head.record.ctime_ms
-        """When the log was made."""
+        """Creation time of the log, in ms since 1970."""
         self._body: LogReader | None = None
         self._more: Iterator[PlacedCommit] = iter(())
         self._planned: deque[PlacedCommit] = deque()
         self._planned_from = _NOWHERE
-        """``_planned`` has all commits from here on, up to where the next plan goes on."""
+        """``_planned`` has all commits from here to the start of the next plan."""
         self._opened_before: int | None = None
-        """The ledger that the commit before these opened."""
+        """Ledger opened by the commit before ``_planned``."""
 
     @property
     def record(self) -> LogRecord:
-        """The lane's record, as it was last read."""
+        """Last read record of the lane."""
         return self._head.record
 
     def newest(self) -> int:
-        """How many rows there are now."""
         self.rows = self._head.newest()
         return self.rows
 
     @property
     def has_news(self) -> bool:
-        """Did ``wait`` hear of more rows, so that ``newest`` asks nobody how many there are?"""
+        """Did ``wait`` learn of more rows, so that ``newest`` sends no request?"""
         return self._head.has_news
 
     @property
     def tells_news(self) -> bool:
-        """Does ``has_news`` tell all that ``wait`` may hear of?"""
+        """Does ``has_news`` cover all news?"""
         return self._head.tells_news
 
     def row_at(self, time_ms: int, record: LogRecord | None = None) -> int:
-        """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none. ``record``: the
-        lane's, as it was read just now, by a caller that has not looked for the newest rows: they are looked for if no row of
-        that time is known."""
+        """The first remaining row of time ``time_ms`` or later; the end, if there is none. ``record``: a fresh copy, from a
+        caller that has not updated the newest rows; they are updated if no row of that time is known."""
         looks = False
         if record is not None and record.ctime_ms == self.ctime_ms:
             self._known.follow(record)
@@ -93,23 +89,22 @@ class LaneFeed:
         return row_at(*known, record, looks)
 
     def wait(self, seconds: float) -> bool:
-        """Return when there may be more rows than ``newest`` told, or after ``seconds``: then False."""
+        """Return True when there may be more rows than ``newest`` returned; False after ``seconds``."""
         return self._head.wait(seconds)
 
     def size(self, first: int, last: int) -> int:
-        """The bytes of payload of the rows from ``first`` to before ``last`` that are still there."""
+        """Bytes of payload of the remaining rows in [``first``, ``last``)."""
         return sum(size for _, size, _ in self._pieces(first, last))
 
     def limited(self, first: int, last: int, rows: int | None, size: int | None) -> int:
-        """``last``, or an earlier row, so that no more than ``rows`` rows and ``size`` bytes lie between ``first`` and the
-        result, but one row at least. A limit that is None does not count."""
+        """The largest end up to ``last`` so that at most ``rows`` rows and ``size`` bytes follow ``first``, but at least one row.
+        None: no limit."""
         end = rows_within(((piece, size) for piece, size, _ in self._pieces(first, last)), rows, size)
-        # Rows that are gone count towards no limit: they are left out together with the rows after them.
+        # Missing rows count towards no limit: they are passed together with the rows after them.
         return last if end is None else end
 
     def pieces(self, first: int, last: int, choose: Choice | None = None) -> Iterator[SizedPiece]:
-        """The rows from ``first`` to before ``last``, in order. Rows that are gone, or not chosen, are passed over; only those
-        that are gone are told."""
+        """The rows in [``first``, ``last``), in order. Missing and unselected rows are skipped; missing rows are reported."""
         at = first
         for piece, size, placed in self._pieces(first, last):
             self._passed_over(at, piece.position)
@@ -123,7 +118,7 @@ class LaneFeed:
             self._passed.add(what, self.name, at, following)
 
     def _pieces(self, first: int, last: int) -> Iterator[_Found]:
-        """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if their commits can't be found."""
+        """The remaining rows in [``first``, ``last``). Raises ReadError if their commits can't be read."""
         if first >= last:
             return
         if first < self._planned_from.rows:
@@ -137,7 +132,7 @@ class LaneFeed:
         while (end := self._end).rows < last:
             known = self._head.open_rows
             if known is not None and self._opened == known.ledger_id and last <= end.rows + known.rows:
-                # They were looked at, so nobody need be asked.
+                # The rows were looked up before, so no request is needed.
                 yield from self._open_pieces(known, end.rows, kept, last)
                 return
             following = self._following(end, last)
@@ -155,24 +150,23 @@ class LaneFeed:
                 self._planned.append(following)
                 yield from self._positioned(following, kept, last)
             else:
-                # Passed over, so whoever goes back before it begins anew.
+                # Passed: a plan that begins before it reads the commits again.
                 self._pass(following)
 
     @property
     def _end(self) -> Position:
-        """Before the commit that follows those of the last plan."""
+        """Start of the next plan."""
         return self._planned[-1].after if self._planned else self._planned_from
 
     @property
     def _opened(self) -> int | None:
-        """The ledger that the last one of them opened."""
         return self._planned[-1].commit.open_ledger if self._planned else self._opened_before
 
     def _pass(self, placed: PlacedCommit) -> None:
         self._planned_from, self._opened_before = placed.after, placed.commit.open_ledger
 
     def _reader_at(self, row: int) -> LogReader:
-        """Read on from the commit that holds ``row``, or one before it."""
+        """Restart the reader at the commit of ``row``, or an earlier commit."""
         body = LogReader(self._bookkeeper, self.name, self._password, row)
         if body.record.ctime_ms != self.ctime_ms:
             raise made_anew(self.name, row)
@@ -180,10 +174,10 @@ class LaneFeed:
         return body
 
     def _following(self, end: Position, last: int) -> PlacedCommit | None:
-        """The commit that begins at ``end``; None if it can't be read now. ``last``: up to where there were rows."""
+        """The commit that begins at ``end``; None if it can't be read now. ``last``: number of rows known to exist."""
         recent = self._head.recent
         if recent and 0 <= (at := end.batches - recent[0].before.batches) < len(recent) and recent[at].before == end:
-            # It was read a moment ago, to tell how many rows there are.
+            # ``newest`` has just read it.
             return recent[at]
         body = self._body
         if body is None or body.position != end:
@@ -197,7 +191,6 @@ class LaneFeed:
                 return following
 
     def _open_pieces(self, rows: OpenRows, at: int, first: int, last: int) -> Iterator[_Found]:
-        """The rows from ``first`` to before ``last`` of an open ledger, whose first row is row ``at``."""
         now_ms = time.time_ns() // 1_000_000 if self._with_times else None
         for piece, size in positioned([rows.range_of(last - at)], at, first, last, self._lane, now_ms):
             yield piece, size, None

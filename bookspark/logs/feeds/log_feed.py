@@ -1,11 +1,11 @@
 """The feed of a log: the union of its lanes, between two offsets, now or as it grows.
 
-Law: as for every feed (``spark.connector.feeds``). An offset is ``{"position": rows before it, "log": when the log was created,
-in ms since 1970}``: the second value tells the log from a later one of the same name. ``position`` counts the rows of lane 0; of
-another lane there is ``"<number>": rows``. ``"ended": n`` stands for all rows of the first n lanes that ended; they are read
-before others, in the order in which they ended.
+Law: that of every feed (``spark.connector.feeds``). An offset is ``{"position": next row, "log": creation time of the log, in ms
+since 1970}``; the second value distinguishes the log from a later one of the same name. ``position`` is the next row of lane 0;
+another lane has ``"<number>": next row``. ``"ended": n`` stands for all rows of the first n lanes that ended; they are read
+before other lanes, in the order of their ends.
 
-Source: docs/decisions/lanes.md. The share of each lane in a limited micro-batch is that of Spark's Kafka source.
+Source: docs/decisions/lanes.md. Lanes share a limited micro-batch as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 
-# -- Times in lanes that have ended.
-#
-# Law: of an ended lane nothing changes but what is left of it: rows are truncated, and the log is deleted. So a search asks for
-# its record, which tells both, and no reader of the lane is made. What searches have looked at is kept for those lanes in which
-# times were looked for last (``KnownLedgers``).
+# -- Times in ended lanes
 
 
 _LANES_MAX = 64
-"""Of how many lanes that is kept."""
+"""Number of lanes with kept searches."""
 
 
 class EndedTimes:
-    """The searches of one feed."""
+    """Searches by time in a feed's ended lanes.
+
+    Law: an ended lane changes only by truncation and deletion of the log. Its record shows both, so a search needs the record but
+    no reader of the lane. The most recently searched lanes keep their ``KnownLedgers``.
+    """
 
     def __init__(self, bookkeeper: BookKeeper, password: bytes) -> None:
         self._bookkeeper, self._password = bookkeeper, password
         self._known: OrderedDict[str, KnownLedgers] = OrderedDict()
 
     def row_at(self, record: LogRecord, time_ms: int) -> int:
-        """The first row that is still there, of the lane of ``record``, as it was read just now, and was committed at ``time_ms``
-        or later; the end, if there is none. Raises what ``commit_times.row_at`` does."""
+        """The first remaining row of time ``time_ms`` or later; the end, if there is none. ``record``: a fresh copy of the
+        lane's. Raises the errors of ``commit_times.row_at``."""
         rows = record.ended_rows or 0
         if record.ended_ms < time_ms:
             return rows
@@ -73,41 +73,41 @@ class EndedTimes:
         return row_at(self._bookkeeper, record.name, self._password, time_ms, rows, None, known, record)
 
 
-# -- Waiting for rows in any of a log's lanes.
-#
-# Law: the lane that had rows last is waited for: its bookies hold their answer until there are more. The others are looked at
-# in between, with a question for each; the rarer the longer they have nothing, also where rows are read one after the other.
-# While it looks, rows of the lane that is waited for are not heard of. So in a log of several lanes a row of one that had none
-# for long is heard of up to a quarter of a second late.
+# -- Waiting for rows in any lane
 
 
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
 
 
 class LaneWatch:
-    """Follows the lanes of one log; ``lanes``, which each call is given, has those that live, by their numbers."""
+    """Waits for rows in the lanes of one log. Each call gets ``lanes``, the live lanes by number.
+
+    Law: the wait is a long poll on the liveliest lane, which had rows last. In between, the other lanes are polled, at growing
+    intervals while they stay silent. The wait does not notice rows of the liveliest lane during these polls. So in a log of
+    several lanes, a row of a long silent lane is noticed up to a quarter of a second late.
+    """
 
     def __init__(self, first: int) -> None:
-        """``first``: the lane that is waited for until another one has rows."""
+        """``first``: the liveliest lane until another has rows."""
         self._liveliest = first
         self._looked_at, self._pause = -math.inf, _PAUSE_SECONDS_MIN
-        """When all lanes were looked at last, in seconds, and how long after that the others are looked at again."""
+        """Time of the last poll of all lanes, and the pause after it, in seconds."""
         self._found = False
-        """Did ``wait`` find rows that no lane's ``has_news`` tells of?"""
+        """Did ``wait`` see rows that no lane's ``has_news`` covers?"""
 
     def look(self, lanes: Mapping[int, LaneFeed]) -> None:
-        """Ask each lane how many rows it has."""
+        """Update the number of rows of each lane."""
         for number in lanes:
             self._has_more(number, lanes)
         self._looked_at, self._found = time.monotonic(), False
 
     @property
     def looked_just_now(self) -> bool:
-        """Would ``wait`` look at no other lane yet than the one that is waited for?"""
+        """Would ``wait`` begin with the liveliest lane, not with a poll of the others?"""
         return time.monotonic() < self._looked_at + self._pause
 
     def news(self, lanes: Mapping[int, LaneFeed]) -> bool:
-        """Did ``wait`` hear of more rows, which the lanes tell now? Asks nobody how many there are."""
+        """Did ``wait`` learn of more rows? Updates the lanes without a request."""
         heard = [lane for lane in lanes.values() if lane.has_news]
         for lane in heard:
             lane.newest()
@@ -115,12 +115,12 @@ class LaneWatch:
         return found
 
     def wait(self, lanes: Mapping[int, LaneFeed], seconds: float, changed: Callable[[], bool]) -> bool:
-        """Return when there may be more rows than the lanes told, or if ``changed`` tells that there may be other lanes; or after
-        ``seconds``: then False."""
+        """Return True when there may be more rows than the lanes know, or when ``changed`` reports other lanes; False after
+        ``seconds``."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if self._liveliest not in lanes:
-                # It has ended.
+                # The lane has ended.
                 self._liveliest = next(iter(lanes))
             lane = lanes[self._liveliest]
             if len(lanes) == 1:
@@ -131,13 +131,12 @@ class LaneWatch:
                     return True
                 continue
             lane.wait(min(due_in, left))
-            # Of a commit ledger a wait tells only that there may be more.
+            # A wait on a commit ledger shows only that there may be more rows.
             if lane.has_news or (not lane.tells_news and self._has_more(self._liveliest, lanes)):
                 return True
         return False
 
     def _look_at_others(self, lanes: Mapping[int, LaneFeed]) -> bool:
-        """Has a lane beside the one that is waited for more rows than it told?"""
         for number in [number for number in lanes if number != self._liveliest]:
             if self._has_more(number, lanes):
                 self._looked_at, self._pause = time.monotonic(), _PAUSE_SECONDS_MIN
@@ -146,7 +145,7 @@ class LaneWatch:
         return False
 
     def _has_more(self, number: int, lanes: Mapping[int, LaneFeed]) -> bool:
-        """Has the lane more rows than it told?"""
+        """Has the lane more rows than known? If so, it becomes the liveliest."""
         known = lanes[number].rows
         if lanes[number].newest() <= known:
             return False
@@ -154,27 +153,26 @@ class LaneWatch:
         return True
 
 
-# --
+# -- The feed
 
 
 Offset = dict[str, int]
-"""A place in a feed, as Spark keeps it."""
+"""A place in a feed, as in Spark's checkpoints."""
 
 _ENDED_KEPT = 1000
-"""Of how many ended lanes that a reader is behind the rows are known still."""
+"""Number of passed ended lanes whose rows stay known."""
 
 
 class Limit(NamedTuple):
-    """How much one micro-batch takes at most; it takes one entry at least. None: no limit."""
+    """Most rows and bytes of a micro-batch, which takes at least one entry. None: no limit."""
 
     rows: int | None = None
     """Rows of a log, or entries of ledgers."""
     size: int | None = None
-    """Bytes of payload."""
 
 
 def another_kind(what: str, offset: Offset) -> ConfigurationError:
-    """The error for an offset that is no place in ``what``."""
+    """Error for an offset that is no place in ``what``."""
     return ConfigurationError(
         f"this query reads {what}, but its checkpoint is at {offset}, which is a place in something else: "
         "give each query a checkpointLocation of its own"
@@ -182,24 +180,21 @@ def another_kind(what: str, offset: Offset) -> ConfigurationError:
 
 
 class _Ended(NamedTuple):
-    """A lane that has ended: it has these rows for ever."""
-
     rows: int
     newest_ms: int
-    """The time of the last one."""
 
 
 class LogFeed:
-    """The rows of a log: the union of its lanes, or one of them (``protocol.logs.lanes``)."""
+    """The rows of a log: the union of its lanes, or one lane (``protocol.logs.lanes``)."""
 
     def __init__(
         self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool, with_times: bool = False
     ) -> None:
         self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
-        """The name of the log, or of the lane."""
+        """Name of the log or lane."""
         self.choose: Choice | None = None
-        """What to read of the pieces; None: all of them."""
+        """Selects parts of the pieces; None: all."""
         self.passed_over = PassedOver(fail_on_data_loss)
         first = LaneFeed(bookkeeper, name, password, self.passed_over, with_times)
         self._one_lane, self._ctime_ms = MARK in name, first.ctime_ms
@@ -207,16 +202,16 @@ class LogFeed:
         self._lanes = {self._first: first}
         self._watch = LaneWatch(self._first)
         self._record = first.record
-        """The log's record, when it was last looked for lanes."""
+        """The log's record at the last search for lanes."""
         self._ended: dict[int, _Ended] = {}
-        """Lanes that have ended, as far as somebody asked and the reader is not behind them."""
+        """Ended lanes, cached while the reader still needs them."""
         self._ended_times = EndedTimes(bookkeeper, password)
         self._record_changed: threading.Event | None = None
         self._find_lanes()
 
     @property
     def ctime_ms(self) -> int:
-        """When the log was made."""
+        """Creation time of the log, in ms since 1970."""
         return self._ctime_ms
 
     def earliest(self) -> Offset:
@@ -230,20 +225,20 @@ class LogFeed:
         return self.known()
 
     def known(self) -> Offset:
-        """The offset behind the rows that were told last, without a question to anybody."""
+        """Offset after the known rows, without a request."""
         return self._at({number: lane.rows for number, lane in self._lanes.items()})
 
     @property
     def looked_just_now(self) -> bool:
-        """Were all lanes looked at so shortly before that ``wait`` would wait for rows at once?"""
+        """Were all lanes polled so recently that ``wait`` would wait for rows at once?"""
         return self._watch.looked_just_now
 
     def news(self) -> Offset | None:
-        """The offset behind the rows that ``wait`` heard of; asks nobody how many there are. None if it heard of none."""
+        """Offset after the rows that ``wait`` learned of, without a request; None if it learned of none."""
         return self.known() if self._watch.news(self._lanes) else None
 
     def at(self, position: int, option: str = "row") -> Offset:
-        """The offset before row ``position``, which ``option`` says. Raises ConfigurationError if the log has several lanes."""
+        """Offset before row ``position`` (value of ``option``). Raises ConfigurationError if the log has several lanes."""
         lanes = len(self._lanes) + self._ended_count
         if lanes > 1:
             raise ConfigurationError(
@@ -253,14 +248,14 @@ class LogFeed:
         return self._at({self._first: position})
 
     def at_rows(self, rows: Mapping[int, int], otherwise: Offset) -> Offset:
-        """The offset before these rows of lanes; of a lane that is not named as in ``otherwise``. Raises ConfigurationError for a
-        lane that is not there."""
+        """Offset before these rows of lanes; other lanes as in ``otherwise``. Raises ConfigurationError for a lane that does not
+        exist."""
         check_lanes(self.name, rows, [*self._lanes, *self._all_ended()])
         return self._folded({**self.all_rows(otherwise), **rows})
 
     def at_times(self, times: Times, otherwise: Offset) -> Offset:
-        """The offset before the first row of each lane that was committed at the lane's time or later, or behind all of its rows;
-        of a lane that ``times`` does not name as in ``otherwise``. Raises ConfigurationError for a lane that is not there."""
+        """Offset before the first row of each lane at the lane's time or later, else at the lane's end; lanes without a time as
+        in ``otherwise``. Raises ConfigurationError for a lane that does not exist."""
         ended = dict(self._records_of_ended())
         lanes = [*self._lanes, *ended]
         check_lanes(self.name, times.lanes, lanes)
@@ -269,14 +264,14 @@ class LogFeed:
         return self._folded({**self.all_rows(otherwise), **found})
 
     def at_time(self, time_ms: int) -> Offset:
-        """The offset before the first row of each lane that was committed at ``time_ms`` or later, or behind all of its rows. A
-        lane is asked for its newest rows only if no row of that time, or a later one, is known of it."""
+        """Offset before the first row of each lane at ``time_ms`` or later, else at the lane's end. The number of rows of a lane
+        is updated only if no row of that time or later is known."""
         self._look_for_lanes()
         every, lanes = self._all_ended(), list(self._lanes.items())
         found = {number: self._ended[number].rows for number in every if self._ended_before(number, time_ms)}
         left = [number for number in every if number not in found]
         names = [*(lane.record.name for _, lane in lanes), *(lane_name(self.name, number) for number in left)]
-        # All records are asked for at once.
+        # All records in one read.
         records = LogRegistry(self._bookkeeper.metadata).find_each(names)
         found |= {number: lane.row_at(time_ms, record) for (number, lane), record in zip(lanes, records, strict=False)}
         ended = (self._known_ended(number, record) for number, record in zip(left, records, strict=True))
@@ -284,7 +279,7 @@ class LogFeed:
         return self._folded(found, every)
 
     def all_rows(self, offset: Offset) -> dict[int, int]:
-        """How many rows of each lane lie before the offset, of those that have ended too."""
+        """Rows of each lane before the offset, ended lanes included."""
         found = rows_before(offset)
         for number in self._all_ended()[: ended_before(offset)]:
             found[number] = self._rows_of_ended(number)
@@ -308,7 +303,7 @@ class LogFeed:
         return sum(last - first for first, last in self.spans(start, end).values())
 
     def size(self, start: Offset, end: Offset) -> int:
-        """The bytes of payload between two offsets that are still there."""
+        """Bytes of payload of the remaining rows between two offsets."""
         return sum(self._lane(lane).size(*span) for lane, span in self.spans(start, end).items())
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
@@ -326,7 +321,7 @@ class LogFeed:
     def _limited_to_ended(
         self, start: Offset, ended: Sequence[int], spans: Mapping[int, tuple[int, int]], limit: Limit
     ) -> Offset:
-        """The offset behind what ``limit`` allows of lanes that ended, one after the other; others wait for them."""
+        """Offset after the rows that ``limit`` allows of ended lanes, one lane after another; live lanes wait."""
         before, rows, size = rows_before(start), limit.rows, limit.size
         done = ended_before(start)
         for lane in ended:
@@ -345,14 +340,14 @@ class LogFeed:
         return self._at(before, done)
 
     def _shared(self, spans: Mapping[int, tuple[int, int]], limit: Limit) -> dict[int, int]:
-        """For each lane the row up to which it gives what the lanes share of ``limit``."""
+        """Lane → end row of its share of ``limit``."""
         ends = {lane: last for lane, (_, last) in spans.items()}
         if limit.rows is not None:
             rows = shared_out({lane: last - first for lane, (first, last) in spans.items()}, limit.rows)
             ends = {lane: self._limited(lane, spans[lane], Limit(rows=rows[lane])) for lane in spans}
         if limit.size is not None:
-            # Rows that were truncated have no size, and are passed over as others are read. A lane that gives no row has no share
-            # of the bytes: of a few bytes for many lanes, those that give one might have none.
+            # Truncated rows have no size and are passed with others. A lane without a row in its share gets no bytes: with few
+            # bytes for many lanes, lanes with a row might otherwise get none.
             giving = {lane: span for lane, span in spans.items() if ends[lane] > span[0]}
             shares = shared_out(
                 {lane: max(1, self._lane(lane).size(*span)) for lane, span in giving.items()}, limit.size
@@ -371,7 +366,7 @@ class LogFeed:
         return [piece for lane, span in spans.items() for piece in self._lane(lane).pieces(*span, self.choose)]
 
     def spans(self, start: Offset, end: Offset) -> dict[int, tuple[int, int]]:
-        """For each lane that has rows between the offsets, in order: from which row, and before which row."""
+        """Lane → (first row, end), for each lane with rows between the offsets, in order."""
         before = rows_before(start)
         ends = {lane: self._rows_of_ended(lane) for lane in self._ended_between(start, end)}
         ends |= {lane: last for lane, last in rows_before(end).items() if lane not in ends}
@@ -380,18 +375,18 @@ class LogFeed:
 
     @property
     def lanes(self) -> list[int]:
-        """The lanes that live, as they were seen last."""
+        """The live lanes, as last seen."""
         return list(self._lanes)
 
     def lanes_after(self, offset: Offset) -> set[int]:
-        """The lanes that have rows and live, or have rows behind the offset, by what was told last."""
+        """Live lanes with rows, and ended lanes with rows after the offset, as last known."""
         ended = self._ended_from(ended_before(offset), self._ended_count)
         done = rows_before(offset)
         left = {lane for lane in ended if done.get(lane, 0) < self._rows_of_ended(lane)}
         return left | {number for number, lane in self._lanes.items() if lane.rows}
 
     def combined(self, lanes: Collection[int], chosen: Offset, others: Offset) -> Offset:
-        """The offset that is for ``lanes`` where ``chosen`` is, and for other lanes where ``others`` is."""
+        """The offset ``chosen`` for ``lanes``, and ``others`` for all other lanes."""
         counts = ended_before(chosen), ended_before(others)
         first = min(counts)
         ended = self._ended_from(first, max(counts))
@@ -416,7 +411,7 @@ class LogFeed:
         return offset_at(self._ctime_ms, rows, self._ended_count if ended is None else ended)
 
     def _folded(self, rows: Mapping[int, int], every: Sequence[int] | None = None) -> Offset:
-        """The offset behind these numbers of rows, one for each lane, also of ``every`` one that has ended."""
+        """Offset after these numbers of rows, one for each lane, including each ended lane in ``every``."""
         every = self._all_ended() if every is None else every
         done = next((at for at, lane in enumerate(every) if rows.get(lane, 0) < self._rows_of_ended(lane)), len(every))
         left = {lane: count for lane, count in rows.items() if count or lane in self._lanes}
@@ -434,33 +429,33 @@ class LogFeed:
         return found
 
     def _look_for_lanes(self) -> None:
-        # Lanes that are found later are read later: a reader that has an open commit ledger needs the bookies alone.
+        # A lane found later is read later: a reader with an open commit ledger needs only the bookies.
         with suppress(MetadataStoreError):
             self._find_lanes()
 
     def _find_lanes(self) -> None:
-        """Look for lanes that were made, or have ended, since the last call."""
+        """Look for lanes that were created or ended since the last call."""
         if self._one_lane or (self._record_changed is not None and not self._record_changed.is_set()):
             return
         changed = threading.Event()
         self._bookkeeper.metadata.watch_record(KIND, self.name, changed.set)
         record = LogRegistry(self._bookkeeper.metadata).get(self.name)
         if record.ctime_ms != self._ctime_ms:
-            # Reading lane 0 says so as well, with the row.
+            # A read of lane 0 raises the same error, with the row.
             return
         live = {self._first, *(lane.number for lane in record.lanes)}
         found = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}
         self._record, self._lanes = record, found
-        # Only now: what failed is tried again.
+        # Set last, so that a failure is retried.
         self._record_changed = changed
 
-    # -- lanes that have ended
+    # -- ended lanes
 
     def _all_ended(self) -> list[int]:
         return self._ended_from(0, self._ended_count)
 
     def _ended_between(self, start: Offset, end: Offset) -> list[int]:
-        """The lanes that the one offset is behind all rows of, and does not name, and the other is not."""
+        """The ended lanes that ``end`` counts among its ended lanes and ``start`` does not."""
         ended = self._ended_from(ended_before(start), ended_before(end))
         if len(self._ended) > 2 * len(ended) + _ENDED_KEPT:
             self._ended = {lane: self._ended[lane] for lane in ended if lane in self._ended}
@@ -471,14 +466,13 @@ class LogFeed:
             return []
         registry = LogRegistry(self._bookkeeper.metadata)
         if last > self._record.ended_count:
-            # The offset is of a reader that knew more.
+            # The offset is from a reader with a newer record.
             self._record = registry.get(self.name)
             if self._record.ctime_ms != self._ctime_ms:
                 raise made_anew(self.name, 0)
         return registry.ended_lanes(self._record, first)[: last - first]
 
     def _records_of_ended(self) -> Iterator[tuple[int, LogRecord]]:
-        """The lanes that have ended, and their records."""
         numbers = self._all_ended()
         names = [lane_name(self.name, number) for number in numbers]
         found = LogRegistry(self._bookkeeper.metadata).find_each(names)
@@ -500,7 +494,6 @@ class LogFeed:
         return self._ended[number].rows
 
     def _ended_before(self, number: int, time_ms: int) -> bool:
-        """Is it known that the lane ended before the time?"""
         return number in self._ended and self._ended[number].newest_ms < time_ms
 
     def _row_at(self, number: int, time_ms: int, record: LogRecord | None) -> int:

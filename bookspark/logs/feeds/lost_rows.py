@@ -1,4 +1,4 @@
-"""Rows that a read asked for and that are gone: an error, or a count and a line in the log (option ``failOnDataLoss``)."""
+"""Requested rows that are gone: an error, or a count and a log message (option ``failOnDataLoss``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ log = logging.getLogger(__name__)
 
 
 def data_loss(what: str, fail: bool, rows: int | None = None) -> None:
-    """Raise DataLossError if ``fail``; else log that the reader goes on without the rows. ``what``: which rows are lost, in
-    words."""
+    """Raise DataLossError if ``fail``; else log that the reader continues without the rows. ``what``: the lost rows, in words."""
     if fail:
         raise DataLossError(
             f"{what}. To go on without them, set option failOnDataLoss to false: they are then skipped and logged"
@@ -21,19 +20,18 @@ def data_loss(what: str, fail: bool, rows: int | None = None) -> None:
 
 
 class PassedOver:
-    """Counts the rows that planning left out. Each row is counted and logged once, although Spark may plan it twice."""
+    """Counts the missing rows of plans. Each row is counted and logged once, although Spark may plan it twice."""
 
     def __init__(self, fail: bool) -> None:
         self._fail = fail
         self.rows = 0
-        """The number of rows that were left out."""
+        """Number of missing rows."""
         self.told_elsewhere = False
-        """Is the caller told of each gap by itself? Then nothing is counted, and nothing fails."""
+        """Does the caller get each gap itself? Then rows are not counted, and the read does not fail."""
         self._up_to: dict[str, int] = {}
 
     def add(self, what: str, source: str, first: int, last: int) -> None:
-        """Count the rows of ``source`` from ``first`` to before ``last``, which are gone. Raises DataLossError if the read is to
-        fail."""
+        """Count the missing rows [``first``, ``last``) of ``source``. Raises DataLossError if the read is to fail."""
         if self.told_elsewhere:
             return
         rows = last - max(first, self._up_to.get(source, first))

@@ -1,7 +1,7 @@
-"""Times that choose rows of a log, and the times of rows.
+"""Times that select rows of a log, and the times of rows.
 
-Law: rows of one commit have one time, that of the commit. A time chooses, in each lane, the first row of that time or later; of a
-lane that has none, the place behind its last row.
+Law: rows of one commit have one time, that of the commit. In each lane a time selects the first row of that time or later;
+without such a row, the lane's end.
 
 A time is written as in Spark's Kafka source, in ms since 1970, or as ISO 8601 with its offset from UTC
 (``2026-11-22T14:05:00+01:00``).
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 A_TIME = "a time: ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
-"""What is taken as a time, in words."""
+"""Accepted forms of a time, in words."""
 _LANE = re.compile(r"0|[1-9][0-9]{0,17}")
 TIMES_OF_LANES = 'a JSON object with a time for each lane, like {"0": 1795356300000, "3": "2026-11-22T14:05:00Z"}'
 
@@ -35,16 +35,16 @@ class Times:
     """A time for each lane of a log, in ms since 1970."""
 
     all_ms: int | None = None
-    """The time for lanes that ``lanes`` does not name; None: those are not chosen by time."""
+    """Time for lanes that are not in ``lanes``; None: no selection by time."""
     lanes: Mapping[int, int] = field(default_factory=dict)
 
     def of_lane(self, lane: int) -> int | None:
-        """The time for a lane, None if it is not chosen by time."""
+        """Time for a lane; None: no selection by time."""
         return self.lanes.get(lane, self.all_ms)
 
 
 def check_lanes(log: str, named: Collection[int], lanes: Collection[int]) -> None:
-    """Raise ConfigurationError if a lane is named that is not one of ``lanes``, those of the log."""
+    """Raise ConfigurationError if a ``named`` lane is not one of the log's ``lanes``."""
     missing = set(named) - set(lanes)
     if missing:
         raise ConfigurationError(
@@ -53,7 +53,7 @@ def check_lanes(log: str, named: Collection[int], lanes: Collection[int]) -> Non
 
 
 def time_ms(text: str) -> int:
-    """The time that ``text`` says. Raises ValueError."""
+    """Parse a time, in ms since 1970. Raises ValueError."""
     if text.strip().isdigit():
         found = int(text)
     else:
@@ -72,7 +72,7 @@ def one_time(text: str) -> Times:
 
 
 def rows_of_lanes(text: str) -> dict[int, int]:
-    """The rows that a JSON object says, by the number of the lane. Raises ValueError."""
+    """Parse a JSON object of rows by lane number. Raises ValueError."""
     document = _by_lane(text)
     if not all(type(row) is int and 0 <= row < 1 << 63 for row in document.values()):
         raise ValueError("no rows")
@@ -80,7 +80,7 @@ def rows_of_lanes(text: str) -> dict[int, int]:
 
 
 def times_of_lanes(text: str) -> Times:
-    """The times that a JSON object says, by the number of the lane. Raises ValueError."""
+    """Parse a JSON object of times by lane number. Raises ValueError."""
     document = _by_lane(text)
     if not all(type(value) in (int, str) for value in document.values()):
         raise ValueError("no times")
@@ -88,7 +88,7 @@ def times_of_lanes(text: str) -> Times:
 
 
 def _by_lane(text: str) -> dict[str, Any]:
-    """A JSON object whose names are numbers of lanes. Raises ValueError."""
+    """Parse a JSON object whose names are lane numbers. Raises ValueError."""
     try:
         document = json.loads(text)
     except RecursionError:
@@ -99,19 +99,19 @@ def _by_lane(text: str) -> dict[str, Any]:
 
 
 class RowTimes:
-    """The times of the rows of some pieces, taken in their order."""
+    """The times of the rows of some pieces, in order."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._left: list[TimedRows] = [timed for piece in pieces for timed in piece.times][::-1]
 
     def each(self) -> Iterator[int]:
-        """The times of all rows that are left, in ms since 1970."""
+        """Times of all remaining rows, in ms since 1970."""
         while self._left:
             rows, time_ms = self._left.pop()
             yield from repeat(time_ms, rows)
 
     def take(self, rows: int) -> pyarrow.Array:
-        """The times of the next ``rows`` rows: an Arrow array of timestamps in microseconds, in UTC."""
+        """Times of the next ``rows`` rows: an Arrow array of timestamps in microseconds, in UTC."""
         import numpy
         import pyarrow
 

@@ -1,9 +1,9 @@
-"""Who reads a log, and how far behind its end: readers tell where they are, and whoever asks computes their lag.
+"""The readers of a log and their lag: readers report their offsets, and clients compute the lag.
 
 ================  ==============================================================
 ``records``       the records of readers in the metadata store
-``registration``  a reader tells how far it is, beside its reading
-``lag``           how far readers are behind the log's end
+``registration``  a reader's reports of its offset
+``lag``           distance of readers from the log's end
 ================  ==============================================================
 
 ::

@@ -1,7 +1,7 @@
-"""How far the readers of a log are behind its end: for ``bookspark log readers``, ``bookspark why`` and metrics.
+"""The lag of a log's readers: for ``bookspark log readers``, ``bookspark why`` and metrics.
 
-Law: looking changes nothing. Whoever asks computes the lag: the end of a lane is that of its commits now, a reader's place is
-what it told last, or what its group saved if it lives no more. So the lag is known of readers that are down, and grows.
+Law: a look changes nothing. The client computes the lag from a lane's current end and the reader's last reported offset, or, for
+a dead reader of a group, the group's saved offset. So the lag of dead readers is known, and grows.
 """
 
 from __future__ import annotations
@@ -28,45 +28,44 @@ if TYPE_CHECKING:
     from bookspark.store.metadata.store import MetadataStore
 
 
-# --
+# -- Lag
 
 
 class ReaderLag(NamedTuple):
-    """A reader of a log, and how far it is behind."""
+    """A reader of a log, and its lag."""
 
     log: str
-    """What it reads: the log, or a lane of it (``orders@3``)."""
+    """The log that it reads, or a lane (``orders@3``)."""
     key: str
-    """What tells it from other readers of the same name."""
+    """Distinguishes readers of the same name."""
     kind: ReaderKind
     reader: str
-    """The id of the query, or the name of the group; empty if it has none, or it is not known yet."""
+    """Query id or group name; empty if none, or not known yet."""
     name: str
-    """The name of the query; empty if it has none."""
     state: ReaderState
     since_ms: int
-    """When it began, in ms since 1970, by its clock."""
+    """Start, in ms since 1970, by the reader's clock."""
     heard_ms: int
-    """When it told last where it is, in ms since 1970, by its clock."""
+    """Last report, in ms since 1970, by the reader's clock."""
     lanes: Mapping[int, int]
-    """Before which row of each lane it is."""
+    """Lane → next row."""
     lag_rows: int | None
-    """Rows that it has not read; those that were truncated don't count. None: the log's end can't be read now (``problem``)."""
+    """Unread rows, without truncated ones. None: the log's end can't be read now (``problem``)."""
     lag_seconds: float | None
-    """How long ago the first of these rows was committed; 0 if there are none."""
+    """Age of the first unread row; 0 if there are none; None: unknown."""
     problem: str = ""
-    """Why the lag is not known."""
+    """Reason of an unknown lag."""
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Display name."""
         return self.name or self.reader or self.key
 
 
 @checked
 def readers_of(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -> list[ReaderLag]:
-    """The readers of log ``name``, or those of one of its lanes (``orders@3``). Those that live come first, of these the one that
-    is the most rows behind.
+    """The readers of log ``name``, or of one lane (``orders@3``). Live readers come first, the largest lag in rows first among
+    them.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
@@ -93,7 +92,7 @@ def _parted(record_name: str) -> tuple[str, str]:
 
 
 def _place(store: MetadataStore, record: ReaderRecord, what: str, now: int) -> Mapping[str, int]:
-    """Where the reader is; of a group that has no reader now, where the next one goes on."""
+    """Offset of the reader; for a group without a live reader, the saved offset of its next reader."""
     if record.kind is ReaderKind.PYTHON and record.reader and record.state(now) is not ReaderState.LIVE:
         name = f"{record.reader}{MARK}{what}"
         saved = store.read_record(POSITIONS, name)
@@ -110,7 +109,7 @@ def _lag(
     record: ReaderRecord, key: str, what: str, place: Mapping[str, int], wanted: set[int], ended: list[int], ends: _Ends
 ) -> ReaderLag:
     before = rows_before(place)
-    # It has read those that ended before its place, and its place names them no more.
+    # The reader has read all lanes that ended before its offset, which no longer names them.
     lanes = {lane: before.get(lane, 0) for lane in sorted(wanted.difference(ended[: ended_before(place)]))}
     rows: int | None = 0
     oldest_ms, problem = None, ""
@@ -140,8 +139,6 @@ def _lag(
 
 
 class _Ends:
-    """What is behind places of a log's lanes. Each question goes to the bookies once."""
-
     def __init__(self, bookkeeper: BookKeeper, log: str, password: bytes) -> None:
         def span(lane: int) -> tuple[int, int]:
             reader = LogReader(bookkeeper, lane_name(log, lane), password, AT_THE_END)
@@ -153,26 +150,26 @@ class _Ends:
         self._span, self._time_at = cache(span), cache(time_at)
 
     def unread(self, lane: int, row: int) -> int:
-        """The rows from ``row`` on that are still there."""
+        """Number of remaining rows from ``row`` on."""
         first, end = self._span(lane)
         return max(0, end - max(first, row))
 
     def first_unread_ms(self, lane: int, row: int) -> int | None:
-        """When the first row from ``row`` on was committed, in ms since 1970; None if there is none."""
+        """Time of the first remaining row from ``row`` on, in ms since 1970; None if there is none."""
         return self._time_at(lane, max(self._span(lane)[0], row)) if self.unread(lane, row) else None
 
 
-# -- How far the readers of a log are behind, as figures for Prometheus; ``metrics.tables.LOG_READERS`` describes them.
+# -- Lag as figures for Prometheus, described by ``metrics.tables.LOG_READERS``.
 #
-# Law: a label has few values. A reader is told by the name of its query or group, or by its query's id; one that has none of
-# these would be another series at each start, and is left out. Of several of one name those that live count, and of these the
-# one that is most behind.
+# Law: a label has few values. A reader's label is the name of its query or group, or its query's id. A reader without any is left
+# out: it would add a series at each start. Among readers of the same name, live readers count before others, then the largest
+# lag.
 
 
 def lag_figures(bookkeeper: BookKeeper, log: LogAddress) -> tuple[Figures, Mapping[str, str]]:
-    """The figures of now, and the label of the log. Raises what ``readers_of`` does."""
+    """The current figures, and the log's label. Raises the errors of ``readers_of``."""
     told: dict[tuple[str, str], ReaderLag] = {}
-    # Those that live come first, and of these the one that is most behind.
+    # Live readers come first, the largest lag first.
     for one in readers_of(bookkeeper, log.name, log.password):
         if one.name or one.reader:
             told.setdefault((one.kind.value, one.title), one)

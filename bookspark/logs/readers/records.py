@@ -1,7 +1,7 @@
-"""The records of readers in the metadata store: ``/bookspark/readers/<key>@<log>``. A reader makes up its key when it begins.
+"""The records of readers in the metadata store: ``/bookspark/readers/<key>@<log>``. A reader draws its key at its start.
 
-Law: a record is changed by compare-and-set. Only a reader of a log that exists has one: ``LogRegistry.forget`` deletes
-them with the log.
+Law: a record is changed by compare-and-set. Only readers of existing logs have records: ``LogRegistry.forget`` deletes them with
+the log.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ _WRITES_MAX = 5
 
 
 def now_ms() -> int:
-    """This host's clock, in ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def update(
     store: MetadataStore, name: str, change: Callable[[ReaderRecord | None], ReaderRecord | None]
 ) -> ReaderRecord | None:
-    """Change the record ``name`` to ``change(record)``, or leave it if that is None. Returns the record as it is then; None if
-    its log was deleted. Raises MetadataVersionError if others change it all the time, and MetadataStoreError."""
+    """Change the record ``name`` to ``change(record)``, or leave it if that is None. Returns the resulting record; None if its
+    log was deleted. Raises MetadataVersionError if other clients keep changing it, and MetadataStoreError."""
     for left in range(_WRITES_MAX)[::-1]:
         found = store.read_record(READERS, name)
         record = None if found is None else _decoded(found.value, name)
@@ -51,7 +50,7 @@ def update(
 
 
 def records_of(store: MetadataStore, log_name: str) -> dict[str, ReaderRecord]:
-    """The records of the readers of a log and of its lanes, by name. One that can't be decoded is left out, and logged."""
+    """Record name → record, for the readers of a log and of its lanes. Skips and logs a damaged record."""
     found = {}
     for name in store.list_records(READERS):
         if lane_of(name.partition(MARK)[2])[0] != log_name:
@@ -64,7 +63,7 @@ def records_of(store: MetadataStore, log_name: str) -> dict[str, ReaderRecord]:
 
 
 def forget_outdated(store: MetadataStore, log_name: str) -> None:
-    """Delete the records of a log's readers that tell nothing any more. Raises MetadataStoreError."""
+    """Delete the outdated records of a log's readers. Raises MetadataStoreError."""
     log_record = LogRegistry(store).find(log_name)
     if log_record is not None:
         for name in outdated(records_of(store, log_name), log_record.ctime_ms, now_ms()):

@@ -1,10 +1,10 @@
-"""A reader tells the cluster how far it is, beside its reading.
+"""Reports of a reader's offset to the cluster, beside its reads.
 
-Law: telling is best effort. The reader never fails by it, and waits for it only at its end; a failure is logged once for each
-reader. A reader writes once a second at most, but for the last time, and while it stands still every BEAT_MS. One thread tells
-for all readers of a process, and ends when there are none. A reader that was dropped tells nothing more, and becomes stale.
+Law: reports are best effort. A report never fails the reader, which waits only for its last or urgent ones; the first failure of
+each reader is logged. A reader writes at most once a second, except for these, and every BEAT_MS while its offset stays the same.
+One thread reports for all readers of a process, and ends when there are none. A dropped reader becomes stale.
 
-A Python reader tells first when it is a second old, so a short read leaves nothing behind.
+A Python reader's first report comes after a second, so a short read leaves no record.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TELL_SECONDS = 1.0
-"""The least time between two writes of a reader."""
 _LOOK_SECONDS = 0.25
 _LAST_SECONDS_MAX = 5.0
-"""How long a reader that ends waits for its last telling."""
+"""Longest wait of a closing reader for its last report."""
 
 
 class Registration:
-    """A reader at ``offset`` of a log or of a lane. ``reader``: the name of its group, empty if it has none.
+    """A reader at ``offset`` of a log or a lane. ``reader``: the name of its group, or empty.
 
-    The reader's thread changes ``_offset``, ``_closed`` and ``_urgent``, the thread that tells changes the rest, and ``_urgent``
-    back.
+    The reader's thread writes ``_offset``, ``_closed`` and ``_urgent``; the reporting thread writes the rest, and resets
+    ``_urgent``.
     """
 
     def __init__(
@@ -50,35 +49,34 @@ class Registration:
     ) -> None:
         self._bookkeeper, self._pid = bookkeeper, os.getpid()
         self.key = uuid.uuid4().hex[:12]
-        """The part of the record's name before the mark."""
+        """The record's name before the ``@``."""
         self.name = f"{self.key}{MARK}{log}"
-        """The record's name."""
         self._offset, self._closed = dict(offset), False
         began = now_ms()
         self._who = ReaderRecord(kind, {}, began, began, reader)
-        """The reader, but for its place."""
+        """The reader's record without its offset."""
         self._told: Mapping[str, int] | None = None
         self._told_at = time.monotonic() if kind is ReaderKind.PYTHON else float("-inf")
         self._cleaned_for: str | None = None
         self._failed = self._urgent = False
         self._over = False
-        """Nothing is told any more: the reader was closed, or the log deleted."""
+        """No more reports: the reader was closed, or the log deleted."""
         self._written = Latch()
         _teller().add(self)
 
     @property
     def record(self) -> ReaderRecord:
-        """The reader as it would tell of itself now."""
+        """The record of the reader's current state."""
         return replace(self._who, offset=self._offset, closed=self._closed, heard_ms=now_ms())
 
     def moved(self, offset: Mapping[str, int]) -> None:
-        """The reader is at ``offset`` now. Never blocks."""
+        """Set the reader's offset. Never blocks."""
         self._offset = dict(offset)
         if self.due(time.monotonic()):
             _teller().wake()
 
     def close(self) -> None:
-        """The reader ends. Waits for the last telling, _LAST_SECONDS_MAX at most. Its record stays if it has a name."""
+        """End the reader. Waits for the last report, at most _LAST_SECONDS_MAX. The record stays if the reader has a name."""
         if self._over or self._closed or self._pid != os.getpid():
             return
         self._written.clear()
@@ -89,8 +87,8 @@ class Registration:
         self._wait_told()
 
     def tell_now(self) -> None:
-        """Tell the place although the last telling was just now, for a process that may end at any moment. Waits for it,
-        _LAST_SECONDS_MAX at most. Does nothing if it was told."""
+        """Report a new offset at once, for a process that may end at any moment. Waits at most _LAST_SECONDS_MAX. Does nothing if
+        the offset is reported already."""
         if not self._over and not self._closed and self._pid == os.getpid() and self._told != self._offset:
             self._written.clear()
             self._urgent = True
@@ -101,7 +99,7 @@ class Registration:
         self._written.wait(_LAST_SECONDS_MAX)
 
     def due(self, now: float) -> bool:
-        """Is there something to tell at ``now`` (``time.monotonic``)?"""
+        """Is a report due at ``now`` (``time.monotonic``)?"""
         if self._over:
             return False
         since = now - self._told_at
@@ -109,12 +107,11 @@ class Registration:
 
     @property
     def over(self) -> bool:
-        """Will it tell nothing any more?"""
         return self._over
 
     def tell(self) -> None:
-        """Write the record; in the thread that tells. Never raises."""
-        # A failed attempt counts too.
+        """Write the record, in the reporting thread. Never raises."""
+        # A failed attempt counts for the interval too.
         urgent, self._urgent = self._urgent, False
         self._told_at, record = time.monotonic(), self.record
         try:
@@ -150,8 +147,8 @@ class Registration:
 
 
 def introduce(bookkeeper: BookKeeper, name: str, record: ReaderRecord) -> None:
-    """Say who the reader with the record ``name`` is, from a process that knows; in a thread of its own. Never raises, and never
-    blocks. ``record``: what is written if there is none yet."""
+    """Add the reader's query or group to the record ``name``, from a process that knows them; in a thread of its own. Never
+    raises, never blocks. ``record``: written if there is no record yet."""
 
     def named(found: ReaderRecord | None) -> ReaderRecord | None:
         if found is None:
@@ -171,10 +168,10 @@ def introduce(bookkeeper: BookKeeper, name: str, record: ReaderRecord) -> None:
 
 
 class _Teller:
-    """Tells for all readers of a process, in a thread that lives while there are any."""
+    """Reports for all readers of a process, in a thread that lives while there are any."""
 
     def __init__(self) -> None:
-        # A signal handler may interrupt a thread that holds it.
+        # Reentrant: a signal handler may interrupt the thread that holds it.
         self._lock = threading.RLock()
         self._readers: dict[str, weakref.ref[Registration]] = {}
         self._changed = Latch()
@@ -188,7 +185,7 @@ class _Teller:
                 try:
                     thread.start()
                 except RuntimeError:
-                    # The interpreter ends.
+                    # The interpreter is shutting down.
                     return
                 self._thread = thread
 
@@ -203,7 +200,7 @@ class _Teller:
                 return
 
     def _tell(self) -> bool:
-        """Tell what is due. False if there are no readers any more; the thread then ends."""
+        """Send due reports. False if there are no readers any more; the thread then ends."""
         with self._lock:
             there = {key: reader for key, held in self._readers.items() if (reader := held()) is not None}
             self._readers = {key: weakref.ref(reader) for key, reader in there.items() if not reader.over}
@@ -217,7 +214,7 @@ class _Teller:
 
 
 _tellers: dict[int, _Teller] = {}
-"""The teller of each process, by its pid: a forked process tells for no reader of its parent's."""
+"""One for each pid: a forked process reports for no reader of its parent."""
 
 
 def _teller() -> _Teller:

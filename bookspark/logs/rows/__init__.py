@@ -1,12 +1,12 @@
-"""The rows of a log: how entries hold them, and the data ledgers that take them.
+"""The rows of a log: their encodings in entries, and the data ledgers that store them.
 
 ================  =========================================================================================
-``encodings``     how entries hold rows, and what an encoder and a decoder do
-``value_rows``    entries that are one value each
+``encodings``     encodings of entries, and the interfaces of encoders and decoders
+``value_rows``    entries of one value each
 ``stamped_rows``  entries of producers: a stamp and a value
-``data_ledgers``  takes the rows of a writer
-``splits``        divides what is read into partitions
-``statistics``    what a commit tells of its rows
+``data_ledgers``  appends a writer's rows
+``splits``        divides rows into partitions
+``statistics``    bounds of columns in a commit
 ================  =========================================================================================
 
 ::

@@ -1,14 +1,13 @@
-"""Data ledgers: the sink's tasks put rows into them. ``row_format`` tells what an entry holds.
+"""Data ledgers: the sink's tasks append rows to them (``encodings`` describes the entries).
 
-Law: a range of entries is handed out only once every entry of it is acknowledged and synced. So a commit names nothing that could
-be lost. Entries whose outcome is unknown (the ledger was fenced, or too few bookies answered in time) are written again to a new
-ledger. Nobody ever names the first copies. On a VD_JOURNAL ledger, "acknowledged" does not mean "synced": a task syncs the ledger
-once before it ends. If the sync fails, the task fails, and Spark runs it again.
+Law: a range of entries is returned only when all its entries are acknowledged and synced, so a commit names no entry that could
+be lost. Entries with an unknown outcome (the ledger was fenced, or too few bookies answered in time) are appended again to a new
+ledger, and no commit ever names the first copies. In a VD_JOURNAL ledger, acknowledged entries may be unsynced: a task syncs the
+ledger once before it ends. If the sync fails, the task fails, and Spark runs it again.
 
-Each Python worker keeps one ledger open for each log and epoch. The ledger stays open over tasks and micro-batches (Spark reuses
-its workers), and is replaced when it is large or old. The sink has it closed when it idles (``spark.idle_closing``). A worker
-that is killed leaves its ledger open. That harms no reader: committed ranges can be read as they are, and a later writer of the
-log recovers the ledger. Source: docs/decisions/logs.md.
+Each Python worker keeps one ledger open for each log and epoch, across tasks and micro-batches (Spark reuses its workers), until
+the ledger is large or old. The sink closes idle ledgers (``spark.idle_closing``). A killed worker leaves its ledger open:
+committed ranges are readable, and a later writer of the log recovers the ledger. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations
@@ -36,21 +35,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PENDING_BATCHES_MAX = 8
-"""How many Arrow batches of a task may wait for their acknowledgement. The client bounds their bytes."""
+"""Limit of a task's unacknowledged Arrow batches. The client limits their bytes."""
 _GIVE_UP = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
 
 
 class RollPolicy(NamedTuple):
-    """When a data ledger is closed and the next one is created."""
+    """Limits after which a data ledger is closed and the next ledger created."""
 
     bytes_max: int = 1 << 30
-    """Bytes of payload in the ledger."""
     seconds_max: float = 3600.0
-    """Age of the ledger."""
 
 
 class DataLedger:
-    """The open data ledger of this process for one run. It is replaced by a new one as ``policy`` says."""
+    """This process's open data ledger for one run, replaced by ``policy``."""
 
     def __init__(
         self, bookkeeper: BookKeeper, run: LogRun, options: LogOptions, policy: RollPolicy, encoding: str = ""
@@ -62,14 +59,14 @@ class DataLedger:
 
     @property
     def due(self) -> bool:
-        """Whether the ledger is so large or so old that it is to be closed."""
+        """Has the ledger reached a limit of the policy?"""
         return self._ledger is not None and (
             self._ledger.length >= self._policy.bytes_max
             or time.monotonic() - self._opened_at >= self._policy.seconds_max
         )
 
     def handle(self) -> LedgerHandle:
-        """The ledger to append to; it is created if there is none."""
+        """The ledger to append to; created if needed."""
         if self._ledger is None:
             self._ledger = self.run.create_ledger(self._bookkeeper, self.options, DATA_ROLE, self.encoding)
             self._opened_at = time.monotonic()
@@ -77,11 +74,11 @@ class DataLedger:
 
     @property
     def volatile(self) -> bool:
-        """Whether an acknowledged entry may not be synced yet."""
+        """May an acknowledged entry be unsynced?"""
         return self.options.ledger_type is LedgerType.VD_JOURNAL
 
     def sync(self) -> None:
-        """Sync all entries that are acknowledged. If that fails, the ledger is given up and the error raised."""
+        """Sync all acknowledged entries. After a failure the ledger is abandoned and the error raised."""
         if self._ledger is not None and self.volatile:
             try:
                 self._ledger.sync()
@@ -90,7 +87,7 @@ class DataLedger:
                 raise
 
     def close(self, wait: bool = True) -> None:
-        """Close the ledger. ``wait=False``: give it up; the log's owner recovers it later."""
+        """Close the ledger. ``wait=False``: abandon it; the log's owner recovers it later."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             try:
@@ -100,12 +97,11 @@ class DataLedger:
 
 
 class Written(NamedTuple):
-    """What a task appended."""
+    """The rows that a task appended."""
 
     ranges: tuple[EntryRange, ...]
     """The entries, in the order of the rows."""
     statistics: str
-    """What is known of the rows (``statistics``)."""
 
 
 class _Pending(NamedTuple):
@@ -124,10 +120,10 @@ class DataWriter:
         self._failed = False
 
     def append(self, payloads: Payloads) -> None:
-        """Append one entry or more. May return before they are acknowledged.
+        """Append one or more entries. May return before they are acknowledged.
 
-        Raises LedgerFencedError, LedgerClosedError or AddTimeoutError if entries, these or earlier ones, could not be written to
-        a new ledger either; NotEnoughBookiesError and MetadataStoreError if there was no new ledger.
+        Raises LedgerFencedError, LedgerClosedError or AddTimeoutError if these or earlier entries could not be appended to a new
+        ledger either; NotEnoughBookiesError and MetadataStoreError if no new ledger could be created.
         """
         if self._ledger.due:
             self._settle(0)
@@ -137,10 +133,10 @@ class DataWriter:
         self._settle(PENDING_BATCHES_MAX)
 
     def finish(self) -> tuple[EntryRange, ...]:
-        """Wait until every entry is acknowledged and synced. Returns their ranges, in the order of the rows.
+        """Wait until all entries are acknowledged and synced. Returns their ranges, in the order of the rows.
 
-        Raises LedgerFencedError, LedgerClosedError or AddTimeoutError if entries could not be written to a new ledger either;
-        NotEnoughBookiesError and MetadataStoreError if there was no new ledger; the error of the sync.
+        Raises LedgerFencedError, LedgerClosedError or AddTimeoutError if entries could not be appended to a new ledger either;
+        NotEnoughBookiesError and MetadataStoreError if no new ledger could be created; and the error of the sync.
         """
         self._settle(0)
         if self._ranges:
@@ -169,11 +165,9 @@ class DataWriter:
             self._ranges.append(EntryRange(oldest.ledger_id, first, last, rows, _size(values)))
 
     def _begin_anew(self, ledger_id: int, error: BookKeeperError) -> None:
-        """The open ledger failed: send all that is not acknowledged to a new one.
-
-        This is done once for a task: a second failure is the cluster's. It is not done if rows of this task were acknowledged in
-        the ledger and never synced: they may be lost, and this object does not have them any more.
-        """
+        """The open ledger failed: append all unacknowledged entries to a new ledger. Only once for a task: a second failure is
+        the cluster's. Never if acknowledged rows of this task are unsynced: they may be lost, and this object no longer has
+        them."""
         log.info("data ledger %d is given up: %s", ledger_id, error)
         self._ledger.close(wait=False)
         unsynced = self._ledger.volatile and any(kept.ledger_id == ledger_id for kept in self._ranges)
@@ -186,14 +180,13 @@ class DataWriter:
 
 
 def _size(values: pyarrow.Array) -> int:
-    """The bytes of a binary array without nulls."""
     import pyarrow.compute
 
     return int(pyarrow.compute.sum(pyarrow.compute.binary_length(values)).as_py())
 
 
 _open: dict[tuple[int, str, str], DataLedger] = {}
-"""The data ledger of each (pid, zookeeper, log name). A Python worker runs one task at a time, so there is no lock."""
+"""(pid, zookeeper, log name) → data ledger. A Python worker runs one task at a time, so there is no lock."""
 
 
 def current_data_ledger(
@@ -201,7 +194,7 @@ def current_data_ledger(
 ) -> DataLedger:
     """This process's data ledger for ``run``, with payloads of ``encoding``.
 
-    The one that the process had for the same log, but for another run or encoding or with other options, is closed.
+    Closes the process's ledger of the same log for another run or encoding, or with other options.
     """
     key = os.getpid(), run.address.zookeeper, run.log
     held = _open.get(key)

@@ -1,17 +1,17 @@
-"""What the entries of a log's data ledgers hold: the encodings, and what an encoder and a decoder of rows do.
+"""Encodings of the entries of a log's data ledgers, and the interfaces of encoders and decoders of rows.
 
-Law: rows come back as they went in, in order. A data ledger says itself how its payloads are encoded, in its custom metadata
-(label ``bookspark.encoding``). So no reader has to guess, not even in a log whose dictionary came after its first rows:
+Law: rows are read exactly as they were written, in order. The label ``bookspark.encoding`` in a data ledger's custom metadata
+names the encoding of its payloads, so no reader guesses, even if the log got its dictionary after its first rows:
 
 =====================  ==========================================================================================
 no label               an entry is a row; its payload is the row's ``value``
 ``zstd``               the same, each payload a zstd frame; an empty value is an empty payload
 ``zstd_dictionary``    the same, compressed with the dictionary in the log's record
-``arrow``              an entry is an encapsulated Arrow IPC record batch message, of the schema in the log's record;
-                       with compression ``zstd`` its buffers are compressed as Arrow's format has it, and the message
+``arrow``              an entry is an encapsulated Arrow IPC record batch message, with the schema in the log's record;
+                       with compression ``zstd`` its buffers are compressed as in Arrow's format, and the message
                        says so
 ``stamped``            an entry is a producer's row: a stamp (``chain.stamps``), then the value as without a label; with an
-                       underscore and one of the labels above behind it: then the value as with that label
+                       underscore and one of the labels above appended: then the value as with that label
 =====================  ==========================================================================================
 """
 
@@ -29,55 +29,53 @@ if TYPE_CHECKING:
     import pyarrow
 
 PLAIN, ZSTD, ZSTD_DICTIONARY, ARROW = "", "zstd", "zstd_dictionary", "arrow"
-"""The encodings, as the label ``bookspark.encoding`` has them."""
+"""The encodings: values of the label ``bookspark.encoding``."""
 STAMPED = "stamped"
 VALUE_ENCODINGS = (PLAIN, ZSTD, ZSTD_DICTIONARY)
 APPENDED_AT = "timestamp"
-"""The column of the times that stamped rows say themselves."""
+"""Column of the times in stamps."""
 ROW_KEY, ROW_HEADERS = "key", "headers"
-"""The columns of their keys and headers."""
+"""Columns of the keys and headers in stamps."""
 ID_COLUMNS = ("position", "ledger_id", "entry_id")
-"""The columns that reading adds to those that were written."""
+"""Columns that reading adds to the written ones."""
 
 
 class Payloads(NamedTuple):
     """Entries to append."""
 
     values: pyarrow.Array
-    """Their payloads: binary, without nulls."""
+    """The payloads: binary, without nulls."""
     rows_each: int = 1
-    """How many rows each entry holds."""
 
 
 class RowEncoder(Protocol):
-    """Makes entries of the rows of one task."""
+    """Encodes the rows of one task into entries."""
 
     encoding: str
-    """The encoding of the data ledgers that take the entries."""
 
     def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
-        """Take more rows. Returns the entries that are full now."""
+        """Add rows. Returns the entries that are now full."""
 
     def finish(self) -> Iterator[Payloads]:
-        """The entries of the rows that are left."""
+        """The entries of the remaining rows."""
 
     def statistics(self, size: int) -> str:
-        """What a commit of ``size`` bytes of payload tells of all rows (``statistics``); empty: nothing."""
+        """Statistics of all rows, for a commit of ``size`` bytes of payload (``statistics``); empty: none."""
 
 
 class RowDecoder(Protocol):
-    """Makes rows of the entries of one data ledger."""
+    """Decodes the entries of one data ledger into rows."""
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of ``piece`` that are in ``entries``. These are consecutive, and all of them belong to the piece."""
+        """The rows of ``piece`` in ``entries``, which are consecutive and all belong to the piece."""
 
     def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
-        """All rows of ``entries``, which are any of the ledger, in order. Positions have no meaning. ``counts``: how many rows
-        each entry has; None if one has another number."""
+        """All rows of ``entries``, any entries of the ledger, in order; without meaningful positions. ``counts``: expected rows
+        of each entry; returns None if an entry has another number."""
 
 
 def value_encoding(record: LogRecord) -> str:
-    """How values become payloads of the log."""
+    """Encoding of values in the log's next ledgers."""
     if record.options.compression is Compression.NONE:
         return PLAIN
     with_dictionary = record.options.compression is Compression.ZSTD_DICTIONARY and record.dictionary
@@ -85,13 +83,13 @@ def value_encoding(record: LogRecord) -> str:
 
 
 def stamped_label(encoding: str) -> str:
-    """The label of a ledger whose entries are a stamp and a value of this encoding."""
+    """Label of a ledger whose entries are a stamp and a value of this encoding."""
     return f"{STAMPED}_{encoding}" if encoding else STAMPED
 
 
 def parts_of(label: str, where: str) -> tuple[bool, str]:
-    """Whether the entries have a stamp, and the encoding of their values. ``where``: what is read, for the error. Raises
-    BookKeeperError for an encoding that this version does not know, or whose entries are not values."""
+    """(Entries are stamped?, encoding of their values). ``where``: for the error. Raises BookKeeperError for an unknown encoding,
+    or if entries are not values."""
     if label in VALUE_ENCODINGS:
         return False, label
     if label.startswith(STAMPED) and (encoding := label.removeprefix(STAMPED).removeprefix("_")) in VALUE_ENCODINGS:

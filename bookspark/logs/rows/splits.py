@@ -1,15 +1,15 @@
-"""Splits what is to be read into partitions of about equal size. Pure.
+"""Division of rows into partitions of about equal size. Pure.
 
 Law: the pieces of all partitions, in order, are exactly the rows of the given ranges, in order. No row is read twice or left out.
-A row is an entry, or one of the rows that an entry holds; all entries of a range hold the same number of rows. How rows are
-divided follows from the ranges alone, so a plan that is made again is the same plan.
+A row is an entry, or one of several rows in an entry; all entries of a range hold the same number of rows. The division depends
+on the ranges only, so a repeated plan is the same plan.
 
-What is large is divided although nobody asks for it: a micro-batch that one task wrote would else be read by one core. A planner
-does not know how many cores there are, so it aims at PARTITIONS_WANTED, none of them so small that its task costs more than its
-rows. Entries of many rows stay whole as long as there are enough of them: an entry that is cut is read twice.
+Large reads are divided even if ``min_partitions`` is 1: otherwise one core would read a micro-batch that one task wrote. The
+number of cores is unknown, so a planner aims at PARTITIONS_WANTED partitions, none so small that its task costs more than its
+rows. Entries of many rows stay whole if there are enough of them: a cut entry is read twice.
 
-A piece is one opening of a ledger, so neighbours of a partition that continue one another are made one: a log of small
-micro-batches has a range for each of them. That is done last, because the rows of a piece count as equally large before.
+A task opens a ledger once for each piece, so consecutive neighbours in a partition are merged. The merge comes last, because
+before it all rows of a piece count as equally large.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import NamedTuple
 from bookspark.protocol.logs.commits import EntryRange
 
 PARTITION_BYTES_MIN, PARTITION_BYTES_MAX = 8 << 20, 32 << 20
-"""About the smallest partition of what is divided unasked, and the largest one, in bytes of payload and ENTRY_COST_BYTES for each
-entry."""
+"""Approximate bounds of a partition, in bytes of payload plus ENTRY_COST_BYTES for each entry; a large ``min_partitions`` makes
+it smaller."""
 PARTITIONS_WANTED = 32
-"""How many partitions rows are divided into that are worth it."""
+"""Intended number of partitions of a large read."""
 ENTRY_COST_BYTES = 64
-"""The work for an entry beside its payload, as bytes of payload: many small entries are as much work as few large ones."""
+"""Cost of an entry beside its payload, as bytes of payload."""
 
 
 class TimedRows(NamedTuple):
@@ -34,7 +34,7 @@ class TimedRows(NamedTuple):
 
     rows: int
     time_ms: int
-    """When, in ms since 1970. A producer's rows, which were committed together, say themselves when they were appended."""
+    """Time of the commit, in ms since 1970. (A producer's rows have their own times.)"""
 
 
 class Piece(NamedTuple):
@@ -42,32 +42,28 @@ class Piece(NamedTuple):
 
     ledger_id: int
     first_entry_id: int
-    """The entry that holds the first row."""
     position: int
-    """The place of the first row in what is read, from 0. Of a log: the row's position in its lane."""
+    """Position of the first row in the read, from 0; for a log, in its lane."""
     rows: int
-    """How many rows."""
     rows_each: int = 1
-    """How many rows each entry holds."""
     skip: int = 0
-    """The number of rows of the first entry that come before the piece."""
+    """Rows of the first entry before the piece."""
     lane: int = 0
-    """The lane of the log."""
     times: tuple[TimedRows, ...] = ()
-    """When the rows were committed, in their order; empty if nobody asked."""
+    """Times of the rows' commits, in order; empty if not requested."""
 
     @property
     def last_entry_id(self) -> int:
-        """The entry that holds the last row."""
+        """Entry of the last row."""
         return self.first_entry_id + (self.skip + self.rows - 1) // self.rows_each
 
     @property
     def entries(self) -> int:
-        """How many entries hold the piece."""
+        """Number of entries of the piece."""
         return self.last_entry_id - self.first_entry_id + 1
 
     def continues(self, other: Piece) -> bool:
-        """Are its rows the next ones, in the ledger and in what is read, after those of ``other``?"""
+        """Do its rows directly follow those of ``other``, in the ledger and in the read?"""
         return (self.lane, self.ledger_id, self.rows_each, self.position, self._row) == (
             other.lane,
             other.ledger_id,
@@ -78,11 +74,11 @@ class Piece(NamedTuple):
 
     @property
     def _row(self) -> int:
-        """The number of the first row in the ledger, if all of its entries held ``rows_each`` rows."""
+        """Number of the first row in the ledger, if all entries held ``rows_each`` rows."""
         return self.first_entry_id * self.rows_each + self.skip
 
     def part(self, start: int, stop: int) -> Piece:
-        """The rows from ``start`` to before ``stop``; 0 is this piece's first row."""
+        """The rows in [``start``, ``stop``), counted from this piece's first row."""
         entries, skip = divmod(self.skip + start, self.rows_each)
         return self._replace(
             first_entry_id=self.first_entry_id + entries,
@@ -105,8 +101,8 @@ def positioned(
     lane: int = 0,
     time_ms: int | None = None,
 ) -> Iterator[SizedPiece]:
-    """The ranges of a lane as pieces, cut to the rows from ``start`` to before ``end``. The first range begins at row ``at``.
-    ``time_ms``: when all of them were committed; None if nobody asked."""
+    """The ranges of a lane as pieces, cut to the rows in [``start``, ``end``). The first range begins at row ``at``. ``time_ms``:
+    time of their commit; None: not requested."""
     for item in ranges:
         low = max(at, start) - at
         high = item.rows if end is None else min(at + item.rows, end) - at
@@ -119,10 +115,8 @@ def positioned(
 
 
 def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None) -> int | None:
-    """The position up to which the pieces have at most ``rows`` rows and ``size`` bytes, but one row at least.
-
-    A limit that is None does not count. Returns None if all pieces are within the limits.
-    """
+    """The position up to which the pieces have at most ``rows`` rows and ``size`` bytes, but at least one row. None: no limit.
+    Returns None if all pieces are within the limits."""
     least = 1
     for piece, weight in sized:
         count = taken = piece.rows
@@ -140,10 +134,8 @@ def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None)
 
 
 def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]:
-    """The pieces, divided into at least ``min_partitions`` lists of about the same size: ``_partition_bytes``.
-
-    If there are fewer rows than ``min_partitions``, each row is a list.
-    """
+    """Divide the pieces into at least ``min_partitions`` lists of about equal size (``_partition_bytes``); one row each if there
+    are fewer rows than ``min_partitions``."""
     weighed = [(piece, size + ENTRY_COST_BYTES * piece.entries) for piece, size in sized]
     target = _partition_bytes(sum(weight for _, weight in weighed), min_partitions)
     partitions: list[list[Piece]] = []
@@ -163,13 +155,12 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
 
 
 def _partition_bytes(total: int, min_partitions: int) -> float:
-    """How large partitions of ``total`` bytes are: all alike."""
     wanted = min(max(total / PARTITIONS_WANTED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
     return total / max(min_partitions, math.ceil(total / wanted), 1)
 
 
 def fewest(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same rows in as few pieces as can be."""
+    """The same rows in the fewest pieces."""
     result: list[Piece] = []
     rows = 0
     times: list[TimedRows] = []
@@ -193,7 +184,7 @@ def fewest(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def ends_of_runs(pieces: Sequence[Piece]) -> list[int]:
-    """For each piece the last entry of those pieces of its ledger that follow it entry by entry, whatever lies between them."""
+    """For each piece the last entry of the run of consecutive pieces of its ledger, ignoring other pieces in between."""
     ends: list[int] = []
     following: dict[int, tuple[int, int]] = {}
     for piece in reversed(pieces):
@@ -205,7 +196,6 @@ def ends_of_runs(pieces: Sequence[Piece]) -> list[int]:
 
 
 def _part_of(times: Sequence[TimedRows], start: int, stop: int) -> tuple[TimedRows, ...]:
-    """The times of the rows from ``start`` to before ``stop``."""
     found = []
     for rows, time_ms in times:
         count = min(stop, rows) - max(start, 0)
@@ -216,7 +206,7 @@ def _part_of(times: Sequence[TimedRows], start: int, stop: int) -> tuple[TimedRo
 
 
 def _at_least(partitions: list[list[Piece]], minimum: int) -> list[list[Piece]]:
-    """Halve the largest partitions until there are ``minimum`` of them, or each is one row."""
+    """Halve the largest partitions until there are ``minimum`` partitions, or each has one row."""
     while 0 < len(partitions) < minimum:
         index = max(range(len(partitions)), key=lambda i: _rows(partitions[i]))
         rows = _rows(partitions[index])

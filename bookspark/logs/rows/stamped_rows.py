@@ -1,6 +1,6 @@
 """Entries of producers: a row with its stamp (``chain.stamps``), one by one and as Arrow arrays.
 
-Law: as for ``value_rows``, behind the stamp. Arrays without keys and headers are split without a Python object for each row.
+Law: after the stamp, the law of ``value_rows``. Arrays without keys and headers are split without a Python object for each row.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A row as an entry holds it."""
+    """A decoded row."""
 
     value: bytes
     time_ms: int | None = None
-    """When it was appended, in ms since 1970; None if its entry does not say."""
+    """Time of the append, in ms since 1970; None if the entry has no stamp."""
     key: bytes | None = None
     headers: Headers = ()
 
 
 def entry_decoder(label: str, dictionary: Callable[[], bytes], where: str) -> Callable[[bytes], Row]:
-    """Makes a row of each payload of a ledger, one by one. For one thread.
+    """A function from payload to row, for one ledger. For one thread.
 
-    ``label``: how the ledger says that its payloads are encoded. ``dictionary`` gives the log's dictionary, if that is needed.
-    ``where``: what is read, for errors. Raises BookKeeperError for an encoding that this version does not know.
+    ``label``: the ledger's encoding label. ``dictionary``: returns the log's dictionary, called if needed. ``where``: for errors.
+    Raises BookKeeperError for an unknown encoding.
     """
     is_stamped, encoding = parts_of(label, where)
     decode = value_decoder(encoding, dictionary)
@@ -45,10 +45,10 @@ def entry_decoder(label: str, dictionary: Callable[[], bytes], where: str) -> Ca
 
 
 def split_stamps(payloads: pyarrow.Array, where: str) -> tuple[dict[str, pyarrow.Array], pyarrow.Array]:
-    """The columns of the stamps, and the values, as the entries hold them, of a binary array of rows.
+    """Split a binary array of rows into the columns of the stamps, and the values as the entries hold them.
 
     The columns are APPENDED_AT (timestamps in microseconds, in UTC), ROW_KEY (binary) and ROW_HEADERS (``headers_type``); the
-    last two are null where a row has none. Raises BookKeeperError, which says ``where``, for an entry that is no row.
+    last two are null for rows without them. Raises BookKeeperError, with ``where``, for an entry that is no row.
     """
     import numpy
     import pyarrow
@@ -66,7 +66,7 @@ def split_stamps(payloads: pyarrow.Array, where: str) -> tuple[dict[str, pyarrow
     else:
         keys, headers = pyarrow.nulls(len(payloads), pyarrow.binary()), pyarrow.nulls(len(payloads), headers_type())
         times = raw[starts[:, None] + numpy.arange(8)].view("<i8").reshape(-1)
-        # (Its slicing without an end fails in pyarrow 26.)
+        # (A slice without an end fails in pyarrow 26.)
         values = pyarrow.compute.binary_replace_slice(payloads, 0, STAMP_BYTES, b"")
     at = pyarrow.array(times * 1000).view(pyarrow.timestamp("us", tz="UTC"))
     return {APPENDED_AT: at, ROW_KEY: keys, ROW_HEADERS: headers}, values
@@ -77,7 +77,7 @@ def _structs(headers: Headers) -> list[dict[str, str | bytes]] | None:
 
 
 def headers_type() -> pyarrow.DataType:
-    """That of the column ROW_HEADERS: names and values in order, as Spark's Kafka source has them."""
+    """Type of the column ROW_HEADERS: names and values in order, as in Spark's Kafka source."""
     import pyarrow
 
     return pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))

@@ -1,13 +1,13 @@
-"""What a commit tells of its rows: bounds of columns, block by block.
+"""Statistics of a commit's rows: bounds of columns, block by block.
 
-Law: what is told is true of every row of a block: no value is below ``low`` or above ``high``, and ``nulls`` is the number of
-nulls. What is not known is None, and a reader that finds nothing reads the rows. The blocks, in order, are the rows of the
-commit. The text has a bound, so a commit of many rows has larger blocks, and not more of them.
+Law: the bounds hold for every row of a block: no value is below ``low`` or above ``high``, and ``nulls`` is the number of nulls.
+None means unknown; a reader without statistics reads the rows. The blocks, in order, are the rows of the commit. The text has a
+size limit, so more rows make larger blocks.
 
 The text is JSON, in field ``statistics`` of a commit: ``[[column, …], [rows, [low, high, nulls], …], …]``, a list for each block,
-with bounds in the order of the columns. ``low`` and ``high`` are plain: a whole number; a double, which is not NaN or infinite; a
-string, at most TEXT_MAX characters; bytes in hexadecimal digits; of a boolean 0 or 1, of a date its days and of a timestamp its
-microseconds since 1970, of a decimal its digits without the point. Source: docs/decisions/where.md.
+with bounds in the order of the columns. ``low`` and ``high`` are plain: a whole number; a double, never NaN or infinite; a string
+of at most TEXT_MAX characters; bytes as hexadecimal digits; a boolean as 0 or 1; a date as days and a timestamp as microseconds
+since 1970; a decimal as its digits without the point. Source: docs/decisions/where.md.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 TEXT_MAX = 32
-"""The longest bound of a string, in characters, or of bytes. Longer ones are cut, and a high one is made greater then."""
+"""Longest bound of a string, in characters, or of bytes. Longer bounds are cut, and a cut high bound is rounded up."""
 COMMIT_BYTES_MAX, COMMIT_BYTES_FREE, ROW_BYTES_EACH = 64 << 10, 1 << 10, 1 << 11
-"""A commit tells at most COMMIT_BYTES_FREE and a byte for ROW_BYTES_EACH bytes of its rows, and never more than
+"""Statistics take at most COMMIT_BYTES_FREE plus one byte for each ROW_BYTES_EACH bytes of rows, and never more than
 COMMIT_BYTES_MAX."""
 BLOCKS_MAX = 4096
-"""The most blocks that a task keeps; then it makes one of two."""
+"""Most blocks that a task keeps; above this limit it merges pairs."""
 
 
 class Bounds(NamedTuple):
-    """Bounds of the values of a column that are not null."""
+    """Bounds of a column's non-null values."""
 
     low: Any = None
     high: Any = None
@@ -37,21 +37,18 @@ UNKNOWN = Bounds()
 
 
 class Block(NamedTuple):
-    """Consecutive rows."""
-
     rows: int
     columns: tuple[Bounds, ...]
 
 
 class Statistics(NamedTuple):
-    """What is known of some rows."""
+    """Statistics of some rows."""
 
     columns: tuple[str, ...]
     blocks: tuple[Block, ...]
 
     @property
     def rows(self) -> int:
-        """How many rows."""
         return sum(block.rows for block in self.blocks)
 
 
@@ -63,18 +60,18 @@ class Collected:
         self._blocks: list[Block] = []
 
     def add(self, block: Block) -> None:
-        """The next rows."""
+        """Add the block of the next rows."""
         self._blocks.append(block)
         if len(self._blocks) > BLOCKS_MAX:
             self._blocks = _coarser(self._blocks, 2)
 
     def text(self, size: int) -> str:
-        """What a commit of ``size`` bytes of rows tells. Empty: nothing."""
+        """Statistics text for a commit of ``size`` bytes of rows. Empty: none."""
         return _fitted(Statistics(self._columns, tuple(self._blocks)), size)
 
 
 def joined(parts: Iterable[tuple[str, int]], size: int) -> str:
-    """What a commit of ``size`` bytes of rows tells of its parts, in order: for each the text, and its number of rows."""
+    """Statistics text for a commit of ``size`` bytes of rows, from the (text, number of rows) of its parts, in order."""
     columns: tuple[str, ...] | None = None
     blocks: list[Block] = []
     for text, rows in parts:
@@ -87,8 +84,7 @@ def joined(parts: Iterable[tuple[str, int]], size: int) -> str:
 
 
 def parsed(text: str, rows: int) -> Statistics | None:
-    """What ``text`` tells of ``rows`` rows; None if nothing, or if it is of other rows, or of a form that this version does not
-    know."""
+    """Parse the statistics of ``rows`` rows. None if ``text`` is empty, of another number of rows, or of an unknown form."""
     if not text:
         return None
     try:
@@ -104,12 +100,12 @@ def parsed(text: str, rows: int) -> Statistics | None:
 
 
 def low_text(value: bytes) -> str:
-    """A string that is not greater than ``value``, which may be no UTF-8, by the order of their bytes."""
+    """A string not greater than ``value`` (possibly invalid UTF-8) in byte order."""
     return _valid(value)[:TEXT_MAX]
 
 
 def high_text(value: bytes) -> str | None:
-    """A string that is not less than ``value``. None: there is none so short."""
+    """A string not less than ``value`` in byte order; None if there is no such short string."""
     text = _valid(value)
     if len(text) <= TEXT_MAX and text.encode() == value:
         return text
@@ -117,19 +113,19 @@ def high_text(value: bytes) -> str | None:
     while text:
         following = ord(text[-1]) + 1
         if following <= 0x10FFFF:
-            # No string has a surrogate.
+            # Strings have no surrogates.
             return text[:-1] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
         text = text[:-1]
     return None
 
 
 def low_bytes(value: bytes) -> str:
-    """Bytes that are not greater than ``value``, in hexadecimal digits."""
+    """Bytes not greater than ``value``, as hexadecimal digits."""
     return value[:TEXT_MAX].hex()
 
 
 def high_bytes(value: bytes) -> str | None:
-    """Bytes that are not less than ``value``, in hexadecimal digits. None: there are none so short."""
+    """Bytes not less than ``value``, as hexadecimal digits; None if there are no such short bytes."""
     if len(value) <= TEXT_MAX:
         return value.hex()
     cut = value[:TEXT_MAX].rstrip(b"\xff")
@@ -137,7 +133,7 @@ def high_bytes(value: bytes) -> str | None:
 
 
 def _valid(value: bytes) -> str:
-    """As much of ``value`` as is UTF-8, from its beginning."""
+    """Longest valid UTF-8 prefix of ``value``."""
     try:
         return value.decode()
     except UnicodeDecodeError as error:
@@ -156,14 +152,13 @@ def _fitted(statistics: Statistics, size: int) -> str:
         if len(blocks) > 1:
             statistics = Statistics(columns, tuple(_coarser(blocks, max(2, len(text) // bytes_max))))
         else:
-            # Not even one block fits: the last columns go.
+            # Even one block is too large: drop the last column.
             ((rows, bounds),) = blocks
             statistics = Statistics(columns[:-1], (Block(rows, bounds[:-1]),))
     return ""
 
 
 def _coarser(blocks: Sequence[Block], each: int) -> list[Block]:
-    """A block of ``each`` neighbours."""
     return [_one(blocks[at : at + each]) for at in range(0, len(blocks), each)]
 
 
@@ -173,8 +168,8 @@ def _one(blocks: Sequence[Block]) -> Block:
 
 
 def _around(some: Sequence[Bounds], blocks: Sequence[Block]) -> Bounds:
-    """Bounds of all rows of ``blocks``, of whose column ``some`` are the bounds."""
-    # A block of nulls has no values that were to be within bounds.
+    """Bounds of a column over all rows of ``blocks``, from its bounds ``some`` in each block."""
+    # A block of only nulls has no values to bound.
     valued = [one for one, block in zip(some, blocks, strict=True) if one.nulls != block.rows]
     lows, highs = [one.low for one in valued], [one.high for one in valued]
     nulls = [one.nulls for one in some if one.nulls is not None]

@@ -1,8 +1,8 @@
-"""Entries of logs of row format ``value``: an entry is one row, its payload the row's ``value``, compressed or not.
+"""Entries of logs with row format ``value``: an entry is one row, its payload the row's ``value``, compressed or not.
 
-Law: values come back as they went in, in order. With compression each payload is a zstd frame of its own, made with the log's
-dictionary if it has one; an empty value is an empty payload. Arrow arrays go in and out without a Python object for each row,
-except that zstandard hands out compressed and decompressed values one by one.
+Law: values are read exactly as they were written, in order. A compressed payload is a zstd frame of its own, made with the log's
+dictionary, if any; an empty value is an empty payload. Arrow arrays are converted without a Python object for each row, except
+that zstandard returns compressed and decompressed values one by one.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     import pyarrow
 
 DICTIONARY_BYTES = 16 << 10
-"""The largest dictionary."""
 SAMPLES_MAX = 4000
-"""The most values that a dictionary is trained on. More values take longer, and make no better dictionary."""
+"""Most values to train a dictionary on. More values take longer, and make no better dictionary."""
 SAMPLE_BYTES_MAX = 2 << 20
-"""The most bytes that a dictionary is trained on, all values together."""
+"""Most bytes to train a dictionary on, all values together."""
 _LEVEL = 1
 _Values = zstandard.BufferWithSegmentsCollection
 
 
 class ValueEncoder:
-    """Makes an entry of each value. ``encoding``: PLAIN, ZSTD or ZSTD_DICTIONARY; the last one needs ``dictionary``.
-    ``where``: of what the rows are, for errors."""
+    """Encodes each value as an entry. ``encoding``: PLAIN, ZSTD or ZSTD_DICTIONARY; the last needs ``dictionary``. ``where``:
+    place of the rows, for errors."""
 
     def __init__(self, encoding: str, dictionary: bytes = b"", where: str = "") -> None:
         self.encoding, self._where = encoding, where
@@ -40,7 +39,7 @@ class ValueEncoder:
         self._row = 0
 
     def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
-        """The values of ``rows`` as entries. Raises BookKeeperError, which names the row, for a null."""
+        """The values of ``rows`` as entries. Raises BookKeeperError, with the row's number, for a null."""
         import pyarrow
 
         values = rows.column(0)
@@ -60,17 +59,17 @@ class ValueEncoder:
         yield Payloads(values)
 
     def finish(self) -> Iterator[Payloads]:
-        """Nothing: no value waits for others."""
+        """No entries: no value waits for others."""
         return iter(())
 
     def statistics(self, size: int) -> str:
-        """Nothing."""
+        """No statistics."""
         return ""
 
 
 class ValueDecoder:
-    """Makes a row of each entry. ``encoding`` and ``dictionary``: as for ``ValueEncoder``. ``split``: takes the stamps of rows
-    that have them from the values (``stamped_rows.split_stamps``)."""
+    """Decodes each entry as a row. ``encoding`` and ``dictionary``: as for ``ValueEncoder``. ``split``: separates stamps from
+    values (``stamped_rows.split_stamps``)."""
 
     def __init__(
         self,
@@ -82,11 +81,11 @@ class ValueDecoder:
         self._split = split
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of ``piece`` that are in ``entries``; of rows with a stamp also the columns of it."""
+        """The rows of ``piece`` in ``entries``; for stamped rows with the stamps' columns."""
         yield self._rows(entries, piece.position - piece.first_entry_id)
 
     def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
-        """A row of each of ``entries``."""
+        """One row for each entry."""
         return self._rows(entries, 0) if all(count == 1 for count in counts) else None
 
     def _rows(self, entries: pyarrow.RecordBatch, before: int) -> pyarrow.RecordBatch:
@@ -105,8 +104,7 @@ class ValueDecoder:
 
 
 def train_dictionary(rows: pyarrow.RecordBatch) -> bytes:
-    """A dictionary for values like those in the first column of ``rows``. Empty if they are too few, or have nothing in
-    common."""
+    """A dictionary for values like those in the first column of ``rows``. Empty if they are too few or have nothing in common."""
     try:
         return zstandard.train_dictionary(DICTIONARY_BYTES, list(_samples(rows.column(0)))).as_bytes()
     except zstandard.ZstdError:
@@ -148,7 +146,7 @@ def _each(convert: Callable[[zstandard.BufferWithSegments], _Values], values: py
 
 
 def value_encoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], bytes]:
-    """Makes a payload of each value, one by one. For one thread. ``encoding`` and ``dictionary``: as for ``ValueEncoder``."""
+    """A function from value to payload. For one thread. ``encoding`` and ``dictionary``: as for ``ValueEncoder``."""
     if encoding == PLAIN:
         return lambda value: value
     compress = _new_compressor(dictionary).compress
@@ -156,7 +154,7 @@ def value_encoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], b
 
 
 def value_decoder(encoding: str, dictionary: Callable[[], bytes]) -> Callable[[bytes], bytes]:
-    """Makes a value of each payload, one by one. For one thread. ``dictionary`` gives the log's, if ``encoding`` needs it."""
+    """A function from payload to value. For one thread. ``dictionary``: returns the log's, called if ``encoding`` needs it."""
     if encoding == PLAIN:
         return lambda payload: payload
     decompress = _new_decompressor(dictionary() if encoding == ZSTD_DICTIONARY else b"").decompress

@@ -1,17 +1,17 @@
 """The client: creates, writes, opens, reads and deletes ledgers.
 
 =====================  =====================================================================================================
-``bookkeeper``         ``BookKeeper``, the front door: all that a user can do with a cluster
+``bookkeeper``         ``BookKeeper``, the entry point to a cluster
 ``client_config``      the client's options, with their units and bounds
-``writing``            ``LedgerHandle``: how entries are appended, and how a ledger is created and closed
-``reading``            ``ReadHandle``: how entries are read, and how a ledger is opened and recovered
-``inspection``         what one bookie says of itself, and the copies that it has
-``runtime``            what all handles of a client share in one process: threads, connections, watches, open writers
-``placement``          which bookies make an ensemble
+``writing``            ``LedgerHandle``: appends entries, creates and closes ledgers
+``reading``            ``ReadHandle``: reads entries of an open or closed ledger
+``inspection``         status, index and copies of a single bookie
+``runtime``            shared by all handles of a client in one process: threads, connections, watches, open writers
+``placement``          choice of bookies for an ensemble
 ``network``            connections to bookies, and requests as frames
 =====================  =====================================================================================================
 
-A room may import those below it in the table, but not those above; ``writing`` imports ``reading``, whose handle it extends.
+A package may import packages below it in the table, but none above; ``writing`` imports ``reading``, whose handle it extends.
 
 ::
 

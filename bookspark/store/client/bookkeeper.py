@@ -1,7 +1,7 @@
-"""``BookKeeper``, the client's front door: creates, opens, lists and deletes ledgers, and asks bookies about themselves.
+"""``BookKeeper``, the client's entry point: creates, opens, lists and deletes ledgers, and asks bookies about themselves.
 
-Law: nothing is decided here. Each method names what it needs and hands it on: ``store.client.bookkeeper``,
-``store.client.bookkeeper``, ``inspection.bookie_questions``. Every call ends within the times of ``ClientConfig``.
+Law: no decision is made here. Machines of ``protocol`` decide on recovery, ``protocol.ledger.ledger_choices`` on choices,
+``Placement`` on ensembles. Every call ends within the times of ``ClientConfig``, ``collect_now`` within its own limit.
 
 Source: BookKeeper's class of the same name.
 """
@@ -66,19 +66,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- What an operator has one bookie do: collect deleted ledgers now, be read-only.
+# -- Orders of an operator to one bookie: collect deleted ledgers now, be read-only.
 #
-# Law: an order that returns is carried out. A bookie that does not answer in time, or that was started anew meanwhile, raises
-# BookieError, and the order may have been carried out or not; to give it again does no harm.
+# Law: an order that returns is carried out. After a BookieError (no answer in time, or a restart meanwhile) the outcome is open;
+# a repeated order does no harm.
 
 
 _LOOK_SECONDS = 0.2
-"""Time between two looks at a collection."""
+"""Interval of looks at a running collection."""
 
 
 def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> CollectionStatus:
-    """Have the bookie collect deleted ledgers and give their space back; returns what came of it. Raises BookieError if it is not
-    over after ``seconds_max``, or did not come to its end."""
+    """Order a collection of deleted ledgers; returns its result. Raises BookieError if it does not finish within
+    ``seconds_max``."""
     ordered = _done(context, bookie_id, Header(Kind.COLLECT, context.runtime.connections.next_request_id()))
     assert ordered.header is not None
     number, incarnation = ordered.header.value, ordered.header.incarnation
@@ -101,13 +101,13 @@ def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> C
 
 
 def switch_read_only(context: ClientContext, bookie_id: str, read_only: bool) -> None:
-    """Make the bookie read-only, also after a restart, or take that back. Raises BookieError."""
+    """Make the bookie read-only, also after a restart, or revoke that. Raises BookieError."""
     request_id = context.runtime.connections.next_request_id()
     _done(context, bookie_id, Header(Kind.SWITCH_READ_ONLY, request_id, value=int(read_only)))
 
 
 def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
-    """The bookie's positive answer. Raises BookieError for any other."""
+    """The bookie's positive answer. Raises BookieError for any other answer."""
     answer = ask(context, bookie_id, header)
     if isinstance(answer.response, Positive) and answer.header is not None:
         return answer
@@ -119,8 +119,8 @@ def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
 
 # -- Opening a ledger for reading: with recovery, which ends its writer, or without.
 #
-# Law: a wrong password has no side effect: it is compared with the metadata before anything is sent, and by each bookie after.
-# Opening with recovery returns a closed ledger or raises. Opening without recovery never fences.
+# Law: a wrong password has no side effect: it is compared with the metadata before any request, and by each bookie after. Opening
+# with recovery returns a closed ledger or raises. Opening without recovery never fences.
 #
 # Sources: bookkeeper-overview, "Opening a ledger" and "Ledger recovery"; ``protocol.reading.recovery`` decides.
 
@@ -128,7 +128,7 @@ def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
 def open_with_recovery(
     context: ClientContext, ledger_id: int, password: bytes, accept_loss_as: str | None, lost_bookies: Collection[str]
 ) -> ReadHandle:
-    """A handle of the closed ledger; one that was not closed is recovered first. ``BookKeeper.open_ledger`` lists the errors."""
+    """A handle of the closed ledger, after a recovery if it was not closed. ``BookKeeper.open_ledger`` lists the errors."""
     if lost_bookies and accept_loss_as is None:
         raise InvalidArgumentError(
             f"lost_bookies {lost_bookies!r} can't be used alone; give accept_loss_as too, the name of who declares them lost",
@@ -146,8 +146,8 @@ def open_with_recovery(
 def open_without_recovery(
     context: ClientContext, ledger_id: int, password: bytes, confirmed: int | None = None
 ) -> ReadHandle:
-    """A handle that knows the LAC (last add confirmed) of now, or that entry ``confirmed`` is. ``open_ledger_no_recovery`` of
-    ``BookKeeper`` lists the errors."""
+    """A handle with the current LAC (last add confirmed), or with LAC ``confirmed``. ``BookKeeper.open_ledger_no_recovery`` lists
+    the errors."""
     handle = ReadHandle(context, *_read_metadata(context, ledger_id, password), password)
     if confirmed is None:
         handle.read_last_add_confirmed()
@@ -190,10 +190,10 @@ def _recover(
     return Versioned(closed.metadata, closed.version)
 
 
-# -- A client's figures for Prometheus; ``metrics.tables.CLIENT`` describes them.
+# -- A client's figures for Prometheus, described by ``metrics.tables.CLIENT``.
 #
-# Law: who scrapes changes nothing and connects to nothing: a client that was not used yet in this process, or is closed, tells
-# nothing. The figures are gathered in the I/O thread, which owns them, in one turn.
+# Law: a scrape changes nothing and makes no connection: a client not used in this process yet, or closed, has no figures. The I/O
+# thread, which owns the figures, collects them in one turn.
 
 
 _ANSWER_SECONDS_MAX = 5.0
@@ -201,7 +201,7 @@ _PREFIX = "bookspark_client_"
 
 
 def client_figures(context: ClientContext) -> tuple[Figures, Mapping[str, str]]:
-    """The figures of this moment, and the label that all of them have. Raises TimeoutError if the I/O thread hangs."""
+    """The current figures, and their common label. Raises TimeoutError if the I/O thread hangs."""
     label = {"client": context.config.client_name}
     runtime = context.running
     if runtime is None:
@@ -237,17 +237,16 @@ def _gathered(runtime: Runtime) -> Figures:
     return {f"{_PREFIX}{name}": found for name, found in told.items()}
 
 
-# -- Creating a ledger: its choices are checked, its first ensemble is chosen, its record is written.
+# -- Creating a ledger: checks its choices, chooses its first ensemble, writes its record.
 #
-# Law: choices that make no sense create nothing. The ledger exists once its record does; no bookie hears of it before the first
-# entry.
+# Law: contradictory choices create nothing. The ledger exists once its record does; no bookie hears of it before the first entry.
 #
 # Source: BookKeeper's ``LedgerCreateOp``.
 
 
 Handle = TypeVar("Handle", bound=LedgerHandle)
 _IDS_TRIED = 1000
-"""How many new ids are tried that users gave to ledgers of theirs."""
+"""Number of new ids to try if users have given them to their ledgers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,17 +262,17 @@ class NewLedger:
     ledger_type: LedgerType
     replication: Replication
     ledger_id: int | None = None
-    """None: a new one."""
+    """None: a new id."""
 
 
 def _noted(store: MetadataStore, given: int) -> int:
-    """A user's id, once the store counts it: bookies have to know up to which id there were ledgers, also deleted ones."""
+    """Count a user's id in the store: bookies have to know the highest id that any ledger had, deleted ledgers included."""
     store.note_given_id(given)
     return given
 
 
 def _told(ledger_id: Future[int], seconds: float) -> int:
-    """The new id. The store's own deadline begins only when a thread comes to ask it."""
+    """The new id. The store's own deadline begins only when a thread starts the request."""
     try:
         return ledger_id.result(seconds)
     except TimeoutError:
@@ -287,7 +286,7 @@ def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) ->
     check_digest(new.digest_type, new.ledger_type, new.replication)
     store = context.store
     given = new.ledger_id
-    # A new id is asked for on another thread, while this one looks the bookies up.
+    # Another thread requests the id, while this one looks the bookies up.
     ledger_id = context.runtime.threads.submit(store.new_ledger_id if given is None else partial(_noted, store, given))
     topology = context.topology()
     ensemble = context.placement.choose_ensemble(
@@ -320,8 +319,8 @@ def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) ->
 
 
 def _create(store: MetadataStore, metadata: LedgerMetadata, *, again: bool) -> tuple[LedgerMetadata, int]:
-    """Write the record; returns it with its version. ``again``: a user may have given the id to a ledger of theirs, so another
-    one is tried. Raises LedgerExistsError."""
+    """Write the record; returns it with its version. ``again``: try other ids if a user has given this id to a ledger. Raises
+    LedgerExistsError."""
     for _ in range(_IDS_TRIED if again else 1):
         try:
             return metadata, store.create_ledger(metadata)
@@ -332,7 +331,7 @@ def _create(store: MetadataStore, metadata: LedgerMetadata, *, again: bool) -> t
     raise last
 
 
-# --
+# -- The client
 
 
 @checks_arguments
@@ -347,33 +346,32 @@ class BookKeeper:
             reader = bookkeeper.open_ledger(ledger.ledger_id)
             print([entry.payload for entry in reader.read()])
 
-    It is thread-safe: share one client among all threads of a process. It may be pickled, and used in a forked process:
-    connections, threads and the session with ZooKeeper are made on first use, and belong to the process that made them.
+    Thread-safe: share one client among all threads of a process. It may be pickled, and used in a forked process: connections,
+    threads and the session with ZooKeeper are made on first use, and belong to the process that made them.
 
-    Callbacks of appends, ``atexit`` functions and threads that outlast the main one may call everything. A signal handler should
-    set a flag only: it may interrupt a call that it would wait for. A
-    finalizer (``__del__``) that the collector runs in one of the client's own threads is refused calls that wait, with
-    BookKeeperError.
+    Callbacks of appends, ``atexit`` functions and threads that outlast the main one may call every method. A signal handler should
+    set a flag only: a call there may wait for the call that it interrupted. A finalizer (``__del__``) that runs in one of the
+    client's own threads gets BookKeeperError from calls that wait.
 
     Every method may raise MetadataStoreError, if ZooKeeper can't be reached or does not answer within
     ``metadata_timeout_seconds``, and BookKeeperError, if the client was closed. Each method lists its other errors.
     """
 
     def __init__(self, zookeeper: ConnectionString, **options: Any) -> None:
-        """Make a client. It connects when it is first used.
+        """Make a client. It connects at its first use.
 
         Arguments:
-            zookeeper: where the cluster's metadata is: ``host:port[,host:port…][/chroot]``; a leading ``zk://`` is allowed.
+            zookeeper: address of the cluster's metadata: ``host:port[,host:port…][/chroot]``; a leading ``zk://`` is allowed.
             options: fields of ``bookspark.store.client.client_config.ClientConfig``, such as ``add_timeout_seconds=10.0``.
                 ``conf/bookspark.toml`` lists all of them with their defaults.
 
         Raises:
-            ConfigurationError: an option is unknown, or has a value that can't be used.
+            ConfigurationError: an option is unknown, or its value is wrong.
         """
         self.config = client_config(**options)
         self.zookeeper = zookeeper
         self.context = ClientContext(self._connect, self.config)
-        """What handles and repairs work with. Not part of the public API."""
+        """For handles and repairs. Not part of the public API."""
 
     # -- ledgers
 
@@ -390,16 +388,16 @@ class BookKeeper:
     ) -> LedgerHandle:
         """Create an empty, open ledger and return its writer: the only handle that can ever append to it.
 
-        None of the choices can be changed later. ``docs/durability.md`` tells what ``ledger_type`` and ``replication``
-        promise together.
+        No choice can be changed later. ``docs/durability.md`` explains the combined promise of ``ledger_type`` and
+        ``replication``.
 
         Arguments:
-            ensemble_size: how many bookies the ledger is spread over (E).
-            write_quorum: how many of them get a copy of each entry (WQ ≤ E).
-            ack_quorum: how many copies an append waits for (AQ ≤ WQ).
+            ensemble_size: number of bookies of the ledger (E).
+            write_quorum: number of copies of each entry (WQ ≤ E).
+            ack_quorum: number of copies that an append waits for (AQ ≤ WQ).
             digest_type: the checksum, or keyed digest (HMAC), of each entry, which readers check.
-            password: whoever opens the ledger must give the same one. It also keys the HMAC digests.
-            custom_metadata: names and values of your own, kept with the ledger's metadata.
+            password: needed to open the ledger. It also keys the HMAC digests.
+            custom_metadata: your own names and values, stored in the ledger's metadata.
             ledger_type: ``PD_JOURNAL``: an append returns once its entry is synced to disk. ``VD_JOURNAL``: once it is in
                 memory; ``LedgerHandle.sync`` waits for the disks.
             replication: ``best_effort``: a closed ledger has at least ``ack_quorum`` copies of each entry. ``guaranteed``: it has
@@ -408,7 +406,7 @@ class BookKeeper:
         Raises:
             ConfigurationError: the choices contradict each other, or can promise nothing.
             NotEnoughBookiesError: fewer writable bookies than ``ensemble_size``, or the placement policy can't be kept; the
-                message names each bookie and why it was refused.
+                message names each bookie and the reason of its refusal.
         """
         return self._create(
             LedgerHandle,
@@ -434,19 +432,18 @@ class BookKeeper:
         ledger_type: str | LedgerType = LedgerType.PD_JOURNAL,
         replication: str | Replication = Replication.BEST_EFFORT,
     ) -> LedgerHandleAdv:
-        """Create a ledger as ``create_ledger`` does, whose entries are appended under ids that the caller gives. The ledger's own
-        id may be given too.
+        """Like ``create_ledger``, with entry ids chosen by the caller, and perhaps the ledger's id too.
 
         Arguments:
-            ledger_id: the ledger's id, or None for a new one. Give none that any ledger ever had, a deleted one included: bookies
-                may still have entries of that. An id far above all others makes the first append to each later ledger slower at
-                bookies that are new, lost something or collect this ledger: they count all ids up to it as used.
+            ledger_id: the ledger's id, or None for a new id. Never reuse an id, not even a deleted ledger's: bookies may still
+                have its entries. An id far above all others slows the first append to each later ledger at bookies that are new,
+                lost data or collect this ledger: they count all ids up to it as used.
             ensemble_size: this and all others as in ``create_ledger``.
-            write_quorum: how many bookies get a copy of each entry.
-            ack_quorum: how many copies an append waits for.
+            write_quorum: number of copies of each entry.
+            ack_quorum: number of copies that an append waits for.
             digest_type: the checksum, or keyed digest, of each entry.
-            password: whoever opens the ledger must give the same one.
-            custom_metadata: names and values of your own.
+            password: needed to open the ledger.
+            custom_metadata: your own names and values.
             ledger_type: ``PD_JOURNAL`` or ``VD_JOURNAL``.
             replication: ``best_effort`` or ``guaranteed``.
 
@@ -469,7 +466,7 @@ class BookKeeper:
         )
 
     def _create(self, kind: type[Handle], **choices: Any) -> Handle:
-        # The choices are of the types that ``NewLedger`` has: what was given as text is a member of its class by now.
+        # ``checks_arguments`` has converted text to members of the enumerations by now.
         return create_ledger(self.context, NewLedger(**choices), kind)
 
     def open_ledger(
@@ -480,26 +477,26 @@ class BookKeeper:
         accept_loss_as: str | None = None,
         lost_bookies: Collection[str] = (),
     ) -> ReadHandle:
-        """Open a ledger for reading, and end its writer if it still has one.
+        """Open a ledger for reading, and end its writer, if any.
 
-        A ledger that is not closed is recovered first: its writer is fenced (its next append fails), the last entry is found, and
-        the ledger is closed there. Use ``open_ledger_no_recovery`` to read a ledger that is still written.
+        A ledger that is not closed is recovered first: its writer is fenced (its next append fails), the last entry is
+        determined, and the ledger is closed there. Use ``open_ledger_no_recovery`` to read a ledger without ending its writer.
 
         Arguments:
             ledger_id: the ledger.
-            password: the one that the ledger was created with.
-            accept_loss_as: the name of an operator who accepts that entries which no bookie can tell of any more are lost. Only
-                for a ledger that can't be recovered otherwise. The name and what was lost are written into the metadata. Without
-                ``LostBookies``, only what bookies themselves say that they lost counts.
-            lost_bookies: bookies of this ledger that the operator declares lost for good. What one of them can't be asked counts
-                as lost too. A bookie that answers is believed, named or not.
+            password: the password of the ledger's creation.
+            accept_loss_as: the name of an operator who accepts the loss of entries for which no bookie can answer any more. Only
+                for a ledger that can't be recovered otherwise. The metadata records the name and the loss. Without
+                ``lost_bookies``, only losses reported by the bookies themselves count.
+            lost_bookies: bookies of this ledger that the operator declares lost for good. The entries of an unreachable bookie
+                among them count as lost too. A bookie that answers is believed, named or not.
 
         Raises:
             NoSuchLedgerError: there is no such ledger.
             UnauthorizedAccessError: the password is wrong; nothing was fenced.
             LedgerRecoveryError: too few bookies answered within ``recovery_timeout_seconds``; nothing was lost, try again.
-                With ``accept_loss_as``, the message names the bookies that may have what is missing.
-            ConfigurationError: ``LostBookies`` names a bookie that the ledger has not, or ``accept_loss_as`` is missing.
+                With ``accept_loss_as``, the message names the bookies that may have the missing entries.
+            ConfigurationError: ``lost_bookies`` names a bookie that the ledger has not, or ``accept_loss_as`` is missing.
         """
         return open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
 
@@ -508,14 +505,14 @@ class BookKeeper:
     ) -> ReadHandle:
         """Open a ledger for reading without disturbing its writer.
 
-        The handle reads up to the last add confirmed (LAC) of this moment. It learns of later entries through
+        The handle reads up to the current last add confirmed (LAC). It learns of later entries through
         ``ReadHandle.read_last_add_confirmed`` and ``ReadHandle.read_last_add_confirmed_and_entry``.
 
         Arguments:
             ledger_id: the ledger.
-            password: the one that the ledger was created with.
-            confirmed: an entry of which the caller has proof that it is confirmed: a log's commit names it, for example. The
-                handle reads up to there, and no bookie is asked for its LAC. None: the bookies are asked.
+            password: the password of the ledger's creation.
+            confirmed: an entry that the caller can prove to be confirmed, for example because a log's commit names it. The handle
+                reads up to there, and no bookie is asked for its LAC. None: the bookies are asked.
 
         Raises:
             NoSuchLedgerError: there is no such ledger.
@@ -533,18 +530,18 @@ class BookKeeper:
         self.metadata.delete_ledger(ledger_id)
 
     def list_ledgers(self) -> list[int]:
-        """The ids of all ledgers of the cluster, ascending. A listing is never partial: it is whole, or MetadataStoreError."""
+        """Ids of all ledgers of the cluster, ascending. A listing is never partial: it is whole, or MetadataStoreError."""
         return self.metadata.list_ledgers()
 
     def get_ledger_metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
-        """A ledger's metadata as it is now: its state, quorums, fragments, and, once it is closed, last entry id and length.
+        """A ledger's current metadata: its state, quorums, fragments, and, once it is closed, last entry id and length.
 
         Raises:
             NoSuchLedgerError: there is no such ledger.
         """
         return self.metadata.read_ledger(ledger_id).value
 
-    # -- the same, begun and not waited for: each returns a future that may be awaited
+    # -- asynchronous variants: each returns an awaitable future
 
     create_ledger_async = in_thread(create_ledger)
     create_ledger_adv_async = in_thread(create_ledger_adv)
@@ -557,7 +554,7 @@ class BookKeeper:
     # -- bookies
 
     def bookie_status(self, bookie_id: BookieId) -> BookieStatus:
-        """What a bookie says of itself: its process, disks, modes, and how far healing is.
+        """A bookie's report about its process, disks, modes, and the progress of healing.
 
         Raises:
             ReadError: the bookie did not answer within ``answer_timeout_seconds``.
@@ -565,19 +562,19 @@ class BookKeeper:
         return bookie_questions.bookie_status(self.context, bookie_id)
 
     def collect_now(self, bookie_id: BookieId, seconds_max: Seconds = 3600.0) -> CollectionStatus:
-        """Have a bookie collect deleted ledgers and give their space back now; returns what came of it.
+        """Order a bookie to collect deleted ledgers now; returns the result.
 
         Raises:
-            BookieError: the bookie did not answer, was started anew, or did not finish within ``seconds_max`` seconds.
+            BookieError: the bookie did not answer, restarted, or did not finish within ``seconds_max`` seconds.
         """
         return collect_now(self.context, bookie_id, seconds_max)
 
     def switch_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
-        """Make a bookie read-only, whatever room it has, or take that back. It stays so over restarts. It still takes what ledger
-        recovery and repair write. Returns once that is durable; the registration follows.
+        """Make a bookie read-only, whatever room it has, or revoke that. The mode survives restarts. The bookie still accepts
+        writes of ledger recovery and repair. Returns once the mode is durable; the registration follows.
 
         Raises:
-            BookieError: the bookie did not answer, or could not note it.
+            BookieError: the bookie did not answer, or could not store the mode.
         """
         switch_read_only(self.context, bookie_id, read_only)
 
@@ -590,7 +587,7 @@ class BookKeeper:
         return bookie_questions.entry_logs(self.context, bookie_id)
 
     def list_limbo(self, bookie_id: BookieId) -> dict[int, int]:
-        """The ledgers that a bookie has in limbo, by id, each with the number of the lossy boot that put it there.
+        """The ledgers in a bookie's limbo: ledger id → number of the lossy boot.
 
         Raises:
             ReadError: the bookie did not answer within ``answer_timeout_seconds``.
@@ -598,7 +595,7 @@ class BookKeeper:
         return bookie_questions.limbo(self.context, bookie_id)
 
     def list_ranges(self, bookie_id: BookieId, ledger_id: LedgerId | None = None) -> pyarrow.Table:
-        """What a bookie holds, of one ledger or (None) of all: one row for each run of consecutive entries on disk.
+        """A bookie's entries, of one ledger or (None) of all: one row for each run of consecutive entries on disk.
 
         The columns are int64: ledger_id, first_entry_id, last_entry_id, log (the entry log's number), position (of the run's
         batch in the log, in bytes) and bytes (of that batch).
@@ -616,11 +613,11 @@ class BookKeeper:
         return self.context.store
 
     def metrics(self) -> Collector:
-        """What this client does in this process, for ``prometheus_client`` (``pip install 'bookspark[metrics]'``)::
+        """This client's figures in this process, for ``prometheus_client`` (``pip install 'bookspark[metrics]'``)::
 
             prometheus_client.REGISTRY.register(bookkeeper.metrics())
 
-        docs/metrics.md has every metric. All have the label ``client``, which is ``client_name``: several clients of one process
+        docs/metrics.md lists the metrics. All have the label ``client``, which is ``client_name``: several clients of one process
         need different names. A scrape changes nothing. Raises ConfigurationError if ``prometheus_client`` is not installed.
         """
         with extra_needed("metrics"):
@@ -628,17 +625,15 @@ class BookKeeper:
         return FiguresCollector((*CLIENT, *ZOOKEEPER), partial(client_figures, self.context))
 
     def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """The ledgers whose copies break this client's ``placement``: (ledger id, the bookies to replace).
-
-        Only fragments that get no more entries count, and only bookies that others could replace now.
-        """
+        """The ledgers whose copies break this client's ``placement``: (ledger id, bookies to replace). Counts only fragments that
+        get no more entries, and only bookies with a possible replacement."""
         return self.context.misplaced(ledgers)
 
     def close(self) -> None:
         """End the connections and threads of this process.
 
-        A ledger that was not closed stays open, and its handle's pending appends fail with LedgerClosedError; ``open_ledger``
-        recovers it. Closing twice does nothing. A client that is dropped without it is closed with a ResourceWarning.
+        An open ledger stays open, and its handle's pending appends fail with LedgerClosedError; ``open_ledger`` recovers it.
+        Closing twice does nothing. A client dropped without ``close`` is closed with a ResourceWarning.
         """
         self.context.close()
 

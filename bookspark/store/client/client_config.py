@@ -21,7 +21,7 @@ FrameBytes = Annotated[int, Meta(ge=1, le=FRAME_BYTES_MAX // 2)]
 
 
 class ClientConfig(Config, frozen=True, kw_only=True):
-    """Everything that a client is told. Every blocking call ends within one of these times."""
+    """All options of a client. Every blocking call ends within one of the time limits."""
 
     option_kind = "client option"
 
@@ -100,5 +100,6 @@ learn(ClientConfig)
 
 
 def client_config(**options: Any) -> ClientConfig:
-    """A ClientConfig of ``options``. Raises ConfigurationError, with its name, for an option that is unknown or can't be used."""
+    """A ClientConfig of ``options``. Raises ConfigurationError, with the option's name, for an unknown option or a wrong
+    value."""
     return make_config(ClientConfig, options)

@@ -1,9 +1,9 @@
-"""What one bookie says of itself, the copies that it has, and what an operator has it do. Only orders change anything.
+"""Inspection of single bookies: their status, index and copies. Changes nothing.
 
 =====================  =====================================================================================================
 ``bookie_questions``   a bookie's status, entry logs, limbo and index
-``held_ranges``        the entries that a bookie says it holds, by ledger
-``copies``             the copies that a bookie has of a ledger, exactly as they lie there
+``held_ranges``        ranges of entries in a bookie's index, by ledger
+``copies``             a bookie's copies of a ledger, exactly as stored
 =====================  =====================================================================================================
 
 ::

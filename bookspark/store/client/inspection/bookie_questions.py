@@ -1,4 +1,4 @@
-"""What one bookie says of itself: its status, its entry logs, its limbo, its index.
+"""Questions to one bookie: its status, its entry logs, its limbo, its index.
 
 Law: a bookie that does not answer in time raises ReadError; silence is never an empty answer.
 """
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     import pyarrow
 
 RANGE_COLUMNS = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
-"""Of a row of a bookie's index: int64 each."""
+"""Columns of a bookie's index, int64 each."""
 _RANGES_PER_REQUEST = 100_000
 _ROWS_PER_BATCH = 1 << 16
 _LARGE_BATCH_BYTES = 16 << 10
 _SPARE_SECONDS = 1.0
-"""A request ends by itself within its time limit. A longer wait than that only guards against a defect."""
+"""Margin of the wait: a request ends within its own time limit, so a longer wait only guards against a defect."""
 
 
 def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
-    """One request to one bookie, and the wait for its answer, which is Unknown if none came in time. Raises BookKeeperError in a
-    thread of the client's own."""
+    """Send one request to one bookie and wait for the answer; Unknown if none came in time. Raises BookKeeperError in a thread of
+    the client's own."""
     check_may_wait()
     mailbox: list[Answer] = []
     done = Latch()
@@ -52,13 +52,13 @@ def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
 
 
 def bookie_status(context: ClientContext, bookie_id: str) -> BookieStatus:
-    """The bookie's STATUS. Raises ReadError."""
+    """The bookie's status. Raises ReadError."""
     answer, _ = _positive(context, bookie_id, Header(Kind.STATUS, _next_request_id(context)))
     return msgspec.json.decode(answer.body, type=BookieStatus)
 
 
 def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
-    """The bookie's logs, by number. Raises ReadError."""
+    """The bookie's entry logs, by number. Raises ReadError."""
     found: list[EntryLogFacts] = []
     cursor = 0
     while cursor >= 0:
@@ -70,8 +70,7 @@ def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
 
 
 def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
-    """The ledgers that the bookie has in limbo, by id, each with the number of the lossy boot that put it there. Raises
-    ReadError."""
+    """The ledgers in the bookie's limbo: ledger id → number of the lossy boot. Raises ReadError."""
     found: dict[int, int] = {}
     cursor = 0
     while cursor >= 0:
@@ -83,8 +82,8 @@ def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
 
 
 def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pyarrow.Table:
-    """The rows of the bookie's index, of one ledger or (None) of all. Raises ReadError, ConfigurationError for an id that no
-    ledger can have."""
+    """The rows of the bookie's index, of one ledger or (None) of all. Raises ReadError, and ConfigurationError for an invalid
+    ledger id."""
     with extra_needed("list_ranges"):
         import pyarrow
 
@@ -96,8 +95,8 @@ def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pya
 def range_batches(
     context: ClientContext, bookie_id: str, first: int = 0, last: int | None = None
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of the bookie's index, of the ledgers ``first`` to ``last`` (None: all that follow), by ledger and entry id, in
-    batches of some ten thousand rows. One is in memory. Raises ReadError."""
+    """The rows of the bookie's index for the ledgers ``first`` to ``last`` (None: no end), by ledger and entry id, in batches of
+    at least _ROWS_PER_BATCH rows. Holds one batch in memory. Raises ReadError."""
     import pyarrow
 
     gathered = Ranges.empty()
@@ -115,8 +114,8 @@ def range_batches(
 
 
 def large_batch_ends(context: ClientContext, bookie_id: str, ledger_id: int) -> list[int]:
-    """The last entry id of each of the bookie's batches of a ledger, ascending, as far as the batches are of 16 KiB or more on
-    average: so there is about one for each 16 KiB of the ledger, at most. Raises ReadError."""
+    """Last entry ids of the bookie's batches of a ledger, ascending, up to the first part of the index whose batches have less
+    than 16 KiB on average: so at most about one id for each 16 KiB of the ledger. Raises ReadError."""
     ends: list[int] = []
     cursor, first_entry_id = ledger_id, 0
     while cursor >= 0:
@@ -130,8 +129,8 @@ def large_batch_ends(context: ClientContext, bookie_id: str, ledger_id: int) -> 
 def _some_ranges(
     context: ClientContext, bookie_id: str, ledger_id: int, first_entry_id: int, *, only: bool
 ) -> tuple[Ranges, int, int]:
-    """Some rows of the bookie's index, from this ledger and entry on, and the ledger and the entry to go on with, −1 at the end.
-    ``only``: of this ledger."""
+    """Some rows of the bookie's index from this ledger and entry on, and the next ledger (−1 at the end) and entry. ``only``:
+    rows of this ledger only."""
     header = Header(
         Kind.RANGES,
         _next_request_id(context),
@@ -149,7 +148,7 @@ def _next_request_id(context: ClientContext) -> int:
 
 
 def _positive(context: ClientContext, bookie_id: str, header: Header) -> tuple[Answer, Header]:
-    """The bookie's positive answer, and its header. Raises ReadError for any other."""
+    """The bookie's positive answer, and its header. Raises ReadError for any other answer."""
     answer = ask(context, bookie_id, header)
     if not isinstance(answer.response, Positive) or answer.header is None:
         raise ReadError(f"bookie {bookie_id} did not answer: {answer.response}")

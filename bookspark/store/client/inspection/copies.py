@@ -1,10 +1,9 @@
-"""The copies that one bookie has of a ledger, exactly as they lie there: for those who compare copies.
+"""A bookie's copies of a ledger, exactly as stored, for comparisons of copies.
 
-Law: a copy is returned whatever its digest, its LAC (last add confirmed) or the metadata say. Nothing is fenced and nothing
-changes. Entries that the bookie's index names and whose copy the bookie says is lost are returned as ``Unreadable``, never left
-out: each entry of the index is either in a batch or in such a range. An I/O error is no such word: the bookie has the copy and
-could not read it now, as when it had no file descriptor left. It is asked again, and if that does not help, nothing is told of
-that bookie: a comparison would take a sound copy for a damaged one.
+Law: a copy is returned whatever its digest, its LAC (last add confirmed) or the metadata say. The read fences and changes
+nothing. Each entry of the bookie's index is returned in a batch or, if the bookie reports its copy as lost, in an ``Unreadable``.
+An I/O error is no such report: the copy exists and could not be read now, for example for lack of file descriptors. The read is
+repeated, and then fails, so that a comparison does not take a sound copy for a damaged one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _TRIES = 3
 
 
 class Unreadable(NamedTuple):
-    """Entries ``first..last``, which are in the bookie's index and whose copy can't be read any more."""
+    """Entries ``first..last`` in the bookie's index whose copy is lost."""
 
     first: int
     last: int
@@ -35,13 +34,12 @@ def copies_on(
 ) -> Iterator[EntryBatch | Unreadable]:
     """Yield the copies in ``rows``: (first entry id, last entry id) of each row of the bookie's index, ascending.
 
-    Raises ReadError if the bookie does not answer, or can't read an entry now. A row whose ledger was deleted meanwhile is passed
-    over."""
+    Raises ReadError if the bookie does not answer, or can't read an entry now. Skips a row whose ledger was deleted meanwhile."""
     at = tries = 0
     for number, (first, last) in enumerate(rows):
         at = max(at, first)
         while at <= last:
-            # Each request asks up to the last row, so one answer brings as many of the following rows as it has room for.
+            # Each request extends to the last row, so one answer brings as many following rows as fit.
             header = Header(
                 Kind.READ,
                 context.runtime.connections.next_request_id(),
@@ -69,12 +67,12 @@ def copies_on(
             if not isinstance(answer.response, Unknown):
                 if answer.batches:
                     continue
-                # An explicit negative: the ledger was deleted and collected meanwhile.
+                # A negative: the ledger was deleted and collected meanwhile.
                 break
             if answer.response.reason not in (UnknownReason.IO_ERROR, UnknownReason.LOST):
                 raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
-            # A row is part of one batch on disk, and is good or bad as a whole. Between two rows lie entries that the bookie has
-            # lost, and that its index does not name any more.
+            # A row is part of one batch on disk, which is good or bad as a whole. Entries between two rows are lost, and are no
+            # longer in the bookie's index.
             bad = next(row for row in rows[number:] if row[1] >= at)
             if bad[0] > at:
                 at = bad[0]

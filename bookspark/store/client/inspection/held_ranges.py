@@ -1,4 +1,4 @@
-"""The ranges that a bookie says it holds, by ledger."""
+"""Ranges of entries in a bookie's index, by ledger."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     import pyarrow
 
 Ranges = list[tuple[int, int]]
-"""Inclusive ranges of entry ids, ascending. Those of different logs may overlap."""
+"""Inclusive ranges of entry ids, ascending. Ranges in different logs may overlap."""
 
 
 class Lists(Protocol):
-    """What has bookies list what they hold: ``BookKeeper``."""
+    """Lists the index of a bookie, like ``BookKeeper``."""
 
     def list_ranges(self, bookie_id: str, ledger_id: int | None = None) -> pyarrow.Table:
-        """The ranges of a bookie, of all ledgers or of one."""
+        """The ranges of a bookie, of one ledger or (None) of all."""
 
 
 def held_ranges(bookkeeper: Lists, bookie: str, ledger_id: int | None = None) -> dict[int, Ranges]:
-    """What ``bookie`` lists, of all ledgers or of one. Raises ReadError."""
+    """Ledger id → ranges in the index of ``bookie``, of one ledger or (None) of all. Raises ReadError."""
     table = bookkeeper.list_ranges(bookie, ledger_id)
     columns = (table[name].to_pylist() for name in ("ledger_id", "first_entry_id", "last_entry_id"))
     rows = sorted(zip(*columns, strict=True))

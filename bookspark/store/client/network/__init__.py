@@ -2,11 +2,11 @@
 
 =====================  =====================================================================================================
 ``ledger_requests``    requests about one ledger as frames, and answers as events of the protocol's machines
-``mailbox``            where a blocking call waits for its events
-``connections``        one connection for each bookie, found by bookie id, made again when it is lost
-``bookie_connection``  one TCP connection: requests out, pipelined; deadlines; a bookie that is slow or hangs
-``hello``              the first exchange: both sides say who they are, and the client proves that it may ask
-``traffic``            what passes, counted for metrics
+``mailbox``            queue of events with a deadline, for a blocking call
+``connections``        one connection to each bookie, by bookie id, renewed after a loss
+``bookie_connection``  one TCP connection: pipelined requests; deadlines; slow and hanging bookies
+``hello``              the first exchange: identity of both sides, and the client's proof of a secret
+``traffic``            counters for metrics
 ``io_loop``            the one I/O thread of a process
 =====================  =====================================================================================================
 

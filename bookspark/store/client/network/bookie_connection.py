@@ -1,20 +1,21 @@
-"""One connection to a bookie: requests out, pipelined, and each answered once.
+"""One connection to a bookie: pipelined requests, each answered once.
 
-Law: each request gets exactly one answer, of one of the three classes of responses. It is the bookie's own, or Unknown if the
-request could not be sent, the connection was cut, or the bookie took too long.
+Law: each request gets exactly one answer, of one of the three classes of responses: the bookie's own, or Unknown if the request
+could not be sent, the connection was cut, or the bookie took too long.
 
-Memory is bounded. While half of ``bookie_bytes_queued_max`` waits to be sent, the connection says that the bookie is behind, and
+Memory is bounded. While half of ``bookie_bytes_queued_max`` waits to be sent, the connection reports the bookie as behind, and
 writers wait. The connection is cut
 
-- if the bookie takes in nothing for ``bookie_stall_seconds`` while that much waits;
+- if the bookie accepts no byte for ``bookie_stall_seconds`` while that much waits;
 - if the bookie is behind and does not answer a request in time;
 - if more than ``bookie_bytes_queued_max`` waits;
-- if nothing at all came from the bookie between a request and its deadline: its host may be gone, and it may serve elsewhere.
+- if no byte at all came from the bookie between a request and its deadline: its host may be gone, and the bookie may run
+  elsewhere.
 
-How long a slow bookie may slow its writers down is ``patience``'s. (BookKeeper's BP-51 lets the client grow.)
+``Patience`` limits the delay of writers by a slow bookie. (BookKeeper's BP-51 lets the client's memory grow.)
 
-Requests of one turn of the loop are sent with one system call, because a call costs more than a small frame: a client that writes
-to many ledgers would spend most of its time in calls.
+Requests of one turn of the loop share one system call, which costs more than a small frame: a client that writes to many ledgers
+would spend most of its time in system calls.
 
 All of it runs in the client's I/O loop.
 """
@@ -45,14 +46,14 @@ _ACKS, _ADD = int(Kind.ACKS), int(Kind.ADD)
 _IO_ERROR = int(Status.IO_ERROR)
 _MORE = int(Flag.MORE)
 _TOGETHER_BYTES = 64 << 10
-"""Frames are joined up to this size. A larger frame is sent by itself, without being copied."""
+"""Frames are joined up to this size. A larger frame is sent by itself, without a copy."""
 _DEADLINE_SECONDS = 0.05
-"""A late request is noticed at most this much after its deadline, or a little more if the process was held up."""
+"""Interval of the check of deadlines: largest delay in noticing a late request, or a little more if the process was held up."""
 
 
 class Answer(NamedTuple):
-    """The answer to one request. ``header`` is None if the bookie did not answer. ``batches`` are the batch frames that came
-    before the last frame, or what the request's ``on_batch`` made of each."""
+    """The answer to one request. ``header`` is None if the bookie did not answer. ``batches``: the batch frames before the last
+    frame, or the results of the request's ``on_batch`` for them."""
 
     response: Response
     header: Header | None = None
@@ -62,15 +63,13 @@ class Answer(NamedTuple):
 
 OnBatch = Callable[[Frame], object]
 OnBookiesAnswer = Callable[[str, Answer], None]
-"""Called with the bookie's id and its answer."""
 ACKNOWLEDGED = Answer(Positive())
-"""The answer to an add that the bookie has acknowledged."""
 
 
 class Request:
     """One request to one bookie, or the same request to several. ``answered`` is called once for each bookie.
 
-    ``on_batch`` is called with each batch frame as it comes, so that it is worked on while the next one is under way.
+    ``on_batch`` is called with each batch frame at its arrival, so its processing overlaps the transfer of the next frame.
     """
 
     __slots__ = ("deadline", "timeout_seconds")
@@ -81,7 +80,7 @@ class Request:
         self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
 
     def batch_came(self, frame: Frame) -> object:
-        """What is kept of a batch frame of the answer: the frame, or what ``on_batch`` makes of it."""
+        """Result for a batch frame of the answer: the frame, or the result of ``on_batch``."""
         if self.on_batch is None:
             return frame
         try:
@@ -91,14 +90,15 @@ class Request:
             return WireError(f"a part of the answer could not be read: {error!r}")
 
     def tell(self, bookie_id: str, answer: Answer) -> None:
-        """The bookie answered, or its answer is Unknown. Whatever comes of it, no other request is robbed of its answer."""
+        """Deliver the bookie's answer, or an Unknown one. An exception is logged, so that other requests still get their
+        answers."""
         try:
             self.answered(bookie_id, answer)
         except BaseException:
             log.exception("handling a bookie's answer failed")
 
     def answered(self, bookie_id: str, answer: Answer) -> None:
-        """Subclasses say what follows from the answer."""
+        """Handle the answer; for subclasses."""
         raise NotImplementedError
 
 
@@ -119,10 +119,10 @@ class Question(Request):
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """One TCP connection. It is never made again; ``Connections`` makes the next one.
+    """One TCP connection, used once; ``Connections`` makes the next connection.
 
-    ``on_failure`` is called for a request that was not answered in time, or with an I/O error. ``on_lost`` is called once, when
-    nothing can be sent any more. ``on_ended`` is called once, when the socket is closed.
+    ``on_failure``: called for a request that was not answered in time, or with an I/O error. ``on_lost``: called once, when
+    nothing can be sent any more. ``on_ended``: called once, when the socket is closed.
     """
 
     def __init__(
@@ -145,28 +145,28 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(chunks)
         self._pending: dict[int, Request] = {}
         self._batches: dict[int, list[object]] = {}
-        """By request id, the batch frames of answers whose last frame has not come."""
+        """Request id → batch frames of an incomplete answer."""
         self._transport: asyncio.Transport
         self._gathered: list[Buffer] = []
-        """The frames of this turn of the loop, which are sent together."""
+        """Frames of this turn of the loop, sent together at its end."""
         self._bytes_gathered = self._bytes_written = 0
         self._stall_timer: DeadlineTimer | None = None
         self._deadline_timer: DeadlineTimer | None = None
         self.heard_at = 0.0
-        """When something came from the bookie last."""
+        """Time of the last bytes from the bookie."""
         self.incarnation = 0
-        """The incarnation of the bookie's process, as it said in its answer to HELLO."""
+        """Incarnation of the bookie's process, from its answer to HELLO."""
         self.is_behind = False
         """True while so much waits to be sent that writers should add nothing."""
         self.lost: Unknown | None = None
-        """Why nothing can be sent any more; None while the connection stands."""
+        """Reason why nothing can be sent any more; None while the connection stands."""
         self.ended = asyncio.Event()
         """Set once the socket is closed."""
 
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop has a class of its own, with the same methods.
+        # uvloop's transport is another class with the same methods.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._config.bookie_bytes_queued_max // 2)
 
@@ -204,12 +204,12 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     @property
     def queued_bytes(self) -> int:
-        """How many bytes the socket has not taken."""
+        """Bytes that the socket has not accepted yet."""
         return 0 if self.lost is not None else self._bytes_gathered + self._transport.get_write_buffer_size()
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of unanswered requests."""
         return len(self._pending)
 
     # -- requests
@@ -253,7 +253,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.abort(f"is more than {self._config.bookie_bytes_queued_max} bytes behind")
 
     def abort(self, why: str) -> None:
-        """Cut the connection. Every request under way is answered Unknown, with ``why``."""
+        """Cut the connection. Every unanswered request is answered Unknown, with ``why``."""
         if self.lost is None:
             self.lost = Unknown(UnknownReason.UNREACHABLE, why)
             self._stop_watching()
@@ -274,7 +274,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         request_id = header.request_id
         pending = self._pending.get(request_id)
         if pending is None:
-            # A refusal has no request. Anything else is the answer to a request that timed out before.
+            # A refusal has no request. Any other frame is the answer to a request that timed out before.
             if header.kind == Kind.REFUSAL:
                 self.abort(f"refused what it was sent: {bytes(frame.body).decode(errors='replace')}")
             return
@@ -292,11 +292,11 @@ class BookieConnection(asyncio.BufferedProtocol):
         request.tell(self.bookie_id, Answer(response, header, batches, frame.body))
 
     def _acknowledged(self, request_ids: Iterable[int]) -> None:
-        """Nearly all answers of a writer's bookies come so."""
+        """Handle acks, which are nearly all answers of a writer's bookies."""
         bookie_id, heard_at = self.bookie_id, self.heard_at
         observe = self._seconds[_ADD].observe
         for request_id in request_ids:
-            # Not a name for ``_pending``: what follows from one answer may cut the connection, and that answers the others.
+            # No local alias of ``_pending``: the handling of one answer may cut the connection, which answers the others.
             request = self._pending.pop(request_id, None)
             if request is None:
                 continue
@@ -305,14 +305,14 @@ class BookieConnection(asyncio.BufferedProtocol):
             request.tell(bookie_id, ACKNOWLEDGED)
 
     def _took(self, kind: int, request: Request) -> None:
-        """Count how long the answer took that has just come."""
+        """Record the response time of the answer that has just come."""
         if request.timeout_seconds is not None and (seconds := self._seconds.get(kind)) is not None:
             seconds.observe(self.heard_at - (request.deadline - request.timeout_seconds))
 
     # -- deadlines
 
     def _watch_deadlines(self) -> None:
-        """Check all deadlines from time to time: a timer for each request would cost as much as its frame."""
+        """Check all deadlines at intervals: a timer for each request would cost as much as its frame."""
         self._deadline_timer = DeadlineTimer(_DEADLINE_SECONDS, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
@@ -337,7 +337,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.abort(f"said nothing for {request.timeout_seconds:g} s")
 
     def _is_silent(self, request: Request) -> bool:
-        """Whether nothing at all came since ``request`` was sent. ``request`` is late, and had at least the time of an answer."""
+        """Did no byte come since the late ``request`` was sent? Only for requests with at least the time limit of an answer."""
         seconds = request.timeout_seconds or 0.0
         return seconds >= self._config.answer_timeout_seconds and self.heard_at < request.deadline - seconds
 

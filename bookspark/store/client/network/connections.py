@@ -1,10 +1,10 @@
-"""Connections to bookies: one per bookie and client, requests pipelined, found by bookie id.
+"""Connections to bookies: one for each bookie and client, by bookie id; patience with slow bookies, quarantine of failed ones.
 
-Law: each request gets exactly one answer (see ``bookie_connection``), and only from the bookie that was asked (see ``hello``).
-Memory is bounded: while a connection is being made, no more waits for it than may wait on a connection. A bookie that fails is in
-quarantine for a while. A bookie whose address the metadata store does not tell has not failed.
+Law: each request gets exactly one answer (``bookie_connection``), and only from the intended bookie (``hello``). Memory is
+bounded: an attempt to connect queues no more bytes than a connection. A failed bookie is in quarantine for a while. A bookie
+whose address the metadata store does not return has not failed.
 
-All of it runs in the client's I/O loop. Other threads call it through the loop's ``submit`` and ``call``.
+All of it runs in the client's I/O loop. Other threads use the loop's ``submit`` and ``call``.
 """
 
 from __future__ import annotations
@@ -39,31 +39,32 @@ from bookspark.support.threads import Threads
 log = logging.getLogger(__name__)
 
 
-# -- How long writers wait for a bookie that others are quicker than.
-#
-# Law: a bookie may hold writers up for ``bookie_stall_seconds``, taken together. That time comes back at a twentieth of the
-# time in which it holds nobody up. So a bookie that stops for a moment misses nothing, one that hangs is found within
-# ``bookie_stall_seconds``, and one that is slow for good costs its writers at most 5 % of their time, however often it is
-# reached again. All ledgers of a client share what is known of a bookie. All of it runs in the I/O loop.
-#
-# Source: a leaky bucket, as networks police a sender's rate (ITU-T I.371).
+# -- Patience of writers with a bookie slower than its peers
 
 
 _REFILL = 1 / 20
 _CONTINUOUS_SECONDS = 0.25
-"""Hold-ups that were noted this far apart are one. Drivers look every 0.05 s."""
+"""Hold-ups at most this far apart count as one. Drivers look every 0.05 s."""
 
 
 class Patience:
-    """The patience of one client with each bookie, in seconds."""
+    """The patience of one client's writers with each bookie that is slower than its peers, in seconds.
+
+    Law: a bookie may hold writers up for ``bookie_stall_seconds`` in total. The patience recovers at a twentieth of the time
+    without hold-ups. So a short pause has no consequences, a hanging bookie is noticed within ``bookie_stall_seconds``, and a
+    permanently slow bookie costs its writers at most 5 % of their time, reconnected or not. All ledgers of a client share the
+    patience. For the I/O thread only.
+
+    Source: a leaky bucket, as networks police a sender's rate (ITU-T I.371).
+    """
 
     def __init__(self, seconds_max: float) -> None:
         self._seconds_max = seconds_max
         self._noted: dict[str, tuple[float, float]] = {}
-        """By bookie: the seconds that are spent, and when the bookie held somebody up last."""
+        """Bookie → (spent seconds, time of the last hold-up)."""
 
     def spend(self, bookies: Iterable[str], now: float) -> None:
-        """Each of ``bookies`` holds a writer up at ``now``, in seconds of a clock that never goes back."""
+        """Each of ``bookies`` holds a writer up at ``now``, in seconds of a monotonic clock."""
         for bookie in bookies:
             spent, at = self._noted.get(bookie, (0.0, now))
             since = now - at
@@ -71,27 +72,28 @@ class Patience:
             self._noted[bookie] = min(max(0.0, spent), self._seconds_max), now
 
     def is_spent(self, bookie: str) -> bool:
-        """Did the bookie use up its time, when it held somebody up last?"""
+        """Had the bookie used up its patience at its last hold-up?"""
         return self._noted.get(bookie, (0.0, 0.0))[0] >= self._seconds_max
 
 
-# -- Bookies that failed a moment ago. They are chosen for an ensemble, and read from, only if there are no others.
-#
-# Law: a bookie leaves quarantine when its time is over, or as soon as a new connection to it is made.
-#
-# Source: BookKeeper's ``BookieWatcher.quarantineBookie``.
+# -- Quarantine of failed bookies
 
 
 class Quarantine:
-    """The quarantine of one process. Thread-safe."""
+    """Recently failed bookies of one process: chosen for an ensemble, and read from, only if there are no others. Thread-safe.
+
+    Law: a bookie leaves the quarantine when its time is over, or as soon as a new connection to it is made.
+
+    Source: BookKeeper's ``BookieWatcher.quarantineBookie``.
+    """
 
     def __init__(self, seconds: float) -> None:
-        """``seconds``: how long a bookie stays in it."""
+        """``seconds``: duration of a quarantine."""
         self._seconds = seconds
         self._failures: dict[str, tuple[float, Unknown]] = {}
 
     def failed(self, bookie_id: str, why: Unknown) -> None:
-        """The bookie did not answer, could not be reached, or failed at what it was asked."""
+        """The bookie did not answer, could not be reached, or failed at a request."""
         self._failures[bookie_id] = time.monotonic() + self._seconds, why
 
     def is_back(self, bookie_id: str) -> None:
@@ -99,9 +101,9 @@ class Quarantine:
         self._failures.pop(bookie_id, None)
 
     def now(self) -> dict[str, str]:
-        """The bookies in quarantine by id, each with the text for an error: for how long still, and why."""
+        """Bookie id → text for an error (remaining seconds and reason)."""
         if not self._failures:
-            # Each read asks.
+            # Each read calls this.
             return {}
         now = time.monotonic()
         return {
@@ -111,14 +113,14 @@ class Quarantine:
         }
 
 
-# --
+# -- The connections
 
 
 __all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Question", "Request"]
 
 
 OnAnswer = Callable[[Answer], None]
-"""Called with the answer of the one bookie that was asked."""
+"""Called with the answer of the single bookie of a request."""
 
 _BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -131,7 +133,7 @@ def _send_on(
     body: Buffer,
     outcome: BookieConnection | Unknown,
 ) -> None:
-    """Send the frame on the connection that was made, or answer its request with why there is none."""
+    """Send the frame on the new connection, or answer its request with the reason why there is none."""
     if isinstance(outcome, Unknown):
         request.tell(bookie_id, Answer(outcome))
     else:
@@ -139,7 +141,7 @@ def _send_on(
 
 
 def _tell(listener: Callable[..., object], *what: object) -> None:
-    """Call one of several listeners. What it raises keeps the others from nothing."""
+    """Call one listener. Its exception does not stop the others."""
     try:
         listener(*what)
     except BaseException:
@@ -151,20 +153,16 @@ def _set(event: asyncio.Event, *_: object) -> None:
 
 
 class _Attempt:
-    """A connection that is being made, and the requests that wait for it."""
-
     def __init__(self) -> None:
         self.waiting: list[Callable[[BookieConnection | Unknown], None]] = []
         self.bytes_waiting = 0
         self.asks_store = False
-        """True while the metadata store is being asked for the address."""
+        """True during the request to the metadata store for the address."""
 
 
 class Connections:
-    """The connections to all bookies, by bookie id.
-
-    It connects when something is to be sent, and keeps trying to connect to bookies that a writer needs.
-    """
+    """The connections to all bookies, by bookie id. Connects at the first request, and keeps trying for bookies that a writer
+    needs."""
 
     def __init__(
         self,
@@ -174,13 +172,12 @@ class Connections:
         metadata_threads: Threads,
         chunks: ChunkPool | None = None,
     ) -> None:
-        """``chunks``: where frames are received into; None: into chunks of its own."""
+        """``chunks``: memory for received frames; None: a pool of its own."""
         self._store = store
         self._config = config
         self._security = security
         self._threads = metadata_threads
         self.traffic = ClientTraffic()
-        """What was sent and answered, for metrics."""
         self._request_ids = itertools.count(1)
         self._chunks = chunks or ChunkPool()
         self._addresses: dict[str, BookieRegistration] = {}
@@ -190,49 +187,45 @@ class Connections:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted: dict[str, set[Callable[[str, int], None]]] = {}
         self._missed: set[str] = set()
-        """Bookies whose connection was lost, or could not be made, and has not been made since. Requests to them have failed."""
+        """Bookies without a connection since a loss or a failed attempt. Requests to them have failed."""
         self._reconnecting: set[str] = set()
         self._behind_bytes = config.bookie_bytes_queued_max // 2
         self._quarantine = Quarantine(config.quarantine_seconds)
         self.patience = Patience(config.bookie_stall_seconds)
-        """How long writers still wait for each bookie."""
         self._closed = False
 
     def quarantined(self) -> dict[str, str]:
-        """The bookies that failed within the last ``quarantine_seconds``, by id, each with the text for an error.
-
-        May be called from any thread.
-        """
+        """Bookie id → text for an error, for bookies that failed within the last ``quarantine_seconds``. From any thread."""
         return self._quarantine.now()
 
     @property
     def count(self) -> int:
-        """How many bookies there is a connection to."""
+        """Number of connected bookies."""
         return len(self._ready)
 
     @property
     def count_behind(self) -> int:
-        """How many bookies of these don't take in what is sent."""
+        """Number of connected bookies that are behind."""
         return sum(one.is_behind for one in self._ready.values())
 
     @property
     def queued_bytes(self) -> int:
-        """How many bytes the sockets have not taken."""
+        """Bytes that the sockets have not accepted yet."""
         return sum(one.queued_bytes for one in self._ready.values())
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of unanswered requests."""
         return sum(one.in_flight for one in self._ready.values())
 
     def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
-        """Whether so much waits to be sent to one of these bookies that a writer should wait.
+        """Does so much wait to be sent to one of these bookies that a writer should wait?
 
-        That includes a bookie to which the first connection is being made. It does not include a bookie whose connection was
-        lost: that one may stay away for long.
+        Counts a bookie during its first attempt to connect, but not a bookie with a lost connection, which may stay away for
+        long.
         """
         if not self.traffic.behind and not self._connecting:
-            # This is asked for every frame, and it is nearly always so.
+            # Called for every frame, and nearly always the case.
             return False
         for bookie_id in bookie_ids:
             connection = self._ready.get(bookie_id)
@@ -245,25 +238,24 @@ class Connections:
         return False
 
     def behind(self, bookie_ids: Sequence[str]) -> Sequence[str]:
-        """Those of these bookies of which ``any_is_behind`` is true."""
+        """Subset for which ``any_is_behind`` is true."""
         if not self.any_is_behind(bookie_ids):
             return ()
         return [bookie_id for bookie_id in bookie_ids if self.any_is_behind((bookie_id,))]
 
     def away(self, bookie_ids: Iterable[str]) -> list[str]:
-        """Those of these bookies to which the connection was lost and is being made again. A writer sends such a bookie nothing:
-        whoever wants it is called back."""
-        # This too is asked for every frame.
+        """Subset that is being reconnected after a loss. A writer sends these bookies nothing: ``want`` calls the writer back."""
+        # Called for every frame too.
         if not self._reconnecting:
             return []
         return [each for each in bookie_ids if each in self._missed and each in self._reconnecting]
 
     def try_again(self, bookie_id: str, failed: Callable[[Unknown], None]) -> None:
-        """Connect to a bookie that is away. ``failed`` is called if that fails, perhaps before this returns."""
+        """Connect to a bookie that is away. ``failed`` is called after a failure, perhaps before this returns."""
         self._connect(bookie_id, lambda outcome: failed(outcome) if isinstance(outcome, Unknown) else None)
 
     def quietest_first(self, bookie_ids: Iterable[str]) -> tuple[str, ...]:
-        """These bookies: those without a connection first, then the one that was heard of longest ago."""
+        """These bookies, longest silence first; bookies without a connection come before all."""
         ready = self._ready
         return tuple(sorted(bookie_ids, key=lambda b: (ready[b].heard_at, b) if b in ready else (0.0, b)))
 
@@ -287,8 +279,8 @@ class Connections:
     ) -> None:
         """Send one frame to one bookie. ``on_answer`` is called exactly once, perhaps before this returns.
 
-        A frame may come in two parts, so that its ``body`` is not copied; ``frame`` is then the part before it. Without
-        ``timeout_seconds``, the answer may take as long as the connection stands.
+        A frame may come in two parts, ``frame`` and ``body``, so that the body is not copied. Without ``timeout_seconds``, the
+        answer may take as long as the connection stands.
         """
         request = Question(lambda _, answer: on_answer(answer), timeout_seconds, on_batch)
         self.send_to_all((bookie_id,), request_id, frame, request, body)
@@ -306,23 +298,22 @@ class Connections:
                 self._connect(bookie_id, send, len(frame) + len(body))
 
     def later(self, seconds: float, send: Callable[[], None]) -> None:
-        """Call ``send`` in ``seconds``, or as soon as the connections are cut: what it sends is answered Unknown then."""
+        """Call ``send`` after ``seconds``, or as soon as the connections are cut: then its requests are answered Unknown."""
         self._spawn(asyncio.sleep(seconds)).add_done_callback(lambda _: send())
 
     def want(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
-        """Keep a connection to this bookie, and call ``back(bookie_id, incarnation)`` each time that it was lost and is made
-        again.
+        """Keep a connection to this bookie. ``back(bookie_id, incarnation)`` is called after each reconnection.
 
-        The first connection is no such case: the requests that waited for it are sent on it, and the bookie missed nothing.
+        The first connection does not count: the requests that waited for it are sent on it, so the bookie missed nothing.
         """
         self._wanted.setdefault(bookie_id, set()).add(back)
 
     def unwant(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
-        """End what ``want`` began with the same ``back``."""
+        """End the effect of ``want`` with the same ``back``."""
         self._wanted.get(bookie_id, set()).discard(back)
 
     async def close(self) -> None:
-        """Cut all connections. Requests that are sent later are answered Unknown."""
+        """Cut all connections. Later requests are answered Unknown."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -336,7 +327,7 @@ class Connections:
     def _connect(
         self, bookie_id: str, connected: Callable[[BookieConnection | Unknown], None], byte_count: int = 0
     ) -> None:
-        """Call ``connected`` with a connection, on which it will send ``byte_count`` bytes, or with why there is none."""
+        """Call ``connected`` with a connection for ``byte_count`` bytes, or with the reason why there is none."""
         if self._closed:
             connected(Unknown(UnknownReason.UNREACHABLE, "the client was closed"))
             return
@@ -368,7 +359,7 @@ class Connections:
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
         except asyncio.CancelledError:
             outcome = Unknown(UnknownReason.UNREACHABLE, "the client was closed")
-        # Anything else is a defect. It must not leave the requests that wait without an answer.
+        # Any other exception is a defect. Waiting requests must get an answer all the same.
         except Exception as error:
             log.exception("connecting to %s failed", bookie_id)
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
@@ -393,8 +384,8 @@ class Connections:
                 _tell(back, bookie_id, outcome.incarnation)
 
     async def _dial(self, bookie_id: str, attempt: _Attempt) -> BookieConnection:
-        """Connect and greet. The address that is known from before is tried first, and then the one in the metadata store: a
-        bookie that was started again has another address."""
+        """Connect and greet. Tries the known address first, and then that in the metadata store: a restarted bookie has another
+        address."""
         known = self._addresses.get(bookie_id)
         if known is not None:
             try:

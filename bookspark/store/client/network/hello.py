@@ -1,7 +1,7 @@
-"""The first exchange on a connection to a bookie: both sides say who they are, and the client proves that it may ask.
+"""The first exchange on a connection to a bookie: identity of both sides, and the client's proof of a secret.
 
-Law: after it, the bookie is known to be the one that was asked for (its address may belong to another one by now) and to speak
-this protocol. Anything else is an error that says what to do. ``wire.security`` describes the proof.
+Law: after it, the peer is the intended bookie (another bookie may have its old address) and speaks this protocol. Any other
+outcome is an error with advice. ``wire.security`` describes the proof.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bookspark.store.wire.security import FromFiles, client_context, proof, read
 
 
 class ClientSecurity(NamedTuple):
-    """How a client proves who it is, and what it wants of a bookie. By default neither TLS nor a secret."""
+    """A client's credentials, and its demands on bookies. By default neither TLS nor a secret."""
 
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
     secrets: Callable[[], tuple[bytes, ...]] = tuple
-    """Tried in their order."""
+    """Tried in this order."""
 
 
 def client_security(config: ClientConfig) -> ClientSecurity:
-    """A ClientSecurity from the files that the options name. Raises ConfigurationError if one can't be used."""
+    """A ClientSecurity from the files in the options. Raises ConfigurationError for an unusable file."""
     files, secret_file = (config.tls_ca, config.tls_certificate, config.tls_key), config.shared_secret_file
     return ClientSecurity(
         FromFiles(files, lambda: client_context(*files)).now,
@@ -46,9 +46,9 @@ async def say_hello(
     name: str,
     security: ClientSecurity,
 ) -> None:
-    """Greet the bookie of ``connection``; ``name`` is the client's, for the bookie's log ("": host and process id).
+    """Greet the bookie of ``connection``. ``name``: the client's, for the bookie's log ("": host and process id).
 
-    Raises ConnectionError. The connection is cut then, and also if this is cancelled.
+    Raises ConnectionError. An error or a cancellation cuts the connection.
     """
     try:
         name = name or f"{socket.gethostname()}:{os.getpid()}"
@@ -73,7 +73,7 @@ async def say_hello(
 
 
 def _hint(security: ClientSecurity) -> str:
-    """What may be wrong if a bookie ends the connection without an answer."""
+    """Likely cause if a bookie ends the connection without an answer."""
     if security.tls() is None:
         return "if it wants TLS, set tls_ca"
     return "if it wants a client's certificate, set tls_certificate to one that its tls_client_ca signed"

@@ -1,8 +1,8 @@
-"""The client's one I/O thread: an event loop in which all connections of a process live.
+"""The client's one I/O thread: an event loop for all connections of a process.
 
-Law: what is submitted runs in the order of the calls, each exactly once. What one call raises, whatever it is, keeps no other
-from running, and does not end the loop. After the end of the loop a call runs in the thread that submits it: then every
-connection is cut, so a request is answered at once.
+Law: submitted calls run in the order of their submission, each exactly once. An exception of a call neither stops others nor ends
+the loop. After the end of the loop a call runs in the submitting thread: all connections are cut by then, so a request is
+answered at once.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ _HELD_UP_SECONDS = 0.05
 
 
 class IoLoop:
-    """A running event loop in a daemon thread. Everything that touches a connection runs in it, by ``submit``."""
+    """A running event loop in a daemon thread. All code that touches a connection runs in it, by ``submit``."""
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
-        # With ``-X dev``, asyncio would tell the user of each large frame.
+        # With ``-X dev``, asyncio would log each large frame.
         self.loop.slow_callback_duration = _SLOW_SECONDS
         self._submitted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._submitted_once: dict[Callable[[], Any], None] = {}
         self._woken = False
-        """True if the loop is going to look at ``_submitted``. Waking it takes a system call, so only the first caller does."""
+        """True if the loop will look at ``_submitted``. Waking it takes a system call, so only the first caller does."""
         self._ends = False
-        """The loop is to end."""
         self._ended = False
-        """It has ended, and nobody looks at ``_submitted`` but those who submit."""
+        """The loop has ended; submitting threads run ``_submitted``."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -54,7 +53,7 @@ class IoLoop:
             try:
                 self.loop.run_forever()
             except BaseException:
-                # asyncio lets a SystemExit or KeyboardInterrupt of a callback end the loop. Whoever waits would wait for ever.
+                # asyncio lets a SystemExit or KeyboardInterrupt of a callback end the loop. Waiting callers would wait for ever.
                 log.critical("the client's I/O loop was interrupted, and goes on", exc_info=True)
         if tasks := asyncio.all_tasks(self.loop):
             for task in tasks:
@@ -66,19 +65,17 @@ class IoLoop:
 
     @property
     def here(self) -> bool:
-        """Whether the calling thread is the I/O thread."""
+        """Is the calling thread the I/O thread?"""
         return threading.get_ident() == self._thread.ident
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run ``function`` in the loop, soon and in the order of the calls. May be called from any thread.
-
-        Once the loop has ended, ``function`` is run here and now.
-        """
+        """Run ``function`` in the loop, soon and in the order of the calls. From any thread. After the end of the loop it runs
+        here and now."""
         self._submitted.append((function, arguments))
         self._wake()
 
     def submit_later(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> None:
-        """``submit``, and run ``function`` so many seconds later; at once if the loop has ended."""
+        """``submit``, and run ``function`` after ``seconds``; at once after the end of the loop."""
 
         def later() -> None:
             if self._ended:
@@ -89,7 +86,7 @@ class IoLoop:
         self.submit(later)
 
     def submit_once(self, function: Callable[[], Any]) -> None:
-        """``submit``, but not again while ``function`` waits for its turn: what is submitted comes before it."""
+        """``submit``, unless ``function`` already waits for its turn. It runs after all functions submitted before."""
         self._submitted_once[function] = None
         if not self._woken or self._ended:
             self._wake()
@@ -98,24 +95,24 @@ class IoLoop:
         if self._ended:
             self._run_submitted()
         elif not self._woken:
-            # No other call in between: a signal handler that runs there would find the loop woken, and wait.
+            # No call in between: a signal handler that runs there would see the loop woken, and wait.
             self._woken = True
             try:
                 self.loop.call_soon_threadsafe(self._run_submitted)
             except BaseException:
-                # If an interrupt comes just here, the next caller wakes the loop. If the loop has just ended, it looks once more.
+                # After an interrupt just here, the next caller wakes the loop. If the loop has just ended, it looks once more.
                 self._woken = False
                 if not self.loop.is_closed():
                     raise
 
     def _run_submitted(self) -> None:
-        # Before the first look, so that what is submitted from now on wakes the loop again.
+        # Before the first look, so that later submissions wake the loop again.
         self._woken = False
         for _ in range(len(self._submitted)):
             try:
                 function, arguments = self._submitted.popleft()
             except IndexError:
-                # After the end, several threads may be here.
+                # After the end of the loop, several threads may run this.
                 break
             self._attempt(function, *arguments)
         for function in list(self._submitted_once):
@@ -130,10 +127,10 @@ class IoLoop:
             log.exception("%r failed", function)
 
     def call(self, coroutine: Coroutine[Any, Any, Result], timeout_seconds: float = 10.0) -> Result:
-        """Run a coroutine in the loop and return what it returns.
+        """Run a coroutine in the loop and return its result.
 
-        Raises TimeoutError after ``timeout_seconds``, BookKeeperError if the loop has ended or this is the I/O thread, and what
-        the coroutine raises.
+        Raises TimeoutError after ``timeout_seconds``, BookKeeperError if the loop has ended or this is the I/O thread, and the
+        errors of the coroutine.
         """
         check_may_wait()
         try:
@@ -144,7 +141,7 @@ class IoLoop:
         return called.result(timeout_seconds)
 
     def stop(self) -> None:
-        """End the thread, after what was submitted before."""
+        """End the thread, after all earlier submissions."""
         if self._thread.is_alive():
             self.submit(self._end)
             if not self.here:
@@ -156,10 +153,10 @@ class IoLoop:
 
 
 class DeadlineTimer:
-    """Calls ``function`` after ``seconds``, in the running loop, to see whether an answer is late.
+    """Calls ``function`` after ``seconds``, in the running loop, to check for a late answer.
 
-    A loop looks at its timers before its sockets. If the process slept or had no CPU, answers may be waiting in the sockets. So
-    a timer that fires late is put off once, and the loop reads those answers first.
+    A loop handles timers before sockets. If the process slept or had no CPU, answers may wait in the sockets. So a timer that
+    fires late is put off once, and the loop reads those answers first.
     """
 
     __slots__ = ("_due_at", "_function", "_handle", "_loop")
@@ -171,7 +168,6 @@ class DeadlineTimer:
         self._handle = self._loop.call_later(seconds, self._due)
 
     def cancel(self) -> None:
-        """Do not call ``function`` any more."""
         self._handle.cancel()
 
     def _due(self) -> None:

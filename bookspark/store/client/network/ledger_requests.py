@@ -1,7 +1,7 @@
-"""Requests as frames, and answers as events of the protocol's machines.
+"""Requests about one ledger as frames, and answers as events of the protocol's machines.
 
-Law: only shapes change here; ``protocol`` decides what an answer means. Digests are checked here, and nothing else: if an entry's
-digest does not match, the bookie's answer becomes Unknown from that entry on, so that the machine asks the next replica.
+Law: this module only converts; ``protocol`` interprets the answers. The only check here is that of digests: if an entry's digest
+does not match, the bookie's answer becomes Unknown from that entry on, so that the machine asks the next replica.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from bookspark.store.wire.header import Flag, Header, Kind, WireError
 from bookspark.store.wire.messages import FetchFrom, Ranges
 
 BookieAction = act.SendAdd | act.SendRead | act.SendReadLac | act.SendListHeld
-"""What a machine that recovers or repairs asks of bookies."""
+"""Requests of a machine that recovers or repairs."""
 
 READ_BYTES = 2 << 20
-"""About how many bytes one answer to a read carries."""
+"""Approximate size of one answer to a read."""
 _ASK_AGAIN_SECONDS, _ASK_AGAIN_SECONDS_MAX = 0.1, 1.0
-"""A bookie that holds as many long polls as it may is asked again after this time; twice as long each time, up to the second."""
+"""Pause before a bookie with its maximum of long polls is asked again: doubles from the first value up to the second."""
 _FENCE, _SPARSE, _ENTRY = int(Flag.FENCE), int(Flag.SPARSE), int(Flag.ENTRY)
 _ROWS, _ONLY_THIS_LEDGER = 1, 1
-"""How many rows are wanted of RANGES, and of which ledgers."""
+"""Number of rows requested by RANGES, and its restriction to one ledger."""
 _TOO_MANY = UnknownReason.TOO_MANY_REQUESTS
 _SHORT_BYTES_MAX = 8 << 10
 _JOINED_BYTES_MAX = 512 << 10
-"""Batches up to the one size are joined, up to the other, where they are copied to another bookie."""
+"""Largest batch that is joined with others, and largest joined frame, in copies to another bookie."""
 
 
 class _Checked(NamedTuple):
-    """A batch that came. ``bad`` is the id of its first entry whose digest does not match; None if all match."""
+    """A received batch. ``bad``: id of its first entry with a wrong digest; None if all match."""
 
     batch: EntryBatch
     header: Header
@@ -50,7 +50,7 @@ class _Checked(NamedTuple):
 class LedgerRequests:
     """The requests of one client about one ledger.
 
-    Each method takes a ``put``, which is called in the I/O loop with each answer as an event of the protocol's machines.
+    ``put``: called in the I/O loop with each answer as an event of the protocol's machines.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LedgerRequests:
         digest: Digester | None,
         timeout_seconds: float,
     ) -> None:
-        """``digest`` is None if digests can't be checked, because the password is not known."""
+        """``digest``: None if digests can't be checked, because the password is unknown."""
         self._io = io
         self._connections = connections
         self._ledger_id = ledger_id
@@ -71,7 +71,7 @@ class LedgerRequests:
         self._timeout_seconds = timeout_seconds
 
     def send(self, action: BookieAction, put: Callable[[act.Event], None]) -> None:
-        """Do what a machine that recovers or repairs asks of bookies."""
+        """Send a request of a machine that recovers or repairs."""
         if isinstance(action, act.SendRead):
             self.read(action, put)
         elif isinstance(action, act.SendReadLac):
@@ -82,8 +82,8 @@ class LedgerRequests:
             self.recovery_add(action, put)
 
     def read(self, action: act.SendRead, put: Callable[[act.Event], None], limit: int = READ_BYTES) -> None:
-        """Send READ. The answer has about ``limit`` bytes at most, but one entry at least. The event's ``entries`` are a list of
-        ``EntryBatch`` whose digests were checked; each item of its ``ahead`` has such a list too."""
+        """Send READ. The answer has at most about ``limit`` bytes, but at least one entry. The event's ``entries`` are a list of
+        ``EntryBatch`` with checked digests; each item of its ``ahead`` has such a list too."""
 
         def answered(answer: Answer) -> None:
             put(self._read_event(action, answer))
@@ -98,11 +98,10 @@ class LedgerRequests:
         self._send(action.bookie, header, control_frame(header), answered, on_batch=self._check)
 
     def read_lac(self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float = 0.0) -> None:
-        """Send READ_LAC, to ask for the last add confirmed (LAC).
+        """Send READ_LAC, a request for the last add confirmed (LAC).
 
-        With ``wait_seconds``, the bookie holds the answer until its LAC is what ``action`` waits for, and sends that entry with
-        it: it is in the event's ``entries``, as after a read. A bookie that holds as many answers as it may is asked again after
-        a while; it answers such a request at once if its LAC is there by then.
+        With ``wait_seconds``, the bookie delays its response until its LAC reaches the entry that ``action`` waits for, and sends
+        that entry too, in the event's ``entries``. A bookie with its maximum of delayed responses is asked again after a pause.
         """
         self._read_lac(action, put, wait_seconds, _ASK_AGAIN_SECONDS)
 
@@ -131,7 +130,7 @@ class LedgerRequests:
         self._send(action.bookie, header, control_frame(header), answered, wait_seconds, self._check)
 
     def list_held(self, action: act.SendListHeld, put: Callable[[act.Event], None]) -> None:
-        """Send RANGES, for some of the entries that the bookie holds from one on."""
+        """Send RANGES, for a part of the bookie's entries from an entry on."""
 
         def answered(answer: Answer) -> None:
             response, last = answer.response, action.first - 1
@@ -153,8 +152,8 @@ class LedgerRequests:
     def fetch(
         self, target: str, action: act.SendAdd, source: FetchFrom, first: int, answered: Callable[[Answer], None]
     ) -> None:
-        """Have ``target`` copy entries of ``action`` from another bookie (FETCH), from ``first`` on. It may take the time of one
-        answer to get them, and that of another one to write them. ``answered`` gets its answer in the I/O loop."""
+        """Send FETCH: ``target`` copies entries of ``action`` from another bookie, from ``first`` on. It may take one answer's
+        time to read them, and another's to write them. ``answered`` gets its answer in the I/O loop."""
         header = self._header(
             Kind.FETCH,
             first_entry_id=first,
@@ -164,7 +163,7 @@ class LedgerRequests:
             flags=Flag.RECOVERY,
             limit=math.ceil(self._timeout_seconds * 1000),
         )
-        # The target waits for the other bookie's answer first.
+        # The target first waits for the other bookie's answer.
         self._send(target, header, control_frame(header, source.encode()), answered, self._timeout_seconds)
 
     def _recovery_add_to(self, bookie: str, action: act.SendAdd, put: Callable[[act.Event], None]) -> None:
@@ -190,7 +189,7 @@ class LedgerRequests:
                 rows = [entry for batch in batches for entry in batch.entries()]
                 self._send(bookie, header, encode_entries(header, rows), answered)
             else:
-                # The body and its checksum stay as they came.
+                # The body and its checksum are not changed.
                 head, body = with_header(batches[0].frame, header)
                 self._send(bookie, header, head, answered, body=body)
 
@@ -213,7 +212,7 @@ class LedgerRequests:
         self._io.submit(self._connections.send, bookie, header.request_id, frame, answered, timeout, on_batch, body)
 
     def _check(self, frame: Frame) -> _Checked | WireError:
-        """Check one batch as it comes, while the bookie reads or sends the next one."""
+        """Check one batch at its arrival, while the bookie reads or sends the next batch."""
         if frame.batch is None or frame.header.ledger_id != self._ledger_id:
             return WireError(f"an answer to a read of ledger {self._ledger_id} with something else")
         try:
@@ -241,8 +240,8 @@ class LedgerRequests:
     def _entries(
         self, first: int, answer: Answer, asked_to: int | None = None, *, sparse: bool = False
     ) -> tuple[list[EntryBatch], Unknown | None]:
-        """The batches that came, from ``first`` on, up to the first bad entry; and what is wrong with that entry, if there is
-        one. ``asked_to``: the last entry that was asked for."""
+        """The received batches, from ``first`` on, up to the first bad entry; and the defect of that entry, if any. ``asked_to``:
+        the last requested entry."""
         batches: list[EntryBatch] = []
         last = first - 1
         for found in answer.batches:
@@ -266,8 +265,8 @@ class LedgerRequests:
 
 
 def _frames(batches: Iterable[EntryBatch]) -> Iterator[list[EntryBatch]]:
-    """The batches, with those together that follow each other and are short: a request for each would cost more than to join
-    them, and a bookie takes only some thousand requests at a time."""
+    """Group the batches; short consecutive ones are joined: a request for each would cost more than the join, and a bookie
+    accepts only a few thousand requests at a time."""
     together: list[EntryBatch] = []
     size = 0
     for batch in batches:
@@ -286,7 +285,7 @@ def _frames(batches: Iterable[EntryBatch]) -> Iterator[list[EntryBatch]]:
 
 
 def _first_run(batches: list[EntryBatch], first: int) -> Iterator[EntryBatch]:
-    """The batches that follow each other from ``first`` on without a gap."""
+    """The batches that are consecutive from ``first`` on."""
     for batch in batches:
         if batch.first_entry_id != first:
             return
@@ -305,8 +304,8 @@ def _singles(batch: EntryBatch) -> Iterator[tuple[int, EntryBatch]]:
 
 
 def sync_report(answer: Answer, assignment: Assignment | None) -> act.SyncReport | None:
-    """What a bookie says it has synced of a VD ledger (volatile durability: acknowledged before it is synced), with a positive
-    answer to a request that had ``assignment``. None for other ledgers (``assignment`` is None) and other answers."""
+    """The synced entries that a bookie of a VD ledger (volatile durability: acknowledged before the sync) reports in a positive
+    answer to a request with ``assignment``. None for other ledgers (``assignment`` is None) and other answers."""
     header = answer.header
     if assignment is None or header is None or not isinstance(answer.response, Positive):
         return None

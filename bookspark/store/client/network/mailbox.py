@@ -1,7 +1,7 @@
-"""Where a blocking call waits for the events that the I/O thread puts.
+"""A mailbox: a blocking call takes from it the events that the I/O thread puts.
 
-Law: events are taken in the order in which they were put. No wait lasts past the deadline; at the deadline the caller gets
-``DeadlinePassed``. Nobody waits where no event can come: in the thread that puts them, or in a forked process.
+Law: events are taken in the order of the puts. No wait lasts past the deadline; at the deadline the caller gets
+``DeadlinePassed``. A wait where no event can come is refused: in the thread that puts events, and in a forked process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bookspark.support.threads import check_may_wait
 
 
 class Mailbox:
-    """Where a blocking call waits for its events. Any thread puts, the caller takes, and no wait lasts past the deadline."""
+    """Queue of events with a deadline. Any thread puts, the caller takes."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self._queue: queue.SimpleQueue[act.Event] = queue.SimpleQueue()
@@ -28,16 +28,16 @@ class Mailbox:
         self._queue.put(event)
 
     def allow(self, seconds: float) -> None:
-        """Move the deadline to ``seconds`` from now. From any thread."""
+        """Move the deadline to ``seconds`` from now, from any thread."""
         self._deadline = time.monotonic() + seconds
 
     def left_seconds(self) -> float:
-        """Seconds until the deadline; 0 once it has passed."""
+        """Seconds until the deadline; 0 after it."""
         return max(0.0, self._deadline - time.monotonic())
 
     def take(self) -> act.Event:
-        """Wait for the next event; ``DeadlinePassed`` once the deadline has passed. Raises BookKeeperError in a thread of the
-        client's own, and in a forked process."""
+        """Wait for the next event; ``DeadlinePassed`` after the deadline. Raises BookKeeperError in a thread of the client's own,
+        and in a forked process."""
         check_may_wait()
         if os.getpid() != self._pid:
             raise BookKeeperError(f"process {self._pid} began this read, and gets its answers; read anew in this one")
@@ -46,6 +46,6 @@ class Mailbox:
             try:
                 return self._queue.get(timeout=left)
             except queue.Empty:
-                # The deadline may have been moved meanwhile.
+                # Check again: the deadline may have moved meanwhile.
                 if not left:
                     return act.DeadlinePassed()

@@ -1,6 +1,6 @@
-"""What passes between a client and its bookies, counted for the client's metrics.
+"""Counters of a client's traffic with its bookies, for metrics.
 
-Law: only the I/O thread counts: by frame and by answer, never by entry. Any thread may copy (``metrics.histogram``).
+Law: only the I/O thread counts, by frame and by answer, never by entry. Any thread may copy (``metrics.histogram``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bookspark.support.metrics.histogram import Histogram
 
 
 class ClientTraffic:
-    """Of one client in one process. Owned by the I/O thread."""
+    """Counters of one client in one process. Owned by the I/O thread."""
 
     __slots__ = (
         "appended_bytes",
@@ -28,16 +28,14 @@ class ClientTraffic:
 
     def __init__(self) -> None:
         self.seconds: dict[int, Histogram] = {int(kind): Histogram() for kind in (Kind.ADD, Kind.READ, Kind.SYNC)}
-        """How long bookies took to answer, in seconds, by ``Kind``. A request has to have a time limit to be counted."""
+        """Response times in seconds, by ``Kind``, for requests with a time limit."""
         self.failed: Counter[str] = Counter()
-        """Requests that a bookie did not answer, or answered without telling anything: by the name of the ``UnknownReason``."""
+        """Requests without a definite answer, by the name of the ``UnknownReason``."""
         self.sent_bytes = self.received_bytes = 0
-        """Bytes of frames."""
         self.appended_entries = self.appended_bytes = 0
-        """What was appended and went into frames: entries, and bytes of their payloads. Copies don't count."""
+        """Entries in frames, and bytes of their payloads. Copies don't count."""
         self.ensemble_changes = 0
-        """How often a ledger got other bookies."""
         self.behind = 0
-        """How many connections are behind at this moment (``BookieConnection.is_behind``)."""
+        """Number of connections that are behind now (``BookieConnection.is_behind``)."""
         self.unreachable = 0
-        """Connections that could not be made."""
+        """Failed attempts to connect."""

@@ -1,4 +1,4 @@
-"""Which bookies make an ensemble, and which one replaces a failed one.
+"""Choice of the bookies of an ensemble, and of replacements for failed bookies.
 
 =====================  =====================================================================================================
 ``placement``          the policies: random, rack_aware, one_per_host, one_per_<label>; pure, over a ``Topology``

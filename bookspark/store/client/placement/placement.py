@@ -1,16 +1,16 @@
-"""Choosing the bookies of an ensemble.
+"""Choice of the bookies of an ensemble, and the free space of bookies.
 
-Law: an ensemble has E (ensemble size) distinct bookies that are registered and writable, and no two of them share what the policy
-forbids. If there are too few, the error names every candidate and why it was refused. Bookies in quarantine are chosen only if
-there are not enough others: a dead bookie stays registered until its session ends, but a bookie that was just started again is
-better than none. Everything here is pure: topology and randomness are arguments.
+Law: an ensemble has E (ensemble size) distinct bookies, registered and writable, and no two of them share a value that the policy
+forbids. If there are too few, the error names every candidate and the reason of its refusal. Quarantined bookies come last: a
+dead bookie stays registered until its session ends, but a bookie that has just restarted is better than none. ``Placement`` is
+pure: topology and randomness are arguments.
 
 The policies, by the value of the option ``placement``:
 
 ``random``
     Any bookies.
 ``rack_aware``
-    The copies of each entry on as many racks as possible. Fewer than ``racks_min`` racks are refused.
+    The copies of each entry are on as many racks as possible. Fewer than ``racks_min`` racks are refused.
 ``one_per_host``, ``one_per_<label>``
     No two bookies of an ensemble on one host, or with the same value of a label.
 
@@ -40,12 +40,7 @@ from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Header, Kind
 from bookspark.store.wire.messages import BookieStatus
 
-# -- How much space bookies have left, for placement: they are asked, and their answers are kept for a while.
-#
-# Law: to ask delays a placement by at most ``_ANSWER_SECONDS``, and no more than once in ``_AGE_SECONDS``. A bookie that does
-# not answer counts with its last answer, or is left out.
-#
-# Source: BookKeeper's ``BookieInfoReader``.
+# -- Free space of bookies
 
 
 _AGE_SECONDS = 60.0
@@ -53,7 +48,13 @@ _ANSWER_SECONDS = 1.0
 
 
 class FreeSpace:
-    """The free space of bookies, as one process knows it. Thread-safe."""
+    """Free space of bookies, as one process knows it. Thread-safe.
+
+    Law: a request delays a placement by at most ``_ANSWER_SECONDS``, and at most once in ``_AGE_SECONDS``. A bookie that does not
+    answer counts with its last answer, or is left out.
+
+    Source: BookKeeper's ``BookieInfoReader``.
+    """
 
     def __init__(self, io: IoLoop, connections: Connections) -> None:
         self._io = io
@@ -63,8 +64,7 @@ class FreeSpace:
         self._free_bytes: dict[str, int] = {}
 
     def of(self, bookie_ids: Collection[str]) -> dict[str, int]:
-        """Free bytes by bookie id, for those of ``bookie_ids`` that ever answered. Asks the others, and those whose answer is
-        old."""
+        """Bookie id → free bytes, for those of ``bookie_ids`` that ever answered. Asks bookies without a recent answer."""
         with self._lock:
             now = time.monotonic()
             old = [b for b in bookie_ids if self._asked_at.get(b, -_AGE_SECONDS) <= now - _AGE_SECONDS]
@@ -95,37 +95,36 @@ def _put(answers: queue.SimpleQueue[tuple[str, Answer]], bookie_id: str, answer:
     answers.put((bookie_id, answer))
 
 
-# --
+# -- Policies
 
 
 _ONE_PER = "one_per_"
 _ATTEMPTS = 10
-"""The choice is greedy. For a striped ensemble over few racks, another random order may fit where the first did not."""
+"""Number of random orders to try. The choice is greedy; for a striped ensemble over few racks, another order may fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What is known of the bookies at one moment."""
+    """Knowledge about the bookies at one moment."""
 
     bookies: Mapping[str, BookieRegistration]
     """All registered bookies, by id, read-only ones too."""
     quarantined: Mapping[str, str] = field(default_factory=dict)
-    """The bookies in quarantine, by id, each with the text for an error: for how long still, and why."""
+    """Bookie id → text for an error (remaining seconds and reason), for bookies in quarantine."""
     free_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Free space by bookie id, in bytes. A bookie with more is chosen more often. A bookie that is not in it is chosen as often
-    as one with the average."""
+    """Bookie id → free bytes. More free space means more frequent choice; a bookie without a value counts with the average."""
 
     def without_quarantined(self, ensemble: Sequence[str]) -> Topology:
-        """The same without the bookies in quarantine, but those of ``ensemble``."""
+        """The topology without quarantined bookies that are not in ``ensemble``."""
         known = {b: found for b, found in self.bookies.items() if b in ensemble or b not in self.quarantined}
         return replace(self, bookies=known)
 
 
 class Placement:
-    """One policy, with the options that it takes."""
+    """One policy, with its options."""
 
     def __init__(self, name: str = "random", racks_min: int = 1) -> None:
-        """``name``: the value of the option ``placement``. Raises ConfigurationError if there is no such policy."""
+        """``name``: the value of the option ``placement``. Raises ConfigurationError for an unknown policy."""
         self._rack_aware = name == "rack_aware"
         self._one_per = name.removeprefix(_ONE_PER) if name.startswith(_ONE_PER) else ""
         self._racks_min = racks_min
@@ -139,8 +138,8 @@ class Placement:
     ) -> tuple[str, ...]:
         """Choose the first ensemble of a ledger: ``ensemble_size`` bookies.
 
-        If there are fewer, it chooses as many as there are, down to ``size_min`` (opportunistic striping; None: no fewer than
-        ``ensemble_size``). Raises NotEnoughBookiesError.
+        If there are fewer, chooses as many as there are, down to ``size_min`` (opportunistic striping; None: ``ensemble_size``).
+        Raises NotEnoughBookiesError.
         """
         usable, refused = self._usable(topology, {}, {})
         for size in range(ensemble_size, (size_min or ensemble_size) - 1, -1):
@@ -162,10 +161,7 @@ class Placement:
         write_quorum: int,
         random: Random,
     ) -> tuple[str, ...]:
-        """Choose one bookie for each of ``replaced``, in their order, none of which is in ``ensemble``.
-
-        Raises NotEnoughBookiesError.
-        """
+        """Choose one bookie outside of ``ensemble`` for each of ``replaced``, in their order. Raises NotEnoughBookiesError."""
         staying = {b: topology.bookies.get(b) for b in ensemble if b not in replaced}
         usable, refused = self._usable(topology, dict.fromkeys(ensemble, "is in the ensemble already"), staying)
         ring = [None if bookie in replaced else bookie for bookie in ensemble]
@@ -182,10 +178,10 @@ class Placement:
     def misplaced(
         self, topology: Topology, ensemble: Sequence[str], write_quorum: int, random: Random
     ) -> tuple[str, ...]:
-        """Members of ``ensemble`` that have to be replaced to keep the policy. Empty if it is kept, or if nobody can replace
-        them.
+        """Members of ``ensemble`` to replace for the sake of the policy. Empty if the policy is kept, or if there are no
+        replacements.
 
-        Nothing is known of a member that is not registered, so an ensemble with such a member is left alone.
+        An ensemble with an unregistered member is left alone: nothing is known of that member.
         """
         if all(bookie in topology.bookies for bookie in ensemble):
             for members in self._in_the_way(ensemble, topology, write_quorum):
@@ -195,7 +191,7 @@ class Placement:
         return ()
 
     def _in_the_way(self, ensemble: Sequence[str], topology: Topology, write_quorum: int) -> Iterator[tuple[str, ...]]:
-        """Groups of members of an ensemble that breaks the policy. To replace one group might be enough to keep it."""
+        """Groups of members of an ensemble that breaks the policy. Replacing one group may be enough."""
         if self._one_per:
             first_with: dict[str, str] = {}
             for bookie in ensemble:
@@ -207,7 +203,7 @@ class Placement:
             for bookie in ensemble:
                 yield (bookie,)
 
-    # -- who can be chosen
+    # -- candidates
 
     def _usable(
         self,
@@ -215,7 +211,7 @@ class Placement:
         taken: Mapping[str, str],
         staying: Mapping[str, BookieRegistration | None],
     ) -> tuple[list[str], str]:
-        """The ids of the bookies that can be chosen, and for the error why each other bookie can't."""
+        """Ids of usable bookies, and the reasons against each other bookie, for the error."""
         usable, refused = [], ""
         for bookie_id, candidate in sorted(topology.bookies.items()):
             reason = "is read-only" if candidate.read_only else taken.get(bookie_id)
@@ -227,7 +223,7 @@ class Placement:
         return usable, refused
 
     def _clash(self, candidate: BookieRegistration, others: Mapping[str, BookieRegistration | None]) -> str | None:
-        """Why the candidate can't be in one ensemble with ``others``; None if it can."""
+        """Reason against the candidate in one ensemble with ``others``; None if there is none."""
         if not self._one_per:
             return None
         mine = _value(candidate, self._one_per)
@@ -239,8 +235,8 @@ class Placement:
         return None
 
     def _told(self, usable: list[str], refused: str, topology: Topology, nobody: str) -> str:
-        """For an error: how many bookies can be used together, which, and why not the others. ``nobody`` is said if there are
-        none."""
+        """For an error: number and names of bookies that can be used together, and the reasons against the others. ``nobody``:
+        text if there are none."""
         together: dict[str, BookieRegistration] = {}
         for bookie_id in usable:
             clash = self._clash(topology.bookies[bookie_id], together)
@@ -257,18 +253,17 @@ class Placement:
         why = topology.quarantined.get(bookie_id)
         return f"{bookie_id}{rack}{f' ({why})' if why else ''}"
 
-    # -- which of them
+    # -- the choice
 
     def _fill(
         self, ring: list[str | None], usable: list[str], topology: Topology, write_quorum: int, random: Random
     ) -> tuple[str, ...] | None:
-        """``ring`` is an ensemble with empty places (None). Returns it with all places filled, or None if the policy can't be
-        kept."""
+        """Fill the empty places (None) of the ensemble ``ring``. Returns None if the policy can't be kept."""
         if ring.count(None) > len(usable):
             return None
         for attempt in range(_ATTEMPTS):
             order = _shuffled(usable, topology.free_bytes, random)
-            # To keep the racks apart is more important than to avoid bookies in quarantine: the later attempts don't avoid them.
+            # Distinct racks are more important than the quarantine: the later attempts ignore the quarantine.
             last = topology.quarantined if attempt < _ATTEMPTS // 2 else {}
             chosen = self._fill_in_order(list(ring), order, last, topology, write_quorum)
             if chosen is not None:
@@ -283,7 +278,7 @@ class Placement:
         topology: Topology,
         write_quorum: int,
     ) -> tuple[str, ...] | None:
-        """Fill the empty places with bookies in ``order``, but with those in ``last`` only after the others."""
+        """Fill the empty places with bookies in ``order``; bookies in ``last`` come after the others."""
         bookies = topology.bookies
         for place, member in enumerate(ring):
             if member is not None:
@@ -309,26 +304,23 @@ class Placement:
 
 
 def _neighbours(place: int, size: int, write_quorum: int) -> set[int]:
-    """The places of the ensemble that share a write set with ``place``."""
     return {(place + distance) % size for distance in range(1 - write_quorum, write_quorum)} - {place}
 
 
 def _rack(bookie_id: str | None, topology: Topology) -> str:
-    """The bookie's rack. All that name no rack, or are not registered any more, count as one rack, ``""``."""
+    """The bookie's rack. Bookies without a rack, or no longer registered, count as one rack, ``""``."""
     bookie = topology.bookies.get(bookie_id or "")
     return "" if bookie is None else bookie.rack
 
 
 def _value(bookie: BookieRegistration, label: str) -> str:
-    """The value that ``one_per_<label>`` keeps apart; ``""`` if the bookie does not have that label."""
+    """The value that must differ under ``one_per_<label>``; ``""`` if the bookie does not have that label."""
     return bookie.host if label == "host" else bookie.labels.get(label, "")
 
 
 def _shuffled(bookies: list[str], weights: Mapping[str, int], random: Random) -> list[str]:
-    """A random order. Each bookie's chance to come next is its weight among those that are left (Efraimidis, Spirakis).
-
-    A bookie without a weight has the average one.
-    """
+    """A random order. Each bookie comes next with a chance in proportion to its weight (Efraimidis, Spirakis). A bookie without a
+    weight has the average weight."""
     average = max(1.0, sum(weights.values()) / len(weights)) if weights else 1.0
     keys = {b: -math.log(1.0 - random.random()) / max(1.0, weights.get(b, average)) for b in bookies}
     return sorted(bookies, key=keys.__getitem__)

@@ -1,7 +1,7 @@
-"""Reading ledgers, and opening them with or without recovery.
+"""Reading of ledgers.
 
 =====================  =====================================================================================================
-``read_handle``        ``ReadHandle``, what users read with: ranges, the last add confirmed, long polls
+``read_handle``        ``ReadHandle``: reads ranges and the last add confirmed, long polls
 =====================  =====================================================================================================
 
 ::

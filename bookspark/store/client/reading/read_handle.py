@@ -1,15 +1,15 @@
 """An open ledger, for reading.
 
-Law: ``read`` returns only confirmed entries, each as its writer made it, in id order and without a gap. It returns, or raises,
-within its deadlines. Reading never fences.
+Law: ``read`` returns only confirmed entries, each as its writer made it, in id order and without a gap. It returns or raises
+within its deadlines. Reads never fence.
 
-The handle follows the ledger's metadata. While the ledger is open, a watch tells it of changes; once the ledger is closed, the
-handle reads the metadata again when an entry is missing. Long polls and reads of the LAC (last add confirmed) go on while the
-metadata store does not answer, because the bookies tell both. They wait a second for the store, and then leave it alone for a
-while. The handle learns of a close, or of other bookies, when the store answers again.
+The handle follows the ledger's metadata: by a watch while the ledger is open; after its close, by a read when an entry is
+missing. Long polls and reads of the LAC (last add confirmed) continue while the metadata store does not answer, because the
+bookies serve both. They wait a second for the store, and then leave it alone for a while. The handle learns of a close, or of new
+bookies, when the store answers again.
 
-Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; docs/decisions/three-valued-answers.md for when an
-entry may be called absent.
+Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; docs/decisions/three-valued-answers.md for the proof that
+an entry is absent.
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- Running a ``RangeRead``: requests out, answers in, another replica asked beside one that is late.
-#
-# Law: the machine decides; this module only has the clock. While the caller uses the entries of one answer, the next request is
-# under way, and no other. Every wait ends, because each request has its own time limit.
+# -- The driver of ``RangeRead``
 
 
 _SPARE_SECONDS = 5.0
@@ -71,11 +68,14 @@ def read_range(
     read_metadata: Callable[[], act.MetadataRead | act.MetadataFailed],
     config: ClientConfig,
 ) -> Iterator[Delivered]:
-    """Yield what the machine delivers, until it has finished. Raises the error that the machine fails with.
+    """Yield the entries that the machine delivers, until it has finished. Raises the machine's error.
 
-    ``read_metadata`` reads the ledger's metadata again and waits for it.
+    Law: the machine decides; the driver adds only clock and transport. While the caller uses one answer, at most the next request
+    is under way. Each request has its own time limit, so every wait ends.
+
+    ``read_metadata`` reads the ledger's metadata again and blocks until it has it.
     """
-    # A request ends by itself within its own time limit. This longer one only guards against a defect.
+    # Longer than the request's own time limit: it only guards against a defect.
     longest = config.answer_timeout_seconds + config.connect_timeout_seconds + _SPARE_SECONDS
     delay = config.speculative_read_delay_ms / 1000 or longest
     mailbox = Mailbox(longest)
@@ -110,15 +110,15 @@ def read_range(
         actions = machine.step(event)
 
 
-# -- What handles for reading and for writing have in common, besides what they do with a ledger: how they show themselves, why
-# they can't be pickled, and reads that are begun and not waited for.
-#
-# Law: nothing here asks a bookie or the metadata store, and no text has a password or a master key.
+# -- Common base of the handles for reading and for writing
 
 
 @checks_methods
 class AnyHandle(ABC):
-    """The common part of ``ReadHandle`` and ``LedgerHandle``."""
+    """The common part of ``ReadHandle`` and ``LedgerHandle``: ``repr``, the refusal of pickling, and asynchronous reads.
+
+    Law: no method here asks a bookie or the metadata store itself, and no text shows a password or a master key.
+    """
 
     _context: ClientContext
 
@@ -142,12 +142,12 @@ class AnyHandle(ABC):
 
     @property
     def closed(self) -> bool:
-        """True if this handle knows that the ledger is closed: it has its last entry, and nothing is ever appended to it."""
+        """True if this handle knows that the ledger is closed: its last entry is final."""
         return self.metadata.closed
 
     def read_async(self, first: EntryId = 0, last: LastEntryId | None = None) -> AwaitableFuture[list[Entry]]:
-        """Begin ``read`` in a thread of the client's, and return a future at once. It may be awaited. Its result is the list of
-        the entries, which are all in memory then, or an error of ``read``. Raises BookKeeperError if the client was closed."""
+        """Begin ``read`` in a thread of the client. Returns an awaitable future of the list of entries, which are all in memory
+        then, or of an error of ``read``. Raises BookKeeperError if the client was closed."""
         return self._calls.begin(lambda: list(self.read(first, last)))
 
     def read_unconfirmed_async(self, first: EntryId, last: LastEntryId) -> AwaitableFuture[list[Entry]]:
@@ -160,7 +160,7 @@ class AnyHandle(ABC):
 
     @property
     def _state_told(self) -> str:
-        """The ledger's state, for people."""
+        """The ledger's state, in words."""
         return self.metadata.state.value
 
     def __repr__(self) -> str:
@@ -174,21 +174,21 @@ class AnyHandle(ABC):
         )
 
 
-# --
+# -- The handle for reading
 
 
 HOLD_SECONDS_MAX = 30.0
-"""A long poll asks again after this time, so that bookies that failed meanwhile are asked again."""
+"""A long poll is repeated after this time, so that bookies that failed meanwhile are asked again."""
 _STORE_SECONDS = 1.0
-"""How long a handle waits for the metadata store before it goes on without it."""
+"""Longest wait for the metadata store before a handle continues without it."""
 UNFOLLOWED_SECONDS, _UNFOLLOWED_SECONDS_MAX = 2.5, 10.0
-"""A metadata store that did not answer is asked again after this time; twice as long each time, up to the second one. Each
-attempt holds up a long poll, for a tenth of the time since the last one."""
+"""Pause before a silent metadata store is asked again: doubles from the first value up to the second. Each attempt blocks a long
+poll for a tenth of the last pause."""
 
 
 @checks_methods
 class ReadHandle(AnyHandle):
-    """A ledger that is open for reading: what ``BookKeeper.open_ledger`` and ``open_ledger_no_recovery`` return.
+    """A ledger opened for reading by ``BookKeeper.open_ledger`` or ``open_ledger_no_recovery``.
 
     ::
 
@@ -196,10 +196,10 @@ class ReadHandle(AnyHandle):
         for entry in reader.read():
             print(entry.entry_id, entry.payload)
 
-    Entry ids start at 0. The last add confirmed (LAC) is the highest id that may be read; it is −1 while there is none.
+    Entry ids start at 0. The last add confirmed (LAC) is the highest readable id; −1 while there is none.
 
-    It is thread-safe, may be used in a forked process, and holds nothing that has to be closed. Its methods may also raise
-    BookKeeperError, if the client was closed, and TooManyRequestsError, if a bookie refuses more requests.
+    Thread-safe, usable in a forked process, and without anything to close. Methods may also raise BookKeeperError, if the client
+    was closed, and TooManyRequestsError, if a bookie refuses more requests.
     """
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
@@ -209,19 +209,18 @@ class ReadHandle(AnyHandle):
         self._learning_pid = os.getpid()
         self._known = Versioned(metadata, version)
         self._watching_pid = 0
-        """The id of the process whose watch keeps ``_known`` up to date; 0 if none does."""
+        """The process whose watch keeps ``_known`` up to date; 0: none."""
         self._follow_at = self._follow_pause = 0.0
-        """The time from which the metadata store may be asked to watch again, and the seconds between; 0 if it answered last."""
+        """Time of the next attempt to watch, and the pause before it; 0 if the metadata store answered last."""
         self._polls: dict[Mailbox, None] = {}
-        """The long polls under way; each is told of changed metadata at once."""
+        """Running long polls; each gets changed metadata at once."""
         self._delivered_by: str | None = None
         self._asks: tuple[Runtime, LedgerRequests] | None = None
-        """What asks the bookies, and in which runtime: a forked process has another one."""
+        """The runtime and the ledger's requests in it; a forked process has another runtime."""
         self._last_add_confirmed = metadata.last_entry_id if metadata.closed else NO_ENTRY
 
     @property
     def ledger_id(self) -> int:
-        """The ledger's id."""
         return self._known.value.ledger_id
 
     @property
@@ -231,21 +230,17 @@ class ReadHandle(AnyHandle):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest entry id that this handle knows to be confirmed (LAC); −1 if there is none.
-
-        Asks nobody. ``read_last_add_confirmed`` asks the bookies.
-        """
+        """The highest entry id that this handle knows to be confirmed (LAC); −1 if there is none. Sends no request, unlike
+        ``read_last_add_confirmed``."""
         return self._last_add_confirmed
 
     @property
     def length(self) -> int:
-        """The sum of all payloads of the closed ledger, in bytes; 0 while the ledger is not closed."""
+        """Sum of all payloads of the closed ledger, in bytes; 0 while the ledger is open."""
         return self._known.value.length
 
     def read(self, first: EntryId = 0, last: LastEntryId | None = None) -> Iterator[Entry]:
-        """Read confirmed entries, in id order.
-
-        Entries are fetched while you iterate, about 2 MiB ahead.
+        """Read confirmed entries, in id order. Fetches about 2 MiB ahead of the iteration.
 
         Arguments:
             first: the id of the first entry.
@@ -254,8 +249,8 @@ class ReadHandle(AnyHandle):
         Raises, at once:
             ReadError: ``first..last`` is no range of entry ids, or ``last`` is beyond the LAC that this handle knows.
 
-        Raises, while you iterate:
-            NoSuchEntryError: every bookie that could hold an entry says that it does not.
+        Raises, during the iteration:
+            NoSuchEntryError: every bookie that could hold an entry denies it.
             ReadError: no replica of an entry gave a definite answer within ``answer_timeout_seconds``; the entry may well exist.
             NoSuchLedgerError: the ledger was deleted meanwhile.
             UnauthorizedAccessError: the bookies know another password.
@@ -263,7 +258,7 @@ class ReadHandle(AnyHandle):
         return self._entries(*self._confirmed_range(first, last))
 
     def read_unconfirmed(self, first: EntryId, last: EntryId) -> Iterator[Entry]:
-        """Read entries whether or not they are confirmed (BP-14). An unconfirmed entry may be gone at the next read.
+        """Read entries, confirmed or not (BP-14). An unconfirmed entry may be gone at the next read.
 
         Arguments:
             first: the id of the first entry.
@@ -272,8 +267,8 @@ class ReadHandle(AnyHandle):
         Raises, at once:
             ReadError: ``first..last`` is no range of entry ids.
 
-        Raises, while you iterate:
-            NoSuchEntryError: every bookie that could hold an entry says that it does not.
+        Raises, during the iteration:
+            NoSuchEntryError: every bookie that could hold an entry denies it.
             ReadError: no replica of an entry gave a definite answer within ``answer_timeout_seconds``.
             NoSuchLedgerError: the ledger was deleted meanwhile.
             UnauthorizedAccessError: the bookies know another password.
@@ -283,10 +278,10 @@ class ReadHandle(AnyHandle):
         return self._entries(first, last)
 
     def read_batches(self, first: EntryId = 0, last: LastEntryId | None = None) -> pyarrow.RecordBatchReader:
-        """Read confirmed entries as Arrow record batches. They lie in the memory that they were received in: nothing is copied.
+        """Read confirmed entries as Arrow record batches, in the memory that received them: without a copy.
 
-        The columns are ledger_id, entry_id, last_add_confirmed and length (int64; the length is that of the ledger up to the
-        entry, in bytes), payload and digest (binary).
+        The columns are ledger_id, entry_id, last_add_confirmed and length (int64; the length of the ledger up to the entry, in
+        bytes), payload and digest (binary).
 
         Arguments:
             first: the id of the first entry.
@@ -295,8 +290,8 @@ class ReadHandle(AnyHandle):
         Raises, at once:
             ReadError: ``first..last`` is no range of entry ids, or ``last`` is beyond the LAC that this handle knows.
 
-        Raises, while you iterate:
-            NoSuchEntryError: every bookie that could hold an entry says that it does not.
+        Raises, during the iteration:
+            NoSuchEntryError: every bookie that could hold an entry denies it.
             ReadError: no replica of an entry gave a definite answer within ``answer_timeout_seconds``.
             NoSuchLedgerError: the ledger was deleted meanwhile.
             UnauthorizedAccessError: the bookies know another password.
@@ -310,9 +305,10 @@ class ReadHandle(AnyHandle):
     def read_last_add_confirmed(self) -> int:
         """Ask the bookies for the last add confirmed (LAC), and return it; −1 if nothing is confirmed.
 
-        Of a closed ledger the metadata has the answer: its last entry. A bookie that hangs delays the answer by
-        ``speculative_read_delay_ms`` if any other answers; a LAC that only that bookie knows is missed then. A ZooKeeper that
-        does not answer delays it by a second at most, and not at each call; meanwhile nobody tells that the ledger was closed.
+        For a closed ledger the metadata has the answer: its last entry. A hanging bookie delays the answer by
+        ``speculative_read_delay_ms`` if another bookie answers; a LAC that only the hanging bookie knows is then missed. A
+        ZooKeeper that does not answer delays some of the calls, by at most a second; meanwhile the handle does not learn of a
+        close.
 
         Raises:
             ReadError: no bookie of the ledger's last ensemble told its LAC within ``answer_timeout_seconds``.
@@ -347,19 +343,19 @@ class ReadHandle(AnyHandle):
     def read_last_add_confirmed_and_entry(self, entry_id: EntryId, timeout: WaitSeconds) -> tuple[int, Entry | None]:
         """Wait until an entry is confirmed, and return the last add confirmed (LAC) and the entry.
 
-        This is a long poll: the bookies hold their answer until they know that the entry is confirmed. The entry comes with the
-        answer, unless it is a long one.
+        This is a long poll: the bookies delay their response until they know that the entry is confirmed. The response brings the
+        entry too, unless it is large.
 
         Arguments:
             entry_id: the entry to wait for, for example ``last_add_confirmed + 1``.
-            timeout: how long to wait at most, in seconds.
+            timeout: longest wait, in seconds.
 
         Returns:
-            (LAC, entry), or (LAC, None) if the entry is not confirmed within ``timeout``, or the ledger was closed before it.
+            (LAC, entry); or (LAC, None) if the entry is not confirmed within ``timeout``, or the ledger was closed before it.
 
         Raises:
             ReadError: no bookie of the ledger's last ensemble tells its LAC, or the entry could not be read.
-            NoSuchEntryError: every bookie that could hold the entry says that it does not.
+            NoSuchEntryError: every bookie that could hold the entry denies it.
             NoSuchLedgerError: the ledger was deleted.
             UnauthorizedAccessError: the bookies know another password.
         """
@@ -378,12 +374,12 @@ class ReadHandle(AnyHandle):
     read_last_add_confirmed_and_entry_async = in_thread(read_last_add_confirmed_and_entry)
 
     def confirm(self, entry_id: LastEntryId) -> None:
-        """Tell the handle that ``entry_id`` is confirmed, because the caller has proof: a log's commit entry names it, for
-        example. ``read`` then reads up to there."""
+        """Raise the handle's LAC to ``entry_id``. The caller has proof that the entry is confirmed, for example a log's commit
+        that names it."""
         self._confirm(entry_id)
 
     def close(self) -> None:
-        """Do nothing: a handle for reading holds nothing. It is here so that both kinds of handle can be used in ``with``."""
+        """Do nothing: a handle for reading holds nothing. Both kinds of handle can be used in ``with``."""
 
     def __enter__(self) -> Self:
         return self
@@ -410,7 +406,7 @@ class ReadHandle(AnyHandle):
         return first, last
 
     def _requests(self) -> LedgerRequests:
-        """They are made once in each process: a read of one entry would take a tenth longer."""
+        """Created once in each process: otherwise a read of one entry would take a tenth longer."""
         runtime = self._context.runtime
         if self._asks is None or self._asks[0] is not runtime:
             self._asks = runtime, self._context.requests(self.metadata, self._password)
@@ -429,8 +425,8 @@ class ReadHandle(AnyHandle):
             yield from batches.entries
 
     def _long_poll(self, entry_id: int, seconds: float) -> list[EntryBatch] | None:
-        """Wait until this handle knows that ``entry_id`` is confirmed or the ledger closed, or until the time is over. Returns
-        the entry if it came with the answer."""
+        """Wait until the entry is confirmed, the ledger is closed, or the time is over. Returns the entry if it came with the
+        answer."""
         mailbox = Mailbox(seconds)
         self._polls[mailbox] = None
         try:
@@ -462,8 +458,8 @@ class ReadHandle(AnyHandle):
     # -- metadata
 
     def _follow(self, *, anew: bool = False) -> bool:
-        """Watch the metadata, and read it after the watch is set; ``anew``: read it also if it is watched already, because a
-        watch may be late. Returns False if the store does not answer. Raises NoSuchLedgerError."""
+        """Watch the metadata, and read it after the watch is set. ``anew``: read it even if it is watched, because a watch may be
+        late. Returns False if the store does not answer. Raises NoSuchLedgerError."""
         if time.monotonic() < self._follow_at:
             return False
         try:
@@ -472,7 +468,7 @@ class ReadHandle(AnyHandle):
                 if news:
                     self._refresh()
             if news:
-                # Other long polls of this handle did not read it: they found it watched.
+                # Other long polls of this handle skipped the read because the metadata was watched.
                 for mailbox in list(self._polls):
                     mailbox.put(act.MetadataRead(*self._known))
         except MetadataStoreError as error:
@@ -488,7 +484,7 @@ class ReadHandle(AnyHandle):
         """Watch the metadata from now on, in this process. Returns False if it is watched already."""
         if self._watching_pid == os.getpid():
             return False
-        # Set before it listens: from then on, the loss of the watch may be told at any moment.
+        # Set before ``listen``: from then on, the loss of the watch may be reported at any moment.
         self._watching_pid = os.getpid()
         try:
             self._context.runtime.ledger_watches.listen(self.ledger_id, self._metadata_changed)
@@ -498,7 +494,7 @@ class ReadHandle(AnyHandle):
         return True
 
     def _metadata_changed(self, found: Versioned[LedgerMetadata] | None) -> None:
-        """Called from the metadata store's thread. ``found`` is None if the record is not watched any more."""
+        """Called from the metadata store's thread. ``found`` is None if the watch was lost."""
         if found is None:
             self._watching_pid = 0
         else:
@@ -507,7 +503,7 @@ class ReadHandle(AnyHandle):
             mailbox.put(act.MetadataConflict() if found is None else act.MetadataRead(*found))
 
     def _refresh(self) -> None:
-        """Read the metadata again. If the ledger was closed meanwhile, its last entry is the LAC from now on."""
+        """Read the metadata again. The last entry of a closed ledger becomes the LAC."""
         self._learn(self._context.store.read_ledger(self.ledger_id))
 
     def _read_again(self) -> act.MetadataRead | act.MetadataFailed:
@@ -518,7 +514,7 @@ class ReadHandle(AnyHandle):
         return act.MetadataRead(*self._known)
 
     def _learn(self, found: Versioned[LedgerMetadata]) -> None:
-        # In a forked process: the parent's lock may have been held at the fork.
+        # In a forked process a new lock: another thread of the parent may have held the old lock at the fork.
         if self._learning_pid != os.getpid():
             self._learning, self._learning_pid = threading.RLock(), os.getpid()
         with self._learning:
