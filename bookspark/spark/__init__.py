@@ -1,22 +1,22 @@
 """Bookspark in Spark: bookies on executors, ``format("bookspark")``, logs, snapshots and audits.
 
-==================  =============================================================================
-``session``         a Spark session with Delta and the cluster of ``format("bookspark")``
+==================  ======================================================
+``session``         a Spark session with Delta and the cluster
 ``bookies``         bookies and autorecovery on executors
 ``connector``       ``format("bookspark")``: a sink and a source
-``options``         the options of ``format("bookspark")``
-``where``           the predicates of reads, applied in tasks and in plans
-``frames``          ``log_frame``: a DataFrame with the current rows of a log
+``options``         options of ``format("bookspark")``
+``where``           predicates of reads, applied in tasks and in plans
+``frames``          ``log_frame``: a DataFrame with a log's current rows
 ``rows``            rows of logs as Spark rows
 ``offload``         old rows of logs in Delta tables
 ``tables``          system tables: the cluster's state as rows
 ``snapshots``       the system tables as Delta tables
 ``audit``           queries over a snapshot, and the integrity check
-``process_client``  one client for each Python worker of Spark
-``worker_daemon``   Spark's daemon of these workers, quiet about workers that hang up
-``idle_closing``    closes handles that a worker keeps open and no longer uses
+``process_client``  a client for each Python worker of Spark
+``worker_daemon``   Spark's daemon of these workers
+``idle_closing``    closes idle handles of workers
 ``short_jobs``      Spark settings for jobs of seconds
-==================  =============================================================================
+==================  ======================================================
 
 ::
 
@@ -27,12 +27,11 @@
     rows.write.format("bookspark").option("log", "orders").mode("append").save()
     log_frame(spark, "orders").show()
 
-Spark keeps the plan of a DataFrame. So a DataFrame of a log keeps the log's end of its first action; so does a view, and the
-static side of a join with a stream. Call ``log_frame(spark, log)`` for each query over the newest rows.
+Spark keeps the plan of a DataFrame, so a DataFrame of a log keeps the log's end of its first action. Call ``log_frame`` for each
+query over the newest rows.
 
-The name ``session`` is the function. Other names of its module are imported ``from bookspark.spark.session``. The other public
-names are loaded at first use, because a client takes longer to load than some commands run, and Spark's Python workers need no
-code of bookies.
+The name ``session`` is the function; other names of its module are imported ``from bookspark.spark.session``. The other public
+names are loaded at first use: commands and Spark's Python workers need few of them, and a client loads slowly.
 """
 
 from __future__ import annotations

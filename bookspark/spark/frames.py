@@ -1,13 +1,12 @@
 """A DataFrame with the current rows of a log.
 
 Law: each call of ``log_frame`` loads anew, so its first action sees all rows committed by then. Spark keeps the plan of a
-DataFrame, of a view, and of the static side of a join with a stream: all later actions read the partitions that the first action
-planned (Spark 4.2, ``PythonDataSourceV2``). So a DataFrame of a log keeps the log's end of its first action, which suits a query
-that must see one state of the log twice. For the newest rows, call ``log_frame`` again, also in ``foreachBatch``.
+DataFrame, of a view, and of the static side of a join with a stream (Spark 4.2, ``PythonDataSourceV2``): all later actions see
+the log's end of the first action. For the newest rows, call ``log_frame`` again, also in ``foreachBatch``.
 
-Tasks have no Spark session and read offloaded rows by delta-rs. If their table has a feature that delta-rs does not know, Spark's
-own reader takes its place here. It then checks that the table has each row once, and option ``where`` becomes Spark's filter,
-with the same rows.
+Tasks read offloaded rows by delta-rs. If their table has a feature unknown to delta-rs, Spark's own reader takes its place here,
+where there is a session. It checks that the table has each row once, and option ``where`` becomes Spark's filter, with the same
+rows.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Closes handles that a Spark worker keeps between its tasks, once they have been idle for a while.
 
 Law: a handle is closed IDLE_SECONDS after its last use, and never during use. So a ledger stays open over quick micro-batches,
-and a slow trigger leaves none open: Spark ends a Python worker after a minute of idleness, and after that only a ledger recovery
-could close its open ledgers. A closed handle can be used again; it then begins anew.
+and a slow trigger leaves none open: Spark ends a Python worker after a minute of idleness, and then only a ledger recovery could
+close its ledgers. A closed handle can be used again; it then begins anew.
 
 A Python interpreter that ends by itself first closes its idle handles; so does a worker whose task fails, because Spark then ends
-it. All others (handles in use, and handles used less than IDLE_SECONDS before the application stopped) are left to ledger
-recovery by a later writer of the log. Spark's daemon sends its workers SIGHUP, and it resets their signal handlers before they
-wait for the next task, so no handler of ours is ever called (tried on Spark 4.2).
+it. Later writers of the log recover all other ledgers. No signal handler can close them: Spark's daemon sends SIGHUP, and resets
+its workers' handlers before they wait for a task (tried on Spark 4.2).
 
-The driver does not close the ledgers of its workers: to close another process's ledger is a ledger recovery, which fences. Tasks
-of a stopped query may still run then, and a stop must not wait for absent bookies. The log's next run does the same recovery,
-after it has claimed the log. Until then readers lack no row.
+The driver does not close its workers' ledgers: that would be a ledger recovery, which fences, while tasks of a stopped query may
+still run, and a stop must not wait for absent bookies. The log's next run does the same recovery, after it has claimed the log.
+Until then readers lack no row.
 """
 
 from __future__ import annotations

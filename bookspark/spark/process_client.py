@@ -1,14 +1,11 @@
 """A client for each process and cluster, for code in Spark's Python workers.
 
 Law: a worker connects once, and stays connected while Spark reuses it. A forked worker never uses its parent's connections (the
-client ensures that). The client has the options of the settings file named by the worker's environment variable
-``BOOKSPARK_CONFIG``. Code in the user's own process makes its own client and closes it.
+client ensures that). The client has the options of the worker's settings file (``BOOKSPARK_CONFIG``). Code in the user's own
+process makes its own client and closes it.
 
-Spark's daemon runs a full garbage collection after each task of a reused worker. That walk over all objects of all loaded modules
-took 60 ms of a core, beside 7 ms for the task itself. So a worker passes its loaded objects to ``gc.freeze``, and later
-collections skip them.
-
-A session also knows the cluster: its setting ZOOKEEPER_CONF serves reads and writes without option ``zookeeper``.
+Spark's daemon runs a full garbage collection after each task of a reused worker: 60 ms of a core over all loaded modules, beside
+7 ms for the task. So a worker passes its loaded objects to ``gc.freeze``, and later collections skip them.
 """
 
 from __future__ import annotations

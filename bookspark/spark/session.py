@@ -3,9 +3,9 @@
 Law: the caller's settings win over every default here. Java is checked before Spark starts, so that a wrong Java is an error of
 one line.
 
-Ivy resolves Delta's jars once (about 40 s). Their paths are noted in ``$XDG_CACHE_HOME/bookspark``, and later sessions name the
-files. The note leaves out Spark's own jars, because each executor copies every jar when it starts. Under spark-submit the JVM
-runs already, and ``delta_session`` adds the files to it.
+Ivy resolves Delta's jars once (about 40 s). Later sessions name the files by a note in ``$XDG_CACHE_HOME/bookspark``. The note
+leaves out Spark's own jars, because each executor copies every jar when it starts. Under spark-submit the JVM runs already, and
+``delta_session`` adds the files to it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The integrity check: joins metadata with all bookies' indexes, and marks lacking copies as tasks for autorecovery.
 
-Law: the check marks ledgers and repairs nothing. A task is a hint: its worker asks the bookie again, so a task from an old
-snapshot costs only a look. The check marks entries that are missing on bookies that are up. The loss of a bookie that is down is
-for autorecovery's auditor to state, after its delay.
+Law: the check marks ledgers and repairs nothing. A task is a hint: its worker asks the bookie again, so an old snapshot costs
+only a look. Only entries missing on bookies that are up are marked; the loss of a bookie that is down is for autorecovery's
+auditor to state, after its delay.
 
 BookKeeper's ``AuditorTask`` reads a sample of entries; this check joins lists of all entries, as a Spark job. Autorecovery's
-auditor does the same exact check in one process. This check is for clusters whose lists are too long for that.
+auditor does the same in one process, for clusters with shorter lists.
 """
 
 from __future__ import annotations

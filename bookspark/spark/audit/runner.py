@@ -1,12 +1,12 @@
 """Runs the audit queries: each ``*.sql`` file here, over the tables of one snapshot.
 
-Law: a query sees one snapshot and no live state. (Only ``questions/history`` sees several snapshots.) The system tables are
-temporary views by their names, and so are the files in ``views/``. A query may use a view, and a view those before it. Two more
-tables have one row each: ``listed`` has ``last_ledger_id``, up to which a ledger absent from ``ledgers`` was deleted; ``policy``
-has ``placement``, the client's option by which copies are judged.
+Law: a query sees one snapshot and no live state (only ``questions/history`` sees several). The system tables and the files in
+``views/`` are temporary views by their names; a view may use those before it. Two more tables have one row each: ``listed`` with
+``last_ledger_id``, up to which a ledger absent from ``ledgers`` was deleted; ``policy`` with ``placement``, the client's option
+by which copies are judged.
 
-The driver holds nothing that grows with ledgers. Spark builds there each side of a join that it broadcasts. So it broadcasts only
-the sides that a query names (``/*+ BROADCAST(d) */``), with a row for each bookie at most.
+The driver holds nothing that grows with ledgers. Spark builds broadcasts there, so only sides that a query names are broadcast
+(``/*+ BROADCAST(d) */``), with a row for each bookie at most.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def run(
     """Run audit queries over a snapshot under ``path``. Returns a finding for each query, in order.
 
     ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``queries``: their names; None: all for
-    which the snapshot has the tables. ``begins(query, number, count)`` is called before each query with its name, the number of
-    finished queries, and the number of all.
+    which the snapshot has the tables. ``begins(query, number, count)`` is called before each query with the number of finished
+    queries and of all.
 
     Raises ConfigurationError if there is no such snapshot or query, or if the snapshot lacks the table of a named query;
     BookKeeperError if a table is missing; and Spark's errors.

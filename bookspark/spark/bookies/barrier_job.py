@@ -1,17 +1,16 @@
 """The barrier job that keeps bookies. It is submitted again whenever it fails.
 
-Law: Spark kills all tasks of a barrier stage when it loses one of them, and never runs such a stage again by itself. So the job
-is submitted again until its tasks were ordered to end, another run took the service over, or Spark has ended. Each attempt first
+Law: Spark kills all tasks of a barrier stage when it loses one of them, and never runs such a stage again. So the job is
+submitted again until its tasks were ordered to end, another run took the service over, or Spark has ended. Each attempt first
 reads the known bookies from the metadata store; new bookies are made only while ``making`` is set. An attempt has a task on each
 executor, and a task for each bookie if there is room (``placement.tasks_wanted``).
 
-A thread watches for missing bookies, and reports each loss and return once. When an executor comes to a host without a task, the
-job is submitted again to look there; ``Coverage`` also asks for executors. While the metadata store is away, an attempt keeps
-every home on its hosts. It is submitted again when the store is back, and when its slots are lost: otherwise the bookies would be
-without a keeper meanwhile.
+A thread watches for missing bookies, and reports each loss and return once. If an executor comes to a host without a task, the
+job is submitted again; ``Coverage`` also asks for executors. While the metadata store is away, an attempt keeps every home on its
+hosts. It is submitted again when the store is back, and when its slots are lost, which would leave the bookies without keepers.
 
-The next attempt follows at once after a long attempt, else after a growing pause. The job is given up after ``FAILURES_MAX``
-consecutive failures if certainly no bookie of this run exists.
+The next attempt follows at once after a long attempt, else after a growing pause. After ``FAILURES_MAX`` consecutive failures the
+job is given up if certainly no bookie of this run exists.
 """
 
 from __future__ import annotations
@@ -66,9 +65,9 @@ class Coverage:
     SparkContext.
 
     Law: an executor with a task is ended only as the last resort. YARN and Kubernetes are asked for an additional executor, with
-    the host as a hint. An executor that comes to another host is sent back, and the request is repeated after growing pauses. A
-    standalone master gives an application no more cores than requested. So there an executor on a host with several is replaced:
-    the master prefers the worker with the most free cores. That costs an attempt of the job, and no bookie.
+    the host as a hint. An executor on another host is sent back, and the request is repeated after growing pauses. A standalone
+    master gives no more cores than requested, so an executor on a host with several is replaced: the master prefers the worker
+    with the most free cores. That costs an attempt of the job, and no bookie.
     """
 
     def __init__(self, context: Any) -> None:

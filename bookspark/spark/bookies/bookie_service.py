@@ -1,6 +1,6 @@
 """Bookies on Spark's executors: a barrier job keeps them, and they outlive it.
 
-Law: durable work never lives in a task. The job only *keeps* bookies (see ``bookie_task``). When an executor is lost, its bookies
+Law: durable work never lives in a task; the job only *keeps* bookies (see ``bookie_task``). When an executor is lost, its bookies
 have no keeper for a few seconds. Their lease is far longer, so they serve on. ``stop`` ends the bookies cleanly, whatever is left
 of the job; ``let_go`` ends the job and leaves them to the next run.
 
@@ -10,9 +10,8 @@ of the job; ``let_go`` ends the job and leaves them to the next run.
     service.stop()
 
 A start makes bookies if none exist, or by option ``create``. Existing bookies are never made anew: a start serves those within
-reach of executors, and names the others. A failed start stops only bookies of its own making. Spark never speculates on barrier
-stages. The job may belong to any application, but its own application is best: queries then come and go beside it. Source:
-docs/decisions/bookies-outlive-tasks.md.
+reach of executors, and names the others. A failed start stops only bookies of its own making. The job may belong to any
+application, best to its own, beside which queries come and go. Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations
@@ -107,13 +106,13 @@ class BookieService:
         """Describe the service; no process is started.
 
         ``spark``: the application's session. ``bookies``: their wanted number, at least 1; more existing bookies are served too.
-        ``directories``: folders for the bookies' files, one for each disk, by their paths on the executors' hosts. ``zookeeper``:
+        ``directories``: the bookies' folders on the executors' hosts, one for each disk. ``zookeeper``:
         ``host:port[,host:port…][/chroot]``, or ``"embedded"`` for a ZooKeeper on this host that the service starts and stops
         (local master only). ``progress`` is called with a line at each step of ``start``; None: the lines are logged. ``create``:
-        make bookies until there are ``bookies``, even if some exist already; bookies out of reach count. ``one_core_per``:
-        "bookie", or "host" for one task, and so one core, on each executor. ``leave_slots_free``: leave a slot of each executor
-        to this application's queries. ``wait_for_missing_seconds``: wait of ``start`` for an executor on the host of each
-        existing bookie; after that it goes on without. ``bookie_options``: fields of BookieConfig, for all bookies.
+        make bookies up to ``bookies``, even if some exist; bookies out of reach count. ``one_core_per``: "bookie", or "host" for
+        one task, and so one core, on each executor. ``leave_slots_free``: leave a slot of each executor to this application's
+        queries. ``wait_for_missing_seconds``: wait of ``start`` for an executor on the host of each existing bookie.
+        ``bookie_options``: fields of BookieConfig, for all bookies.
 
         Raises ConfigurationError if an option is unknown or its value is wrong.
         """

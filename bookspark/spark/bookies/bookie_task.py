@@ -1,10 +1,10 @@
 """A barrier task that keeps bookies: it adopts the running, starts the others, and restarts the dead.
 
-Law: a bookie is never tied to the task. However the task ends, it drops the leases and does no more; a task of the next attempt
-adopts the bookies. A bookie that fails to start disturbs no other: its last words are reported, and it is tried again after
-growing pauses while the task keeps the others. Each bookie has its own thread here, so a slow boot delays no other.
+Law: a bookie is never tied to the task. However the task ends, it only drops the leases; a task of the next attempt adopts the
+bookies. A bookie that fails to start disturbs no other: its last words are reported, and it is tried again after growing pauses.
+Each bookie has its own thread here, so a slow boot delays no other.
 
-Tasks agree on the keeper of each home by exchanging their views (``allGather``); see ``placement``. The number of a new home is
+Tasks agree on the keeper of each home by exchanging their views (``allGather``); see ``placement``. A new home's number is
 claimed in the metadata store before its directories are made. A known bookie is started under its id, so a bookie with an emptied
 disk reports that instead of beginning anew. The service's record orders the tasks to stop. A task lets go of its bookies if its
 run no longer owns the service. Source: docs/decisions/bookies-outlive-tasks.md.

@@ -10,8 +10,8 @@ directories are made, so a home is in one of these states::
 
 Law:
 
-1. Exactly one task keeps a found home, and that task is on its host. A bookie with directories on two hosts is served on
-   one: the host in the metadata store, else the first by name.
+1. Exactly one task keeps a found home, on its host. A bookie with directories on two hosts is served on one: the host in the
+   metadata store, else the first by name.
 2. A home that is known and not found is missing. It counts, it is named (``out_of_reach``), and nothing is made in its place.
 3. New homes are made only by order of ``wanted``, until known, claimed, found and new homes together are ``wanted``. Their
    numbers are unused. None is made while a host has a home of another cluster, or of a bookie with other directories: then
@@ -20,7 +20,7 @@ Law:
    begin anew. Any other home without a cookie is served only on the host of its claim, or as a new home.
 5. A cookie of this cluster without a record in the metadata store and without a claim is that of a decommissioned bookie: its
    home is left alone, named, and does not count. While the store's knowledge is not ``certain``, no bookie counts as such.
-6. The answer depends on the views and not on their order, so all tasks of an attempt agree.
+6. The answer does not depend on the order of the views, so all tasks of an attempt agree.
 
 Source: docs/decisions/bookies-outlive-tasks.md.
 """

@@ -1,13 +1,13 @@
 """Records that the bookie service and its tasks exchange through the metadata store.
 
-Law: the driver writes the service's record, each task writes its own record, and no process writes another's. A task obeys only
-the run that submitted it. So a driver that was believed dead can't move the tasks of its successor. Records, as JSON::
+Law: the driver writes the service's record, each task its own, and no process another's. A task obeys only the run that submitted
+it, so a driver believed dead can't move the tasks of its successor. Records, as JSON::
 
     services/<service>                   orders: the run that owns the service, and whether to stop
     service_tasks/<service>.<partition>  the bookies of a task, written again at every change
     home_claims/<roots>.<number>         the host of a claimed number, from before its home is made until its bookie serves
 
-A claim is made by creating its record, so two tasks never take the same number, whatever their views.
+A claim is made by creating its record, so two tasks never take the same number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The application's room for barrier tasks, and a clear error where Spark would wait in silence.
 
 Law: a request for new bookies gets room or an error within ``SLOTS_SECONDS``. (Spark itself waits 40 × 15 s for slots that never
-come, and refuses dynamic allocation only when the job runs.) Existing bookies are kept with any room. Promised executors get more
-time (``EXECUTORS_SECONDS``): on a busy host they start slowly, which is no mistake of the user. In an application that also runs
+come, and refuses dynamic allocation only when the job runs.) Promised executors get more time (``EXECUTORS_SECONDS``): on a busy
+host they start slowly, which is no mistake of the user. Existing bookies are kept with any room. In an application that also runs
 queries, a slot of each executor stays free.
 """
 

@@ -1,17 +1,17 @@
-"""Files of a Spark checkpoint in the local file system (which may be a shared one) of the reading process.
+"""Files of a Spark checkpoint in the local file system (perhaps a shared one) of the reading process.
 
-Law: unreadable files give no answer. Spark's file source lists the files of each of its offsets in the checkpoint,
-``sources/<n>/<offset>``: a line ``v1``, then a line of JSON for each file (path, time of the last change, offset, which Spark
-calls ``batchId``). Every tenth list, ``<offset>.compact``, also has the files of all earlier offsets.
+Law: unreadable files give no answer. Spark's file source lists the files of each of its offsets in ``sources/<n>/<offset>``: a
+line ``v1``, then a line of JSON for each file (path, time of the last change, offset, which Spark calls ``batchId``). Every tenth
+list, ``<offset>.compact``, also has the files of all earlier offsets.
 
-A source's offset is not the number of a micro-batch: a source counts its written lists. It writes none for a batch without new
-files, and two for a batch if the query ends between a list and the plan of its batch. A batch's input is in its plan,
-``offsets/<batch>``: a version, a line of JSON with the time of planning, and a line with the offset of each source, ``-`` if it
-has none yet. A batch reads from after the offset in the plan before it.
+A source's offset is not the number of a micro-batch but counts its lists: none for a batch without new files, two for a batch if
+the query ends between a list and the plan of its batch. A batch's input is in its plan, ``offsets/<batch>``: a version, a line of
+JSON with the time of planning, and a line with the offset of each source, ``-`` if it has none yet. A batch reads from after the
+offset in the plan before it.
 
 The lines of a plan are not numbered as these folders are: a query with one DataFrame twice (a union or join with itself) has two
-lines for one source, and the sources after it have lower numbers than their lines. Lines of one source are equal in every plan.
-So lines are matched to sources by content, and ambiguous lines get no source. Source: Spark's ``FileStreamSourceLog``,
+lines for one source, equal in every plan, and the sources after it have lower numbers than their lines. So lines are matched to
+sources by content, and ambiguous lines get no source. Source: Spark's ``FileStreamSourceLog``,
 ``FileStreamSource.fetchMaxOffset``, ``MicroBatchExecution.logicalPlan`` and ``OffsetSeqLog``.
 """
 

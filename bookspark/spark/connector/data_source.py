@@ -14,10 +14,9 @@ Spark finds the format by itself where Bookspark is installed (``pyspark_bookspa
 
 Law: the driver's side makes all possible checks before the first task runs; see ``spark.options``, ``sink`` and ``source``.
 
-A DataFrame keeps the log's end of its first action, because Spark keeps its plan; so does a view, and the static side of a join
-with a stream. Another ``load()``, or ``bookspark.spark.log_frame``, sees later rows.
+A DataFrame keeps the log's end of its first action, because Spark keeps its plan; ``bookspark.spark.log_frame`` sees later rows.
 
-A batch write is all or nothing. A repeated batch write writes its rows again, also inside ``foreachBatch``, where Spark replays a
+A batch write is all or nothing, and writes its rows again when repeated, also inside ``foreachBatch``, where Spark replays a
 micro-batch whose end it did not see. ``writeStream.format("bookspark")`` writes each row once.
 """
 

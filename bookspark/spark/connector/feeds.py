@@ -1,19 +1,18 @@
 """Feeds: the entries between two offsets, now or as they grow. A feed is a log or a set of ledgers.
 
 Law: an offset names the same entries for ever, and proves that the entries before it are confirmed. All entries between two
-offsets are planned, or a DataLossError names the missing entries with the reason; entries are not missing if their commit proves
-that no row satisfies option ``where`` (``spark.where.choosing``). With ``failOnDataLoss`` false, missing entries are logged with
-their number and left out. Only truncated, deleted or lost entries (``logs.feeds.gaps``) are ever left out; temporarily unreadable
-entries are an error. Entries left out by planning are counted (``PassedOver``), and the query's progress shows the count. Losses
-seen by a task are in its executor's log.
+offsets are planned, or a DataLossError names the missing entries with the reason; entries whose commit excludes them by option
+``where`` are not missing (``spark.where.choosing``). With ``failOnDataLoss`` false, truncated, deleted or lost entries
+(``logs.feeds.gaps``) are logged with their number and left out; temporarily unreadable entries are an error. The query's progress
+counts entries left out by planning (``PassedOver``); losses seen by a task are in its executor's log.
 
 Spark keeps offsets in its checkpoints, as JSON:
 
 * of a log see ``logs.feeds.log_feed``;
 * of ledgers ``{"<ledger id>": the next entry id, …}``.
 
-Sources: docs/decisions/logs.md, docs/decisions/lanes.md. The meaning of ``failOnDataLoss``, and the share of each ledger or lane
-in a limited micro-batch, are those of Spark's Kafka source.
+Sources: docs/decisions/logs.md, docs/decisions/lanes.md; Spark's Kafka source for ``failOnDataLoss`` and the share of each ledger
+or lane in a limited micro-batch.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Several logs in one read: options ``logs`` and ``logPattern``.
 
 Law: each log is read as if alone, and its rows keep their order. The offset of a stream is ``{log: its offset}``, so the input of
-a micro-batch follows from its two offsets alone, whatever logs are made or deleted meanwhile. For a log that appears while the
-query runs, a micro-batch without its rows first writes its beginning into the offset; the next micro-batch begins there, also
-after a restart. A log that the start offset does not name is not read.
+a micro-batch follows from its two offsets alone. For a log that appears while the query runs, a micro-batch without its rows
+first writes its beginning into the offset; the next micro-batch begins there, also after a restart. A log that the start offset
+does not name is not read.
 
 Rows are those of one log (``source``) with column ``log``, the name of the row's log. With ``mergeSchema`` a log may lack columns
-of another; they are null in its rows (``merged_columns``).
+of another; they are null in its rows.
 
 A log that was deleted, or deleted and made again, fails the query. With ``failOnDataLoss`` false the query goes on without the
-rows, and treats the new log as any later log. The number of unread rows of a deleted log is then unknown. Its place stays in the
-offset: a ZooKeeper server that lags may not know a log yet, or know only its predecessor; without the place, the query would
-later take it for a new log and read its rows again.
+rows, whose number is unknown, and treats the new log as any later log. The old place stays in the offset: a lagging ZooKeeper
+server may not know a log yet, or know only its predecessor. Without that place, the query would later take the log for new and
+read its rows again.
 
 Source: Spark's Kafka source (``subscribe``, ``subscribePattern``), whose new partitions begin at their beginning too.
 """

@@ -1,20 +1,19 @@
 """The sink of ``format("bookspark")``: each row of a DataFrame becomes a row of a log once.
 
-Law: tasks write entries and return the acknowledged ranges. The commit names the ranges, and only that makes them part of the
-log. A batch is identified by (query id, batch id), which Spark repeats when it replays a micro-batch, and by its fingerprint
-(``Fingerprint``); a batch write by an id made when it is planned. A failed task leaves nothing to undo: no reader ever sees
-entries that no commit names.
+Law: tasks write entries and return the acknowledged ranges; only the commit that names the ranges makes them part of the log. A
+batch is identified by (query id, batch id), which Spark repeats in a replay, and by its fingerprint (``Fingerprint``); a batch
+write by an id made when it is planned. A failed task leaves nothing to undo: no reader ever sees entries that no commit names.
 
 Each query writes its own lane, and batch writes share a lane (``logs.chain.lane_choice``). So no writer ends another or waits for
 it; only batch writes wait for each other.
 
 A query without the right to write disturbs no other. A run looks at its lane's commits before it claims the lane. A batch whose
-number is in the lane is only compared with it. A query new to the log is refused if its checkpoint has another query's place.
-Neither becomes the owner. So a Spark checkpoint that was restored, deleted or mixed up ends its own query, not the running query.
+number is in the lane is only compared with it, and a query new to the log is refused if its checkpoint has another query's place;
+neither becomes the owner. So a Spark checkpoint that was restored, deleted or mixed up ends its own query, not the running query.
 
 Processes (seen on Spark 4.2): a planning worker beside the driver's JVM makes a new writer for each micro-batch and pickles it.
-``write`` runs in the executors' Python workers, which Spark reuses. ``commit`` runs in another pooled worker beside the driver's
-JVM, without a TaskContext. So the ids come from the task's local properties and travel to ``commit`` in the messages.
+``write`` runs in the executors' reused Python workers. ``commit`` runs in another worker beside the driver's JVM, without a
+TaskContext, so the ids travel from the tasks' local properties in the messages.
 
 Input: one column ``value``, string or binary, each value an entry as it is (an empty value is kept, null is an error); or, in a
 log of row format ``arrow``, any columns, the same in each write. ``logs.rows.encodings`` describes the entries.
@@ -101,12 +100,12 @@ def check_sources(checkpoint: str, batch: int, log: str) -> None:
     """Raise SourceRenamedError if files of micro-batch ``batch`` were read before it, under other paths.
 
     Law: a query with a renamed source folder is refused before the first of its files is in the log again. Spark's file source
-    knows files by their paths, so it takes each file of a renamed folder for new, and puts it into a new batch. (If the query
-    names the folder itself instead of a pattern, Spark refuses it: "Wrong basePath". Seen on 4.2.)
+    knows files by their paths, so it reads a renamed folder again, in a new batch. (If the query names the folder itself instead
+    of a pattern, Spark refuses it: "Wrong basePath". Seen on 4.2.)
 
-    Spark's checkpoint lists the files that each source and each micro-batch has read (``checkpoint_files``). A file was renamed
-    if an earlier batch has a file with the same last part and time, whose path no longer exists. The check runs at the first
-    commit of a run, and only if checkpoint and files are in the local file system there.
+    A file was renamed if Spark's checkpoint (``checkpoint_files``) has it in an earlier batch with the same last part and time,
+    and a path that no longer exists. The check runs at the first commit of a run, if checkpoint and files are in the local file
+    system there.
 
     Source: Spark's ``FileStreamSourceLog``; its option ``fileNameOnly`` makes it know files by their last parts.
     """

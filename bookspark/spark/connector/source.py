@@ -1,26 +1,23 @@
 """The source of ``format("bookspark")``: entries of a log or of ledgers, once or as a stream, or rows of a system table.
 
 Law: reading never fences and never disturbs a writer. A log is read up to its last commit when the read, or the micro-batch, was
-planned; a ledger is read up to its last add confirmed (LAC) of that moment. All entries of a plan are read, or the task fails
-(see ``feeds`` for ``failOnDataLoss``).
+planned; a ledger up to its last add confirmed (LAC) of that moment. All entries of a plan are read, or the task fails (see
+``feeds`` for ``failOnDataLoss``).
 
 Rows of a log
     ``value binary`` (of a log of row format ``arrow``: the columns that were written); ``position bigint``: the row's place in
     its lane of the log, from 0 and without gaps; ``ledger_id``, ``entry_id``. A log with a single writing query has one lane.
-    Options add columns: ``timestamp``, the row's commit time (``includeTimestamp``), its lane, and its producer's key and
-    headers.
+    Options add the row's commit time, its lane, and its producer's key and headers.
 Rows of ledgers
     ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as the writer knew it), ``length`` (bytes of the ledger up to and with
     the entry): bigint; ``payload binary``.
 Rows of a system table
     see ``bookspark.spark.tables.system_tables``.
 
-A read may get a schema with fewer columns of a log or ledger (``spark.read.schema("position bigint")``): the other columns are
-then not made. Spark 4.2 does not report a query's columns to a Python data source.
-
-The options ``ledgers``, ``startingOffsets`` and ``endingOffsets`` choose the entries to read. No reader here has ``pushFilters``:
-Spark 4.2 answers wrongly with it (docs/decisions/no-filter-push-down.md). Spark filters the rows that it gets; option ``where``
-is a filter applied here.
+A read may get a schema with fewer columns of a log or ledger (``spark.read.schema("position bigint")``), which saves making the
+others: Spark 4.2 does not report a query's columns to a Python data source. No reader here has ``pushFilters``, with which Spark
+4.2 answers wrongly (docs/decisions/no-filter-push-down.md). Spark filters the rows that it gets; option ``where`` is a filter
+applied here.
 
 The plan is made beside the driver's JVM (``partitions``). Each partition is read in a task, from one of the replicas.
 """

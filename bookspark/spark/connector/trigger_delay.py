@@ -1,11 +1,11 @@
 """Waits of a trigger: for more rows (options ``minOffsetsPerTrigger`` and ``maxTriggerDelay``), or for any (``Patience``).
 
 Law: a micro-batch with too few rows waits for the least number, or until ``maxTriggerDelay`` after the last micro-batch of this
-source began; then it takes all present rows. The first micro-batch after a start of the query does not wait. Without new rows
-there is no micro-batch. A trigger that ends the query (``availableNow``, ``once``) takes all rows.
+source began; then it takes all present rows. The first micro-batch after a start does not wait. Without new rows there is no
+micro-batch. A trigger that ends the query (``availableNow``, ``once``) takes all rows.
 
-Source: Spark's ``KafkaMicroBatchStream.delayBatch``. Spark 4.2 offers Python sources ``ReadMinRows``, without a longest delay,
-and one limit at a time: it hands a limit back to its source unread. So the source waits by itself.
+Source: Spark's ``KafkaMicroBatchStream.delayBatch``. The source waits by itself, because Spark 4.2 offers Python sources
+``ReadMinRows`` without a longest delay, and one limit at a time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Reads rows of a log from their ledger, or from the Delta table of its offload.
 
-Law: a task planned over a ledger gets exactly the rows of the plan, or an error; never fewer. Before it reads a table, it reads
-the log's record, so a plan from before the offload is still valid.
+Law: a task planned over a ledger gets exactly the rows of the plan, or an error; never fewer. It reads the log's record before it
+reads a table, so a plan from before the offload is still valid.
 
-A task has no Spark session, so delta-rs reads the table (``table``), at its newest version. That version has all rows of earlier
-versions, and survives a VACUUM. The table's files are ordered by position, so a task opens only the needed files. Opening the
-table takes as long as reading many thousand rows, so a task reads all its rows of the table at once.
+A task has no Spark session, so delta-rs reads the table (``table``), at its newest version, which has all rows of earlier
+versions and survives a VACUUM. The files are ordered by position, so a task opens only the needed files. Opening the table takes
+as long as many thousand rows, so a task reads all its rows of the table at once.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def rows_of(
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of the first of ``pieces``, in order, with the columns of ``schema``.
 
-    The rows come from the piece's ledger. If the ledger was deleted, they come from the table of the offload of ``log``, together
-    with the rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers. ``ledgers``:
-    those of the task, the same at each call. ``others``: more columns, if the entries have them. Read pieces are taken from the
-    left of ``pieces``.
+    The rows come from the piece's ledger or, if that was deleted, from the table of the offload of ``log``, together with the
+    rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers. ``ledgers``: those of
+    the task, the same at each call. ``others``: more columns, if the entries have them. Read pieces are taken from the left of
+    ``pieces``.
 
     Raises NoSuchLedgerError if the rows are neither in their ledger nor in a table, ReadError if too few bookies answer or the
     table is unreadable.

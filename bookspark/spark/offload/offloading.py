@@ -1,21 +1,20 @@
 """Offload: copies rows of a log's closed ledgers to a Delta table, which relieves the bookies.
 
-Law: a row is in the table once or not at all. The log's record calls rows offloaded only after they were read back from the table
-and equalled the rows in the ledgers (``proof``). A ledger is deleted only when all its committed rows are offloaded, and were
-read back once more just before. ``protocol.logs.log_offload`` has the steps; if a process ends between two steps, the next
-process goes on.
+Law: a row is in the table once or not at all. The log's record calls rows offloaded only after they were read back and equalled
+the rows in the ledgers (``proof``). A ledger is deleted only when all its committed rows are offloaded, and were read back once
+more just before. ``protocol.logs.log_offload`` has the steps; if a process ends between two steps, the next process goes on.
 
 Only committed rows are offloaded, up to the first commit that names an open ledger. A ledger without a commit for IDLE_SECONDS is
-closed first: Spark ends workers that are idle for a minute, so its writer may have ended while the query goes on. A writer that
-still runs creates another ledger, as it does by default after that time anyway.
+closed first: Spark ends workers that are idle for a minute, so its writer may have ended. A writer that still runs creates
+another ledger, as it does by default after that time anyway.
 
 The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id``. Each of its files has consecutive rows in
-their order. A table belongs to one log. It is created empty, with the table property ``bookspark.log``, which names its owner,
-before that log's record names it. Each run first checks the owner and whether tasks can read the table (``table``). Deleting or
-truncating the log leaves the table as it is.
+order. A table belongs to one log, named in table property ``bookspark.log``; it is created empty before that log's record names
+it. Each run first checks the owner and whether tasks can read the table (``table``). Deleting or truncating the log leaves the
+table as it is.
 
 Rows are written unless the table has rows of these positions. Delta's transaction ids (``txnAppId``, ``txnVersion``) prevent two
-simultaneous runs from both writing them. The ids alone would not suffice: a table can be set to forget them after a time.
+simultaneous runs from both writing them; alone they would not suffice, because a table can be set to forget them.
 
 Source: docs/decisions/logs.md; Delta's idempotent writes.
 """

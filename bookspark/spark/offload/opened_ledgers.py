@@ -4,13 +4,13 @@ Law: the entries of a piece come in order, each once. They are confirmed, becaus
 no bookie for its last add confirmed (LAC), and sets no watch. Entries read ahead are of later pieces of the same task. An error
 comes with the piece of its entry, never with an earlier piece, and the ledger is then opened anew.
 
-Tasks that wrote side by side left their ranges in turns: ranges of one ledger continue one another, although rows of other
-ledgers lie between. Read alone, each would cost a round trip. So a ledger is read in one go as far as the next LOOK_AHEAD pieces
-continue it, and early entries wait here. All are of one partition, whose size is bounded (``logs.rows.splits``).
+Tasks that wrote side by side left their ranges in turns, so ranges of one ledger continue one another between rows of other
+ledgers. Read alone, each would cost a round trip. So a ledger is read in one go as far as the next LOOK_AHEAD pieces continue it,
+and early entries wait here; the size of the task's partition bounds them (``logs.rows.splits``).
 
-With option ``where``, pieces leave entries out. To read and drop a gap is quicker than a round trip for each piece, up to
-GAP_BYTES, estimated from the mean length of the ledger's entries. If the entries turn out longer, or one of them is unreadable,
-the ledger is read anew from the wanted entry.
+With option ``where``, pieces leave entries out. To read and drop a gap is quicker than a round trip, up to GAP_BYTES, estimated
+from the mean length of the ledger's entries. If the entries turn out longer, or one of them is unreadable, the ledger is read
+anew from the wanted entry.
 """
 
 from __future__ import annotations

@@ -4,12 +4,11 @@ Law: the rows are those of the pieces, in their order. If an entry of a group is
 pieces are read one by one; the error then comes with its piece.
 
 Tasks that write side by side leave a range of each in every commit, so a log of small micro-batches has thousands of pieces of a
-few rows. Each alone would cost twenty times as much as its rows. The number of rows in a group follows from the length of earlier
-rows, so a group has about GROUP_BYTES. Where rows grow longer it may have far more, so a group that reaches GROUP_BYTES_MAX is
-given up, and its pieces are read one by one.
+few rows. Each alone would cost twenty times as much as its rows. The length of earlier rows sets the number of rows in a group,
+about GROUP_BYTES. A group that reaches GROUP_BYTES_MAX is given up, and its pieces are read one by one.
 
-The pieces of a ledger may leave entries out (option ``where``), and their entries may have different numbers of rows. So whole
-entries are decoded together, and the rows of each piece are taken from them.
+The pieces of a ledger may leave entries out (option ``where``), and entries may differ in their numbers of rows. So whole entries
+are decoded together, and the rows of each piece are taken from them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """The Delta table of a log's offloaded rows: made, checked, and read without Spark.
 
-Law: delta-rs, which reads the table in tasks (they have no Spark session), also makes it. So the table has no feature unknown to
-its reader, whatever Delta's defaults of the site are (``spark.databricks.delta.properties.defaults.*``), and a column that can't
-be read back is an error before a row is written. Later changes are limited by table properties (PINNED): append-only, so that
-Delta itself refuses DELETE, UPDATE and overwriting by any program; and no deletion vectors, no column mapping, no v2 checkpoints.
+Law: delta-rs, which reads the table in tasks, also makes it. So the table has no feature unknown to its reader, whatever Delta's
+defaults of the site are (``spark.databricks.delta.properties.defaults.*``), and a column that can't be read back is an error
+before a row is written. Table properties limit later changes (PINNED): append-only, so that Delta itself refuses DELETE, UPDATE
+and overwriting by any program; and no deletion vectors, no column mapping, no v2 checkpoints.
 
-Another program may change the table all the same. Each opening checks its features; a table that delta-rs can't read rightly is a
-ReadError that names them. A read returns exactly the requested rows, or raises ReadError: the positions are compared, not only
-counted, and the checksums of Parquet's pages are verified.
+If another program changes the table all the same, each opening checks its features, and a ReadError names those that delta-rs
+can't read rightly. A read returns exactly the requested rows, or raises ReadError: positions are compared, not only counted, and
+the checksums of Parquet's pages are verified.
 
-Column mapping needs our own check: delta-rs 1.6 reads such a table by the columns' names, and so gets null for a renamed column.
+Column mapping needs our own check: delta-rs 1.6 reads such a table by the columns' names, and gets null for a renamed column.
 Timestamps before 1678 and after 2262 need ``coerce_int96_timestamp_unit``. Sources: Delta's protocol, "Table features"; delta-rs,
 ``DeltaTable.to_pyarrow_dataset``.
 """

@@ -1,17 +1,16 @@
 """Removes the files of snapshots that were given up, and takes snapshots at an interval.
 
-Law: a snapshot is given up by the commit of a later snapshot (see ``snapshot``), and only then are its files removed. A crash in
+Law: the commit of a later snapshot gives a snapshot up (see ``snapshot``), and only then are its files removed. A crash in
 between leaves files that the next call removes. No offered snapshot lacks a file.
 
-Delta's VACUUM removes files that are older than a given moment and were not replaced since. (Files that were replaced since stay
-as long as Delta's log has the time of that, a week by default.) The moment is the commit before the oldest kept snapshot, whose
-files are all younger: so the files of one more snapshot stay. VACUUM takes whole hours, so files may stay up to an hour longer.
-By default it refuses a moment less than a week ago, to protect slow writers. That check is off: the only writer is here, and its
-files are younger than the moment.
+Delta's VACUUM removes files that are older than a given moment and were not replaced since. (Replaced files stay as long as
+Delta's log has the time of that, a week by default.) The moment is the commit before the oldest kept snapshot, whose files are
+all younger: so the files of one more snapshot stay. VACUUM takes whole hours, so files may stay an hour longer. Its refusal of
+moments less than a week ago, which protects slow writers, is off: the only writer is here, and its files are younger.
 
-Delta's log has a file for each version, and for each tenth a file with the state of all versions up to it (a *Delta checkpoint*).
-Delta's own cleanup goes by age instead of version, so it is off (``snapshot``). The log is cut here, before the last Delta
-checkpoint not younger than the oldest kept version: a log has about ten versions more than are kept.
+Delta's log has a file for each version, and for each tenth a file with the state up to it (a *Delta checkpoint*). Delta's own
+cleanup goes by age instead of version, so it is off (``snapshot``). The log is cut here, before the last Delta checkpoint not
+younger than the oldest kept version: about ten more versions than are kept.
 
 Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Metadata Cleanup".
 """

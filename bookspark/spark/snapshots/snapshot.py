@@ -1,26 +1,25 @@
 """Snapshots: the system tables as Delta tables. Each snapshot is a version of each table.
 
 Law: a snapshot replaces the whole content of each table. So a version *is* a snapshot, and Delta's time travel is the history.
-All rows of a snapshot have its ``snapshot_id`` and ``snapshot_time``. Each table's commit names its snapshot in
-``userMetadata``::
+All rows have ``snapshot_id`` and ``snapshot_time``. Each table's commit names its snapshot in ``userMetadata``::
 
     {"snapshot": "<snapshot id>", "oldest": "<snapshot id>", "last_ledger_id": 42, "cluster": "zk1:2181,zk2:2181/bookspark"}
 
-This identifies the tables of a snapshot. ``index_ranges`` is written last; a snapshot without it is incomplete and does not
-count. ``oldest`` names the oldest kept snapshot: this commit gives up all earlier snapshots, even before their files are removed
-(see ``retention``). ``last_ledger_id`` is the highest ledger id in use before the ledgers were listed: a ledger up to it that is
-not in ``ledgers`` was deleted; a higher ledger may be younger than the list.
+``index_ranges`` is written last; a snapshot without it is incomplete and does not count. ``oldest`` names the oldest kept
+snapshot: this commit gives up all earlier snapshots, even before their files are removed (see ``retention``). ``last_ledger_id``
+is the highest ledger id in use before the ledgers were listed: a ledger up to it that is not in ``ledgers`` was deleted; a higher
+ledger may be younger than the list. ``entry_checksums`` reads every copy of every entry, so a snapshot has it only on request.
 
-``entry_checksums`` reads every copy of every entry, so a snapshot has it only on request.
+The tables are read one after the other while writes go on, in the order of ``ORDER``:
 
-The tables are read one after the other while writes go on, in the order of ``ORDER``. The records of ledgers are read once;
-``ledgers``, ``fragments`` and ``accepted_losses`` are parts of that read, kept on the executors' disks until they are written. It
-comes after the commits, so that their entries are where the fragments say, and indexes come last. So a confirmed entry that an
-index lacks is really missing there, with two exceptions. The last copies of the newest entries of an open ledger may still be on
-their way. And if an executor is lost in between, its part of the records is read again: a ledger whose record changed then has
-two values of ``metadata_version``, and the audits leave it to the next snapshot. ``ledger_ids`` comes first: a ledger that the
-commits name was deleted if it is neither in that list nor in the records. ``disks`` follows ``entry_checksums``, because that
-read detects damage.
+* ``ledger_ids`` comes first: a ledger that the commits name was deleted if it is neither in that list nor in the records.
+* The records of ledgers are read once; ``ledgers``, ``fragments`` and ``accepted_losses`` are parts of that read, kept on the
+  executors' disks. It comes after the commits, so that their entries are where the fragments say.
+* Indexes come last. So a confirmed entry that an index lacks is really missing there, with two exceptions. The last copies of the
+  newest entries of an open ledger may still be on their way. And if an executor is lost in between, its part of the records is
+  read again: a ledger whose record changed then has two values of ``metadata_version``, and the audits leave it to the next
+  snapshot.
+* ``disks`` follows ``entry_checksums``, because that read detects damage.
 """
 
 from __future__ import annotations
@@ -111,10 +110,9 @@ def write(
     """Take a snapshot: write all system tables of the cluster under ``path``, each as ``<path>/<table>``. Returns the snapshot.
 
     ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``path``: a directory or
-    URI. ``password`` opens the logs and open ledgers that have this password; a snapshot has only the metadata of the others.
-    ``checksums``: also read every copy of every entry. ``keep``: number of newest snapshots to keep, including this; all others
-    are given up. None: keep all. ``begins(table, number, count)`` is called before each table is written with its name, the
-    number of written tables, and the number of all.
+    URI. ``password`` opens the logs and open ledgers that have it; of others a snapshot has only the metadata. ``checksums``:
+    also read every copy of every entry. ``keep``: number of newest snapshots to keep, including this; the others are given up.
+    None: keep all. ``begins(table, number, count)`` is called before each table with the number of written tables and of all.
 
     A snapshot is complete, or it does not count. Raises ConfigurationError (``keep`` is less than 1), MetadataStoreError
     (ZooKeeper does not answer), and Spark's errors, with the reason why a table could not be read.

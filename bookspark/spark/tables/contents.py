@@ -1,12 +1,11 @@
 """System tables of bookies' contents: indexes, entry logs, limbo, checksums. Each bookie has its own tasks.
 
 Law: a registered bookie that does not answer fails the read: silence is not an empty index. The tables show the entries that a
-bookie has, not those that it should have; the audits compare the two.
+bookie has, not those that it should have; the audits compare the two. An index is read in batches, so no task ever has a whole
+index in memory.
 
-An index is read in batches, so no task ever has a whole index in memory, however many ledgers there are.
-
-``entry_checksums`` reads every copy of every entry. No other table shows that two copies differ, and its cost grows with the
-data. The bytes go through the network, so that the bookies' own time is left to their writers.
+``entry_checksums`` reads every copy of every entry, so its cost grows with the data; only it shows that two copies differ. The
+bytes go through the network, which leaves the bookies' own time to their writers.
 """
 
 from __future__ import annotations

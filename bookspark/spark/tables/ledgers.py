@@ -1,9 +1,9 @@
 """System tables of ledgers: their metadata, and the places of their entries by that metadata.
 
-Law: ``metadata_version`` identifies the state of a ledger in a row: rows with the same version show the same state, in all
-tables. A ledger whose record can't be decoded is named in ``ledgers`` and has no rows in the others. For a ledger that is not
-closed, bookies first report the last add confirmed, and the record is read afterwards, so confirmed entries are where the record
-says. The plan has ranges of ids instead of ids, so neither it nor the tasks' arguments grow with the ledgers.
+Law: rows with the same ``metadata_version`` show the same state of a ledger, in all tables. A ledger whose record can't be
+decoded is named in ``ledgers`` and has no rows in the others. Bookies of a ledger that is not closed report its last add
+confirmed before its record is read, so confirmed entries are where the record says. The plan has ranges of ids instead of ids, so
+neither it nor the tasks' arguments grow with the ledgers.
 
 ``ledger_records`` has all of it in one read, for snapshots: each of the three tables is a part of its columns (``parts_of``).
 """
