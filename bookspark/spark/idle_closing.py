@@ -5,12 +5,8 @@ and a slow trigger leaves none open: Spark ends a Python worker after a minute o
 close its ledgers. A closed handle can be used again; it then begins anew.
 
 A Python interpreter that ends by itself first closes its idle handles; so does a worker whose task fails, because Spark then ends
-it. Later writers of the log recover all other ledgers. No signal handler can close them: Spark's daemon sends SIGHUP, and resets
-its workers' handlers before they wait for a task (tried on Spark 4.2).
-
-The driver does not close its workers' ledgers: that would be a ledger recovery, which fences, while tasks of a stopped query may
-still run, and a stop must not wait for absent bookies. The log's next run does the same recovery, after it has claimed the log.
-Until then readers lack no row.
+it. All others are left to ledger recovery by the log's next run, after it has claimed the log: signal handlers never run in
+Spark's workers (4.2), and a recovery by the driver would fence tasks that may still run. Until then readers lack no row.
 """
 
 from __future__ import annotations

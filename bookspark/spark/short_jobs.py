@@ -75,7 +75,7 @@ def _standard_error_to(descriptor: int) -> Iterator[None]:
 
 
 def plain_reason(error: BaseException) -> str:
-    """One line for people from any error. Bookspark's own error keeps its message, also inside Spark's traceback of a worker."""
+    """A line for people from any error. Bookspark's own error keeps its message, also inside Spark's traceback of a worker."""
     text = _JAVA_CALL.sub("", str(error))
     if isinstance(error, BookKeeperError | OSError):
         return one_line(error)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_SHOWN_MAX = 200
-"""Rows of a finding on the page, which also gives their total."""
+"""Rows of a finding on the page."""
 ROWS_OPEN_MAX = 12
-"""Visible rows; a click unfolds the others."""
+"""Rows shown without a click."""
 HISTORY_MAX = 30
-"""Snapshots in the plots of the history: the newest."""
+"""Newest snapshots in the plots of the history."""
 BOOKIES_NAMED_MAX = 40
 """Plots with more bookies have no names at the bars."""
 NAME_CHARACTERS_MAX = 24
@@ -245,7 +245,7 @@ def _garbage(axes: Axes, logs: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _name_bars(axes: Axes, names: Sequence[str], lengths: Sequence[float], red: Collection[str] = ()) -> None:
-    """Label the bars, a bookie below the other, in a plot high enough for all names."""
+    """Label the bars, in a plot high enough for all names."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(max(3.0, 0.8 + 0.2 * min(len(names), BOOKIES_NAMED_MAX)))
@@ -261,7 +261,7 @@ def _name_bars(axes: Axes, names: Sequence[str], lengths: Sequence[float], red: 
 
 
 def _short(name: str) -> str:
-    """The name, shortened in the middle if it is long: both ends distinguish bookies."""
+    """The name, shortened in the middle: both ends distinguish bookies."""
     half = NAME_CHARACTERS_MAX // 2
     return name if len(name) <= NAME_CHARACTERS_MAX else f"{name[: half - 1]}…{name[-half:]}"
 

@@ -38,14 +38,13 @@ if TYPE_CHECKING:
 VIEWS = ("copies", "entry_ranges", "not_judged", "readability")
 """The files in ``views/``, in the order in which they use each other."""
 ROWS_MAX = 1000
-"""Rows of a finding at most; its ``total`` counts all."""
+"""Rows of a finding; its ``total`` counts all."""
 _FOLDER = files(__package__)
 _ANY_WIDTH = 100_000
 NEEDS = {"divergence": "entry_checksums", "unreadable_copies": "entry_checksums"}
-"""Queries over an optional table of snapshots, and that table."""
+"""Queries over an optional table, and that table."""
 _NO_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1"}
-"""No automatic broadcasts: their limit counts compressed columns. A million ledgers may be below the default, 10 MiB, and take
-512 MiB of the driver's heap."""
+"""No automatic broadcasts: their limit, 10 MiB, counts compressed columns, which may take 512 MiB of the driver's heap."""
 _RESTS_ON_READABILITY = "one_loss_from_unreadable"
 """This query is only as good as the knowledge of damaged copies."""
 _EMPTY_IS_GOOD = frozenset(
@@ -71,7 +70,7 @@ _EMPTY_IS_GOOD = frozenset(
 
 
 Begins = Callable[[str, int, int], None]
-"""Called with a name, the number of finished queries, and the number of all."""
+"""Called with a query's name, the number of finished queries and of all."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ class Finding:
     """The meaning of a row, for people."""
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
-    """The first rows, ROWS_MAX at most, each with a value for each column."""
+    """At most ROWS_MAX, each with a value for each column."""
     total: int
-    """Number of rows of the answer."""
+    """Rows of the whole answer."""
     note: str = ""
     """Grounds and gaps of the answer, for people; empty if none."""
 
@@ -133,7 +132,7 @@ def run(
 
 @checked
 def left_out(findings: Iterable[Finding]) -> list[str]:
-    """Names of the audit queries without a finding here: they were not requested, or the snapshot lacks a table."""
+    """Names of the audit queries without a finding here: not requested, or over a table that the snapshot lacks."""
     return sorted(set(names()) - {finding.name for finding in findings})
 
 
@@ -187,8 +186,8 @@ def question(spark: SparkSession, tables: Mapping[str, DataFrame], name: str) ->
 
 @contextmanager
 def _views(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str]) -> Iterator[None]:
-    """Within: temporary views of those ``tables`` and files in ``views/`` that the texts of ``queries`` name. Absent system
-    tables are empty."""
+    """Within: temporary views of the tables and files in ``views/`` that ``queries`` (texts) name. Absent system tables are
+    empty."""
     # Only named views: Spark plans a cached view even if no query reads it, and that takes longer than a read of a small table.
     texts = {view: (_FOLDER / "views" / f"{view}.sql").read_text() for view in VIEWS}
     named = set().union(*map(_words, queries))
@@ -234,7 +233,7 @@ def _words(text: str) -> set[str]:
 
 
 def _nothing(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A table without rows. Spark sees that it is empty and leaves it out of its plans, unlike a table of an empty list."""
+    """A table without rows that Spark leaves out of its plans, unlike a table of an empty list."""
     from pyspark.sql.functions import lit
 
     columns = [lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
@@ -242,8 +241,8 @@ def _nothing(spark: SparkSession, schema: StructType) -> DataFrame:
 
 
 def _readability(spark: SparkSession, checksums: bool, without: Sequence[str] = ()) -> str:
-    """Time of the last read of the counted copies, for people. ``checksums``: the snapshot read all of them itself. ``without``:
-    bookies whose copies don't count."""
+    """Age of the reads of the counted copies, for people. ``checksums``: the snapshot read all of them. ``without``: bookies
+    whose copies don't count."""
     if checksums:
         return "every copy was read when the snapshot was taken"
     rows = [row for row in spark.table("readability").where("NOT down").collect() if row.bookie_id not in without]
@@ -310,7 +309,6 @@ def _table(finding: Finding, names: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def _lines(finding: Finding, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of two columns: a line for each value of each row."""
     table = _table(finding, ("", ""), [line for row in rows for line in zip(names, row, strict=True)])
     table.show_header = False
     for number in range(len(names) - 1, len(table.rows), len(names)):

@@ -1,8 +1,8 @@
 """Autorecovery on Spark's executors: a process in each task, beside the bookies.
 
-Law: the tasks are plain long tasks, not barrier tasks. They are independent, so Spark runs a lost task again elsewhere; only its
-locks are lost, and those end with its ZooKeeper session. ZooKeeper elects the auditor among the processes. A job that failed for
-good is submitted again. A task takes a slot, or waits for a free slot. It ends with its executor, or when the job is cancelled.
+Law: the tasks are plain and independent, not barrier tasks, so Spark runs a lost task again elsewhere; its locks end with its
+ZooKeeper session. ZooKeeper elects the auditor among the processes. A job that failed for good is submitted again. A task takes a
+slot, or waits for a free slot. It ends with its executor, or when the job is cancelled.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AutorecoveryService:
         self._thread = InheritableThread(target=self._keep_submitted, name="autorecovery service", daemon=True)
 
     def start(self) -> None:
-        """Submit the job and return at once. Its tasks work when they have slots."""
+        """Submit the job and return at once. Its tasks wait for slots."""
         self._thread.start()
 
     def stop(self) -> None:

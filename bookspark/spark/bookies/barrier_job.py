@@ -67,7 +67,7 @@ class Coverage:
     Law: an executor with a task is ended only as the last resort. YARN and Kubernetes are asked for an additional executor, with
     the host as a hint. An executor on another host is sent back, and the request is repeated after growing pauses. A standalone
     master gives no more cores than requested, so an executor on a host with several is replaced: the master prefers the worker
-    with the most free cores. That costs an attempt of the job, and no bookie.
+    with the most free cores. The replacement costs an attempt of the job, and no bookie.
     """
 
     def __init__(self, context: Any) -> None:
@@ -89,8 +89,8 @@ class Coverage:
             self._usual = max(self._usual, len(executors))
 
     def send_back(self, executors: Mapping[str, str]) -> None:
-        """Give back a surplus executor, once the bookies' host has an executor. That ends an attempt, so it is done just before
-        the job is submitted again."""
+        """Give back a surplus executor, once the bookies' host has an executor. Its end ends an attempt: call this just before
+        the next submission."""
         if self._asked_for_more and len(executors) <= self._usual:
             self._asked_for_more = False
         elif self._asked_for_more:
@@ -100,8 +100,7 @@ class Coverage:
                 self._context._jsc.sc().killExecutor(surplus)
 
     def ask(self, executors: Mapping[str, str], with_task: Collection[str], missing: Sequence[Missing]) -> None:
-        """Ask for executors on the hosts of the missing bookies. Returns at once; call it about every second while bookies are
-        missing."""
+        """Ask for executors on the hosts of missing bookies. Returns at once; call it about every second."""
         hosts = sorted({one.host for one in missing if one.host})
         if not self._can_ask or not hosts:
             return
@@ -162,7 +161,6 @@ _CAUSE = re.compile(r"^Caused by: [\w.$]*?(\w+(?:Exception|Error): .+)$", re.MUL
 @dataclass(frozen=True)
 class JobSize:
     bookies: int
-    """Wanted number of bookies."""
     one_task_for: TaskFor
     leave_free: bool
     """Whether a slot of each executor stays free for other jobs."""
@@ -173,7 +171,7 @@ class TaskFor(Enum):
 
     BOOKIE = "bookie"
     HOST = "host"
-    """In fact an executor: its task keeps all bookies of the host."""
+    """Each executor: its task keeps all bookies of the host."""
 
 
 class BarrierJob:
@@ -201,11 +199,10 @@ class BarrierJob:
         self._thread = InheritableThread(target=self.keep_submitted, name="bookie service", daemon=True)
 
     def start(self) -> None:
-        """Submit the job, and keep it submitted from now on."""
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Order the tasks to stop their bookies, and wait for them. After ``timeout`` seconds, cancel the job."""
+        """Order the tasks to stop their bookies, and wait. After ``timeout`` seconds, cancel the job."""
         self.stopping.set()
         # If this fails, the service asks each bookie itself.
         with suppress(BookKeeperError):
@@ -232,7 +229,7 @@ class BarrierJob:
         return read_tasks(self._store, self.spec.service, self.spec.run)
 
     def present_reports(self) -> list[TaskReport]:
-        """The reports of the present attempt. Raises MetadataStoreError."""
+        """The present attempt's reports. Raises MetadataStoreError."""
         return [task for task in self.reports() if task.attempt == self.spec.attempt]
 
     def missing(self) -> tuple[Missing, ...] | None:
@@ -335,7 +332,7 @@ class BarrierJob:
         self._told = now
 
     def _again(self, attempt: int, why: str) -> None:
-        """End ``attempt`` to submit the job again. If it has just ended by itself, the next attempt serves as well."""
+        """End ``attempt`` for another submission. If it has just ended by itself, the next attempt serves as well."""
         log.info("submitting the bookies' barrier job again: %s", why)
         self._cut_short = attempt
         self._cancel()
@@ -380,7 +377,7 @@ class BarrierJob:
         return False
 
     def _has_no_bookies(self) -> bool:
-        """Whether certainly no bookie of this run exists. While ZooKeeper is away, that is uncertain."""
+        """Whether certainly no bookie of this run exists; uncertain while ZooKeeper is away."""
         try:
             return not any(bookie.bookie_id for task in self.reports() for bookie in task.bookies)
         except BookKeeperError:

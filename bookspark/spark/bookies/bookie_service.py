@@ -53,7 +53,7 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.support.arguments import AtLeastOne, WaitSeconds, check_names, checks_arguments
 
 EMBEDDED = "embedded"
-"""Value of ``zookeeper`` for a ZooKeeper that the service starts and stops itself."""
+"""A ZooKeeper that the service starts and stops itself."""
 START_SECONDS = 120.0
 """Default timeout of ``start``."""
 STOP_SECONDS = 90.0
@@ -61,7 +61,7 @@ STOP_SECONDS = 90.0
 WAIT_FOR_MISSING_SECONDS = 30.0
 """Default wait of ``start`` for executors on the hosts of existing bookies."""
 LOCAL_LEASE_SECONDS = 60.0
-"""Default lease on a local master: its bookies end with it, and no other run comes to adopt them."""
+"""Default lease on a local master: no other run comes to adopt its bookies."""
 _OWN_OPTIONS = (
     "bookies",
     "directories",
@@ -83,7 +83,7 @@ class ServiceBookie(BookieReport, frozen=True):
 
     host: str = ""
     partition: int = 0
-    """Partition of the task that keeps it."""
+    """Its task."""
 
 
 @checks_arguments
@@ -232,8 +232,8 @@ class BookieService:
         self._close()
 
     def let_go(self) -> None:
-        """End the job and leave the bookies as they are. Each serves for ``lease_seconds`` more; a service started within that
-        time adopts it. May be called again."""
+        """End the job and leave the bookies: each serves for ``lease_seconds`` more, and a service started within that time
+        adopts it. May be called again."""
         if self._job is not None:
             self._job.let_go()
         self._close()
@@ -297,7 +297,7 @@ class BookieService:
             self._progress(warning)
 
     def _need(self, exist: int) -> Need:
-        """Room is a condition only of new bookies. Existing bookies are kept with the room that there is."""
+        """Only new bookies need room; existing bookies are kept with any room."""
         to_make = max(self._size.bookies - exist, 0) if self._create or exist == 0 else 0
         if self._size.one_task_for is TaskFor.HOST:
             return Need(1, 1, self._size.leave_free)
@@ -350,7 +350,7 @@ class BookieService:
             job.stopping.wait(_LOOK_SECONDS)
 
     def _stop_left_behind(self, run: str) -> None:
-        """Ask bookies of this host directly to stop, if their tasks could not because the executors were killed, as by Ctrl-C.
+        """Ask bookies of this host directly to stop, if their executors were killed, as by Ctrl-C.
 
         Bookies of other hosts stop cleanly at the end of their lease.
         """
@@ -376,7 +376,6 @@ def _at(bookie: BookieReport, task: TaskReport) -> ServiceBookie:
 
 
 def _line(bookie: ServiceBookie) -> str:
-    """A bookie in a line for people."""
     name = bookie.bookie_id or bookie.home
     if bookie.phase == SERVING:
         return f"{name} serves at {bookie.address} (process {bookie.pid}{', adopted' if bookie.adopted else ''})"

@@ -47,9 +47,9 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
 SERVED_WELL_SECONDS = 30.0
-"""Time of service after which a bookie's failures are counted from 0 again."""
+"""After this time of service a bookie's failures are counted from 0 again."""
 _BACKOFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
-"""Pauses before a restart: after the first failure, the second, and so on."""
+"""Pauses before a restart, by consecutive failures."""
 _OLD_TASK_SECONDS = 30.0
 """Time that Spark may take to kill the task of the previous attempt (spark.python.task.killTimeout is 2 s)."""
 _LOOK_SECONDS = 2.0
@@ -63,20 +63,19 @@ class TaskSpec:
     """The driver's orders for all tasks of an attempt."""
 
     service: str
-    """The service's name in the metadata store."""
     run: str
     attempt: int
-    """Number of earlier submissions by this run."""
+    """Earlier submissions by this run."""
     wanted: Wanted
     """The known bookies, and their wanted number."""
     instance_id: str
     """The cluster's identity, as in cookies."""
     roots: tuple[str, ...]
-    """The directories on each host, one for each disk, that contain homes."""
+    """Parents of homes on each host, one for each disk."""
     zookeeper: str
     options: dict[str, Any]
     listen_on_executor_host: bool
-    """Whether bookies listen on their host's address instead of loopback, for clients of other hosts."""
+    """Whether bookies listen on their host's address instead of loopback."""
 
 
 def look_after_bookies(spec: TaskSpec, _rows: Iterable[Any]) -> Iterator[int]:
@@ -236,10 +235,8 @@ class BookieKeeper:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"keeper of {config.directories[0]}", daemon=True)
         self.report = BookieReport(home=config.directories[0], phase="starting", bookie_id=config.bookie_id)
-        """The bookie's present state."""
 
     def start(self) -> None:
-        """Begin to keep the bookie."""
         self._thread.start()
 
     def end(self, stop_bookie: bool) -> None:
@@ -249,7 +246,7 @@ class BookieKeeper:
         os.write(self._wake, b".")
 
     def join(self, timeout: float) -> None:
-        """Wait until the bookie has stopped or is released, ``timeout`` seconds at most."""
+        """Wait until the bookie has stopped or is released."""
         self._thread.join(timeout)
 
     def _keep(self) -> None:
@@ -332,8 +329,7 @@ class Executor(NamedTuple):
     """Spark's id; ``driver`` in local mode."""
     pid: int = 0
     hostname: str = ""
-    """Spark's listen name or address on this host. It comes from the cluster manager; the driver may see the executor's
-    connection from another side of a gateway."""
+    """Spark's listen name or address on this host, from the cluster manager; the driver may see another side of a gateway."""
 
 
 def _executor() -> Executor:
@@ -348,6 +344,5 @@ def _executor() -> Executor:
 
 
 def executor_of(command: Sequence[str], pid: int) -> Executor:
-    """The executor with this command line."""
     given = dict(pairwise(command))
     return Executor(given.get("--executor-id", "driver"), pid, given.get("--hostname", ""))

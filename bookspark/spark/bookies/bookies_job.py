@@ -174,7 +174,7 @@ _SOON = {
 
 
 def _settings(bookies: int) -> dict[str, str]:
-    """The job's Spark settings that spark-submit does not set."""
+    """The job's Spark settings, without those of spark-submit."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return _SOON
     SparkContext._ensure_initialized()

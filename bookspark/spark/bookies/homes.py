@@ -29,8 +29,8 @@ def home_directories(roots: Sequence[str], home: int) -> list[str]:
 
 
 def home_number(directories: Sequence[str], roots: Sequence[str]) -> int | None:
-    """The number of the home with these directories; None if they are no home in ``roots``. Roots may have been added since the
-    cookie was written, or left out by mistake: the bookie itself reports missing directories."""
+    """The number of the home with these directories, or None. Roots may differ from those in its cookie: the bookie itself
+    reports missing directories."""
     match = _HOME.fullmatch(os.path.basename(directories[0])) if directories else None
     if match is None or not set(directories) & set(home_directories(roots, int(match[1]))):
         return None

@@ -231,8 +231,8 @@ def too_close(hosts: Sequence[str]) -> str:
 
 
 def tasks_wanted(homes: int, executors: int, room: int, one_for_each_bookie: bool) -> int:
-    """Number of tasks of an attempt: at least one on each executor, to find every home whose host has an executor; beyond that
-    one for each home, if there is room. 0: no room yet.
+    """Number of tasks of an attempt: one on each executor, to find every home; beyond that one for each home, if there is room.
+    0: no room yet.
 
     Spark deals out the tasks of a barrier stage in rounds, one to each executor with a free slot.
     """
@@ -252,17 +252,16 @@ def worth_another_attempt(
 
 
 def wasted_executors(executors: Mapping[str, str], with_task: Collection[str], wanted: int) -> tuple[str, ...]:
-    """Executors beyond the ``wanted`` number that came to useless hosts: they have no task, and their host has another executor.
-    The newest first."""
+    """Executors beyond ``wanted`` without a task, on hosts with another executor. The newest first."""
     idle = [one for one, host in executors.items() if one not in with_task and _crowded(host, executors)]
     return tuple(sorted(idle, key=_age, reverse=True)[: max(len(executors) - wanted, 0)])
 
 
 def surplus_executor(executors: Mapping[str, str]) -> str | None:
-    """An executor that is more useful elsewhere: its host has another. The newest of those.
+    """An executor whose host has another; the newest of those.
 
-    A cluster manager replaces a lost executor on the remaining hosts. When the lost host is back it gets none, because the
-    application has all its requested executors.
+    A cluster manager replaces a lost executor on the remaining hosts. A host that is back gets none, because the application has
+    all its requested executors.
     """
     return max((one for one, host in executors.items() if _crowded(host, executors)), key=_age, default=None)
 

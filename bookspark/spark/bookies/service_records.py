@@ -39,7 +39,6 @@ class ServiceRecord(msgspec.Struct, frozen=True):
     run: str
     """The run that owns the service: a random id, new at each start of a BookieService."""
     stop: bool = False
-    """Whether the tasks are to stop their bookies."""
 
 
 class BookieReport(msgspec.Struct, frozen=True):
@@ -92,8 +91,7 @@ Record = TypeVar("Record", ServiceRecord, TaskReport)
 
 
 def service_name(master: str, roots: Sequence[str]) -> str:
-    """A name that is the same in each run over the same roots and master: a run finds and replaces the records of a killed
-    run."""
+    """A name by roots and master: a run finds and replaces the records of a killed run."""
     return "bookies-" + hashlib.sha256("\0".join([master, *roots]).encode()).hexdigest()[:12]
 
 
@@ -114,8 +112,8 @@ def write_service(store: MetadataStore, service: str, record: ServiceRecord) -> 
 
 
 def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> str:
-    """Order the tasks of the service to stop their bookies; with ``run``, only the tasks of that run. Returns the run; empty if
-    another run owns the service, or if it has no record, which orders its tasks to stop too. Raises MetadataStoreError, and
+    """Order the service's tasks (only those of ``run``, if given) to stop their bookies. Returns the run; empty if another run
+    owns the service, or if it has no record, which orders its tasks to stop too. Raises MetadataStoreError, and
     UnreadableRecordError."""
     what = f"record of service {service}"
     for attempt in range(_WRITE_ATTEMPTS):
@@ -134,8 +132,8 @@ def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> st
 
 
 def ask_to_stop(store: MetadataStore) -> dict[str, list[TaskReport]]:
-    """Order the tasks of every service to stop their bookies, which ends their job. Returns the tasks' reports, by service.
-    Raises MetadataStoreError."""
+    """Order the tasks of every service to stop their bookies, which ends their job. Returns the reports by service. Raises
+    MetadataStoreError."""
     asked = {}
     for service in store.list_records(SERVICES):
         if run := ask_service_to_stop(store, service):

@@ -32,14 +32,13 @@ class Slots(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A start's need of tasks."""
+    """The tasks that a start needs."""
 
     tasks: int
     """Wanted number of tasks."""
     at_least: int
     """Smallest number of tasks."""
     leave_free: bool
-    """Whether a slot of each executor stays free for other jobs."""
 
 
 def slots_of(context: Any) -> Slots:

@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 LIST_BYTES_MAX = 16 << 20
-"""Longer lists of files are not read: they would delay the query too much."""
+"""Longer lists are not read: they would delay the query."""
 
 
 _PLAN_HEADER_LINES = 2
@@ -59,8 +59,8 @@ def local_path(place: str) -> Path | None:
 
 
 def plain_place(place: str) -> str:
-    """The path or URI of a folder in one spelling: ``file:/x``, ``file:///x`` and ``/x/`` are ``/x``. (A relative path stays
-    relative: tasks do not know the driver's folder.)"""
+    """A folder's path or URI in one spelling: ``file:/x``, ``file:///x`` and ``/x/`` are ``/x``. (Relative paths stay relative:
+    tasks do not know the driver's folder.)"""
     path = local_path(place)
     return place.rstrip("/") if path is None or not path.is_absolute() else str(path)
 
@@ -71,10 +71,10 @@ def planned_offsets(plan: bytes) -> bytes:
 
 
 def files_read(folder: Path, batch: int) -> dict[int, range]:
-    """The offsets at which micro-batch ``batch`` reads files, for each source of files by its number ``n``.
+    """The offsets at which micro-batch ``batch`` reads files, by the number ``n`` of each source of files.
 
-    Empty if its plan is unreadable. Only the last offset if the plan before it is unreadable; Spark drops plans after 100
-    batches. Sources without a certain line are left out.
+    Empty if its plan is unreadable; only the last offset without the plan before it, which Spark drops after 100 batches. Sources
+    without a certain line are left out.
     """
     before = _file_offsets(folder, batch - 1) if batch else {}
     offsets = _file_offsets(folder, batch) or {}

@@ -57,9 +57,9 @@ _done = False
 def activate_before_writes() -> None:
     """Make writes of this process activate their session first. Later calls do nothing.
 
-    For a write, Spark 4.2 looks up a Python data source in the active session of the calling thread. A thread started by Python
-    has none, so a write failed with "bookspark.DefaultSource" (class not found). Reads, SQL and ``createDataFrame`` activate
-    their session themselves. So ``save``, ``start`` and ``toTable`` do the same here, for every format.
+    Spark 4.2 looks up a Python data source for a write in the calling thread's active session. Threads started by Python have
+    none, so writes failed with "bookspark.DefaultSource" (class not found). ``save``, ``start`` and ``toTable`` now activate it,
+    for every format, as reads, SQL and ``createDataFrame`` do.
     """
     global _done
     if not _done:
@@ -127,7 +127,6 @@ class BookSparkDataSource(DataSource):
 
     @closed_if_it_fails()
     def _source(self) -> tuple[SourceOptions, StructType]:
-        """The read's options and all its columns."""
         options = SourceOptions.parse(self.options, self._cluster())
         return options, _schema(options)
 
@@ -143,7 +142,6 @@ class BookSparkDataSource(DataSource):
         return options, prepare(options, schema)
 
     def _cluster(self) -> str | None:
-        """The cluster of reads and writes without option ``zookeeper``."""
         return self.zookeeper or os.environ.get(ZOOKEEPER_VARIABLE)
 
 
@@ -172,8 +170,8 @@ def register(spark: SparkSession, zookeeper: str) -> None:
     """Make ``zookeeper`` (``host:port[,host:port…][/chroot]``) the cluster of reads and writes in ``spark`` without that option,
     and let other Python threads write too.
 
-    It replaces Spark's automatic registration of the format. Spark then starts workers with the application's Python
-    (``PYSPARK_PYTHON``); with automatic registration, executors too run the driver's Python (seen in 4.2).
+    It replaces Spark's automatic registration, with which executors run the driver's Python instead of the application's
+    (``PYSPARK_PYTHON``; seen in 4.2).
     """
     # Silence Spark's warning about a replaced data source, which is intended here.
     log_errors_only(spark, _REGISTRY_LOGGER)

@@ -1,8 +1,8 @@
 """Records in the cluster which query a stream of a log belongs to, and how far it is (``logs.readers``).
 
-Law: best effort, beside the query. Spark gives the query's id and name to tasks, but not to the driver's side of a Python stream.
-So the first partition of a micro-batch carries the stream's record, and its task adds the query to that record, until the
-driver's side has seen that. Before its first micro-batch since its start, a query has no name there.
+Law: best effort, beside the query. Spark gives the query's id and name to tasks only. So the first partition of a micro-batch
+carries the stream's record, and its task adds the query to it, until the driver's side has seen that. Before its first
+micro-batch since its start, a query has no name there.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class QueryPlace:
             self._registration = Registration(self._client(), self._log, ReaderKind.SPARK, offset)
 
     def tell_now(self) -> None:
-        """Record the place at once, because the query may end at any moment, and Spark then kills this process. Waits five
-        seconds at most."""
+        """Record the place at once: the query may end, and Spark then kills this process. Waits five seconds at most."""
         if self._registration is not None:
             self._registration.tell_now()
 

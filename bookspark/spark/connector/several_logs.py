@@ -222,7 +222,6 @@ class _LogPartitions:
 
 class LogsReader(_LogPartitions, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
-        """The plan. Raises DataLossError and ReadError."""
         parts: list[InputPartition] = []
         for name in self.options.logs or logs_of(self.options):
             options = self.options.of(name)
@@ -271,7 +270,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
     def __reduce__(self) -> tuple[type[LogsStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get only the part that reads. The part that plans stays on the driver's side."""
+        """Tasks get only the part that reads."""
         return LogsStreamReader, (self.options, self.schema, self.names)
 
     def initialOffset(self) -> Offsets:
@@ -358,7 +357,6 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
     # -- Helpers of the stream
 
     def _look(self) -> None:
-        """Look for logs that were made or deleted."""
         self._looked = time.monotonic()
         there = logs_of(self.options)
         for name in [name for name in self._logs if name not in there]:
@@ -376,7 +374,6 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         self._logs = dict(sorted(self._logs.items()))
 
     def _ends(self) -> Offsets:
-        """The present ends of the existing logs."""
         found: Offsets = {}
         for name, log in list(self._logs.items()):
             try:

@@ -148,16 +148,16 @@ def _gone(path: str) -> bool:
     return found is not None and not found.exists()
 
 
-# -- Fingerprints: Spark's plan of a micro-batch and a sum over its rows distinguish it from another batch of its number
+# -- Fingerprints: Spark's plan of a micro-batch, and a sum over its rows
 #
 # Law: a sum depends on the rows and their number alone, not on their order, partitions or Arrow batches. It is the sum modulo
 # 2^64 of a hash of each value of each column; the grouping of values into rows is not part of it. It need not resist forgery: a
 # checkpoint that was set back brings unrelated rows.
 #
-# Before it runs a micro-batch, Spark writes its plan to ``offsets/<batch>`` in its checkpoint, and a replay runs that plan
-# (``checkpoint_files``). Spark gives a sink no plan. So the file is read at the commit, on the driver's host, if the checkpoint
-# is in the local file system (which may be a shared one). Elsewhere (``hdfs:``, ``s3a:``) the sum over the rows must suffice. The
-# offset of a source of files is a number without the files' names, so the list of its files enters the digest of the offsets.
+# Spark writes the plan of a micro-batch to its checkpoint before it runs the batch, and a replay runs that plan. A sink gets no
+# plan, so the file is read at the commit, on the driver's host, if the checkpoint is in the local file system. Elsewhere
+# (``hdfs:``, ``s3a:``) the sum must suffice. The offset of a source of files is a number without names, so the list of its files
+# enters the digest of the offsets.
 
 
 SUMS = 1 << 64
@@ -299,7 +299,7 @@ def _check_columns(schema: StructType) -> None:
 
 
 _counted: set[tuple[int, str, str]] = set()
-"""(pid, zookeeper, log) of logs with counted bookies. One count is enough; a query plans each micro-batch anew."""
+"""(pid, zookeeper, log) of logs with counted bookies: once, although a query plans each micro-batch anew."""
 
 
 def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
@@ -328,7 +328,7 @@ def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
 
 
 def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) -> LogRecord:
-    """The record of the log, after the check that it takes rows of this schema. An existing log keeps its own options."""
+    """The record of the log, which takes rows of this schema. An existing log keeps its own options."""
     chosen, name, password = dict(options.chosen), options.log.name, options.log.password
     record = registry.find(name)
     if record is None:
@@ -374,7 +374,6 @@ class RangesWritten(WriterCommitMessage):
     batch: int
     """The micro-batch's number; 0 for a batch write."""
     run: str
-    """The id of the query's run."""
     lane: str = ""
     """The lane that the task wrote to; empty if it wrote no rows."""
     epoch: int = 0
@@ -382,14 +381,14 @@ class RangesWritten(WriterCommitMessage):
     log_ctime_ms: int = 0
     """Creation time of the log, in ms since 1970: a later log of the same name is another log."""
     ranges: tuple[EntryRange, ...] = ()
-    """The entries, in the order of the task's rows."""
+    """In the order of the task's rows."""
     statistics: str = ""
-    """Statistics of the rows (``logs.rows.statistics``)."""
+    """See ``logs.rows.statistics``."""
     rows: int = 0
     values: int = 0
     """The sum over the rows (``sum_of``); 0 for a batch write."""
     only_compared: bool = False
-    """True: the log had a batch of this number when the task began, so the task has written no rows."""
+    """True: the lane had a batch of this number, so the task has written no rows."""
     checkpoint: str = ""
     """Location of the query's Spark checkpoint; empty if Spark does not give it."""
 
@@ -466,7 +465,7 @@ there."""
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
-    """``df.writeStream.format("bookspark")``. ``planned``: the log's record when the micro-batch was planned, which saves each
+    """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch, which saves each
     task a read; None: each task reads it."""
 
     def __init__(self, options: SinkOptions, planned: LogRecord | None = None) -> None:

@@ -145,7 +145,6 @@ def with_added(
 
 
 def without(schema: StructType, added: Collection[str]) -> StructType:
-    """The columns that come from entries."""
     return StructType([one for one in schema if one.name not in added])
 
 
@@ -337,7 +336,6 @@ class EntryPartitions:
         return self.wanted.chooser(self.options.log or "", self.schema, self.options.added)
 
     def plan(self, pieces: Iterable[SizedPiece]) -> list[InputPartition]:
-        """The pieces, divided into partitions."""
         return [Ranges(part) for part in split(pieces, self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -349,7 +347,6 @@ class EntryPartitions:
         return gathered(self._found(bookkeeper, deque(partition.pieces)))
 
     def _found(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
-        """The wanted rows of the pieces."""
         kept = handles_of_process(os.getpid(), bookkeeper, self.options.password)
         ledgers = OpenedLedgers(bookkeeper, self.options.password, self._decoder, kept)
         times = RowTimes(pieces) if TIMESTAMP in self._added else None
@@ -418,8 +415,6 @@ class EntryPartitions:
 
 
 class EntryReader(EntryPartitions, DataSourceReader):
-    """Reads a log or ledgers once."""
-
     def partitions(self) -> Sequence[InputPartition]:
         """The plan. Raises DataLossError and ReadError."""
         return self.planned(self.chooser)
@@ -452,7 +447,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
     def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get only the part that reads. The part that plans stays on the driver's side."""
+        """Tasks get only the part that reads."""
         return EntryStreamReader, (self.options, self.schema, self.names)
 
     @cached_property
@@ -534,8 +529,8 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return plan
 
     def commit(self, end: Offset) -> None:
-        """Note a finished micro-batch: Spark's checkpoint has its end. Spark calls this for each source of the query, also for
-        sources without rows in it."""
+        """Note a finished micro-batch: Spark's checkpoint has its end. Spark calls this for each source of the query, even
+        without rows."""
         self._patience.batch_done()
         self._place.tell(end)
         if self._pinned is not None:
@@ -561,8 +556,6 @@ class TableReader(DataSourceReader):
 
 
 class _LedgerRows:
-    """Makes rows of a ledger's entries as they are."""
-
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         yield self.whole(entries, ())
 

@@ -31,7 +31,7 @@ class TriggerDelay:
         return self._until - self._clock()
 
     def begun(self) -> None:
-        """Note the begin of a micro-batch."""
+        """A micro-batch begins."""
         self._until = self._clock() + self._seconds
 
 

@@ -66,11 +66,9 @@ class Offloaded:
     """Result of an offload."""
 
     rows: int
-    """Rows copied to the table."""
     position: int
     """All rows before this position, of the lane or of lane 0 of the log, are in the table, by this offload or an earlier one."""
     deleted: list[int]
-    """Ids of the deleted ledgers."""
 
 
 @checked
@@ -120,7 +118,7 @@ def _offload_lane(run: _Run, delete_after_seconds: float | None) -> Offloaded:
 
 
 def place_of(table: str) -> str:
-    """The table's absolute path or URI. Tasks on other hosts, and later offloads, have other working directories."""
+    """The table's absolute path or URI: tasks on other hosts have other working directories."""
     if table.startswith("file:"):
         table = urlsplit(table).path
     return table.rstrip("/") if "://" in table else os.path.abspath(table)
@@ -150,7 +148,6 @@ class _Run:
 
     @property
     def position(self) -> int:
-        """Position up to which the log is offloaded."""
         offload = self._record().offload
         return 0 if offload is None else offload.position
 
@@ -243,7 +240,6 @@ class _Run:
         return record
 
     def _start(self, record: LogRecord) -> int:
-        """The first row of the next transaction."""
         offloaded = 0 if record.offload is None else record.offload.position
         return max(offloaded, record.first_position)
 

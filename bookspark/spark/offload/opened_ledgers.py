@@ -46,8 +46,8 @@ JOINED_BYTES = 256 << 10
 
 
 class KeptHandles:
-    """Handles that a process keeps from task to task: the tasks of micro-batches read the same ledgers, and each costs one
-    request to ZooKeeper. A handle reads the metadata again when an entry is not in its place."""
+    """Handles that a process keeps from task to task, as tasks of micro-batches read the same ledgers: a request to ZooKeeper for
+    each ledger. A handle reads the metadata again when an entry is not in its place."""
 
     def __init__(self) -> None:
         self._handles: OrderedDict[int, ReadHandle] = OrderedDict()
@@ -139,8 +139,6 @@ class OpenedLedgers:
 
 
 class _Opened:
-    """An open ledger, and its last entries."""
-
     def __init__(self, handle: ReadHandle, decoder: RowDecoder) -> None:
         self.decoder = decoder
         self._handle = handle
@@ -157,12 +155,10 @@ class _Opened:
             self._learn(handle.length, metadata.last_entry_id + 1)
 
     def entries_of(self, spans: Sequence[Piece], following: Iterable[Piece]) -> Iterator[pyarrow.RecordBatch]:
-        """The entries of pieces, one after the other. ``following``: the pieces after them."""
         for number, span in enumerate(spans):
             yield from self.entries(span, chain(islice(spans, number + 1, None), following))
 
     def entries(self, piece: Piece, following: Iterable[Piece]) -> Iterator[pyarrow.RecordBatch]:
-        """The entries of ``piece``."""
         at, last = piece.first_entry_id, piece.last_entry_id
         if last > self._last or not self._first_held <= at or not self._dropped_before(at):
             self._begin(at, _end_of_run(piece, following, self._gap_max))
@@ -178,7 +174,6 @@ class _Opened:
             self._held, self._first_held = None, self._after_held
 
     def _begin(self, first: int, last: int) -> None:
-        """Read on from entry ``first``, up to ``last``."""
         self._last = last
         self._handle.confirm(last)
         self._coming = iter(self._handle.read_batches(first, last))

@@ -3,12 +3,12 @@
 Law: the rows are those of the pieces, in their order. If an entry of a group is missing, the group delivers no row, and its
 pieces are read one by one; the error then comes with its piece.
 
-Tasks that write side by side leave a range of each in every commit, so a log of small micro-batches has thousands of pieces of a
-few rows. Each alone would cost twenty times as much as its rows. The length of earlier rows sets the number of rows in a group,
-about GROUP_BYTES. A group that reaches GROUP_BYTES_MAX is given up, and its pieces are read one by one.
+Tasks that write side by side leave a range of each in every commit: thousands of pieces of a few rows, which alone would cost
+twenty times as much as their rows. The length of earlier rows sets the number of rows in a group, about GROUP_BYTES. A group that
+reaches GROUP_BYTES_MAX is given up, and its pieces are read one by one.
 
-The pieces of a ledger may leave entries out (option ``where``), and entries may differ in their numbers of rows. So whole entries
-are decoded together, and the rows of each piece are taken from them.
+Pieces may leave entries out (option ``where``), and entries may differ in their numbers of rows. So whole entries are decoded
+together, and the rows of each piece are taken from them.
 """
 
 from __future__ import annotations

@@ -42,7 +42,6 @@ PINNED = {
     _MAPPING: "none",
     "delta.checkpointPolicy": "classic",
 }
-"""The properties of a new table."""
 
 
 class NoTableError(ReadError):

@@ -3,7 +3,7 @@
 ==================  ============================================================
 ``given_options``   takes options by their names; options of all reads and writes
 ``sink_options``    options of writes
-``places``          options of the begin and end of a read of logs
+``places``          options of the start and end of a read of logs
 ``source_options``  options of reads
 ==================  ============================================================
 

@@ -1,4 +1,4 @@
-"""Options of the begin and end of a read of logs.
+"""Options of the start and end of a read of logs.
 
 Law: at most one option sets each end. A place in several logs is a place for each log, never one number.
 """
@@ -19,7 +19,7 @@ _POSITIONS = """a position (a number from 0), a JSON object with a position in e
 _STARTS = f"'earliest', {_POSITIONS} or, of a stream, 'latest'"
 _ENDS = f"'latest', {_POSITIONS}"
 Place = int | str | Mapping[int, int] | Times
-"""A begin or end of a read of a log: a row, EARLIEST or LATEST, a row of each lane, or times."""
+"""A start or end of a read of a log: a row, EARLIEST or LATEST, a row of each lane, or times."""
 _PLACES_OF_LOGS = """a JSON object with a place for each log, like {"a": 12, "b": {"0": 3, "1": 7}}"""
 _TIMES_OF_LOGS = (
     """a JSON object with a time for each log, like {"a": 1795356300000, "b": {"0": "2026-11-22T14:05:00Z"}}"""
@@ -31,7 +31,7 @@ _Taken = tuple[Callable[[str], T], str]
 
 @dataclass(frozen=True)
 class PlaceOfLogs:
-    """A begin or end of a read of several logs."""
+    """The start or end of a read of several logs."""
 
     places: Mapping[str, Place]
     """Own places of logs, by name."""
@@ -43,7 +43,7 @@ class PlaceOfLogs:
 
 
 def start_in_log(options: GivenOptions) -> Place | None:
-    """The begin of a read of one log, or None. Raises ConfigurationError."""
+    """The start of a read of one log, or None. Raises ConfigurationError."""
     return _place(
         options, "starting", (_offset(EARLIEST, LATEST), _STARTS), (one_time, A_TIME), (times_of_lanes, TIMES_OF_LANES)
     )
@@ -55,7 +55,7 @@ def end_in_log(options: GivenOptions) -> Place | None:
 
 
 def place_in_logs(options: GivenOptions, which: str, all_rows: str) -> PlaceOfLogs | None:
-    """The begin or end of a read of several logs, or None. ``which``: ``starting`` or ``ending``; ``all_rows``: the word for all
+    """The start or end of a read of several logs, or None. ``which``: ``starting`` or ``ending``; ``all_rows``: the word for all
     rows, on that side. Raises ConfigurationError."""
 
     def offsets(text: str) -> PlaceOfLogs:

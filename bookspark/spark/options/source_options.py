@@ -62,7 +62,7 @@ from bookspark.support.arguments import AtLeastOne, Rule, from_text
 PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
 TIMESTAMP, LANE, KEY, HEADERS = ADDED = ("timestamp", "lane", "key", "headers")
-"""The columns of options ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders``."""
+"""Columns of the options ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders``."""
 _UNITS = {"us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(rf"([0-9]{{1,12}}) *({'|'.join(_UNITS)})?")
 _A_DURATION = "a time like 30s, 15m or 2h; a number without a unit is ms"
@@ -88,7 +88,6 @@ _Pattern = Annotated[str, Rule("a regular expression for whole names of logs, up
 
 
 def include(column: str) -> str:
-    """The option that adds a column."""
     return f"include{column.capitalize()}"
 
 
@@ -139,7 +138,6 @@ class SourceOptions:
     fail_on_data_loss: bool
     """True: the read fails if rows are lost. False: it logs the loss and goes on."""
     start: Place
-    """The first row of the read."""
     end: Place
     """The place before which the read ends; LATEST is the end of the committed rows when the read is planned."""
     starts: PlaceOfLogs
@@ -153,11 +151,11 @@ class SourceOptions:
     subscription: str | None
     """The name under which a stream that starts at LATEST keeps its start."""
     rows_max: int | None
-    """Most rows, or entries, of a micro-batch."""
+    """Rows or entries of a micro-batch."""
     bytes_max: int | None
-    """Most bytes of payload of a micro-batch."""
+    """Bytes of payload of a micro-batch."""
     rows_min: int | None
-    """Least rows, or entries, of a micro-batch."""
+    """Rows or entries of a micro-batch."""
     trigger_delay_seconds: float
     """Longest wait of a micro-batch for ``rows_min``, since the previous one began."""
     poll_timeout_seconds: float
@@ -262,11 +260,10 @@ class SourceOptions:
 
     @property
     def several(self) -> bool:
-        """Whether several logs are read."""
         return self.logs is not None or self.log_pattern is not None
 
     def reads(self, log: str) -> bool:
-        """Whether ``log`` is among the several logs to read."""
+        """Whether ``log`` is among several logs to read."""
         return log in self.logs if self.logs is not None else bool(re.fullmatch(self.log_pattern or "", log))
 
     def of(self, log: str) -> SourceOptions:

@@ -3,10 +3,10 @@
 Law: the commit of a later snapshot gives a snapshot up (see ``snapshot``), and only then are its files removed. A crash in
 between leaves files that the next call removes. No offered snapshot lacks a file.
 
-Delta's VACUUM removes files that are older than a given moment and were not replaced since. (Replaced files stay as long as
-Delta's log has the time of that, a week by default.) The moment is the commit before the oldest kept snapshot, whose files are
-all younger: so the files of one more snapshot stay. VACUUM takes whole hours, so files may stay an hour longer. Its refusal of
-moments less than a week ago, which protects slow writers, is off: the only writer is here, and its files are younger.
+Delta's VACUUM removes files older than a given moment, here the commit before the oldest kept snapshot, whose files are all
+younger: so the files of one more snapshot stay. (Replaced files stay as long as Delta's log has the time of that, a week by
+default.) VACUUM takes whole hours, so files may stay an hour longer. Its refusal of moments less than a week ago, which protects
+slow writers, is off: the only writer is here.
 
 Delta's log has a file for each version, and for each tenth a file with the state up to it (a *Delta checkpoint*). Delta's own
 cleanup goes by age instead of version, so it is off (``snapshot``). The log is cut here, before the last Delta checkpoint not
@@ -78,8 +78,7 @@ def _first_kept(commits: Iterable[snapshots.Commit], kept: Collection[str]) -> s
 
 
 def _older_than(commits: Sequence[snapshots.Commit], kept: Collection[str]) -> datetime | None:
-    """The moment between a table's files of snapshots that are not ``kept`` (ids) and the files of kept snapshots, which are
-    younger.
+    """The moment between a table's files of snapshots that are not ``kept`` (ids) and the younger files of kept snapshots.
 
     ``commits``: those to the table. None if all files are of kept snapshots.
     """

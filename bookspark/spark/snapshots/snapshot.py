@@ -72,11 +72,10 @@ ON_REQUEST = frozenset({"entry_checksums"})
 NEWER = frozenset({"accepted_losses", "autorecovery", "disks", "ledger_ids"})
 """Tables that snapshots of earlier versions lack."""
 LIVE_ONLY = frozenset({"gaps", LEDGER_RECORDS.name})
-"""Tables outside of snapshots: gaps are a question to the present bookies, and records are in the tables of their parts."""
+"""Tables outside of snapshots: gaps are a question to the present bookies, and the parts of records have their own tables."""
 assert set(ORDER) == set(TABLES) - LIVE_ONLY
 ROWS_PER_FILE, _FILES_PER_RUN = 50_000, 12
-"""Short files, so that a search for one ledger reads a small part of a large table: Delta's log has the range of ids of each
-file. The largest tables are in the order of ledgers."""
+"""Short files: by Delta's log of ids in each file, a search for a ledger reads a small part of a table in ledger order."""
 LISTED = "last_ledger_id BIGINT"
 """The schema of the table ``listed``, which ``tables`` adds."""
 
@@ -91,8 +90,8 @@ _TABLE_PROPERTIES = {
 
 
 def rows_in_file(ledgers: int) -> int:
-    """Rows of a file at most, in a snapshot of this many ledgers. With very many, files are longer instead of more: the slices of
-    an index of 10⁷ ledgers in three copies, a run each, are a file each."""
+    """Rows of a file at most. With very many ledgers, files are longer instead of more: the slices of an index of 10⁷ ledgers in
+    three copies, a run each, are a file each."""
     return max(ROWS_PER_FILE, math.ceil(ledgers / _FILES_PER_RUN))
 
 

@@ -46,8 +46,7 @@ class _Slice(NamedTuple):
 
 
 def _plan_slices(bookkeeper: BookKeeper) -> list[_Slice]:
-    """Slices of each bookie's index, a task each: one slice per hundred thousand ledger ids, up to a limit. Each is read in
-    batches, so none is ever whole in memory."""
+    """Slices of each bookie's index, a task each: one slice per hundred thousand ledger ids, up to a limit."""
     bookies, ids = each_bookie(bookkeeper), bookkeeper.metadata.highest_ledger_id() + 1
     count = max(1, min(_SLICES_MAX // max(1, len(bookies)), 1 + ids // _LEDGERS_PER_SLICE))
     starts = [n * ids // count for n in range(count)]

@@ -41,7 +41,7 @@ LONG, INT, TEXT, FLAG, TIME, TEXTS, LONGS = (
     ArrayType(LongType()),
 )
 Rows = Iterator[tuple[Any, ...]]
-"""Rows of a table, each with a value for each column."""
+"""Each has a value for each column."""
 ROWS_PER_BATCH = 256
 """Rows in memory at once. A row of ``entry_checksums`` is a thousand numbers."""
 

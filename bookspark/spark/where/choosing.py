@@ -29,7 +29,7 @@ class Chooser:
     missing: Collection[str] = ()
     """Columns that the log lacks, so that they are null in its rows."""
     added: Collection[str] = ()
-    """Those of LANE, TIMESTAMP and LOG that a read adds, and that are no column of the log's own."""
+    """Columns LANE, TIMESTAMP and LOG as added by the read, unless they are the log's own."""
     _commit: PlacedCommit | None = field(default=None, repr=False)
     _spans: list[_Span] = field(default_factory=list, repr=False)
 

@@ -64,7 +64,7 @@ class Token(NamedTuple):
 
     kind: Kind
     text: str
-    """The token as written; strings and quoted names without their quotes."""
+    """As written; strings and quoted names without their quotes."""
     at: int
     """Its first character, from 0."""
 

@@ -413,7 +413,6 @@ class Wanted:
         self._predicate = None if where is None else bound(where, schema)
         others = set() if self._predicate is None else self._predicate.columns.difference(self._names)
         self.names_read = [*self._names, *(name for name in schema.names if name in others)]
-        """The columns to read."""
 
     def of(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         """The wanted columns and rows of ``rows``, which have the columns ``names_read``."""
