@@ -68,8 +68,8 @@ def session(
 
     ``master``: Spark's master URL; None: that of spark-submit, else ``local[*]``. ``zookeeper``: the cluster
     (``host:port[,host:port…][/chroot]``) of reads and writes without option ``zookeeper``; None: spark-submit's
-    ``spark.bookspark.zookeeper``, if set. ``conf``: Spark's own settings by name, ``session("app", **{"spark.executor.memory":
-    "2g"})``.
+    ``spark.bookspark.zookeeper``, if set. ``conf``: Spark's own settings by name, as in ``session("app",
+    **{"spark.executor.memory": "2g"})``.
 
     If the process has a session already, Spark returns that session with these settings added. Under spark-submit the session has
     Delta only if spark-submit was given its jars; ``delta_session`` adds them. Raises ConfigurationError: Java is missing or has

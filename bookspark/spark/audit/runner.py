@@ -91,7 +91,7 @@ class Finding:
 
     @property
     def good(self) -> bool | None:
-        """True: no fault. False: faults. None: the query only describes."""
+        """True: no fault. False: faults. None: a query that only describes."""
         return not self.rows if self.name in _EMPTY_IS_GOOD else None
 
 

@@ -1,11 +1,11 @@
 """The main function of the job ``bookies``: a bookie service as its own Spark application.
 
 Law: exactly one line on standard output begins with ``{``; it comes once every bookie within reach of an executor serves. The
-other lines (spark-submit joins both streams) are progress, ``bookies: …``, and an error, ``bookspark bookies: <fault and
-remedy>``. The job ends cleanly on SIGTERM and SIGINT, and also if its parent (spark-submit or the application master) ends.
+other lines (spark-submit joins both streams) are progress, ``bookies: …``, and an error, ``bookspark bookies: …``, with the fault
+and the remedy. The job ends cleanly on SIGTERM and SIGINT, and also if its parent (spark-submit or the application master) ends.
 
 On a local master, the job then stops the bookies: Spark and they share a host and a user. On a cluster they serve on, because the
-end may be a restart, the death of an application master or ``yarn kill``; the next run adopts them, and ``bookspark
+end may be a restart, the death of an application master or ``yarn kill``. The next run adopts them, and the command ``bookspark
 stop-bookies`` stops them.
 
 With ``--console-port`` the driver shows the console until the job ends. Consoles belong to packages above this one, so the caller

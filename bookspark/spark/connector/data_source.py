@@ -101,7 +101,7 @@ class BookSparkDataSource(DataSource):
         return _schema(SourceOptions.parse(self.options, self._cluster()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``. Raises ConfigurationError for wrong options and columns, and the errors of ``schema``."""
+        """For ``spark.read``. Raises the errors of ``schema``; ConfigurationError also for wrong options and columns."""
         options, known = self._source()
         options = options.for_batch()
         if options.table is not None:
@@ -111,18 +111,20 @@ class BookSparkDataSource(DataSource):
         return reader(options, known, _chosen(schema, known))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``. Raises ConfigurationError for options and columns that do not suit a stream, and the errors
-        of ``schema``."""
+        """For ``spark.readStream``. Raises the errors of ``schema``; ConfigurationError also for options and columns that do not
+        suit a stream."""
         options, known = self._source()
         reader = LogsStreamReader if options.several else EntryStreamReader
         return reader(options.for_stream(), known, _chosen(schema, known))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For ``df.write``. Creates a missing log. Raises ConfigurationError, and the errors of ``prepare``."""
+        """For ``df.write``. Creates a missing log. Raises ConfigurationError, UnauthorizedAccessError (wrong password),
+        NotEnoughBookiesError and MetadataStoreError."""
         return LogBatchWriter(self._sink(schema, overwrite, SinkOptions.for_batch)[0])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For ``df.writeStream``. Creates a missing log. Raises ConfigurationError, and the errors of ``prepare``."""
+        """For ``df.writeStream``. Creates a missing log. Raises ConfigurationError, UnauthorizedAccessError (wrong password),
+        NotEnoughBookiesError and MetadataStoreError."""
         return LogStreamWriter(*self._sink(schema, overwrite, SinkOptions.for_stream))
 
     @closed_if_it_fails()

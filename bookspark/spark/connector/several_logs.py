@@ -184,7 +184,7 @@ def schema_of_logs(options: SourceOptions) -> StructType:
     """The columns of the present logs.
 
     Raises ConfigurationError if their columns do not fit together, or no log matches; NoSuchLogError if a named log is missing;
-    and the errors of ``schema_of``.
+    UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     names = options.logs if options.logs is not None else logs_of(options)
     if not names:

@@ -370,10 +370,11 @@ class RangesWritten(WriterCommitMessage):
     """Result of a task."""
 
     query: str
-    """The query's id; for a batch write, its run's id."""
+    """Id of the query; for a batch write, TXN and its ``txnAppId``, else its run's id."""
     batch: int
-    """The micro-batch's number; 0 for a batch write."""
+    """Number of the micro-batch; for a batch write, its ``txnVersion``, else 0."""
     run: str
+    """Id of the query's run."""
     lane: str = ""
     """The lane that the task wrote to; empty if it wrote no rows."""
     epoch: int = 0
@@ -411,7 +412,8 @@ class LogWriter:
     def write_rows(self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord) -> Written:
         """In a task: append all rows, of which there is one or more. Returns their ranges when each entry is acknowledged.
 
-        Raises BookKeeperError for a null value, and the errors of appending.
+        Raises BookKeeperError for a null value; LedgerFencedError, LedgerClosedError or AddTimeoutError if entries could not be
+        written to a new ledger either; NotEnoughBookiesError and MetadataStoreError if there was no new ledger.
         """
         first = next(rows)
         if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
@@ -518,7 +520,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """Make the run the owner of its query's lane, if its batch is new. None if the lane has a batch of this number.
 
         Raises CheckpointRewoundError if the lane has a later batch of the query, AnotherQueryError if another query followed this
-        one, LogTakenOverError if another run owns the lane by now, and the errors of ``newest_header``.
+        one, LogTakenOverError if another run owns the lane by now, UnauthorizedAccessError (wrong password), and the errors of an
+        unreadable lane.
         """
         log, bookkeeper = self.options.log, self.bookkeeper
         query = StreamingQuery(told.query, self.options.follows, told.checkpoint)

@@ -102,9 +102,7 @@ class OpenedLedgers:
     ) -> Iterator[pyarrow.RecordBatch | None]:
         """All rows of the entries of ``spans``, which are pieces of one ledger, in order, no entry in two of them. ``counts``:
         number of rows of each entry. Positions have no meaning. None: some entry has another number, and the iterator ends.
-
-        Raises the errors of ``rows``.
-        """
+        Raises NoSuchLedgerError, UnauthorizedAccessError, NoSuchEntryError, MetadataStoreError, ReadError."""
         at = 0
         with self._reading(spans[0]) as opened:
             for entries in _joined(opened.entries_of(spans, following)):
