@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
+"""The cluster of reads and writes without option ``zookeeper``."""
 _REUSED = "SPARK_REUSE_WORKER"
 """Environment variable that marks a worker that Spark will reuse."""
 _frozen_modules = 0

@@ -67,8 +67,8 @@ def session(
     """A Spark session for application ``app``, with Delta, in which ``format("bookspark")`` reads and writes.
 
     ``master``: Spark's master URL; None: that of spark-submit, else ``local[*]``. ``zookeeper``: the cluster
-    (``host:port[,host:port…][/chroot]``) of reads and writes without option ``zookeeper``; None: spark-submit's
-    ``spark.bookspark.zookeeper``, if set. ``conf``: Spark's own settings by name, as in ``session("app",
+    (``host:port[,host:port…][/chroot]``) of reads and writes without option ``zookeeper``; spark-submit's
+    ``spark.bookspark.zookeeper`` wins over it. ``conf``: Spark's own settings by name, as in ``session("app",
     **{"spark.executor.memory": "2g"})``.
 
     If the process has a session already, Spark returns that session with these settings added. Under spark-submit the session has
