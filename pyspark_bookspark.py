@@ -1,8 +1,10 @@
-"""Makes ``format("bookspark")`` known in every Spark session, without a call that registers it.
+"""Makes ``format("bookspark")`` known in every Spark session without a call to register it.
 
-Spark imports each top-level module whose name begins with ``pyspark_`` when a session first looks for Python data sources, and
-registers the class ``DefaultSource`` of it. Law: importing this module costs next to nothing, as sessions that never use the
-format import it too. So it imports nothing of Bookspark before the format is used.
+At the first search for Python data sources, a session imports each top-level module named ``pyspark_*`` and registers its class
+``DefaultSource``.
+
+Law: this import costs next to nothing, because sessions that never use the format import it too. So nothing of Bookspark is
+imported before the format is used.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """Stands for ``bookspark.spark.connector.data_source.BookSparkDataSource``, and becomes one when Spark makes an instance."""
+    """Stands for ``bookspark.spark.connector.data_source.BookSparkDataSource``: its constructor returns an instance of that."""
 
     def __new__(cls, options: MutableMapping[str, str]) -> DataSource:
         from bookspark.spark.connector.data_source import BookSparkDataSource

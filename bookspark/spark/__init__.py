@@ -1,22 +1,22 @@
 """Bookspark in Spark: bookies on executors, ``format("bookspark")``, logs, snapshots and audits.
 
-==================  ==================================================================
-``session``         a Spark session with what Bookspark needs
+==================  ======================================================
+``session``         a Spark session with Delta and the cluster
 ``bookies``         bookies and autorecovery on executors
 ``connector``       ``format("bookspark")``: a sink and a source
-``options``         the options of ``format("bookspark")``
-``where``           the predicates of reads, applied in tasks and in plans
-``frames``          ``log_frame``: a DataFrame with the rows that a log has now
-``rows``            rows of logs as Spark has them
+``options``         options of ``format("bookspark")``
+``where``           predicates of reads, applied in tasks and in plans
+``frames``          ``log_frame``: a DataFrame with a log's current rows
+``rows``            rows of logs as Spark rows
 ``offload``         old rows of logs in Delta tables
 ``tables``          system tables: the cluster's state as rows
 ``snapshots``       the system tables as Delta tables
 ``audit``           queries over a snapshot, and the integrity check
-``process_client``  one client for each of Spark's Python workers
-``worker_daemon``   Spark's daemon of these workers, without a traceback for each that has done enough
-``idle_closing``    closes what a worker keeps open and does not use
-``short_jobs``      settings of Spark for jobs that take seconds
-==================  ==================================================================
+``process_client``  a client for each Python worker of Spark
+``worker_daemon``   Spark's daemon of these workers
+``idle_closing``    closes idle handles of workers
+``short_jobs``      Spark settings for jobs of seconds
+==================  ======================================================
 
 ::
 
@@ -27,12 +27,11 @@
     rows.write.format("bookspark").option("log", "orders").mode("append").save()
     log_frame(spark, "orders").show()
 
-A DataFrame of a log keeps the log's end of its first action, because Spark keeps its plan; so does a view, and the static side of
-a join with a stream. ``log_frame(spark, log)`` loads anew: call it for each query that is to see the newest rows.
+Spark keeps the plan of a DataFrame, so a DataFrame of a log keeps the log's end of its first action. Call ``log_frame`` for each
+query over the newest rows.
 
-The name ``session`` is the function. Other names of its module are imported ``from bookspark.spark.session``. The names beside it
-are loaded when they are first used. Commands import this package for other things, and a client takes longer to load than they
-run. A query has several Python processes of Spark that read or write, and none of them needs what runs bookies.
+The name ``session`` is the function; other names of its module are imported ``from bookspark.spark.session``. The other public
+names are loaded at first use: commands and Spark's Python workers need few of them, and a client loads slowly.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ __all__ = ["BookieService", "log_frame", "session"]
 
 
 _HOME = {"BookieService": "bookspark.spark.bookies.bookie_service", "log_frame": "bookspark.spark.frames"}
-"""Public name → the module that defines it."""
 
 
 def __getattr__(name: str) -> Any:

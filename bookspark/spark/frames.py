@@ -1,14 +1,12 @@
-"""A DataFrame with the rows that a log has now.
+"""A DataFrame with the current rows of a log.
 
-Law: each call of ``log_frame`` loads anew, so its first action sees all rows that are committed by then. Spark keeps the plan of
-a DataFrame, of a view, of the static side of a join with a stream: what a Python data source planned at the first action is what
-all later actions read (Spark 4.2, ``PythonDataSourceV2``). So one DataFrame of a log keeps the log's end of its first action,
-which suits a query that must see one state of the log twice. For the newest rows, call ``log_frame`` again, also in
-``foreachBatch``.
+Law: each call of ``log_frame`` loads anew, so its first action sees all rows committed by then. Spark keeps the plan of a
+DataFrame, of a view, and of the static side of a join with a stream (Spark 4.2, ``PythonDataSourceV2``): all later actions see
+the log's end of the first action. For the newest rows, call ``log_frame`` again, also in ``foreachBatch``.
 
-Rows that were offloaded are read in tasks, which have no Spark session, by delta-rs. If somebody gave their table a feature that
-delta-rs does not know, Spark's own reader takes its place here, because here is a session. It is checked then that the table has
-each of the rows once, and option ``where`` is Spark's own filter there, which has the same rows.
+Tasks read offloaded rows by delta-rs. If their table has a feature unknown to delta-rs, Spark's own reader takes its place here,
+where there is a session. It checks that the table has each row once, and option ``where`` becomes Spark's filter, with the same
+rows.
 """
 
 from __future__ import annotations
@@ -44,15 +42,14 @@ _logger = logging.getLogger(__name__)
 
 @checked
 def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -> DataFrame:
-    """A DataFrame with the rows of ``log``, as many as are committed when its first action begins.
+    """A DataFrame with the rows of ``log`` that are committed when its first action begins.
 
-    ``spark``: the session. ``log``: the name of the log, or of one lane of it. ``options``: those of a batch read by name (see
-    ``source_options``), for example ``startingOffsets=100``, ``startingTimestamp="2026-11-22T14:05:00Z"``,
-    ``password="secret"``.
+    ``spark``: the session. ``log``: the name of a log or of one lane. ``options``: those of a batch read by name (see
+    ``source_options``), for example ``startingOffsets=100``, ``startingTimestamp="2026-11-22T14:05:00Z"``, ``password="secret"``.
 
     Raises ConfigurationError, NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError; DataLossError if rows
-    from ``startingOffsets`` on were truncated; ReadError if Spark's own reader has to read offloaded rows and their table has not
-    each of them once; and Spark's errors.
+    from ``startingOffsets`` on were truncated; ReadError if Spark's own reader has to read offloaded rows and their table does
+    not have each of them once; and Spark's errors.
     """
     given = {"log": log, **{name: str(value) for name, value in options.items()}}
     known = SourceOptions.parse(given, spark.conf.get(ZOOKEEPER_CONF, None) or os.environ.get(ZOOKEEPER_VARIABLE))
@@ -99,7 +96,7 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         _logger.warning(
             "log %r: Spark's own reader takes rows %d to %d from their table: %s", log, start, stop - 1, error
         )
-    # A lane that is made until the first action is none of this frame's.
+    # One lane is named, so that a lane made before the first action does not enter this frame.
     lane = {"log": log if MARK in log else f"{log}{MARK}0", "zookeeper": known.zookeeper}
     places = {"startingOffsets": stop, "endingOffsets": LATEST if last is None else last}
     others = {name: value for name, value in given.items() if not name.lower().startswith(("starting", "ending"))}
@@ -111,7 +108,7 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
 
 
 def _of_lane(options: Mapping[str, str | int | bool], known: SourceOptions, lane: int) -> dict[str, str | int | bool]:
-    """The options for one lane alone: of times for each lane, it has its own."""
+    """The options for a lane alone: of places for each lane, its own."""
     own = dict(options)
     for which, place in (("starting", known.start), ("ending", known.end)):
         if isinstance(place, Times):
@@ -125,7 +122,7 @@ def _of_lane(options: Mapping[str, str | int | bool], known: SourceOptions, lane
 
 
 def _row(bookkeeper: BookKeeper, lane: str, password: bytes, place: Place) -> int | None:
-    """The row of a lane that an option names, by its number or its time; None if it says no row."""
+    """The lane's row that an option names by number or time; None if it names no row."""
     if isinstance(place, Times):
         time_ms = place.of_lane(lane_of(lane)[1])
         return None if time_ms is None else row_at(bookkeeper, lane, password, time_ms)
@@ -135,7 +132,7 @@ def _row(bookkeeper: BookKeeper, lane: str, password: bytes, place: Place) -> in
 
 
 def _by_spark(spark: SparkSession, table: str, log: str, start: int, stop: int) -> DataFrame:
-    """The rows from ``start`` to before ``stop`` of the table, by Spark's own reader. Raises ReadError if they are not there."""
+    """Rows ``start`` to before ``stop`` of the table, by Spark's own reader. Raises ReadError if some are missing or double."""
     from pyspark.sql import functions as F
 
     position = F.col("position")

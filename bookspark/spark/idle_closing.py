@@ -1,18 +1,12 @@
-"""Handles that a Spark worker keeps between its tasks, closed by the worker itself once nobody has used them for a while.
+"""Closes handles that a Spark worker keeps between its tasks, once they have been idle for a while.
 
-Law: a handle is closed IDLE_SECONDS after its last use, and never while it is in use. So a ledger stays open over quick
-micro-batches, and a slow trigger leaves none open: Spark ends a Python worker that idles for a minute, and then only a ledger
-recovery could close what it had open. A closed handle can be used again; it then begins anew.
+Law: a handle is closed IDLE_SECONDS after its last use, and never during use. So a ledger stays open over quick micro-batches,
+and a slow trigger leaves none open: Spark ends a Python worker after a minute of idleness, and then only a ledger recovery could
+close its ledgers. A closed handle can be used again; it then begins anew.
 
-A Python interpreter that ends by itself closes what idles first; so does a worker whose task fails, because Spark ends it then.
-What can't be closed is left to a later writer of the log, who recovers it: handles in use, and what an application used less than
-IDLE_SECONDS before it stopped. Spark's daemon then sends its workers SIGHUP, and it resets their signal handlers before they wait
-for the next task, so no handler of ours is ever called (tried on Spark 4.2).
-
-The driver does not close these for its workers. What Spark tells it of a query's end arrives beside the stop of a session, or not
-at all. The process that commits knows the ledgers, but it is a worker too, and ends in the same way. To close a ledger of another
-process is a ledger recovery, which fences: tasks of a query that was stopped may still run then, and a stop must not wait for
-bookies that are away. The log's next run does the same recovery, after it has claimed the log. Until then readers lack nothing.
+A Python interpreter that ends by itself first closes its idle handles; so does a worker whose task fails, because Spark then ends
+it. All others are left to ledger recovery by the log's next run, after it has claimed the log: signal handlers never run in
+Spark's workers (4.2), and a recovery by the driver would fence tasks that may still run. Until then readers lack no row.
 """
 
 from __future__ import annotations
@@ -29,32 +23,31 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 30.0
-"""A handle that was not used for this time is closed."""
 END_SECONDS_MAX = 5.0
-"""How long a process that ends closes handles."""
+"""Time that an ending process spends on closing handles."""
 
 
 class Closable(Protocol):
-    """What is closed: a data ledger, or a committer with its commit ledger."""
+    """A data ledger, or a committer with its commit ledger."""
 
     def close(self) -> None:
-        """Close it, in any thread. What fails is logged, not raised."""
+        """Close it, in any thread. Failures are logged, not raised."""
 
 
 class IdleCloser:
-    """Closes handles ``seconds`` after their last use, in a thread of its own that lives while there are any."""
+    """Closes handles ``seconds`` after their last use, in a thread that lives while there are handles."""
 
     def __init__(self, seconds: float = IDLE_SECONDS) -> None:
         self._seconds = seconds
         self._changed = threading.Condition()
         self._idle: dict[int, tuple[Closable, float]] = {}
-        """The handles that nobody uses, with the time when each is due, the first one first."""
+        """Idle handles, each with the time when it is due, the first due first."""
         self._closing: set[int] = set()
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def in_use(self, handle: Closable) -> Iterator[None]:
-        """The handle is not closed in the block. Waits if it is being closed just now."""
+        """Keep the handle open in the block. Waits if it is being closed."""
         with self._changed:
             self._idle.pop(id(handle), None)
             self._changed.wait_for(lambda: id(handle) not in self._closing)
@@ -68,7 +61,7 @@ class IdleCloser:
                     self._thread.start()
 
     def close_all(self) -> None:
-        """Close all that nobody uses."""
+        """Close all idle handles."""
         while self._close_first(float("inf")):
             pass
 
@@ -83,7 +76,7 @@ class IdleCloser:
             self._close_first(time.monotonic())
 
     def _close_first(self, now: float) -> bool:
-        """Close the handle that was not used for the longest time, if it is due ``now``."""
+        """Close the handle that was idle for the longest time, if it is due ``now``."""
         with self._changed:
             key, (handle, due) = next(iter(self._idle.items()), (0, (None, 0.0)))
             if handle is None or due > now:
@@ -102,11 +95,11 @@ class IdleCloser:
 
 
 _closers: dict[int, IdleCloser] = {}
-"""The closer of each process, by its pid: a forked process closes nothing of its parent's."""
+"""Closers by pid: a forked process closes no handle of its parent."""
 
 
 def idle_closer() -> IdleCloser:
-    """This process's closer. The first call in a process sees to it that the process closes what idles when it ends."""
+    """This process's closer. The first call makes the process close its idle handles when it ends."""
     closer = _closers.get(os.getpid())
     if closer is None:
         closer = _closers[os.getpid()] = IdleCloser()
@@ -116,7 +109,7 @@ def idle_closer() -> IdleCloser:
 
 @contextmanager
 def closed_if_it_fails() -> Iterator[None]:
-    """If the block raises, close what idles in this process before the error goes on."""
+    """If the block raises, close this process's idle handles before the error goes on."""
     try:
         yield
     except BaseException:
@@ -127,7 +120,7 @@ def closed_if_it_fails() -> Iterator[None]:
 def _close_in_time() -> None:
     closer = _closers.get(os.getpid())
     if closer is not None:
-        # In a thread, because bookies that are down would hold up the process for longer.
+        # In a thread, because bookies that are down would delay the end of the process.
         thread = threading.Thread(target=closer.close_all, name="close ledgers at the end", daemon=True)
         try:
             thread.start()

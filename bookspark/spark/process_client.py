@@ -1,14 +1,11 @@
-"""One client for each process and cluster, for code that Spark runs in its Python workers.
+"""A client for each process and cluster, for code in Spark's Python workers.
 
 Law: a worker connects once, and stays connected while Spark reuses it. A forked worker never uses its parent's connections (the
-client sees to that). The client has the options of the settings file that the worker's environment variable ``BOOKSPARK_CONFIG``
-names. Code that runs in the user's own process makes its own client and closes it.
+client ensures that). The client has the options of the worker's settings file (``BOOKSPARK_CONFIG``). Code in the user's own
+process makes its own client and closes it.
 
-Spark's daemon collects all garbage of a worker after each of its tasks, if it will use the worker again: a walk over every object
-of every module that is loaded, which took 60 ms of a core beside 7 for the task itself. So a worker hands what it has loaded to
-``gc.freeze``, and no collection looks at that again.
-
-The session knows the cluster too: its setting ZOOKEEPER_CONF is that of reads and writes that have no option ``zookeeper``.
+Spark's daemon runs a full garbage collection after each task of a reused worker: 60 ms of a core over all loaded modules, beside
+7 ms for the task. So a worker passes its loaded objects to ``gc.freeze``, and later collections skip them.
 """
 
 from __future__ import annotations
@@ -23,11 +20,11 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
-"""Spark's setting with the cluster of reads and writes that have no option ``zookeeper``."""
+"""The cluster of reads and writes without option ``zookeeper``."""
 _REUSED = "SPARK_REUSE_WORKER"
-"""The environment variable that tells a worker that Spark will use it again."""
+"""Environment variable that marks a worker that Spark will reuse."""
 _frozen_modules = 0
-"""How many modules were loaded when the collector was last spared."""
+"""Number of loaded modules at the last freeze."""
 
 
 def client(zookeeper: str) -> BookKeeper:
@@ -41,8 +38,8 @@ def client(zookeeper: str) -> BookKeeper:
 
 
 def spare_the_collector() -> None:
-    """In a worker that Spark will use again: freeze all objects, if modules were loaded since the last time, as pyarrow loads
-    pandas with a task's first array."""
+    """Freeze all objects of a worker that Spark will reuse, if modules were loaded since the last call: pyarrow loads pandas with
+    a task's first array."""
     global _frozen_modules
     if _REUSED in os.environ and len(sys.modules) > _frozen_modules:
         _frozen_modules = len(sys.modules)
@@ -52,7 +49,7 @@ def spare_the_collector() -> None:
 
 @cache
 def kept_client(zookeeper: str) -> BookKeeper:
-    """What ``client`` returns, and nothing more."""
+    """The client, without the freeze."""
     from bookspark.store.client import BookKeeper
     from bookspark.store.decisions.recorder import record_into
     from bookspark.store.settings import of_environment

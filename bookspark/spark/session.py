@@ -1,9 +1,11 @@
-"""A Spark session with what Bookspark needs: Delta, the workers' Python, the cluster of ``format("bookspark")``.
+"""A Spark session with Delta, the workers' Python and the cluster of ``format("bookspark")``.
 
-Law: what the caller sets wins over every default here. Java is checked before Spark starts, so that a wrong Java is an error of
-one line. Ivy finds Delta's jars once (about 40 s). Their paths are noted in ``$XDG_CACHE_HOME/bookspark``, and later sessions
-name the files. Jars that Spark has itself are left out of the note, because each executor copies every jar when it starts. Under
-spark-submit the JVM runs already, and ``delta_session`` adds the files to it.
+Law: the caller's settings win over every default here. Java is checked before Spark starts, so that a wrong Java is an error of
+one line.
+
+Ivy resolves Delta's jars once (about 40 s). Later sessions name the files by a note in ``$XDG_CACHE_HOME/bookspark``. The note
+leaves out Spark's own jars, because each executor copies every jar when it starts. Under spark-submit the JVM runs already, and
+``delta_session`` adds the files to it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.support.arguments import Name, checked
 
 SPARK_ERRORS = (PySparkException, Py4JError)
-"""What Spark raises: its own errors, and Java errors without a Python class, such as a failed task's."""
+"""Spark's own errors, and Java errors without a Python class, such as those of failed tasks."""
 _SCALA = "2.13"
 _JAR = "delta-spark"
 _DELTA = {
@@ -42,7 +44,7 @@ _DELTA = {
 }
 _QUIET = {"spark.ui.showConsoleProgress": "false"}
 LOOPBACK = "127.0.0.1"
-"""Where Spark listens, if all of it runs on this host."""
+"""Spark's listen address, if all of Spark runs on this host."""
 _ON_THIS_HOST = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
@@ -50,12 +52,12 @@ _ON_THIS_HOST = {
     "spark.sql.shuffle.partitions": "8",
 }
 _WORKERS = {
-    # Over TCP, the kernel holds a task's rows back for 40 ms: the JVM sends them in two parts, and the Python worker acknowledges
-    # the first one late.
+    # Over TCP, the kernel delays a task's rows by 40 ms: the JVM sends them in two parts, and the Python worker acknowledges the
+    # first part late.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "bookspark.spark.worker_daemon",
 }
-"""How Spark talks to Python workers that are on this host and find Bookspark where this process does."""
+"""For Python workers on this host that import Bookspark from the same place as this process."""
 
 
 @checked
@@ -64,12 +66,12 @@ def session(
 ) -> SparkSession:
     """A Spark session for application ``app``, with Delta, in which ``format("bookspark")`` reads and writes.
 
-    ``master``: Spark's master URL; None: the one given to spark-submit, else ``local[*]``. ``zookeeper``: the cluster
-    (``host:port[,host:port…][/chroot]``) of reads and writes that have no option ``zookeeper``. If spark-submit was given
-    ``spark.bookspark.zookeeper``, that is the cluster. ``conf``: Spark's own settings by name,
-    ``session("app", **{"spark.executor.memory": "2g"})``.
+    ``master``: Spark's master URL; None: that of spark-submit, else ``local[*]``. ``zookeeper``: the cluster
+    (``host:port[,host:port…][/chroot]``) of reads and writes without option ``zookeeper``; spark-submit's
+    ``spark.bookspark.zookeeper`` wins over it. ``conf``: Spark's own settings by name, as in ``session("app",
+    **{"spark.executor.memory": "2g"})``.
 
-    If the process has a session already, Spark returns that one with these settings added. Under spark-submit the session has
+    If the process has a session already, Spark returns that session with these settings added. Under spark-submit the session has
     Delta only if spark-submit was given its jars; ``delta_session`` adds them. Raises ConfigurationError: Java is missing or has
     the wrong version, or a name in ``conf`` does not begin with ``spark.``.
     """
@@ -79,12 +81,12 @@ def session(
     # spark-submit sets this variable: its JVM runs already.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if submitted:
-        # Before this call, SparkConf knows nothing of what spark-submit was given.
+        # Before this call, SparkConf lacks the settings of spark-submit.
         SparkContext._ensure_initialized()
     else:
         find_java()
         if (master or "local").startswith("local"):
-            # The masters and workers of local-cluster, and whatever else asks for this host's address.
+            # For the masters and workers of local-cluster, and other code that asks for this host's address.
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -118,7 +120,7 @@ def session(
     if resolving:
         _note_jars(spark)
     if cluster := spark.conf.get(ZOOKEEPER_CONF, None):
-        # Imported here, because it imports the client, which an application of bookies does not need.
+        # Imported late, because it imports the client, which an application of bookies does not need.
         from bookspark.spark.connector.data_source import register
 
         register(spark, cluster)
@@ -127,10 +129,10 @@ def session(
 
 @checked
 def delta_session(app: Name, zookeeper: ConnectionString | None = None) -> SparkSession:
-    """A Spark session that has Delta, whether or not spark-submit started the application.
+    """A Spark session with Delta, whether or not spark-submit started the application.
 
-    ``app`` and ``zookeeper`` are those of ``session``. Under spark-submit, Delta's jars that an earlier session noted are added
-    to the JVM. Raises ConfigurationError: there are no such jars and spark-submit was given none, or Java is missing or has the
+    ``app`` and ``zookeeper`` are those of ``session``. Under spark-submit, Delta's jars from the note of an earlier session are
+    added to the JVM. Raises ConfigurationError: neither spark-submit nor a note names Delta's jars, or Java is missing or has the
     wrong version.
     """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -150,7 +152,7 @@ def delta_session(app: Name, zookeeper: ConnectionString | None = None) -> Spark
 @checked
 @contextmanager
 def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Within, the session has these settings. Afterwards it has those that it had."""
+    """Within the block the session has these settings; afterwards its earlier ones."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
@@ -178,7 +180,7 @@ def _has_delta(conf: SparkConf) -> bool:
 
 
 def _add_to_jvm(jars: list[str]) -> None:
-    """Put the files on the class path of the JVM that runs, as spark-submit does with ``--jars``. Executors get them by
+    """Put the files on the class path of the running JVM, as spark-submit does with ``--jars``. Executors get them by
     ``spark.jars``."""
     jvm: Any = SparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -192,7 +194,7 @@ def _note() -> Path:
 
 
 def _noted_jars() -> list[str]:
-    """Paths of Delta's jars from the note; empty if there is no note, or if a file is gone."""
+    """Paths of Delta's jars from the note; empty without a note or if a file is gone."""
     try:
         jars = json.loads(_note().read_text())
     except (OSError, ValueError):
@@ -203,7 +205,7 @@ def _noted_jars() -> list[str]:
 
 
 def _note_jars(spark: SparkSession) -> None:
-    """Note the files that Ivy found, for later sessions. If the note can't be written, those ask Ivy again."""
+    """Note Ivy's files for later sessions. Without a note, those ask Ivy again."""
     names = [
         jar.removeprefix("file://").removeprefix("file:")
         for jar in spark.sparkContext.getConf().get("spark.jars", "").split(",")

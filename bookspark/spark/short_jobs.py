@@ -1,8 +1,7 @@
-"""Spark for short jobs over small tables on this host, as the command line uses it; errors of Spark in one line; and the
-arguments of the packaged jobs.
+"""Spark for the command line's short jobs over small tables, Spark's errors in one line, and the main function of packaged jobs.
 
 Spark's defaults pay off in long jobs over much data. In a short job they are most of the work: on two cores, the settings here
-halve the CPU time of the main job and of an audit. For larger jobs there is ``spark-submit`` with the packaged jobs.
+halve the CPU time of the main job and of an audit. Larger jobs use ``spark-submit`` with the packaged jobs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that lives for minutes: a quick compiler, and a collector without threads."""
+"""For a JVM that lives for minutes: a quick compiler, and a collector without threads."""
 
 SMALL_TABLES = {
     "spark.sql.adaptive.enabled": "false",
@@ -32,7 +31,7 @@ SMALL_TABLES = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Settings for queries over few rows: one partition, no generated code."""
+"""For queries over few rows: one partition, no generated code."""
 
 _REASON_CHARACTERS_MAX = 500
 _STREAM_FAILED = re.compile(r"^.*terminated with exception: (.*?)(?: SQLSTATE: \w+)?$")
@@ -42,8 +41,8 @@ _OUR_ERROR = re.compile(r"\bbookspark(?:\.\w+)+: (.+)")
 
 @contextmanager
 def quiet_session(name: str) -> Iterator[SparkSession]:
-    """A session on ``local[2]`` for small tables, which prints nothing. An error of Spark becomes a BookKeeperError of one line,
-    which names a file with the details."""
+    """A silent session on ``local[2]`` for small tables. Spark's errors become a BookKeeperError of one line, which names a file
+    with the details."""
     from bookspark.spark.session import SPARK_ERRORS, session
 
     keep = False
@@ -64,7 +63,6 @@ def quiet_session(name: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _standard_error_to(descriptor: int) -> Iterator[None]:
-    """Within the block, descriptor 2 is a copy of ``descriptor``."""
     sys.stderr.flush()
     saved = os.dup(2)
     os.dup2(descriptor, 2)
@@ -77,7 +75,7 @@ def _standard_error_to(descriptor: int) -> Iterator[None]:
 
 
 def plain_reason(error: BaseException) -> str:
-    """One line for people from any error. Bookspark's own error keeps its message, also inside Spark's traceback of a worker."""
+    """A line for people from any error. Bookspark's own error keeps its message, also inside Spark's traceback of a worker."""
     text = _JAVA_CALL.sub("", str(error))
     if isinstance(error, BookKeeperError | OSError):
         return one_line(error)
@@ -89,10 +87,10 @@ def plain_reason(error: BaseException) -> str:
 
 
 def run_job(name: str, main: Callable[..., None]) -> NoReturn:
-    """Call the function of the packaged job ``name`` with the arguments of the command line, and end the process with the status
-    that ``bookspark.support.command_line`` says. An error of Bookspark or Spark is told in one line, any other as Python does.
+    """Run ``main`` of the packaged job ``name`` with the command line's arguments, and exit with the status of
+    ``bookspark.support.command_line``. Errors of Bookspark and Spark print one line, others a traceback.
 
-    Help is plain text, because in rich's markup the ``[/chroot]`` of an address would be a tag.
+    Help is plain text, because rich's markup would take the ``[/chroot]`` of an address for a tag.
     """
     import typer
 

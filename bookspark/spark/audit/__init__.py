@@ -1,13 +1,13 @@
-"""Audits: SQL over a snapshot that answers where each entry lies, and whether it should lie there.
+"""Audits: SQL over a snapshot, which checks the place of each entry.
 
-===================  =============================================================================
-``runner``           runs the audit queries over a snapshot, and prints what they find
+===================  ==================================================
+``runner``           runs the audit queries and prints their findings
 ``report``           writes the findings as one HTML page
-``integrity_check``  marks for autorecovery what bookies lack
-===================  =============================================================================
+``integrity_check``  marks lacking copies for autorecovery
+===================  ==================================================
 
-The audit queries are the ``*.sql`` files here; the comment at the head of each is its title and explanation. The folder ``views``
-has views that they share, and ``questions`` has queries that other functions ask.
+The audit queries are the ``*.sql`` files here. The comment at the head of each is its title and explanation. Folder ``views`` has
+their shared views, and ``questions`` has the queries of other functions.
 
 ::
 

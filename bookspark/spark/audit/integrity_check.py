@@ -1,11 +1,11 @@
-"""The integrity check: metadata and all bookies' indexes tell exactly what each bookie lacks, and become tasks for autorecovery.
+"""The integrity check: joins metadata with all bookies' indexes, and marks lacking copies as tasks for autorecovery.
 
-Law: the check marks ledgers, and repairs nothing. A task is a hint: the worker that takes it asks the bookie again, so a task
-from an old snapshot costs no more than a look. The check marks entries that are missing on bookies that are up. Whether a bookie
-that is down is lost is for autorecovery's auditor to say, after its delay.
+Law: the check marks ledgers and repairs nothing. A task is a hint: its worker asks the bookie again, so an old snapshot costs
+only a look. Only entries missing on bookies that are up are marked; the loss of a bookie that is down is for autorecovery's
+auditor to state, after its delay.
 
-BookKeeper's ``AuditorTask`` reads a sample of entries. This check joins lists of all entries, as a Spark job. Autorecovery's
-auditor does the same exact check in one process; this one is for clusters whose lists are too long for that.
+BookKeeper's ``AuditorTask`` reads a sample of entries; this check joins lists of all entries, as a Spark job. Autorecovery's
+auditor does the same in one process, for clusters with shorter lists.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ if TYPE_CHECKING:
 
 
 class Marked(NamedTuple):
-    """What the check marked."""
+    """Counts of a check."""
 
     ledgers: int
-    """Ledgers that were marked for repair."""
     copies: int
-    """Copies of entries that they lack, in all."""
+    """Lacking copies of entries in these ledgers."""
 
 
 @checked
 def mark_lacking(
     spark: SparkSession, path: Name, zookeeper: ConnectionString, version: BytesOrNone | None = None
 ) -> Marked:
-    """Mark for repair every ledger of which a bookie lacks entries, by a snapshot under ``path``. Returns how much was marked.
+    """Mark every ledger with lacking copies for repair, by a snapshot under ``path``.
 
     ``spark``: a session with Delta. ``zookeeper``: the cluster in which to mark. ``version``: that of the snapshot; None: the
     newest. Raises ConfigurationError if there is no such snapshot, MetadataStoreError, and Spark's errors.

@@ -1,7 +1,6 @@
-"""The audits as one HTML page for people: a verdict first, then plots, then each finding as a table.
+"""The audits as one HTML page: a verdict first, then plots, then each finding as a table.
 
-Law: the page needs nothing else (plots are inline SVG, nothing is loaded), and it names its snapshot. Findings of something wrong
-stand above the others.
+Law: the page is self-contained (plots are inline SVG) and names its snapshot. Findings of faults stand above the others.
 """
 
 from __future__ import annotations
@@ -25,18 +24,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_SHOWN_MAX = 200
-"""The most rows of a finding on the page, which tells how many there are."""
+"""Rows of a finding on the page."""
 ROWS_OPEN_MAX = 12
-"""The most rows that show at once; the others unfold at a click."""
+"""Rows shown without a click."""
 HISTORY_MAX = 30
-"""The most snapshots in the plots of the history: the newest."""
+"""Newest snapshots in the plots of the history."""
 BOOKIES_NAMED_MAX = 40
-"""If a plot has more bookies, its bars have no names."""
+"""Plots with more bookies have no names at the bars."""
 NAME_CHARACTERS_MAX = 24
-"""A longer name is shortened in a plot."""
+"""Longer names are shortened in plots."""
 _BLUE, _RED, _GREY = "#2f6f9f", "#b3402f", "#c9ced6"
 _NUMBER = "{x:,.10g}"
-"""The format of numbers on an axis."""
 
 _STYLE = """
 :root { --ink: #1d2733; --soft: #5b6672; --line: #dde2e8; --good: #2e7d4f; --bad: #b3402f; --page: #fff; --band: #f6f8fa }
@@ -55,23 +53,21 @@ details { margin-top: .5rem } summary { cursor: pointer; color: var(--soft) }
 
 
 class Point(NamedTuple):
-    """One snapshot in the history."""
+    """A snapshot in the history."""
 
     snapshot: snapshots.Snapshot
     entries: int = 0
     """Confirmed entries."""
     missing_copies: int = 0
-    """Copies of them that are missing on bookies that are up."""
+    """Their copies that are missing on bookies that are up."""
     bytes: int = 0
-    """Bytes on all bookies."""
 
 
 class Summary(NamedTuple):
-    """How much there is in a snapshot."""
+    """Counts of a snapshot."""
 
     ledgers: int
     open_ledgers: int
-    """Ledgers that are not closed."""
     logs: int
     bookies: int
     bookies_down: int
@@ -83,8 +79,8 @@ def write_report(
 ) -> None:
     """Write the page about a snapshot under ``path`` to ``file``.
 
-    ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``findings``: what ``run`` found in it.
-    Raises ConfigurationError if there is no snapshot, OSError if ``file`` can't be written, and Spark's errors.
+    ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``findings``: the result of ``run`` on
+    it. Raises ConfigurationError if there is no snapshot, OSError if ``file`` can't be written, and Spark's errors.
     """
     snapshot = next(one for one in snapshots.history(spark, path) if version in (None, one.version))
     with question(spark, snapshots.tables(spark, path, snapshot.version), "summary") as answer:
@@ -180,7 +176,7 @@ def _alignment(value: Any) -> str:
 
 
 def _words(text: str) -> str:
-    """The text as HTML, in which no name is broken at its hyphens."""
+    """The text as HTML that never breaks a name at its hyphens."""
     return " ".join(f"<span>{escape(word)}</span>" if "-" in word else escape(word) for word in text.split(" "))
 
 
@@ -219,7 +215,7 @@ def _columns(finding: Finding, *names: str) -> list[tuple[Any, ...]]:
 def _bookies(axes: Axes, rows: Sequence[tuple[Any, ...]]) -> None:
     names, entries, states = zip(*rows, strict=True)
     axes.barh(range(len(names)), entries, color=_BLUE)
-    # A bookie that is down tells no entries, so it has no bar that could be red.
+    # A bookie that is down reports no entries: it has no bar that could be red.
     _name_bars(axes, names, entries, {name for name, state in zip(names, states, strict=True) if state == "down"})
     axes.locator_params(axis="x", integer=True)
 
@@ -249,7 +245,7 @@ def _garbage(axes: Axes, logs: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _name_bars(axes: Axes, names: Sequence[str], lengths: Sequence[float], red: Collection[str] = ()) -> None:
-    """One bookie below the other, in a plot that is high enough for all names."""
+    """Label the bars, in a plot high enough for all names."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(max(3.0, 0.8 + 0.2 * min(len(names), BOOKIES_NAMED_MAX)))
@@ -265,7 +261,7 @@ def _name_bars(axes: Axes, names: Sequence[str], lengths: Sequence[float], red: 
 
 
 def _short(name: str) -> str:
-    """The name, shortened in the middle if it is long: both ends tell bookies apart."""
+    """The name, shortened in the middle: both ends distinguish bookies."""
     half = NAME_CHARACTERS_MAX // 2
     return name if len(name) <= NAME_CHARACTERS_MAX else f"{name[: half - 1]}…{name[-half:]}"
 

@@ -1,13 +1,12 @@
 """Runs the audit queries: each ``*.sql`` file here, over the tables of one snapshot.
 
-Law: a query sees one snapshot and nothing live. (Only ``questions/history`` sees several.) The system tables are temporary views
-by their names, and so are the files in ``views/``; a query may use a view, and a view those before it. Two more tables have one
-row each: ``listed`` has the ``last_ledger_id`` up to which a ledger that is not in ``ledgers`` was deleted; ``policy`` has the
-``placement`` that copies are judged by, which is the client's option. The comment at the head of a query is its title and
-explanation.
+Law: a query sees one snapshot and no live state (only ``questions/history`` sees several). The system tables and the files in
+``views/`` are temporary views by their names; a view may use those before it. Two more tables have one row each: ``listed`` with
+``last_ledger_id``, up to which a ledger absent from ``ledgers`` was deleted; ``policy`` with ``placement``, the client's option
+by which copies are judged.
 
-The driver holds nothing that grows with ledgers. Spark builds there what it broadcasts. So it broadcasts only what a query names
-(``/*+ BROADCAST(d) */``), and that has a row for each bookie at most.
+The driver holds nothing that grows with ledgers. Spark builds broadcasts there, so only sides that a query names are broadcast
+(``/*+ BROADCAST(d) */``), with a row for each bookie at most.
 """
 
 from __future__ import annotations
@@ -39,16 +38,15 @@ if TYPE_CHECKING:
 VIEWS = ("copies", "entry_ranges", "not_judged", "readability")
 """The files in ``views/``, in the order in which they use each other."""
 ROWS_MAX = 1000
-"""The most rows of a finding. Its ``total`` tells how many there are."""
+"""Rows of a finding; its ``total`` counts all."""
 _FOLDER = files(__package__)
 _ANY_WIDTH = 100_000
 NEEDS = {"divergence": "entry_checksums", "unreadable_copies": "entry_checksums"}
-"""Queries over a table that not every snapshot has, and that table."""
+"""Queries over an optional table, and that table."""
 _NO_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1"}
-"""The sizes up to which Spark broadcasts a side of a join by itself. They are those of compressed columns: a million ledgers may
-be below the default, 10 MiB, and are 512 MiB of the driver's heap."""
+"""No automatic broadcasts: their limit, 10 MiB, counts compressed columns, which may take 512 MiB of the driver's heap."""
 _RESTS_ON_READABILITY = "one_loss_from_unreadable"
-"""The query whose answer is only as good as the knowledge of damaged copies."""
+"""This query is only as good as the knowledge of damaged copies."""
 _EMPTY_IS_GOOD = frozenset(
     {
         "autorecovery_disabled",
@@ -72,7 +70,7 @@ _EMPTY_IS_GOOD = frozenset(
 
 
 Begins = Callable[[str, int, int], None]
-"""Called with a name, how many are done, and how many there are."""
+"""Called with a query's name, the number of finished queries and of all."""
 
 
 @dataclass(frozen=True)
@@ -80,28 +78,24 @@ class Finding:
     """The answer of one audit query."""
 
     name: str
-    """The query's name."""
     title: str
-    """A few words for people."""
     explanation: str
-    """What a row means, for people."""
+    """The meaning of a row, for people."""
     columns: tuple[str, ...]
-    """The names of the columns."""
     rows: tuple[tuple[Any, ...], ...]
-    """The first rows, ROWS_MAX at most, each with a value for each column."""
+    """At most ROWS_MAX, each with a value for each column."""
     total: int
-    """How many rows the answer has."""
+    """Rows of the whole answer."""
     note: str = ""
-    """What the answer rests on and does not show, for people; empty if there is nothing of the kind."""
+    """Grounds and gaps of the answer, for people; empty if none."""
 
     @property
     def good(self) -> bool | None:
-        """True: nothing was found that should not be. False: something was. None: the query only tells how things are."""
+        """True: no fault. False: faults. None: a query that only describes."""
         return not self.rows if self.name in _EMPTY_IS_GOOD else None
 
 
 def names() -> list[str]:
-    """The names of all audit queries, sorted."""
     return sorted(entry.name.removesuffix(".sql") for entry in _FOLDER.iterdir() if entry.name.endswith(".sql"))
 
 
@@ -116,10 +110,10 @@ def run(
     """Run audit queries over a snapshot under ``path``. Returns a finding for each query, in order.
 
     ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``queries``: their names; None: all for
-    which the snapshot has the tables. ``begins(query, number, count)`` is called before each query: its name, how many have an
-    answer already, and how many there are.
+    which the snapshot has the tables. ``begins(query, number, count)`` is called before each query with the number of finished
+    queries and of all.
 
-    Raises ConfigurationError if there is no such snapshot or query, or if the snapshot lacks the table of a query that is named;
+    Raises ConfigurationError if there is no such snapshot or query, or if the snapshot lacks the table of a named query;
     BookKeeperError if a table is missing; and Spark's errors.
     """
     chosen = list(queries) if queries is not None else names()
@@ -138,7 +132,7 @@ def run(
 
 @checked
 def left_out(findings: Iterable[Finding]) -> list[str]:
-    """The names of the audit queries that have no finding among these: they were not asked for, or the snapshot lacks a table."""
+    """Names of the audit queries without a finding here: not requested, or over a table that the snapshot lacks."""
     return sorted(set(names()) - {finding.name for finding in findings})
 
 
@@ -149,7 +143,7 @@ def run_over(
     placement: str = "random",
     begins: Begins = lambda query, number, count: None,
 ) -> list[Finding]:
-    """Run ``queries`` over these system tables. ``placement``: the client's option that copies are judged by. ``begins`` as in
+    """Run ``queries`` over these system tables. ``placement``: the client's option by which copies are judged. ``begins`` as in
     ``run``."""
     chosen = list(queries)
     policy = spark.createDataFrame([(placement,)], "placement STRING")
@@ -166,18 +160,17 @@ def run_over(
 
 @checked
 def safe_to_stop(spark: SparkSession, path: Name, bookies: Sequence[str]) -> Finding:
-    """What would break if ``bookies`` (ids) were lost, by the newest snapshot under ``path``. No rows: it is safe to stop them.
+    """Damage by a loss of ``bookies`` (ids), by the newest snapshot under ``path``. No rows: it is safe to stop them.
 
-    Rows are entries that would have fewer copies than their ack quorum, and ledgers that could not be recovered. Copies that are
-    known to be unreadable do not count; ``note`` tells how old that knowledge is, or on which bookies nobody looked. Raises
-    ConfigurationError if there is no snapshot, or it does not know a bookie; BookKeeperError if a table is missing; and Spark's
-    errors.
+    Rows are entries that would have fewer copies than their ack quorum, and ledgers that could not be recovered. Known unreadable
+    copies do not count; ``note`` gives the age of that knowledge and the unchecked bookies. Raises ConfigurationError if there is
+    no snapshot, or if it does not know a bookie; BookKeeperError if a table is missing; and Spark's errors.
     """
     tables = snapshots.tables(spark, path)
     check_names(bookies, [row.bookie_id for row in tables["bookies"].select("bookie_id").collect()], "bookie")
     stopped = spark.createDataFrame([(bookie,) for bookie in bookies], "bookie_id STRING")
     text = (_FOLDER / "questions" / "safe_to_stop.sql").read_text()
-    # How old the knowledge of damage is stands in view readability, which this query does not read itself.
+    # The age of the knowledge of damage is in view readability, which this query does not read itself.
     with _views(spark, {**tables, "stopped": stopped}, [text, "readability"]):
         answer = _answer(spark, "safe_to_stop", text)
         return replace(answer, note=_readability(spark, "entry_checksums" in tables, bookies))
@@ -185,7 +178,7 @@ def safe_to_stop(spark: SparkSession, path: Name, bookies: Sequence[str]) -> Fin
 
 @contextmanager
 def question(spark: SparkSession, tables: Mapping[str, DataFrame], name: str) -> Iterator[DataFrame]:
-    """The whole answer to the file ``name`` in ``questions/``. It can be read inside the ``with`` block only."""
+    """The whole answer of the file ``name`` in ``questions/``, readable only inside the ``with`` block."""
     text = (_FOLDER / "questions" / f"{name}.sql").read_text()
     with _views(spark, tables, [text]):
         yield spark.sql(text)
@@ -193,9 +186,9 @@ def question(spark: SparkSession, tables: Mapping[str, DataFrame], name: str) ->
 
 @contextmanager
 def _views(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str]) -> Iterator[None]:
-    """Within, the ``tables`` and the files in ``views/`` that the texts of ``queries`` name are temporary views. System tables
-    that are not given are empty."""
-    # Spark plans what is cached whether anybody reads it or not, and that takes longer than to read a small table.
+    """Within: temporary views of the tables and files in ``views/`` that ``queries`` (texts) name. Absent system tables are
+    empty."""
+    # Only named views: Spark plans a cached view even if no query reads it, and that takes longer than a read of a small table.
     texts = {view: (_FOLDER / "views" / f"{view}.sql").read_text() for view in VIEWS}
     named = set().union(*map(_words, queries))
     for view in reversed(VIEWS):
@@ -213,11 +206,11 @@ def _views(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterab
 
     with with_settings(spark, _NO_BROADCASTS):
         try:
-            # Each is read once for all queries: Delta takes longer to plan a scan than a small table takes to be read.
+            # Each table is read once for all queries: Delta takes longer to plan a scan than Spark to read a small table.
             for table in tables.keys() & named:
                 add_cached(table, tables[table])
             if "ledgers" in tables and "ledger_ids" in named - tables.keys():
-                # A snapshot of an earlier version, which listed ledgers and read their records at once.
+                # A snapshot of an earlier version, which listed ledgers and read their records in one step.
                 ids = tables["ledgers"].selectExpr("ledger_id AS first_ledger_id", "ledger_id AS last_ledger_id")
                 tables = {**tables, "ledger_ids": ids}
                 add("ledger_ids", ids)
@@ -235,12 +228,12 @@ def _views(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterab
 
 
 def _words(text: str) -> set[str]:
-    """The words of a query: among them the names of all tables that it reads."""
+    """The words of a query, among them the names of all its tables."""
     return set(re.findall(r"\w+", text))
 
 
 def _nothing(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A table without rows. Unlike one made of an empty list, Spark sees that it is empty, and leaves it out of its plans."""
+    """A table without rows that Spark leaves out of its plans, unlike a table of an empty list."""
     from pyspark.sql.functions import lit
 
     columns = [lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
@@ -248,8 +241,8 @@ def _nothing(spark: SparkSession, schema: StructType) -> DataFrame:
 
 
 def _readability(spark: SparkSession, checksums: bool, without: Sequence[str] = ()) -> str:
-    """When the copies that an answer counts were last read, for people. ``checksums``: the snapshot read all of them itself.
-    ``without``: bookies whose copies don't count."""
+    """Age of the reads of the counted copies, for people. ``checksums``: the snapshot read all of them. ``without``: bookies
+    whose copies don't count."""
     if checksums:
         return "every copy was read when the snapshot was taken"
     rows = [row for row in spark.table("readability").where("NOT down").collect() if row.bookie_id not in without]
@@ -274,7 +267,7 @@ def _answer(spark: SparkSession, name: str, text: str) -> Finding:
 
 
 def head_of(query: str) -> tuple[str, str]:
-    """The title and the explanation of a query: the comment at its head, up to the first colon and after it."""
+    """Title and explanation of a query: the comment at its head, before and after the first colon."""
     head = takewhile(lambda line: line.startswith("--"), query.splitlines())
     title, _, explanation = " ".join(line[2:].strip() for line in head).partition(": ")
     return title, explanation
@@ -282,8 +275,8 @@ def head_of(query: str) -> tuple[str, str]:
 
 @checked
 def show(findings: Iterable[Finding], console: Console, rows_max: AtLeastOne = 20) -> None:
-    """Print each finding as a table with ``rows_max`` rows at most. Where the console is too narrow for a table, each row is
-    printed as lines of a column's name and its value."""
+    """Print each finding as a table with ``rows_max`` rows at most. On a console too narrow for it, print each row as lines of
+    column name and value."""
     from rich.measure import Measurement
 
     for finding in findings:
@@ -316,7 +309,6 @@ def _table(finding: Finding, names: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def _lines(finding: Finding, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of two columns, with a line for each value of each row."""
     table = _table(finding, ("", ""), [line for row in rows for line in zip(names, row, strict=True)])
     table.show_header = False
     for number in range(len(names) - 1, len(table.rows), len(names)):
@@ -326,8 +318,8 @@ def _lines(finding: Finding, names: Sequence[str], rows: Sequence[Sequence[str]]
 
 @checked
 def documents(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Each finding as a JSON object. ``rows`` are objects too, ROWS_MAX at most; times and other values that JSON has no type
-    for are texts."""
+    """Each finding as a JSON object. ``rows`` are objects too, ROWS_MAX at most. Times and other values without a JSON type are
+    texts."""
     found = [
         {
             "name": one.name,
@@ -345,7 +337,7 @@ def documents(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 
 def cell(value: Any) -> str:
-    """A value as people read it."""
+    """A value as text for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):

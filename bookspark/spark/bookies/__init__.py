@@ -1,16 +1,16 @@
-"""Bookies on Spark's executors, looked after by the tasks of a barrier job (docs/decisions/bookies-outlive-tasks.md).
+"""Bookies on Spark's executors, kept by the tasks of a barrier job (docs/decisions/bookies-outlive-tasks.md).
 
-=======================  =============================================================================
+=======================  ==================================================================
 ``bookie_service``       starts and stops the bookies of an application
-``barrier_job``          keeps the job submitted that looks after them
+``barrier_job``          keeps the bookies' job submitted, and gets executors to their hosts
 ``bookie_task``          a task of that job: adopts, starts and restarts bookies
-``placement``            which task looks after which bookie, what is made and what is out of reach: pure
+``placement``            assigns bookies to tasks, new homes to hosts, and lists the missing
 ``homes``                the directories of bookies on a host
-``service_records``      what the service and its tasks tell each other
-``slots``                how many tasks an application has room for
+``service_records``      the records that the service and its tasks exchange
+``slots``                the application's room for tasks
 ``bookies_job``          the main function of the job ``bookies``
 ``autorecovery_service`` auditors and replication workers in tasks
-=======================  =============================================================================
+=======================  ==================================================================
 
 ::
 

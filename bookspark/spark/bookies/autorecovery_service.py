@@ -1,9 +1,8 @@
-"""Autorecovery on Spark's executors: one process in each task, beside the bookies.
+"""Autorecovery on Spark's executors: a process in each task, beside the bookies.
 
-Law: the tasks are plain long ones, not barrier tasks. None depends on another, so Spark runs a lost task again elsewhere, and
-only its locks are lost, which end with its ZooKeeper session. ZooKeeper decides which of the processes is the auditor. A job that
-failed for good is submitted again. A task takes a slot, and waits if there is none. It ends when the job is cancelled, and with
-its executor.
+Law: the tasks are plain and independent, not barrier tasks, so Spark runs a lost task again elsewhere; its locks end with its
+ZooKeeper session. ZooKeeper elects the auditor among the processes. A job that failed for good is submitted again. A task takes a
+slot, or waits for a free slot. It ends with its executor, or when the job is cancelled.
 """
 
 from __future__ import annotations
@@ -31,14 +30,15 @@ class AutorecoveryService:
     """Auditors and replication workers, as a job of a Spark application."""
 
     def __init__(self, spark: SparkSession, zookeeper: str, processes: int = 0, **options: Any) -> None:
-        """``spark``: the application's session. ``zookeeper``: the cluster. ``processes``: how many; 0: one for each executor.
+        """``spark``: the application's session. ``zookeeper``: the cluster. ``processes``: their number; 0: one for each
+        executor.
 
-        ``options``: fields of AutorecoveryConfig; they win over the settings file of the executors (``BOOKSPARK_CONFIG``). Raises
+        ``options``: fields of AutorecoveryConfig; they win over the executors' settings file (``BOOKSPARK_CONFIG``). Raises
         ConfigurationError if an option is unknown or wrong.
         """
         from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
 
-        # A wrong option is an error here, and not in each task.
+        # Wrong options raise here, not in each task.
         autorecovery_config(**options)
         self._context = spark.sparkContext
         self._processes = processes or _executors(self._context)
@@ -48,11 +48,11 @@ class AutorecoveryService:
         self._thread = InheritableThread(target=self._keep_submitted, name="autorecovery service", daemon=True)
 
     def start(self) -> None:
-        """Submit the job, and return at once. Its tasks work when they have slots."""
+        """Submit the job and return at once. Its tasks wait for slots."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancel the job, and wait until it has ended, 30 s at most."""
+        """Cancel the job and wait for its end, 30 s at most."""
         self._stopping.set()
         self._context.cancelJobGroup(self._group)
         self._thread.join(_STOP_SECONDS)
@@ -69,14 +69,14 @@ class AutorecoveryService:
 
 
 def _executors(context: Any) -> int:
-    """How many executors are promised; else, how many there are now."""
+    """Number of promised executors; without a promise, of present executors."""
     conf = context.getConf()
     promised = slots_to_come(context.master, conf.get("spark.executor.instances"), conf.get("spark.executor.cores"))
     return (promised or slots_of(context)).executors
 
 
 def _recover(zookeeper: str, options: dict[str, Any], _rows: Iterable[Any]) -> None:
-    """The body of a task. It works until Spark ends this process, or until the parent process has ended."""
+    """The body of a task: works until Spark ends this process or the parent process has ended."""
     from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
     from bookspark.store.autorecovery.process import Autorecovery
     from bookspark.store.client import BookKeeper

@@ -1,17 +1,16 @@
-"""The barrier job that looks after bookies. It is submitted again whenever it fails.
+"""The barrier job that keeps bookies. It is submitted again whenever it fails.
 
-Law: Spark kills every task of a barrier stage when it loses one, and never runs such a stage again by itself. So the job is
-submitted again until its tasks were told to end, another run took the service over, or there is no Spark any more. Before each
-attempt the metadata store is asked again which bookies there are; new ones are made only while ``making`` is set. An attempt
-has a task on each executor, and one for each bookie if there is room (``placement.tasks_wanted``).
+Law: Spark kills all tasks of a barrier stage when it loses one of them, and never runs such a stage again. So the job is
+submitted again until its tasks were ordered to end, another run took the service over, or Spark has ended. Each attempt first
+reads the known bookies from the metadata store; new bookies are made only while ``making`` is set. An attempt has a task on each
+executor, and a task for each bookie if there is room (``placement.tasks_wanted``).
 
-A thread of its own watches what is missing. A bookie that nobody looks after is named once, and so is its return. When an
-executor comes to a host without a task, the job is submitted again to look there; and executors are asked for (``coverage``).
-While the metadata store is away, an attempt looks after every home that it finds. It is submitted again when the store is back,
-and when slots are lost that it waits for: nobody would look after any bookie meanwhile.
+A thread watches for missing bookies, and reports each loss and return once. If an executor comes to a host without a task, the
+job is submitted again; ``Coverage`` also asks for executors. While the metadata store is away, an attempt keeps every home on its
+hosts. It is submitted again when the store is back, and when its slots are lost, which would leave the bookies without keepers.
 
-The job is submitted at once after an attempt that lasted, else after a pause that grows. It is given up after ``FAILURES_MAX``
-failures in a row if it is known that there are no bookies.
+The next attempt follows at once after a long attempt, else after a growing pause. After ``FAILURES_MAX`` consecutive failures the
+job is given up if certainly no bookie of this run exists.
 """
 
 from __future__ import annotations
@@ -54,20 +53,22 @@ from bookspark.store.metadata.store import MetadataStore
 log = logging.getLogger(__name__)
 
 
-# -- Getting executors to the hosts where bookies are missing. ``placement`` decides; this asks Spark.
-#
-# Law: an executor that has a task is ended only if nothing else helps. YARN and Kubernetes are asked for one executor more,
-# with the host as a hint; one that comes elsewhere is sent back, and the question is put again, ever more seldom. A standalone
-# master gives an application no more cores than it asked for, so there an executor is replaced that shares its host with
-# another one: the master prefers the worker with the most free cores. That costs an attempt of the job, and no bookie.
+# -- Executors for the hosts of missing bookies
 
 
 PAUSES_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0, 60.0, 120.0, 300.0, 600.0)
-"""The pause before executors are asked for: the first time, the second, and so on."""
+"""Pauses before the first request for executors, the second, and so on."""
 
 
 class Coverage:
-    """The executors of an application that has bookies out of reach. ``context``: its SparkContext."""
+    """Gets executors to the hosts of missing bookies: ``placement`` decides, this class asks Spark. ``context``: the
+    SparkContext.
+
+    Law: an executor with a task is ended only as the last resort. YARN and Kubernetes are asked for an additional executor, with
+    the host as a hint. An executor on another host is sent back, and the request is repeated after growing pauses. A standalone
+    master gives no more cores than requested, so an executor on a host with several is replaced: the master prefers the worker
+    with the most free cores. The replacement costs an attempt of the job, and no bookie.
+    """
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -76,20 +77,20 @@ class Coverage:
         self._asked = 0
         self._due: float | None = None
         self._usual = 0
-        """How many executors there are when none was asked for beyond what the user wants; 0: not known."""
+        """Number of executors without additional requests; 0: unknown."""
         self._asked_for_more = False
-        """Whether there may be more than that."""
+        """Whether there may be more executors than usual."""
 
     def complete(self, executors: Mapping[str, str]) -> None:
-        """Nothing is missing."""
+        """Note that no bookie is missing."""
         self.send_back(executors)
         self._asked, self._due = 0, None
         if not self._asked_for_more:
             self._usual = max(self._usual, len(executors))
 
     def send_back(self, executors: Mapping[str, str]) -> None:
-        """Give back what there is too much, now that the host has an executor that had none: an attempt ends by that, so it is
-        done just before the job is submitted again."""
+        """Give back a surplus executor, once the bookies' host has an executor. Its end ends an attempt: call this just before
+        the next submission."""
         if self._asked_for_more and len(executors) <= self._usual:
             self._asked_for_more = False
         elif self._asked_for_more:
@@ -99,7 +100,7 @@ class Coverage:
                 self._context._jsc.sc().killExecutor(surplus)
 
     def ask(self, executors: Mapping[str, str], with_task: Collection[str], missing: Sequence[Missing]) -> None:
-        """Something is missing. Returns at once, and is to be called again every second or so."""
+        """Ask for executors on the hosts of missing bookies. Returns at once; call it about every second."""
         hosts = sorted({one.host for one in missing if one.host})
         if not self._can_ask or not hosts:
             return
@@ -136,21 +137,21 @@ class Coverage:
         self._context._jsc.sc().requestTotalExecutors(self._usual + 1, cores * len(hosts), hosts_of_tasks)
 
 
-# --
+# -- The job
 
 
 FAILURES_MAX = 3
-"""After this number of consecutive failures of the job, or of a bookie, nobody waits any longer."""
+"""Consecutive failures of the job, or of a bookie, after which waiting ends."""
 _LOOK_SECONDS = 0.2
 _LASTED_SECONDS = 30.0
-"""After an attempt that lasted at least this long, the next one is submitted at once."""
+"""An attempt that lasted at least this long is followed at once."""
 _COVERAGE_SECONDS = 1.0
 _CANCEL_SECONDS = 15.0
 _LOOK_AGAIN_SECONDS = 10.0
 _SHORT_SECONDS = 10.0
-"""After an attempt has had more tasks than there are slots for this long, it is submitted again with fewer."""
+"""An attempt short of slots for this long is submitted again with fewer tasks."""
 _RESUBMIT_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""The pause after the first failure in a row, the second, and so on."""
+"""Pauses after the first consecutive failure, the second, and so on."""
 
 _OUR_ERROR = re.compile(r"^bookspark(?:\.\w+)+: (.+)$", re.MULTILINE)
 _SPARKS_ERROR = re.compile(r"Spark\w*Exception: (.+)$", re.MULTILINE)
@@ -159,39 +160,35 @@ _CAUSE = re.compile(r"^Caused by: [\w.$]*?(\w+(?:Exception|Error): .+)$", re.MUL
 
 @dataclass(frozen=True)
 class JobSize:
-    """How large the job is."""
-
     bookies: int
-    """How many bookies there are to be."""
     one_task_for: TaskFor
-    """What a task is for."""
     leave_free: bool
-    """Whether one slot of each executor is left to others."""
+    """Whether a slot of each executor stays free for other jobs."""
 
 
 class TaskFor(Enum):
-    """What each task of the job is for, and with it each core that it takes."""
+    """Purpose of each task of the job, and of the core that it takes."""
 
     BOOKIE = "bookie"
     HOST = "host"
-    """An executor, to be exact: it looks after all bookies of its host."""
+    """Each executor: its task keeps all bookies of the host."""
 
 
 class BarrierJob:
-    """The job of one run of a bookie service. ``spec``: what the tasks of the first attempt are told; ``store``: the cluster's
-    metadata store; ``tell`` is called with one line when a bookie is missing or back."""
+    """The job of a run of a bookie service. ``spec``: orders for the tasks of the first attempt; ``store``: the cluster's
+    metadata store; ``tell`` is called with a line when a bookie is missing or back."""
 
     def __init__(
         self, context: Any, spec: TaskSpec, store: MetadataStore, size: JobSize, tell: Callable[[str], None]
     ) -> None:
         self.spec = spec
-        """What the tasks of the present attempt are told."""
+        """Orders for the tasks of the present attempt."""
         self.making = False
-        """Whether bookies that there are not yet are made."""
+        """Whether new bookies are made."""
         self.failure = ""
-        """Why the job is not submitted any more; empty while it is."""
+        """Reason why submission stopped; empty while it goes on."""
         self.told_to_stop = False
-        """Whether the tasks were told to end by a command, and have ended."""
+        """Whether the tasks have ended by a command."""
         self.stopping = threading.Event()
         """Set when the job is to end."""
         self._context, self._store, self._size, self._tell = context, store, size, tell
@@ -202,14 +199,12 @@ class BarrierJob:
         self._thread = InheritableThread(target=self.keep_submitted, name="bookie service", daemon=True)
 
     def start(self) -> None:
-        """Submit the job, and keep it submitted from now on."""
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Tell the tasks to stop their bookies, and wait for them. Cancels the job if that takes more than ``timeout``
-        seconds."""
+        """Order the tasks to stop their bookies, and wait. After ``timeout`` seconds, cancel the job."""
         self.stopping.set()
-        # If this fails, the bookies are asked one by one, by the service.
+        # If this fails, the service asks each bookie itself.
         with suppress(BookKeeperError):
             ask_service_to_stop(self._store, self.spec.service, self.spec.run)
         self._thread.join(timeout)
@@ -219,27 +214,26 @@ class BarrierJob:
             self._thread.join(_CANCEL_SECONDS)
 
     def let_go(self) -> None:
-        """End the job and leave the bookies alone: they serve until their lease has lapsed, and another run adopts them."""
+        """End the job and leave the bookies alone: they serve until their lease ends, and another run adopts them."""
         self.stopping.set()
         self._cancel()
         self._thread.join(_CANCEL_SECONDS)
 
     def owns_service(self) -> bool:
-        """Whether no other run took the service over. Raises MetadataStoreError."""
+        """Whether no other run has taken the service over. Raises MetadataStoreError."""
         record = read_service(self._store, self.spec.service)
         return record is None or record.run == self.spec.run
 
     def reports(self) -> list[TaskReport]:
-        """The last report of each partition, of whichever attempt. Raises MetadataStoreError."""
+        """The last report of each partition, from any attempt. Raises MetadataStoreError."""
         return read_tasks(self._store, self.spec.service, self.spec.run)
 
     def present_reports(self) -> list[TaskReport]:
-        """The reports of the present attempt. Raises MetadataStoreError."""
+        """The present attempt's reports. Raises MetadataStoreError."""
         return [task for task in self.reports() if task.attempt == self.spec.attempt]
 
     def missing(self) -> tuple[Missing, ...] | None:
-        """The bookies that exist and that nobody looks after; None while not every task of the attempt has reported. Raises
-        MetadataStoreError."""
+        """The existing bookies without a keeper; None until every task of the attempt has reported. Raises MetadataStoreError."""
         reports = self.present_reports()
         if self._tasks == 0 or len(reports) < self._tasks:
             return None
@@ -247,7 +241,7 @@ class BarrierJob:
         return out_of_reach(self.spec.wanted, covered, {task.host for task in reports})
 
     def keep_submitted(self) -> None:
-        """The job's thread: one attempt after the other."""
+        """The job's thread: submits attempt after attempt."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -275,15 +269,15 @@ class BarrierJob:
             if not self._await_room():
                 self.failure = "the Spark application has ended"
                 return
-            # What this run has begun itself is not given up.
+            # Keep the claims that this run has begun itself.
             wanted = replace(self.spec.wanted, forget_begun=False)
             self.spec = replace(self.spec, attempt=self.spec.attempt + 1, wanted=wanted)
 
     def _note_end(self) -> None:
-        """All tasks have ended by themselves: why?"""
+        """Note why all tasks have ended by themselves."""
         if self.stopping.is_set():
             return
-        # If the store is away now, it was not when the tasks were told to end.
+        # If the store is away now, it was reachable when the tasks got their order to end.
         with suppress(BookKeeperError):
             if self.owns_service():
                 self.told_to_stop = True
@@ -291,7 +285,7 @@ class BarrierJob:
         self.failure = "another run of the same bookie service took over"
 
     def keep_covered(self) -> None:
-        """Begin to watch, in a thread, for bookies that nobody looks after."""
+        """Start a thread that watches for bookies without a keeper."""
         InheritableThread(target=self._watch_coverage, name="bookie service coverage", daemon=True).start()
 
     def _watch_coverage(self) -> None:
@@ -299,13 +293,13 @@ class BarrierJob:
         coverage = Coverage(self._context)
         room_at, look_again = time.monotonic(), 0.0
         while not self.stopping.wait(_COVERAGE_SECONDS) and not self.failure:
-            # If ZooKeeper or Spark is away, other threads report that.
+            # Other threads report an absence of ZooKeeper or Spark.
             with suppress(Exception):
                 attempt = self.spec.attempt
                 if slots_of(self._context).total >= self._tasks:
                     room_at = time.monotonic()
                 elif attempt != self._cut_short and time.monotonic() - room_at > _SHORT_SECONDS:
-                    # Spark launches all tasks of a barrier stage or none, and waits for slots without an end.
+                    # Spark launches all tasks of a barrier stage or none, and waits for slots without end.
                     self._again(attempt, "the slots that it waits for were lost")
                 missing = self.missing()
                 if missing is None or attempt == self._cut_short:
@@ -338,13 +332,13 @@ class BarrierJob:
         self._told = now
 
     def _again(self, attempt: int, why: str) -> None:
-        """End ``attempt`` to submit the job again. If it has ended by itself meanwhile, the next one does as well."""
+        """End ``attempt`` for another submission. If it has just ended by itself, the next attempt serves as well."""
         log.info("submitting the bookies' barrier job again: %s", why)
         self._cut_short = attempt
         self._cancel()
 
     def _submit(self) -> None:
-        """One attempt. Returns when its tasks were told to end; raises when it failed."""
+        """Run an attempt. Returns when its tasks were ordered to end; raises when it failed."""
         wanted = self._look()
         homes = max(len(wanted.known) + len(wanted.claims), wanted.bookies)
         slots = slots_of(self._context)
@@ -358,7 +352,7 @@ class BarrierJob:
         rows.barrier().mapPartitions(partial(look_after_bookies, self.spec)).collect()
 
     def _look(self) -> Wanted:
-        """What the metadata store knows. While it is away: what it knew, and nothing is made."""
+        """The metadata store's knowledge. While the store is away: the earlier knowledge, and no new bookies."""
         try:
             found = read_wanted(self._store, self.spec.roots)
             numbers = {home.number for home in found.known}
@@ -373,9 +367,9 @@ class BarrierJob:
         return replace(found, claims=left, bookies=bookies, forget_begun=self.spec.wanted.forget_begun)
 
     def _await_room(self) -> bool:
-        """Wait until a task fits; False if Spark has ended."""
+        """Wait until a task fits; False if Spark has ended or the job is to end."""
         while self._spark_lives() and not self.stopping.is_set():
-            # Spark may end in the middle of the question.
+            # Spark may end during the call.
             with suppress(Exception):
                 if slots_of(self._context).room(self._size.leave_free) > 0:
                     return True
@@ -383,14 +377,14 @@ class BarrierJob:
         return False
 
     def _has_no_bookies(self) -> bool:
-        """Whether it is known that no bookie of this run exists. While ZooKeeper is away, that is not known."""
+        """Whether certainly no bookie of this run exists; uncertain while ZooKeeper is away."""
         try:
             return not any(bookie.bookie_id for task in self.reports() for bookie in task.bookies)
         except BookKeeperError:
             return False
 
     def _cancel(self) -> None:
-        # There may be no Spark any more.
+        # Spark may have ended.
         with suppress(Exception):
             self._context.cancelJobGroup(self.spec.run)
 
@@ -398,7 +392,7 @@ class BarrierJob:
         try:
             return self._context._jsc is not None and not self._context._jsc.sc().isStopped()
         except Exception:
-            # The JVM is gone.
+            # The JVM has ended.
             return False
 
 
@@ -408,8 +402,8 @@ def _retired(reports: list[TaskReport]) -> tuple[Missing, ...]:
 
 
 def root_cause(error: Exception) -> str:
-    """The line of a Spark error that says most: that of Bookspark's error in a task; else what Spark said itself, down to the
-    deepest cause that says something new, in one line."""
+    """The most useful line of a Spark error: that of Bookspark's error in a task; else Spark's own message, down to the deepest
+    cause with new words, in one line."""
     text = str(error)
     if ours := _OUR_ERROR.findall(text):
         return str(ours[-1])

@@ -1,18 +1,17 @@
-"""Bookies on Spark's executors: a barrier job looks after them, and they outlive it.
+"""Bookies on Spark's executors: a barrier job keeps them, and they outlive it.
 
-Law: nothing that must go on lives in a task. The job only *looks after* bookies (see ``bookie_task``). When an executor is lost,
-its bookies have no keeper for a few seconds, which their lease outlasts by far, and they serve on. ``stop`` ends the bookies
-cleanly, whatever is left of the job; ``let_go`` ends the job and leaves them to the next run.
+Law: durable work never lives in a task; the job only *keeps* bookies (see ``bookie_task``). When an executor is lost, its bookies
+have no keeper for a few seconds. Their lease is far longer, so they serve on. ``stop`` ends the bookies cleanly, whatever is left
+of the job; ``let_go`` ends the job and leaves them to the next run.
 
     service = BookieService(spark, bookies=3, directories=["/disk1/bookspark", "/disk2/bookspark"])
     service.start()
     service.zookeeper, service.bookies
     service.stop()
 
-A start makes bookies if there are none, or if it was told to (``create``). Bookies that exist are never made anew: a start
-serves those that executors reach, and names the others. A start that fails stops only bookies that it made itself. Spark never
-speculates on barrier stages. The job may belong to any application, but an application of its own is best: queries then come
-and go beside it. Source: docs/decisions/bookies-outlive-tasks.md.
+A start makes bookies if none exist, or by option ``create``. Existing bookies are never made anew: a start serves those within
+reach of executors, and names the others. A failed start stops only bookies of its own making. The job may belong to any
+application, best to its own, beside which queries come and go. Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.support.arguments import AtLeastOne, WaitSeconds, check_names, checks_arguments
 
 EMBEDDED = "embedded"
-"""The value of ``zookeeper`` for a ZooKeeper that the service starts and stops itself."""
+"""A ZooKeeper that the service starts and stops itself."""
 START_SECONDS = 120.0
-"""How long ``start`` waits by default."""
+"""Default timeout of ``start``."""
 STOP_SECONDS = 90.0
-"""How long ``stop`` waits by default."""
+"""Default timeout of ``stop``."""
 WAIT_FOR_MISSING_SECONDS = 30.0
-"""How long ``start`` waits by default for executors on the hosts of bookies that exist."""
+"""Default wait of ``start`` for executors on the hosts of existing bookies."""
 LOCAL_LEASE_SECONDS = 60.0
-"""The lease on a local master, by default: its bookies end with it, and no other run comes to adopt them."""
+"""Default lease on a local master: no other run comes to adopt its bookies."""
 _OWN_OPTIONS = (
     "bookies",
     "directories",
@@ -80,12 +79,11 @@ log = logging.getLogger(__name__)
 
 
 class ServiceBookie(BookieReport, frozen=True):
-    """A bookie and where it is looked after."""
+    """A bookie with its host and task."""
 
     host: str = ""
-    """The host's name."""
     partition: int = 0
-    """The task that looks after it."""
+    """Its task."""
 
 
 @checks_arguments
@@ -105,19 +103,18 @@ class BookieService:
         wait_for_missing_seconds: WaitSeconds = WAIT_FOR_MISSING_SECONDS,
         **bookie_options: Any,
     ) -> None:
-        """Describe the service; nothing is started.
+        """Describe the service; no process is started.
 
-        ``spark``: the application's session. ``bookies``: how many there are to be, at least 1; those that exist are served
-        even if they are more. ``directories``: where bookies keep their files, one for each disk, as they are called on the
-        executors' hosts. ``zookeeper``: ``host:port[,host:port…][/chroot]``, or ``"embedded"`` for a ZooKeeper on this host
-        that the service starts and stops (local master only). ``progress`` is called with one line at each step of ``start``;
-        None: the lines are logged. ``create``: make bookies until there are ``bookies``, also if there are some already; those
-        that no executor reaches count. ``one_core_per``: "bookie", or "host" for one task, and so one core, on each executor.
-        ``leave_slots_free``: leave one slot of each executor to this application's queries. ``wait_for_missing_seconds``: how
-        long ``start`` waits for an executor on the host of each bookie that exists before it goes on without.
+        ``spark``: the application's session. ``bookies``: their wanted number, at least 1; more existing bookies are served too.
+        ``directories``: the bookies' folders on the executors' hosts, one for each disk. ``zookeeper``:
+        ``host:port[,host:port…][/chroot]``, or ``"embedded"`` for a ZooKeeper on this host that the service starts and stops
+        (local master only). ``progress`` is called with a line at each step of ``start``; None: the lines are logged. ``create``:
+        make bookies up to ``bookies``, even if some exist; bookies out of reach count. ``one_core_per``: "bookie", or "host" for
+        one task, and so one core, on each executor. ``leave_slots_free``: leave a slot of each executor to this application's
+        queries. ``wait_for_missing_seconds``: wait of ``start`` for an executor on the host of each existing bookie.
         ``bookie_options``: fields of BookieConfig, for all bookies.
 
-        Raises ConfigurationError if an option is unknown or has a value that can't be used.
+        Raises ConfigurationError if an option is unknown or its value is wrong.
         """
         check_names(
             bookie_options,
@@ -130,7 +127,7 @@ class BookieService:
             )
         if bookie_options.get("port"):
             raise ConfigurationError("bookies of one host can't share a port: leave port out")
-        # A value of the wrong type is an error here, and not in a task.
+        # Values of a wrong type raise here, not in a task.
         bookie_config(directories=["/"], zookeeper="", **bookie_options)
         self._context = spark.sparkContext
         self._size = JobSize(bookies, one_core_per, leave_slots_free)
@@ -149,7 +146,7 @@ class BookieService:
 
     @property
     def zookeeper(self) -> str:
-        """The cluster's connection string, for ``BookKeeper`` and for ``session``. Raises BookieError if the service is not
+        """The cluster's connection string, for ``BookKeeper`` and ``session``. Raises BookieError if the service is not
         started."""
         if not self._zookeeper:
             raise BookieError("the bookie service is not started: call start() first")
@@ -157,7 +154,7 @@ class BookieService:
 
     @property
     def bookies(self) -> dict[str, ServiceBookie]:
-        """Every bookie by its id, as the task that looked after it last reported it; empty if the service is not started.
+        """Every bookie by its id, from the last report of its task; empty if the service is not started.
 
         Raises MetadataStoreError.
         """
@@ -166,7 +163,7 @@ class BookieService:
         for task in sorted(reports, key=lambda task: task.attempt):
             for bookie in task.bookies:
                 place = task.host, bookie.home
-                # A bookie that was adopted just now has not told its id yet. The report before has it.
+                # A bookie adopted just now has not reported its id yet: take it from the report before.
                 if not bookie.bookie_id and place in latest:
                     before = latest[place]
                     bookie = msgspec.structs.replace(bookie, bookie_id=before.bookie_id, address=before.address)
@@ -184,7 +181,7 @@ class BookieService:
 
     @property
     def failure(self) -> str:
-        """Why nobody looks after the bookies any more, in one line; empty while they are looked after."""
+        """Reason why the bookies have no keepers any more, in one line; empty while they have."""
         return "" if self._job is None else self._job.failure
 
     @property
@@ -194,20 +191,20 @@ class BookieService:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The bookies that exist and that nobody looks after, each in one line with the reason; empty while an attempt begins.
+        """The existing bookies without a keeper, each in a line with the reason; empty while an attempt begins.
 
         Raises MetadataStoreError.
         """
         return () if self._job is None or self._store is None else tuple(map(str, self._job.missing() or ()))
 
     def start(self, timeout: WaitSeconds = START_SECONDS) -> None:
-        """Start the bookies, and return when every bookie that an executor reaches serves. A first start that fails, or one on a
-        local master, leaves nothing running; any other leaves the bookies as they are.
+        """Start the bookies, and return when every bookie within reach of an executor serves. A first start that fails, or any on
+        a local master, leaves no process running; others leave the bookies as they are.
 
-        ``timeout``: seconds until the start fails, beside the time that executors take to start. Raises ConfigurationError (too
-        few slots, dynamic allocation, embedded ZooKeeper with a master that is not local), BookieError (a new bookie can't be
-        started, none of those that exist can be, not all serve in time, the service is started already) or MetadataStoreError
-        (ZooKeeper does not answer). The message is one line and says what to do.
+        ``timeout``: seconds until the start fails, without the time that executors take to start. Raises ConfigurationError (too
+        few slots, dynamic allocation, embedded ZooKeeper with a master that is not local), BookieError (a new bookie or all
+        existing bookies fail to start, not all serve in time, the service is started already) or MetadataStoreError (ZooKeeper
+        does not answer). The message is a line with the remedy.
         """
         try:
             self._start(timeout)
@@ -221,13 +218,13 @@ class BookieService:
     def stop(self, timeout: WaitSeconds = STOP_SECONDS) -> None:
         """Stop every bookie cleanly, then the job, then ZooKeeper if the service started it. May be called again.
 
-        ``timeout``: seconds until tasks that do not end are cancelled; bookies of this host are then asked directly.
+        ``timeout``: seconds until unfinished tasks are cancelled; bookies of this host are then asked directly.
         """
         job, store = self._job, self._store
         if job is not None and store is not None:
             self._progress("stopping the bookies")
             job.stop(timeout)
-            # What another run took over is that run's.
+            # Never touch records that another run has taken over.
             with suppress(BookKeeperError):
                 if job.owns_service():
                     self._stop_left_behind(job.spec.run)
@@ -235,8 +232,8 @@ class BookieService:
         self._close()
 
     def let_go(self) -> None:
-        """End the job, and leave the bookies as they are. Each serves for ``lease_seconds`` more, and a service that is started
-        within that time adopts it. May be called again."""
+        """End the job and leave the bookies: each serves for ``lease_seconds`` more, and a service started within that time
+        adopts it. May be called again."""
         if self._job is not None:
             self._job.let_go()
         self._close()
@@ -281,7 +278,7 @@ class BookieService:
         job = BarrierJob(self._context, spec, self._store, self._size, self._progress)
         job.making = self._create or exist == 0
         self._first = exist == 0
-        # Those of other directories may be the same ones under other names: then nothing here was made by this start.
+        # Bookies of other directories may be the same under other paths: then this start has made none here.
         self._made_all = self._first and not wanted.others
         if exist:
             self._progress(f"{exist} bookies exist; looking for them on {slots.executors} executors")
@@ -300,7 +297,7 @@ class BookieService:
             self._progress(warning)
 
     def _need(self, exist: int) -> Need:
-        """Room is a condition of making bookies only. Those that exist are looked after with what there is."""
+        """Only new bookies need room; existing bookies are kept with any room."""
         to_make = max(self._size.bookies - exist, 0) if self._create or exist == 0 else 0
         if self._size.one_task_for is TaskFor.HOST:
             return Need(1, 1, self._size.leave_free)
@@ -317,8 +314,8 @@ class BookieService:
         return self._stack.enter_context(EmbeddedZooKeeper(Path(self._roots[0]) / "zookeeper")).connection_string
 
     def _await_serving(self, job: BarrierJob, deadline: float) -> None:
-        """Return when all bookies serve that executors reach, and those that they do not were waited for. Raises BookieError,
-        which tells what is missing, if a new bookie can't be started, none of the others can, or at the deadline."""
+        """Return when all bookies within reach serve, and the wait for the others is over. Raises BookieError, which names the
+        missing, if a new bookie or all existing bookies fail to start, or at the deadline."""
         told: dict[str, str] = {}
         patience = time.monotonic() + self._wait_for_missing
         job.keep_covered()
@@ -353,9 +350,9 @@ class BookieService:
             job.stopping.wait(_LOOK_SECONDS)
 
     def _stop_left_behind(self, run: str) -> None:
-        """Ask bookies of this host directly to stop that no task could stop, because the executors were killed, as a Ctrl-C does.
+        """Ask bookies of this host directly to stop, if their executors were killed, as by Ctrl-C.
 
-        Those of other hosts stop cleanly when their lease has lapsed.
+        Bookies of other hosts stop cleanly at the end of their lease.
         """
         asked = []
         for home in find_homes(self._roots):
@@ -379,7 +376,6 @@ def _at(bookie: BookieReport, task: TaskReport) -> ServiceBookie:
 
 
 def _line(bookie: ServiceBookie) -> str:
-    """A bookie in one line, for people."""
     name = bookie.bookie_id or bookie.home
     if bookie.phase == SERVING:
         return f"{name} serves at {bookie.address} (process {bookie.pid}{', adopted' if bookie.adopted else ''})"

@@ -1,14 +1,13 @@
-"""A barrier task that looks after bookies: it adopts those that run, starts the others, and restarts those that die.
+"""A barrier task that keeps bookies: it adopts the running, starts the others, and restarts the dead.
 
-Law: a bookie is never tied to the task. When the task ends, however that happens, it drops the leases and nothing more, and a
-task of the next attempt adopts the bookies. One bookie that can't be started disturbs no other: its last words are reported, and
-it is tried again, ever more seldom, while the task looks after the others. Each bookie has a thread of its own here, so that a
-slow boot delays nobody.
+Law: a bookie is never tied to the task. However the task ends, it only drops the leases; a task of the next attempt adopts the
+bookies. A bookie that fails to start disturbs no other: its last words are reported, and it is tried again after growing pauses.
+Each bookie has its own thread here, so a slow boot delays no other.
 
-Tasks agree on who looks after which home by exchanging what they see (``allGather``); see ``placement``. The number of a new
-home is claimed in the metadata store before anything is made. A bookie that is known is started under its id, so one whose disk
-was emptied says so instead of beginning anew. The service's record tells them when to stop. A task whose run does not own the
-service any more lets go of its bookies. Source: docs/decisions/bookies-outlive-tasks.md.
+Tasks agree on the keeper of each home by exchanging their views (``allGather``); see ``placement``. A new home's number is
+claimed in the metadata store before its directories are made. A known bookie is started under its id, so a bookie with an emptied
+disk reports that instead of beginning anew. The service's record orders the tasks to stop. A task lets go of its bookies if its
+run no longer owns the service. Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations
@@ -48,44 +47,40 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
 SERVED_WELL_SECONDS = 30.0
-"""After a bookie has served this long, its failures are counted from 0 again."""
+"""After this time of service a bookie's failures are counted from 0 again."""
 _BACKOFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
-"""The pause before a restart: after the first failure, the second, and so on."""
+"""Pauses before a restart, by consecutive failures."""
 _OLD_TASK_SECONDS = 30.0
-"""How long Spark may take to kill the task of the attempt before (spark.python.task.killTimeout is 2 s)."""
+"""Time that Spark may take to kill the task of the previous attempt (spark.python.task.killTimeout is 2 s)."""
 _LOOK_SECONDS = 2.0
-"""The service's record is read at this interval even if no watch fires."""
+"""Interval of reads of the service's record, if no watch fires."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What the driver tells every task of an attempt."""
+    """The driver's orders for all tasks of an attempt."""
 
     service: str
-    """The service's name in the metadata store."""
     run: str
-    """The run that submits the tasks."""
     attempt: int
-    """How often this run has submitted the job before."""
+    """Earlier submissions by this run."""
     wanted: Wanted
-    """Which bookies there are, and how many there are to be."""
+    """The known bookies, and their wanted number."""
     instance_id: str
-    """The cluster's identity, as cookies have it."""
+    """The cluster's identity, as in cookies."""
     roots: tuple[str, ...]
-    """The directories on each host, one for each disk, in which homes lie."""
+    """Parents of homes on each host, one for each disk."""
     zookeeper: str
-    """The cluster."""
     options: dict[str, Any]
-    """Fields of BookieConfig."""
     listen_on_executor_host: bool
-    """Whether bookies listen on their host's address instead of loopback, because clients come from other hosts too."""
+    """Whether bookies listen on their host's address instead of loopback."""
 
 
 def look_after_bookies(spec: TaskSpec, _rows: Iterable[Any]) -> Iterator[int]:
-    """The body of a barrier task. It runs until the service stops, and then yields the number of bookies that it looked after."""
-    # Imported here, so that the rest of the module can be tested without Spark.
+    """The body of a barrier task. Runs until the service stops, then yields the number of its bookies."""
+    # Imported late, so that the rest of the module is testable without Spark.
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
@@ -108,8 +103,8 @@ def look_after_bookies(spec: TaskSpec, _rows: Iterable[Any]) -> Iterator[int]:
 
 
 def claim(store: MetadataStore, roots: Sequence[str], share: Share, host: str) -> None:
-    """Take the numbers of the share's new homes, and give up what it gives up. Raises MetadataStoreError, and BookieError if
-    somebody has taken a number meanwhile: the next attempt knows of that."""
+    """Claim the numbers of the share's new homes, and drop the claims that it gives up. Raises MetadataStoreError, and
+    BookieError if a number was taken meanwhile: the next attempt sees that."""
     for number in share.to_forget:
         drop_claim(store, roots, number)
     for number in share.to_claim:
@@ -118,15 +113,14 @@ def claim(store: MetadataStore, roots: Sequence[str], share: Share, host: str) -
 
 
 class TaskKeeper:
-    """The bookies that one task looks after. ``share``: which; ``host``: the name or address to listen on, None for the
-    default."""
+    """The bookies that a task keeps. ``share``: their homes; ``host``: the name or address to listen on, None for the default."""
 
     def __init__(self, spec: TaskSpec, report: TaskReport, share: Share, host: str | None) -> None:
         self._spec = spec
         self._report = report
         self._news = threading.Event()
         listen = {} if host is None or "host" in spec.options else {"host": host}
-        # For the placement one_per_executor. A bookie that is adopted keeps the label of the executor that started it.
+        # For the placement one_per_executor. An adopted bookie keeps the label of the executor that started it.
         labels = {"executor": report.executor_id, **spec.options.get("labels", {})}
         holder = f"task {report.partition} of attempt {spec.attempt}, run {spec.run}"
         self._keepers = [
@@ -146,12 +140,12 @@ class TaskKeeper:
         self._claimed = {
             home: keeper for home, keeper in zip(share.homes, self._keepers, strict=True) if home in claimed
         }
-        """The homes that there is a claim for, by number. It is given up when the bookie serves, and so has a cookie."""
+        """Claimed homes by number. A claim is dropped when its bookie serves, and so has a cookie."""
 
     def run(self) -> int:
-        """Look after the bookies until the service is to stop, then stop them. If another run owns the service, let go of them.
+        """Keep the bookies until the service is to stop, then stop them. If another run owns the service, let go of them.
 
-        Returns how many there were.
+        Returns their number.
         """
         for keeper in self._keepers:
             keeper.start()
@@ -167,7 +161,7 @@ class TaskKeeper:
         return len(self._keepers)
 
     def _connect(self, stack: ExitStack) -> ZooKeeperStore:
-        """Connect to the metadata store, and try until that works. The bookies are looked after meanwhile."""
+        """Connect to the metadata store, with retries until it answers. The bookies have keepers meanwhile."""
         while True:
             try:
                 store = ZooKeeperStore(self._spec.zookeeper)
@@ -179,9 +173,9 @@ class TaskKeeper:
                 return store
 
     def _until_told(self, store: ZooKeeperStore) -> bool:
-        """Report what changes. Returns True when the bookies are to be stopped, False when they are to be let go of."""
+        """Report changes. Returns True to stop the bookies, False to let go of them."""
         told: TaskReport | None = None
-        # Set while no watch is waiting.
+        # Set while no watch is registered.
         fired = threading.Event()
         fired.set()
 
@@ -227,7 +221,7 @@ class TaskKeeper:
 
 
 class BookieKeeper:
-    """Looks after one bookie, from a thread of its own."""
+    """Keeps a bookie, from its own thread."""
 
     def __init__(self, config: BookieConfig, holder: str, changed: Callable[[], None], instance_id: str) -> None:
         """``holder``: the task's name for the lease; ``changed`` is called when ``report`` changes; ``instance_id``: the
@@ -241,10 +235,8 @@ class BookieKeeper:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"keeper of {config.directories[0]}", daemon=True)
         self.report = BookieReport(home=config.directories[0], phase="starting", bookie_id=config.bookie_id)
-        """The bookie's present state."""
 
     def start(self) -> None:
-        """Begin to look after the bookie."""
         self._thread.start()
 
     def end(self, stop_bookie: bool) -> None:
@@ -254,7 +246,7 @@ class BookieKeeper:
         os.write(self._wake, b".")
 
     def join(self, timeout: float) -> None:
-        """Wait until the bookie has stopped or was let go of, ``timeout`` seconds at most."""
+        """Wait until the bookie has stopped or is released."""
         self._thread.join(timeout)
 
     def _keep(self) -> None:
@@ -266,7 +258,7 @@ class BookieKeeper:
             except BookKeeperError as error:
                 problem = str(error)
             except Exception as error:
-                # An error of the keeper must not leave the bookie alone.
+                # A keeper's error must not leave the bookie alone.
                 log.exception("keeper of %s", self._config.directories[0])
                 problem = f"{type(error).__name__}: {error}"
             if self._ended.is_set():
@@ -279,7 +271,7 @@ class BookieKeeper:
         self._change(phase="ended", pid=0)
 
     def _serve_until_it_ends(self) -> None:
-        """Adopt or start the bookie, and watch it. Returns when it has ended, or was stopped or let go of as ``end`` says."""
+        """Adopt or start the bookie, and watch it. Returns when it has ended, was stopped, or was released by ``end``."""
         bookie = self._adopt_or_start()
         self._change(pid=bookie.process.pid, adopted=not bookie.started)
         poll = select.poll()
@@ -288,7 +280,7 @@ class BookieKeeper:
         try:
             while not self._ended.is_set():
                 self._note(bookie.status)
-                # There is no time limit: a boot may take long, and only a bookie that answers nobody counts as hung.
+                # Without a time limit: a boot may take long, and only a bookie that answers no request counts as hung.
                 poll.poll()
                 if not bookie.lease.read_news():
                     bookie.wait_ended(STOP_SECONDS)
@@ -301,20 +293,20 @@ class BookieKeeper:
 
     def _note(self, status: Status) -> None:
         if status.bookie_id and not self._config.bookie_id:
-            # A bookie that was new: if its disk is emptied from now on, it is not begun anew.
+            # For a new bookie: if its disk is emptied from now on, it does not begin anew.
             self._config = msgspec.structs.replace(self._config, bookie_id=status.bookie_id)
         self._served = self._served or status.phase == SERVING
         self._change(
             phase=status.phase,
-            # If a new process has not told its id and address yet, they are those of the process before.
+            # A new process that has not reported its id and address yet: keep those of the process before.
             bookie_id=status.bookie_id or self.report.bookie_id,
             address=status.address or self.report.address,
             problem="" if status.phase == SERVING else self.report.problem,
         )
 
     def _adopt_or_start(self) -> Bookie:
-        """Claim the bookie. A task of the attempt before holds its lease until Spark has killed that task, one of another run
-        until it has heard of this one."""
+        """Claim the bookie. A task of the previous attempt holds its lease until Spark has killed that task; a task of another
+        run, until it reads of this run."""
         deadline = time.monotonic() + _OLD_TASK_SECONDS
         while True:
             try:
@@ -331,20 +323,19 @@ class BookieKeeper:
 
 
 class Executor(NamedTuple):
-    """The executor of this Python worker; all empty if it is not known."""
+    """The executor of this Python worker; all fields empty if unknown."""
 
     id: str = ""
-    """Spark's id of it; ``driver`` in local mode."""
+    """Spark's id; ``driver`` in local mode."""
     pid: int = 0
     hostname: str = ""
-    """Where Spark listens on this host: its name, or an address. It comes from the cluster manager, not from the driver, which
-    may see the executor's connection from another side of a gateway."""
+    """Spark's listen name or address on this host, from the cluster manager; the driver may see another side of a gateway."""
 
 
 def _executor() -> Executor:
     """The first JVM among this worker's ancestors."""
     for process in psutil.Process().parents():
-        # Of a process of another user not even the command line may be visible.
+        # Even the command line of another user's process may be hidden.
         with suppress(psutil.Error):
             command = process.cmdline()
             if command and os.path.basename(command[0]) == "java":
@@ -353,6 +344,5 @@ def _executor() -> Executor:
 
 
 def executor_of(command: Sequence[str], pid: int) -> Executor:
-    """The executor that has this command line."""
     given = dict(pairwise(command))
     return Executor(given.get("--executor-id", "driver"), pid, given.get("--hostname", ""))

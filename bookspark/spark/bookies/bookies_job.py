@@ -1,16 +1,15 @@
-"""The main function of the job ``bookies``: a bookie service as a Spark application of its own.
+"""The main function of the job ``bookies``: a bookie service as its own Spark application.
 
-Law: one line on standard output begins with ``{``. It comes once every bookie serves that an executor reaches. The other lines
-(spark-submit puts both streams into one) are progress, ``bookies: …``, and an error, ``bookspark bookies: <what is wrong and
-what to do>``. The job ends cleanly on SIGTERM and SIGINT, and also if spark-submit or the application master, its parent, was
-ended instead.
+Law: exactly one line on standard output begins with ``{``; it comes once every bookie within reach of an executor serves. The
+other lines (spark-submit joins both streams) are progress, ``bookies: …``, and an error, ``bookspark bookies: …``, with the fault
+and the remedy. The job ends cleanly on SIGTERM and SIGINT, and also if its parent (spark-submit or the application master) ends.
 
-What becomes of the bookies then? On a local master they are stopped, because Spark and they are of one host and one user. On a
-cluster they serve on: there the job's end may be a restart, the death of an application master or ``yarn kill``, and the next run
-adopts them. ``bookspark stop-bookies`` stops them.
+On a local master, the job then stops the bookies: Spark and they share a host and a user. On a cluster they serve on, because the
+end may be a restart, the death of an application master or ``yarn kill``. The next run adopts them, and the command ``bookspark
+stop-bookies`` stops them.
 
-With ``--console-port`` the driver shows the console until the job ends. Packages above this one know consoles, so who starts the
-job gives it what opens one.
+With ``--console-port`` the driver shows the console until the job ends. Consoles belong to packages above this one, so the caller
+passes a function that opens one.
 """
 
 from __future__ import annotations
@@ -44,24 +43,18 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class BookiesJobOptions:
-    """The job's options."""
-
     bookies: int
-    """Number of bookies."""
     directory: list[str]
-    """Where bookies keep entries on each host, one for each disk."""
+    """Directories for entries on each host, one for each disk."""
     zookeeper: str
     """The cluster's ZooKeeper, or ``EMBEDDED``."""
     bookie_options: dict[str, Any]
-    """Options of the bookies."""
     create: bool = False
-    """Whether bookies are made beside those that exist."""
+    """Whether bookies are made beside the existing."""
     one_core_per: TaskFor = TaskFor.BOOKIE
-    """What each core is for."""
     wait_for_missing: float = WAIT_FOR_MISSING_SECONDS
-    """How long bookies are waited for that no executor reaches, in seconds."""
+    """Wait for bookies out of reach of executors, in seconds."""
     console: ConsoleOptions | None = None
-    """The console that the driver shows; None: none."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +62,16 @@ class ConsoleOptions:
     """The console of the job."""
 
     port: int
-    """0: any free one."""
+    """0: any free port."""
     listen: str = "127.0.0.1"
-    """Where it answers."""
     token_file: str = ""
-    """The tokens of which a visitor has to know one."""
+    """Tokens; a visitor needs one of them."""
     snapshots: str = ""
-    """The snapshots that it shows, too."""
+    """Folder of snapshots to show."""
 
 
 OpenConsole = Callable[[str, ConsoleOptions], AbstractContextManager[str]]
-"""Shows the cluster at that ZooKeeper, until its block ends; gives its address."""
+"""Shows the cluster at that ZooKeeper until its block ends; returns its address."""
 
 
 def main(arguments: list[str], open_console: OpenConsole | None = None) -> int:
@@ -98,7 +90,7 @@ def main(arguments: list[str], open_console: OpenConsole | None = None) -> int:
         _on_signal(end)
         _serve(options, end, ended, serving, open_console)
     except (_EndedWhileStarting, KeyboardInterrupt):
-        # KeyboardInterrupt comes from Spark's own handler.
+        # Spark's own handler raises KeyboardInterrupt.
         return 0
     except BookKeeperError as error:
         print(f"bookspark bookies: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
@@ -110,7 +102,7 @@ def main(arguments: list[str], open_console: OpenConsole | None = None) -> int:
 
 
 class _EndedWhileStarting(BaseException):
-    """A signal came before the bookies served. It ends the start, and stops what was started."""
+    """A signal came before the bookies served. It ends the start and stops the started bookies."""
 
 
 _Handler = Callable[[int, FrameType | None], None]
@@ -130,7 +122,7 @@ def _serve(
 ) -> None:
     parent = os.getppid()
     spark = session("bookspark bookies", zookeeper=None, **_settings(options.bookies))
-    # Spark has replaced our handlers with its own, so they are set again.
+    # Spark has replaced our handlers: set them again.
     _on_signal(end)
     service = BookieService(
         spark,
@@ -140,7 +132,7 @@ def _serve(
         progress=_say,
         create=options.create,
         one_core_per=options.one_core_per,
-        # Nothing else runs in this application, and no other can use its slots.
+        # This application runs no other jobs, and no other application can use its slots.
         leave_slots_free=False,
         wait_for_missing_seconds=options.wait_for_missing,
         **options.bookie_options,
@@ -173,24 +165,23 @@ _STOP_COMMAND = "bookspark stop-bookies"
 
 
 _SOON = {
-    # By default an attempt that found too few slots waits ten minutes in silence, and the bookies' leases lapse.
+    # By default an attempt with too few slots waits ten minutes in silence, and the bookies' leases end.
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "8",
     # The task of the next attempt takes over the bookies of this one.
     "spark.python.task.killTimeout": "500ms",
 }
-"""Spark's settings for the job."""
 
 
 def _settings(bookies: int) -> dict[str, str]:
-    """Those of Spark's settings that spark-submit was not given."""
+    """The job's Spark settings, without those of spark-submit."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return _SOON
     SparkContext._ensure_initialized()
     given = SparkConf()
     wanted = dict(_SOON)
     if given.get("spark.master", "").startswith("spark:"):
-        # A standalone master gives an application all cores that there are, unless it says how many it takes.
+        # Without a limit, a standalone master gives an application all cores.
         wanted["spark.cores.max"] = str(bookies)
     return {name: value for name, value in wanted.items() if not given.contains(name)}
 
@@ -217,8 +208,7 @@ def _description(service: BookieService) -> dict[str, object]:
 
 
 def parse_arguments(arguments: list[str]) -> BookiesJobOptions:
-    """The job's options. Raises ConfigurationError if ``arguments`` can't be used. ``--help`` prints the help and raises
-    SystemExit."""
+    """The job's options. Raises ConfigurationError for wrong ``arguments``. ``--help`` prints the help and raises SystemExit."""
     try:
         parsed = typer.main.get_command(_app).main(arguments, prog_name="bookies.py", standalone_mode=False)
     except _UsageError as error:
@@ -230,7 +220,7 @@ def parse_arguments(arguments: list[str]) -> BookiesJobOptions:
 
 
 _UsageError: Any = typer.BadParameter.__base__
-"""What typer raises for arguments that can't be used. Newer versions have their own click, so click's name is not enough."""
+"""Typer's error for wrong arguments. Newer versions bundle click, so click's name is not enough."""
 
 _app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 

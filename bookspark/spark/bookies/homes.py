@@ -1,5 +1,4 @@
-"""The homes of bookies on a host: ``<root>/bookie-<number>`` in each root (``placement`` tells whose they are and who gets
-them)."""
+"""The homes of bookies on a host: ``<root>/bookie-<number>`` in each root (``placement`` assigns them)."""
 
 from __future__ import annotations
 
@@ -16,23 +15,22 @@ _HOME = re.compile(r"bookie-(\d+)")
 
 
 def find_homes(roots: Sequence[str]) -> tuple[int, ...]:
-    """The numbers of the homes on this host. A home that is missing in one root is still found in the others."""
+    """Numbers of the homes on this host. A home may be missing in some of the roots."""
     found: set[int] = set()
     for root in roots:
-        # A root that fails is as good as one that is not there.
+        # A root that fails counts as absent.
         if os.path.isdir(root) and os.access(root, os.R_OK):
             found.update(int(match[1]) for name in os.listdir(root) if (match := _HOME.fullmatch(name)))
     return tuple(sorted(found))
 
 
 def home_directories(roots: Sequence[str], home: int) -> list[str]:
-    """The directories of a home, in the order of the roots."""
     return [os.path.join(root, f"bookie-{home}") for root in roots]
 
 
 def home_number(directories: Sequence[str], roots: Sequence[str]) -> int | None:
-    """The number of the home that has these directories; None if they are no home in ``roots``. Roots may have been added since
-    the cookie was written, or left out by mistake: the bookie itself says which ones it needs."""
+    """The number of the home with these directories, or None. Roots may differ from those in its cookie: the bookie itself
+    reports missing directories."""
     match = _HOME.fullmatch(os.path.basename(directories[0])) if directories else None
     if match is None or not set(directories) & set(home_directories(roots, int(match[1]))):
         return None
@@ -40,7 +38,7 @@ def home_number(directories: Sequence[str], roots: Sequence[str]) -> int | None:
 
 
 def look(roots: Sequence[str], instance_id: str) -> tuple[Found, ...]:
-    """The homes on this host, with whose they are. ``instance_id``: the cluster's."""
+    """The homes on this host, with their owners. ``instance_id``: the cluster's."""
     return tuple(_look(number, home_directories(roots, number), instance_id) for number in find_homes(roots))
 
 

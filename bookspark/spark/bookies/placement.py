@@ -1,8 +1,8 @@
-"""Which task looks after which bookie, what is made, and what is out of reach: pure functions of what is known and what is seen.
+"""Assigns bookies to tasks and new homes to hosts, and lists missing bookies: pure functions of knowledge and views.
 
-A *home* is the directories of one bookie on one host: ``<root>/bookie-<number>`` in each root. It belongs to the bookie whose
-cookie lies in it and in the metadata store, not to a task or an executor. A number is *claimed* in the metadata store before
-anything is made under it, so a home is in one of these states::
+A *home* is the directories of a bookie on a host: ``<root>/bookie-<number>`` in each root. It belongs to the bookie whose cookie
+is in it and in the metadata store, not to a task or an executor. A number is *claimed* in the metadata store before its
+directories are made, so a home is in one of these states::
 
     claimed   a number and a host in the metadata store, nothing on a disk yet, or directories without a cookie
     known     its bookie's cookie is in the metadata store (``Known``)
@@ -10,17 +10,17 @@ anything is made under it, so a home is in one of these states::
 
 Law:
 
-1. A home that is found is looked after by exactly one task, and that task is on its host. A bookie whose directories are seen
-   on two hosts is served on one: the host that the metadata store notes, else the first by name.
+1. Exactly one task keeps a found home, on its host. A bookie with directories on two hosts is served on one: the host in the
+   metadata store, else the first by name.
 2. A home that is known and not found is missing. It counts, it is named (``out_of_reach``), and nothing is made in its place.
-3. New homes are made only when ``wanted`` says so, and only so many that known, claimed, found and new ones together are
-   ``wanted``. Their numbers are used by nothing else. None is made where a host has a home of another cluster, or one of a
-   bookie that has other directories: then the metadata store or the roots are the wrong ones.
-4. A home whose directories were emptied is still its bookie's, on the host where that served last: the bookie is told who it
-   is, and refuses to begin anew. Any other home without a cookie is served only on the host of its claim, or as a new one.
-5. A cookie of this cluster that the metadata store does not know, without a claim, is that of a bookie that was decommissioned:
-   its home is left alone, named, and does not count. Where it is not ``certain`` what the store knows, nobody counts as that.
-6. The answer depends on what is seen and not on the order in which it is told, so all tasks of an attempt agree.
+3. New homes are made only by order of ``wanted``, until known, claimed, found and new homes together are ``wanted``. Their
+   numbers are unused. None is made while a host has a home of another cluster, or of a bookie with other directories: then
+   the metadata store or the roots are wrong.
+4. An emptied home still belongs to its bookie, on the host where that served last: the bookie gets its id, and refuses to
+   begin anew. Any other home without a cookie is served only on the host of its claim, or as a new home.
+5. A cookie of this cluster without a record in the metadata store and without a claim is that of a decommissioned bookie: its
+   home is left alone, named, and does not count. While the store's knowledge is not ``certain``, no bookie counts as such.
+6. The answer does not depend on the order of the views, so all tasks of an attempt agree.
 
 Source: docs/decisions/bookies-outlive-tasks.md.
 """
@@ -33,18 +33,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A bookie of this service that has a cookie in the metadata store."""
+    """A bookie of this service with a cookie in the metadata store."""
 
     bookie_id: str
     number: int
     """The number in the names of its directories."""
     host: str = ""
-    """Where it served last; empty if nobody noted that."""
+    """Host where it served last; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A number that a task has taken for a home on its host."""
+    """A number taken by a task for a home on its host."""
 
     number: int
     host: str
@@ -52,61 +52,56 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A home that a task found on its host."""
+    """A home on a task's host."""
 
     number: int
     bookie_id: str = ""
-    """The id in its cookie; empty if no directory has a cookie that can be read."""
+    """The id in its cookie; empty if no directory has a readable cookie."""
     unreadable: bool = False
-    """Whether there is a cookie, and none can be read. The bookie itself says what to do about that."""
+    """Whether all its cookies are unreadable. The bookie itself reports the remedy."""
     foreign: bool = False
-    """Whether the cookie is another cluster's. The bookie itself says so too."""
+    """Whether the cookie is another cluster's. The bookie itself reports that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one task sees."""
+    """A task's view of its host."""
 
     partition: int
-    """The task."""
     host: str
-    """The task's host."""
     homes: tuple[Found, ...] = ()
-    """The homes on that host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the service knows before the tasks look."""
+    """The service's knowledge before the tasks look."""
 
     known: tuple[Known, ...] = ()
     claims: tuple[Claim, ...] = ()
     bookies: int = 0
-    """How many there are to be if new ones may be made; 0: none is made."""
+    """Wanted number if new bookies may be made; 0: make none."""
     forget_begun: bool = False
-    """Whether claims on hosts without a task do not count any more: somebody asked for new homes and knows of those hosts."""
+    """Whether claims on hosts without a task stop counting: the user asked for new homes and knows of those hosts."""
     others: tuple[str, ...] = ()
-    """The bookies that have a cookie in the metadata store, and other directories than homes in these roots, by id."""
+    """Ids of bookies with a cookie in the metadata store and other directories than homes in these roots."""
     certain: bool = True
-    """Whether this is all that the metadata store knows; False: it is away, and this is from before."""
+    """Whether this is all of the metadata store's knowledge; False: the store is away, and this is earlier knowledge."""
 
 
 @dataclass
 class Share:
-    """What one task looks after, by number."""
+    """The homes that a task keeps, by number."""
 
     homes: list[int] = field(default_factory=list)
-    """All of it."""
     bookie_ids: dict[int, str] = field(default_factory=dict)
-    """The ids of the bookies that are known, by number."""
+    """Ids of the known bookies, by number."""
     to_claim: list[int] = field(default_factory=list)
-    """Those of ``homes`` that are new: their numbers have to be claimed first."""
+    """New homes among ``homes``: their numbers must be claimed first."""
     to_forget: list[int] = field(default_factory=list)
-    """Claims that are given up. Nothing was ever stored under them, because a cookie comes before data."""
+    """Claims to give up. No data is under them, because a cookie comes before data."""
 
 
 def divide(seen: Sequence[Seen], wanted: Wanted) -> dict[int, Share]:
-    """The share of each partition."""
     tasks = sorted(seen, key=lambda task: task.partition)
     shares = {task.partition: Share() for task in tasks}
     by_host: dict[str, list[int]] = {}
@@ -147,7 +142,7 @@ def divide(seen: Sequence[Seen], wanted: Wanted) -> dict[int, Share]:
 
 
 def _found_ids(tasks: Sequence[Seen], wanted: Wanted) -> dict[tuple[str, int], str]:
-    """The homes on the hosts that are somebody's, by host and number: whose; empty if the cookie can't be read."""
+    """The owned homes on the hosts, by host and number: bookie id, empty if the cookie is unreadable."""
     lived = {(home.host, home.number): home.bookie_id for home in wanted.known}
     found = {}
     for task in tasks:
@@ -174,12 +169,12 @@ def _is_retired(host: str, home: Found, wanted: Wanted) -> bool:
 
 
 def retired(task: Seen, wanted: Wanted) -> tuple[str, ...]:
-    """The bookies whose directories are on the task's host, and that were decommissioned."""
+    """The decommissioned bookies with directories on the task's host."""
     return tuple(home.bookie_id for home in task.homes if _is_retired(task.host, home, wanted))
 
 
 def _served(found: Mapping[tuple[str, int], str], wanted: Wanted) -> dict[tuple[str, int], str]:
-    """One home for each bookie, and those whose cookie can't be read."""
+    """A home for each bookie, and the homes with unreadable cookies."""
     noted = {home.bookie_id: home.host for home in wanted.known}
     served: dict[str, tuple[str, int]] = {}
     for place, bookie_id in sorted(found.items()):
@@ -190,22 +185,22 @@ def _served(found: Mapping[tuple[str, int], str], wanted: Wanted) -> dict[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A bookie that nobody looks after, and why."""
+    """A bookie without a keeper, and the reason."""
 
     name: str
-    """The bookie's id, or ``home <number>`` if it has none yet."""
+    """The bookie's id, or ``home <number>`` before it has an id."""
     why: str
     host: str = ""
-    """The host to look on, which has no executor; empty if there is none such."""
+    """The host without an executor to look on; empty if there is none."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.why}"
 
 
 def out_of_reach(wanted: Wanted, covered: Collection[str], hosts: Collection[str]) -> tuple[Missing, ...]:
-    """The homes that exist and that no task looks after, in the order of their names.
+    """The existing homes without a keeper, sorted by name.
 
-    ``covered``: the ids of the bookies that tasks look after; ``hosts``: the hosts that have a task.
+    ``covered``: ids of bookies with a keeper; ``hosts``: the hosts with a task.
     """
     missing = []
     for home in wanted.known:
@@ -226,7 +221,7 @@ def out_of_reach(wanted: Wanted, covered: Collection[str], hosts: Collection[str
 
 
 def too_close(hosts: Sequence[str]) -> str:
-    """What to say of bookies that were just made on these hosts, one for each bookie; empty if they are on several."""
+    """Warning for bookies just made on these hosts, a host for each; empty if they are on several."""
     if len(hosts) < 2 or len(set(hosts)) > 1:
         return ""
     return (
@@ -236,10 +231,10 @@ def too_close(hosts: Sequence[str]) -> str:
 
 
 def tasks_wanted(homes: int, executors: int, room: int, one_for_each_bookie: bool) -> int:
-    """How many tasks an attempt has: one on each executor at least, so that every home whose host has an executor is found;
-    beside that one for each home, if there is room. 0: there is no room yet.
+    """Number of tasks of an attempt: one on each executor, to find every home; beyond that one for each home, if there is room.
+    0: no room yet.
 
-    Spark deals the tasks of a barrier stage out in rounds, one to each executor that has a free slot.
+    Spark deals out the tasks of a barrier stage in rounds, one to each executor with a free slot.
     """
     return min(room, max(executors, homes if one_for_each_bookie else 0))
 
@@ -247,9 +242,9 @@ def tasks_wanted(homes: int, executors: int, room: int, one_for_each_bookie: boo
 def worth_another_attempt(
     executors: Mapping[str, str], with_task: Collection[str], missing: Sequence[Missing], looked_at: Collection[str]
 ) -> frozenset[str]:
-    """The executors for which the job is submitted again: something is missing, and they are on hosts without a task.
+    """The executors for which the job is submitted again: bookies are missing, and these executors' hosts have no task.
 
-    ``executors``: host by executor id; ``with_task`` and ``looked_at``: executor ids. Nobody is looked at twice.
+    ``executors``: host by executor id; ``with_task`` and ``looked_at``: executor ids. No executor is looked at twice.
     """
     seen = {host for executor, host in executors.items() if executor in with_task}
     new = frozenset(one for one, host in executors.items() if host not in seen and one not in looked_at)
@@ -257,17 +252,16 @@ def worth_another_attempt(
 
 
 def wasted_executors(executors: Mapping[str, str], with_task: Collection[str], wanted: int) -> tuple[str, ...]:
-    """Executors that were asked for beyond ``wanted`` and came to hosts where they are of no use: they have no task, and their
-    host has another one. The newest first."""
+    """Executors beyond ``wanted`` without a task, on hosts with another executor. The newest first."""
     idle = [one for one, host in executors.items() if one not in with_task and _crowded(host, executors)]
     return tuple(sorted(idle, key=_age, reverse=True)[: max(len(executors) - wanted, 0)])
 
 
 def surplus_executor(executors: Mapping[str, str]) -> str | None:
-    """An executor that would do more good elsewhere: its host has another one. The newest of those.
+    """An executor whose host has another; the newest of those.
 
-    A cluster manager replaces a lost executor on the hosts that are left. When the lost host comes back it gets none, because the
-    application has all that it asked for.
+    A cluster manager replaces a lost executor on the remaining hosts. A host that is back gets none, because the application has
+    all its requested executors.
     """
     return max((one for one, host in executors.items() if _crowded(host, executors)), key=_age, default=None)
 
@@ -277,5 +271,5 @@ def _crowded(host: str, executors: Mapping[str, str]) -> bool:
 
 
 def _age(executor: str) -> tuple[int, str]:
-    """Spark numbers executors as they come."""
+    """Spark numbers executors in order of arrival."""
     return len(executor), executor

@@ -1,13 +1,13 @@
-"""What the bookie service and its tasks tell each other, through the metadata store.
+"""Records that the bookie service and its tasks exchange through the metadata store.
 
-Law: the driver writes the service's record, each task writes its own record, and nobody writes another's. A task obeys only the
-run that it was submitted by. So a driver that was believed dead can't move the tasks of its successor. Records, as JSON::
+Law: the driver writes the service's record, each task its own, and no process another's. A task obeys only the run that submitted
+it, so a driver believed dead can't move the tasks of its successor. Records, as JSON::
 
-    services/<service>                   what is wanted: the run that owns the service, and whether to stop
-    service_tasks/<service>.<partition>  what one task looks after, written again whenever that changes
-    home_claims/<roots>.<number>         which host a number was taken for, from before its home is made until its bookie serves
+    services/<service>                   orders: the run that owns the service, and whether to stop
+    service_tasks/<service>.<partition>  the bookies of a task, written again at every change
+    home_claims/<roots>.<number>         the host of a claimed number, from before its home is made until its bookie serves
 
-A claim is made by creating its record, so two tasks never take one number, whatever each of them saw.
+A claim is made by creating its record, so two tasks never take the same number.
 """
 
 from __future__ import annotations
@@ -34,61 +34,55 @@ _WRITE_ATTEMPTS = 5
 
 
 class ServiceRecord(msgspec.Struct, frozen=True):
-    """What the driver wants of the tasks."""
+    """The driver's orders for the tasks."""
 
     run: str
     """The run that owns the service: a random id, new at each start of a BookieService."""
     stop: bool = False
-    """Whether the tasks are to stop their bookies."""
 
 
 class BookieReport(msgspec.Struct, frozen=True):
-    """A bookie, as the task that looks after it sees it."""
+    """A task's view of a bookie."""
 
     home: str
-    """The bookie's first directory."""
     phase: str = ""
-    """What the bookie is doing: ``serving``, or a phase of its boot or of its end."""
+    """``serving``, or a phase of its boot or end."""
     bookie_id: str = ""
-    """The bookie's id; empty while it is not known."""
+    """Empty while unknown."""
     address: str = ""
-    """``host:port`` of its request server; empty while it is not known."""
+    """``host:port`` of its request server; empty while unknown."""
     pid: int = 0
     """Its process id; 0 if it does not run."""
     adopted: bool = False
     """Whether the bookie ran before the task did."""
     failures: int = 0
-    """How often it failed since it last served for ``SERVED_WELL_SECONDS``."""
+    """Failures since it last served for ``SERVED_WELL_SECONDS``."""
     problem: str = ""
     """Its last words; empty while it serves."""
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What one task looks after."""
+    """The bookies of a task."""
 
     run: str
     """The run that submitted the task."""
     attempt: int
-    """How many times that run had submitted the barrier job before."""
+    """Number of earlier submissions of the barrier job by that run."""
     partition: int
-    """The task's number in the job."""
     host: str
-    """The host's name."""
     executor_id: str = ""
-    """Spark's id of the task's executor; ``driver`` in local mode."""
+    """Spark's id; ``driver`` in local mode."""
     executor_pid: int = 0
-    """The process id of that executor; 0 if it is not known."""
+    """Process id of the executor; 0 if unknown."""
     bookies: tuple[BookieReport, ...] = ()
-    """The bookies that the task looks after."""
     retired: tuple[str, ...] = ()
-    """Bookies that were decommissioned and whose directories are on the host. Nobody looks after them."""
+    """Decommissioned bookies with directories on the host; they have no keeper."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
-    """A number that a task has taken."""
+    """A number taken by a task on ``host``."""
 
     host: str
-    """The task's host."""
 
 
 learn(ServiceRecord, TaskReport, ClaimRecord)
@@ -97,30 +91,29 @@ Record = TypeVar("Record", ServiceRecord, TaskReport)
 
 
 def service_name(master: str, roots: Sequence[str]) -> str:
-    """A name that is the same in each run over the same roots and master: a run finds and replaces what a killed run left
-    behind."""
+    """A name by roots and master: a run finds and replaces the records of a killed run."""
     return "bookies-" + hashlib.sha256("\0".join([master, *roots]).encode()).hexdigest()[:12]
 
 
 def roots_name(roots: Sequence[str]) -> str:
-    """A name for the homes in these roots, whichever master their executors belong to."""
+    """A name for the homes in these roots, under any master."""
     return hashlib.sha256("\0".join(roots).encode()).hexdigest()[:12]
 
 
 def read_service(store: MetadataStore, service: str) -> ServiceRecord | None:
-    """The service's record; None if there is none. Raises MetadataStoreError, and UnreadableRecordError."""
+    """The service's record, or None. Raises MetadataStoreError, and UnreadableRecordError."""
     found = store.read_record(SERVICES, service)
     return None if found is None else read_struct(found.value, ServiceRecord, f"record of service {service}")
 
 
 def write_service(store: MetadataStore, service: str, record: ServiceRecord) -> None:
-    """Replace the service's record, whoever wrote the one before. Raises MetadataStoreError."""
+    """Replace the service's record, whatever run wrote it. Raises MetadataStoreError."""
     _replace(store, SERVICES, service, record)
 
 
 def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> str:
-    """Ask the tasks of the service to stop their bookies; if ``run`` is given, only those of that run. Returns the run that was
-    asked; empty: another one owns the service, or none, which tells tasks the same. Raises MetadataStoreError, and
+    """Order the service's tasks (only those of ``run``, if given) to stop their bookies. Returns the run; empty if another run
+    owns the service, or if it has no record, which orders its tasks to stop too. Raises MetadataStoreError, and
     UnreadableRecordError."""
     what = f"record of service {service}"
     for attempt in range(_WRITE_ATTEMPTS):
@@ -129,7 +122,7 @@ def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> st
         if found is None or run not in ("", owner):
             break
         try:
-            # Of the version that was read: a run that takes the service over meanwhile keeps its own record.
+            # Conditional on the version: a run that takes the service over meanwhile keeps its own record.
             store.write_record(SERVICES, service, proven_struct(ServiceRecord(owner, stop=True), what), found.version)
             return owner
         except MetadataVersionError:
@@ -139,7 +132,7 @@ def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> st
 
 
 def ask_to_stop(store: MetadataStore) -> dict[str, list[TaskReport]]:
-    """Ask the tasks of every service to stop their bookies; their job ends then. Returns what they look after, by service. Raises
+    """Order the tasks of every service to stop their bookies, which ends their job. Returns the reports by service. Raises
     MetadataStoreError."""
     asked = {}
     for service in store.list_records(SERVICES):
@@ -149,8 +142,7 @@ def ask_to_stop(store: MetadataStore) -> dict[str, list[TaskReport]]:
 
 
 def read_tasks(store: MetadataStore, service: str, run: str) -> list[TaskReport]:
-    """The last report of each partition of ``run``, of whichever attempt, in the order of partitions. Raises
-    MetadataStoreError."""
+    """The last report of each partition of ``run``, from any attempt, in the order of partitions. Raises MetadataStoreError."""
     reports = []
     for name in store.list_records(TASKS):
         if name.startswith(service + "."):
@@ -171,7 +163,7 @@ def write_task(store: MetadataStore, service: str, report: TaskReport) -> None:
 
 
 def delete_service(store: MetadataStore, service: str, run: str) -> None:
-    """Delete every record of ``run``, and none of another run that has taken the service over. Raises MetadataStoreError."""
+    """Delete every record of ``run``, and none of a run that has taken the service over. Raises MetadataStoreError."""
     _delete_of_run(store, SERVICES, service, ServiceRecord, run)
     for name in store.list_records(TASKS):
         if name.startswith(service + "."):
@@ -180,15 +172,15 @@ def delete_service(store: MetadataStore, service: str, run: str) -> None:
 
 def _delete_of_run(store: MetadataStore, kind: str, name: str, shape: type[Record], run: str) -> None:
     found = store.read_record(kind, name)
-    # What can't be read, or was written meanwhile, is another run's.
+    # Records that are unreadable or were written meanwhile are another run's.
     with suppress(UnreadableRecordError, MetadataVersionError):
         if found is not None and read_struct(found.value, shape, f"{kind} record {name!r}").run == run:
             store.delete_record(kind, name, found.version)
 
 
 def read_wanted(store: MetadataStore, roots: Sequence[str]) -> Wanted:
-    """Which bookies there are, by number, and which numbers were taken for homes in ``roots``. Raises MetadataStoreError."""
-    # Claims first: one is given up only when its bookie has a cookie here, so no bookie is overlooked.
+    """Known bookies by number, and claimed numbers of homes in ``roots``. Raises MetadataStoreError."""
+    # Claims first: a claim is dropped only when its bookie has a cookie here, so no bookie is overlooked.
     claims = read_claims(store, roots)
     known, others = [], []
     for bookie_id in store.list_cookies():
@@ -205,7 +197,7 @@ def read_wanted(store: MetadataStore, roots: Sequence[str]) -> Wanted:
 
 
 def read_claims(store: MetadataStore, roots: Sequence[str]) -> tuple[Claim, ...]:
-    """The numbers that were taken for homes in ``roots``, and not given up yet. Raises MetadataStoreError."""
+    """The present claims of homes in ``roots``. Raises MetadataStoreError."""
     claims = []
     for name in store.list_records(CLAIMS):
         found = store.read_record(CLAIMS, name)
@@ -226,7 +218,7 @@ def claim_number(store: MetadataStore, roots: Sequence[str], number: int, host: 
 
 
 def drop_claim(store: MetadataStore, roots: Sequence[str], number: int) -> None:
-    """Give the number up: its bookie is known, or its home is not to be made. Raises MetadataStoreError."""
+    """Give the number up: its bookie is known, or its home will not be made. Raises MetadataStoreError."""
     store.delete_record(CLAIMS, f"{roots_name(roots)}.{number}")
 
 

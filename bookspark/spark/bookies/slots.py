@@ -1,10 +1,9 @@
-"""How many barrier tasks an application has room for, and a clear error where Spark would wait in silence.
+"""The application's room for barrier tasks, and a clear error where Spark would wait in silence.
 
-Law: who asks for new bookies gets room for them or an error: what can't work is refused within ``SLOTS_SECONDS``, because Spark
-itself waits 40 × 15 s for slots that never come, and refuses dynamic allocation only when the job runs. Bookies that exist are
-looked after with whatever room there is. Executors that are promised are waited for longer (``EXECUTORS_SECONDS``): on a busy
-host they start slowly, which is no mistake of the user's. In an application that also runs queries, one slot of each executor
-is left free.
+Law: a request for new bookies gets room or an error within ``SLOTS_SECONDS``. (Spark itself waits 40 × 15 s for slots that never
+come, and refuses dynamic allocation only when the job runs.) Promised executors get more time (``EXECUTORS_SECONDS``): on a busy
+host they start slowly, which is no mistake of the user. Existing bookies are kept with any room. In an application that also runs
+queries, a slot of each executor stays free.
 """
 
 from __future__ import annotations
@@ -16,38 +15,34 @@ from typing import Any, NamedTuple
 from bookspark.errors import ConfigurationError
 
 SLOTS_SECONDS = 8.0
-"""How long slots are waited for if nothing tells how many will come."""
+"""Wait for slots without a promise."""
 EXECUTORS_SECONDS = 90.0
-"""How long promised slots are waited for."""
+"""Wait for promised slots."""
 _LOOK_SECONDS = 0.2
 
 
 class Slots(NamedTuple):
-    """The room of an application."""
-
     total: int
-    """How many tasks run at once."""
+    """Tasks that run at once."""
     executors: int
-    """How many executors run them."""
 
     def room(self, leave_free: bool) -> int:
-        """How many tasks may look after bookies. ``leave_free``: all but one on each executor."""
+        """Number of tasks that may keep bookies. ``leave_free``: a slot of each executor stays free."""
         return max(self.total - self.executors, 0) if leave_free else self.total
 
 
 class Need(NamedTuple):
-    """What a start needs."""
+    """The tasks that a start needs."""
 
     tasks: int
-    """How many tasks there are to be."""
+    """Wanted number of tasks."""
     at_least: int
-    """How many there have to be."""
+    """Smallest number of tasks."""
     leave_free: bool
-    """Whether one slot of each executor is left to others."""
 
 
 def slots_of(context: Any) -> Slots:
-    """The slots of the executors that are there now. ``context``: a SparkContext. In local mode the driver is the executor."""
+    """The slots of the present executors. ``context``: a SparkContext. In local mode the driver is the executor."""
     scala = context._jsc.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
     executors = len(scala.statusTracker().getExecutorInfos()) - 1
@@ -55,8 +50,7 @@ def slots_of(context: Any) -> Slots:
 
 
 def executors_of(context: Any) -> dict[str, str]:
-    """The executors that are there now: the host of each as Spark calls it, by Spark's id. In local mode there is one,
-    ``driver``."""
+    """The present executors: host by Spark's id. In local mode it is only ``driver``."""
     listed = context._jsc.sc().statusStore().executorList(True)
     found = (listed.apply(place) for place in range(listed.size()))
     hosts = {one.id(): one.hostPort().rpartition(":")[0] for one in found}
@@ -64,10 +58,10 @@ def executors_of(context: Any) -> dict[str, str]:
 
 
 def slots_to_come(master: str, instances: str | None, cores: str | None, cores_max: str | None = None) -> Slots | None:
-    """The slots that are promised to the application, by its master URL and ``spark.executor.instances`` and ``.cores``, or by
+    """The slots promised to the application by its master URL and ``spark.executor.instances`` and ``.cores``, or by
     ``spark.cores.max`` on a standalone cluster.
 
-    None if these don't tell.
+    None if these settings promise no number.
     """
     if found := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*]", master):
         executors, slots_each = map(int, found.groups())
@@ -81,10 +75,10 @@ def slots_to_come(master: str, instances: str | None, cores: str | None, cores_m
 
 
 def await_slots(context: Any, need: Need) -> Slots:
-    """Wait until the tasks fit, or so many of them as there have to be if no more room comes; executors may still be starting.
-    Returns the slots.
+    """Wait until the tasks fit, or the smallest number of them if no more room comes; executors may still be starting. Returns
+    the slots.
 
-    Raises ConfigurationError, which says what to set, if they can't fit, do not fit in time, or dynamic allocation is on.
+    Raises ConfigurationError with the needed settings, if they can't fit, do not fit in time, or dynamic allocation is on.
     """
     conf = context.getConf()
     if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":

@@ -1,15 +1,15 @@
 """The connector: ``format("bookspark")``, a sink and a source for Spark's streams and batches.
 
-====================  ============================================================================
-``data_source``       the format, as Spark asks for it; ``register`` gives a session its cluster
-``sink``              writes rows of a DataFrame to a log, each once
-``checkpoint_files``  files of a Spark checkpoint that can be read
+====================  =====================================================================
+``data_source``       the format's entry points; ``register`` gives a session its cluster
+``sink``              writes each row of a DataFrame to a log once
+``checkpoint_files``  readable files of a Spark checkpoint
 ``source``            reads logs, ledgers and system tables
 ``several_logs``      reads several logs at once
-``feeds``             plans what lies between two offsets of a log or of ledgers
-``query_place``       tells the cluster how far a query is
+``feeds``             plans the entries between two offsets of a log or of ledgers
+``query_place``       records in the cluster how far a query is
 ``trigger_delay``     lets a micro-batch wait for more rows
-====================  ============================================================================
+====================  =====================================================================
 
 ::
 

@@ -1,17 +1,17 @@
-"""Files of a Spark checkpoint, as far as they lie in the local file system of whoever looks (which may be a shared one).
+"""Files of a Spark checkpoint in the local file system (perhaps a shared one) of the reading process.
 
-Law: what can't be read says nothing. Spark's file source lists the files of each of its offsets in the checkpoint,
-``sources/<n>/<offset>``: a line ``v1``, then one line of JSON for each file (path, time of the last change, offset, which Spark
-calls ``batchId``). Every tenth list, ``<offset>.compact``, has the files of all offsets before it too.
+Law: unreadable files give no answer. Spark's file source lists the files of each of its offsets in ``sources/<n>/<offset>``: a
+line ``v1``, then a line of JSON for each file (path, time of the last change, offset, which Spark calls ``batchId``). Every tenth
+list, ``<offset>.compact``, also has the files of all earlier offsets.
 
-The lines of a plan are not numbered as these folders are: a query that has one DataFrame twice (a union or join with itself) has
-two lines for one source, and the sources after it have a lower number than their line. Lines of one source are equal in every
-plan. So lines are told apart by what stands in them, and where that does not tell, nothing is said of them.
+A source's offset is not the number of a micro-batch but counts its lists: none for a batch without new files, two for a batch if
+the query ends between a list and the plan of its batch. A batch's input is in its plan, ``offsets/<batch>``: a version, a line of
+JSON with the time of planning, and a line with the offset of each source, ``-`` if it has none yet. A batch reads from after the
+offset in the plan before it.
 
-Such an offset is not the number of a micro-batch: a source counts the lists that it wrote. It writes none for a batch without new
-files, and two for one batch if the query ends between a list and the plan of its batch. What a batch reads stands in its plan,
-``offsets/<batch>``: a version, a line of JSON with the time of planning, and one line with the offset of each source, ``-`` if it
-has none yet. A batch reads what lies behind the offset that the plan before it has. Source: Spark's ``FileStreamSourceLog``,
+The lines of a plan are not numbered as these folders are: a query with one DataFrame twice (a union or join with itself) has two
+lines for one source, equal in every plan, and the sources after it have lower numbers than their lines. So lines are matched to
+sources by content, and ambiguous lines get no source. Source: Spark's ``FileStreamSourceLog``,
 ``FileStreamSource.fetchMaxOffset``, ``MicroBatchExecution.logicalPlan`` and ``OffsetSeqLog``.
 """
 
@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 LIST_BYTES_MAX = 16 << 20
-"""A longer list of files is not read: a query that has read so many files can't wait for it."""
+"""Longer lists are not read: they would delay the query."""
 
 
 _PLAN_HEADER_LINES = 2
@@ -36,7 +36,7 @@ class Listed(msgspec.Struct, frozen=True):
 
     path: str
     timestamp: int
-    """When it was changed last, in ms since 1970."""
+    """Time of its last change, in ms since 1970."""
     batchId: int
     """The source's offset at which it was read."""
 
@@ -49,7 +49,7 @@ _LISTED = msgspec.json.Decoder(Listed)
 
 
 def local_path(place: str) -> Path | None:
-    """The path of a file or folder that Spark names by a path or URI; None if it is not in the local file system."""
+    """The local path of Spark's path or URI; None outside the local file system."""
     if not place:
         return None
     scheme, host, path, *_ = urlsplit(place)
@@ -59,7 +59,7 @@ def local_path(place: str) -> Path | None:
 
 
 def plain_place(place: str) -> str:
-    """The path or URI of a folder in one spelling: ``file:/x``, ``file:///x`` and ``/x/`` are ``/x``. (A relative path stays one:
+    """A folder's path or URI in one spelling: ``file:/x``, ``file:///x`` and ``/x/`` are ``/x``. (Relative paths stay relative:
     tasks do not know the driver's folder.)"""
     path = local_path(place)
     return place.rstrip("/") if path is None or not path.is_absolute() else str(path)
@@ -71,10 +71,10 @@ def planned_offsets(plan: bytes) -> bytes:
 
 
 def files_read(folder: Path, batch: int) -> dict[int, range]:
-    """The offsets at which micro-batch ``batch`` reads files, for each source of files by its number ``n``.
+    """The offsets at which micro-batch ``batch`` reads files, by the number ``n`` of each source of files.
 
-    Empty if its plan can't be read. Without the plan before it, which Spark drops after 100 batches, the last offset alone.
-    Without sources of which it can't be told which line is theirs.
+    Empty if its plan is unreadable; only the last offset without the plan before it, which Spark drops after 100 batches. Sources
+    without a certain line are left out.
     """
     before = _file_offsets(folder, batch - 1) if batch else {}
     offsets = _file_offsets(folder, batch) or {}
@@ -85,7 +85,7 @@ def files_read(folder: Path, batch: int) -> dict[int, range]:
 
 
 def _sources_of(folder: Path, lines: list[int]) -> dict[int, int]:
-    """The number of the source of each of these lines, which have offsets of files, as far as it can be told."""
+    """The number of the source of each of these lines with offsets of files, where it is certain."""
     if all(_has_lists(folder / "sources" / str(line)) for line in lines):
         return {line: line for line in lines}
     folders = [path for path in (folder / "sources").glob("[0-9]*") if path.name.isdecimal()]
@@ -97,12 +97,12 @@ def _sources_of(folder: Path, lines: list[int]) -> dict[int, int]:
     stories = {line: tuple(offsets.get(line) for offsets in kept) for line in lines}
     different = list(dict.fromkeys(stories.values()))
     if len(different) != len(numbers):
-        return {}  # two sources were always equally far, and can't be told from one that the query has twice
+        return {}  # two sources were always equally far, as is one source that the query has twice
     return {line: numbers[different.index(story)] for line, story in stories.items()}
 
 
 def _has_lists(source: Path) -> bool:
-    """Is it the folder of a source of files that has read some?"""
+    """Whether this is the folder of a source of files that has read some."""
     for path in source.glob("[0-9]*"):
         with suppress(OSError, msgspec.DecodeError), open(path, "rb") as file:
             file.readline()
@@ -112,7 +112,7 @@ def _has_lists(source: Path) -> bool:
 
 
 def _file_offsets(folder: Path, batch: int) -> dict[int, int] | None:
-    """The offset of each source of files in the plan of ``batch``; None if that can't be read."""
+    """The offset of each source of files in the plan of ``batch``; None if it is unreadable."""
     found = {}
     try:
         lines = planned_offsets((folder / "offsets" / str(batch)).read_bytes()).splitlines()
@@ -125,7 +125,7 @@ def _file_offsets(folder: Path, batch: int) -> dict[int, int] | None:
 
 
 def listed_files(path: Path) -> Iterator[Listed]:
-    """The files of one list. Ends early where the list can't be read, or is another source's."""
+    """The files of a list. Ends early at an unreadable line or in another source's list."""
     try:
         if path.stat().st_size <= LIST_BYTES_MAX:
             yield from map(_LISTED.decode, path.read_bytes().splitlines()[1:])

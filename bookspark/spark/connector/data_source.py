@@ -9,18 +9,15 @@
     spark.read.format("bookspark").option("table", "fragments").load()    # system tables
     CREATE TEMPORARY VIEW orders USING bookspark OPTIONS (log 'orders')   -- in SQL
 
-Spark finds the format by itself where Bookspark is installed (``pyspark_bookspark``). The cluster is the option ``zookeeper``,
-else the one that the session was made with (``register``), else the one that the environment variable ``BOOKSPARK_ZOOKEEPER`` of
-the driver names.
+Spark finds the format by itself where Bookspark is installed (``pyspark_bookspark``). The cluster comes from option
+``zookeeper``, else from the session (``register``), else from the driver's environment variable ``BOOKSPARK_ZOOKEEPER``.
 
-Law: the driver's side checks everything that can be checked before the first task runs; see ``spark.options``, ``sink`` and
-``source``.
+Law: the driver's side makes all possible checks before the first task runs; see ``spark.options``, ``sink`` and ``source``.
 
-A DataFrame keeps the log's end of its first action, because Spark keeps its plan; so does a view, and the static side of a join
-with a stream. ``load()`` again, or ``bookspark.spark.log_frame``, sees the rows that came since.
+A DataFrame keeps the log's end of its first action, because Spark keeps its plan; ``bookspark.spark.log_frame`` sees later rows.
 
-A batch write is all or nothing. A batch write that runs again writes its rows again, also inside ``foreachBatch``, where Spark
-replays a micro-batch whose end it did not see. ``writeStream.format("bookspark")`` writes each row once.
+A batch write is all or nothing, and writes its rows again when repeated, also inside ``foreachBatch``, where Spark replays a
+micro-batch whose end it did not see. ``writeStream.format("bookspark")`` writes each row once.
 """
 
 from __future__ import annotations
@@ -51,19 +48,19 @@ from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import ZOOKEEPER_CONF
 
-# -- Writes from other Python threads: the thread gets the DataFrame's session before Spark looks for the format.
-#
-# For a write, Spark 4.2 looks a Python data source up in the session that is active in the calling thread, and a thread that
-# Python started has none: a write failed with "bookspark.DefaultSource" (class not found). Reads and SQL activate their session
-# themselves, and so does ``createDataFrame``. The same is done here before ``save``, ``start`` and ``toTable``, whatever the
-# format is.
+# -- Writes from other Python threads
 
 
 _done = False
 
 
 def activate_before_writes() -> None:
-    """Make writes of this process activate their session first. Later calls do nothing."""
+    """Make writes of this process activate their session first. Later calls do nothing.
+
+    Spark 4.2 looks up a Python data source for a write in the calling thread's active session. Threads started by Python have
+    none, so writes failed with "bookspark.DefaultSource" (class not found). ``save``, ``start`` and ``toTable`` now activate it,
+    for every format, as reads, SQL and ``createDataFrame`` do.
+    """
     global _done
     if not _done:
         _done = True
@@ -81,11 +78,10 @@ def _activating(write: Callable[..., Any]) -> Callable[..., Any]:
     return activated
 
 
-# --
+# -- The format
 
 
 ZOOKEEPER_VARIABLE = "BOOKSPARK_ZOOKEEPER"
-"""The environment variable that names the cluster, as for the command ``bookspark``."""
 _REGISTRY_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
@@ -97,16 +93,15 @@ class BookSparkDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "bookspark"
 
     def schema(self) -> StructType:
-        """The columns of a read that has no schema of its own. Raises what ``schema_of`` and
-        ``schema_of_logs`` list."""
+        """The columns of a read without its own schema. Raises ConfigurationError, NoSuchLogError, UnauthorizedAccessError and
+        MetadataStoreError."""
         return _schema(SourceOptions.parse(self.options, self._cluster()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``. Raises ConfigurationError if an option or a column can't be read."""
+        """For ``spark.read``. Raises the errors of ``schema``; ConfigurationError also for wrong options and columns."""
         options, known = self._source()
         options = options.for_batch()
         if options.table is not None:
@@ -116,22 +111,24 @@ class BookSparkDataSource(DataSource):
         return reader(options, known, _chosen(schema, known))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``. Raises ConfigurationError if an option or a column can't be read as a stream."""
+        """For ``spark.readStream``. Raises the errors of ``schema``; ConfigurationError also for options and columns that do not
+        suit a stream."""
         options, known = self._source()
         reader = LogsStreamReader if options.several else EntryStreamReader
         return reader(options.for_stream(), known, _chosen(schema, known))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For ``df.write``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
+        """For ``df.write``. Creates a missing log. Raises ConfigurationError, UnauthorizedAccessError (wrong password),
+        NotEnoughBookiesError and MetadataStoreError."""
         return LogBatchWriter(self._sink(schema, overwrite, SinkOptions.for_batch)[0])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For ``df.writeStream``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
+        """For ``df.writeStream``. Creates a missing log. Raises ConfigurationError, UnauthorizedAccessError (wrong password),
+        NotEnoughBookiesError and MetadataStoreError."""
         return LogStreamWriter(*self._sink(schema, overwrite, SinkOptions.for_stream))
 
     @closed_if_it_fails()
     def _source(self) -> tuple[SourceOptions, StructType]:
-        """What to read, and all columns that it has."""
         options = SourceOptions.parse(self.options, self._cluster())
         return options, _schema(options)
 
@@ -147,7 +144,6 @@ class BookSparkDataSource(DataSource):
         return options, prepare(options, schema)
 
     def _cluster(self) -> str | None:
-        """The cluster of reads and writes that have no option ``zookeeper``."""
         return self.zookeeper or os.environ.get(ZOOKEEPER_VARIABLE)
 
 
@@ -156,7 +152,7 @@ def _schema(options: SourceOptions) -> StructType:
 
 
 def _chosen(schema: StructType, known: StructType) -> list[str]:
-    """The names of the columns to read: all, or fewer if the user gave a schema."""
+    """Names of the columns to read: all, or fewer if the user gave a schema."""
     types = {field.name: field.dataType for field in known}
     for field in schema:
         if types.get(field.name) != field.dataType:
@@ -173,13 +169,13 @@ def _check_names(schema: StructType, known: StructType) -> None:
 
 
 def register(spark: SparkSession, zookeeper: str) -> None:
-    """Make ``zookeeper`` (``host:port[,host:port…][/chroot]``) the cluster of reads and writes in ``spark`` that have no such
-    option, and let other Python threads write too.
+    """Make ``zookeeper`` (``host:port[,host:port…][/chroot]``) the cluster of reads and writes in ``spark`` without that option,
+    and let other Python threads write too.
 
-    It replaces the class that Spark found by itself. Spark then starts workers with the application's Python
-    (``PYSPARK_PYTHON``); a class that it found by itself runs with the driver's Python on executors too (seen in 4.2).
+    It replaces Spark's automatic registration, with which executors run the driver's Python instead of the application's
+    (``PYSPARK_PYTHON``; seen in 4.2).
     """
-    # Spark would warn that a data source was replaced, which is what this is for.
+    # Silence Spark's warning about a replaced data source, which is intended here.
     log_errors_only(spark, _REGISTRY_LOGGER)
     activate_before_writes()
     spark.conf.set(ZOOKEEPER_CONF, zookeeper)
@@ -187,7 +183,7 @@ def register(spark: SparkSession, zookeeper: str) -> None:
 
 
 def log_errors_only(spark: SparkSession, logger: str) -> None:
-    """Keep warnings of ``logger``, a class of Spark's, out of the driver's log from now on."""
+    """Keep warnings of ``logger``, a class of Spark, out of the driver's log from now on."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j

@@ -1,19 +1,18 @@
-"""Feeds: what can be read from one offset to another, now or as it grows. A feed is a log or a set of ledgers.
+"""Feeds: the entries between two offsets, now or as they grow. A feed is a log or a set of ledgers.
 
 Law: an offset names the same entries for ever, and proves that the entries before it are confirmed. All entries between two
-offsets are planned, or there is a DataLossError that says which are missing and why; entries are not missing if their commit
-tells that option ``where`` wants none of their rows (``spark.where.choosing``). With ``failOnDataLoss`` false, missing entries
-are logged with their number and left out. Only entries that were truncated, deleted or lost (``logs.feeds.gaps``) are
-ever left out; what can't be read at the moment is an error. Entries that planning leaves out are counted too (``PassedOver``),
-and the query's progress shows the count. What a task finds deleted or lost is in its executor's log.
+offsets are planned, or a DataLossError names the missing entries with the reason; entries whose commit excludes them by option
+``where`` are not missing (``spark.where.choosing``). With ``failOnDataLoss`` false, truncated, deleted or lost entries
+(``logs.feeds.gaps``) are logged with their number and left out; temporarily unreadable entries are an error. The query's progress
+counts entries left out by planning (``PassedOver``); losses seen by a task are in its executor's log.
 
-Offsets are what Spark keeps in its checkpoints, as JSON:
+Spark keeps offsets in its checkpoints, as JSON:
 
 * of a log see ``logs.feeds.log_feed``;
 * of ledgers ``{"<ledger id>": the next entry id, …}``.
 
-Sources: docs/decisions/logs.md, docs/decisions/lanes.md. The meaning of ``failOnDataLoss``, and the share of each ledger or lane
-in a limited micro-batch, are those of Spark's Kafka source.
+Sources: docs/decisions/logs.md, docs/decisions/lanes.md; Spark's Kafka source for ``failOnDataLoss`` and the share of each ledger
+or lane in a limited micro-batch.
 """
 
 from __future__ import annotations
@@ -41,22 +40,23 @@ class Feed(Protocol):
     """A log, or ledgers."""
 
     passed_over: PassedOver
-    """The rows that planning left out."""
+    """The rows left out by planning."""
 
     def earliest(self) -> Offset:
-        """The offset before the first entry that is still there."""
+        """The offset before the first existing entry."""
 
     def newest(self) -> Offset:
-        """The offset after the last entry that is confirmed now. Raises DataLossError, ReadError and MetadataStoreError."""
+        """The offset after the last confirmed entry. Raises DataLossError, ReadError and MetadataStoreError."""
 
     def wait(self, seconds: float) -> bool:
-        """Return when there may be more entries than the last ``newest`` told, or after ``seconds``: then False."""
+        """Wait until there may be entries after the last ``newest``, or for ``seconds``. False: there are none. A feed of ledgers
+        returns True after any wait."""
 
     def check(self, offset: Offset) -> None:
-        """Raise DataLossError if ``offset`` is that of another log of this name, ConfigurationError if it has another form."""
+        """Raise DataLossError if ``offset`` belongs to another log of this name, ConfigurationError if it has another form."""
 
     def rows(self, start: Offset, end: Offset) -> int:
-        """How many rows, or entries, lie between two offsets, those that are gone too. Raises MetadataStoreError."""
+        """Number of rows, or entries, between two offsets, with the deleted. Raises MetadataStoreError."""
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         """``end``, or an earlier offset, so that no more than ``limit`` lies between ``start`` and the result."""
@@ -66,7 +66,7 @@ class Feed(Protocol):
 
 
 def feed(options: SourceOptions) -> Feed:
-    """The feed that a read asks for.
+    """The feed of a read.
 
     Raises NoSuchLogError, DataLossError (a ledger does not exist), UnauthorizedAccessError (wrong password), MetadataStoreError
     and ReadError.
@@ -80,11 +80,11 @@ def feed(options: SourceOptions) -> Feed:
 
 def chosen_place(source: LogFeed, option: str, wanted: Place, otherwise: Offset, newest: Offset) -> Offset:
     """The offset before row ``wanted``, before the rows ``wanted`` of lanes, or before the first row of the times ``wanted``;
-    ``otherwise`` if it is a word, and of a lane that is not named.
+    ``otherwise`` if it is a word, and for lanes without a name in it.
 
-    Raises ReadError if a lane has fewer rows: a read up to a row has all rows before it, and rows that are yet to come are no
-    place to start from. Raises ConfigurationError if the log has several lanes and ``wanted`` is a row, or lacks a lane that is
-    named."""
+    Raises ReadError if a lane has fewer rows: a read up to a row has all rows before it, and future rows are no place to start
+    from. Raises ConfigurationError if the log has several lanes and ``wanted`` is a row, or names a missing lane.
+    """
     if isinstance(wanted, Times):
         return source.at_times(wanted, otherwise)
     if isinstance(wanted, str):
@@ -110,7 +110,7 @@ class LedgersFeed:
     ) -> None:
         self._handles: dict[int, ReadHandle] = {}
         self._gone: set[int] = set()
-        """Ledgers that were deleted before they were closed. They grow no more."""
+        """Ledgers deleted before they were closed. They grow no more."""
         self._fail_on_data_loss = fail_on_data_loss
         self.passed_over = PassedOver(fail_on_data_loss)
         for ledger_id in ledger_ids:
@@ -151,7 +151,7 @@ class LedgersFeed:
         return True
 
     def check(self, offset: Offset) -> None:
-        # No ledger id is used twice, so an offset needs no more than the right form.
+        # Ledger ids are never used twice, so only the form of an offset can be wrong.
         if not all(ledger.isdigit() for ledger in offset):
             raise another_kind("ledgers", offset)
 
@@ -198,11 +198,11 @@ def _deleted(ledger_id: int, entries: str) -> str:
 
 
 def _size(handle: ReadHandle, first: int, last: int) -> int:
-    """About the bytes of payload from entry ``first`` to before entry ``last``: their number times the average of all before
+    """Approximate bytes of payload from entry ``first`` to before entry ``last``: their number times the average of all before
     ``last``."""
     if handle.metadata.closed and last == handle.last_add_confirmed + 1:
         length = handle.length
     else:
-        # An entry has the length of the ledger up to and with itself.
+        # An entry records the length of the ledger up to and with itself.
         length = next(handle.read(last - 1, last - 1)).length
     return length * (last - first) // last

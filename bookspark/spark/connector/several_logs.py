@@ -1,17 +1,17 @@
 """Several logs in one read: options ``logs`` and ``logPattern``.
 
-Law: each log is read as if it were read alone, and rows of it come in the order that they have there. The offset of a stream is
-``{log: its offset}``, so what a micro-batch reads follows from its two offsets alone, whatever logs are made or deleted
-meanwhile. A log that is found while the query runs gets its beginning written into the offset first, in a micro-batch that reads
-nothing of it; the next one begins there, also after a restart. Of a log that the start does not name nothing is read.
+Law: each log is read as if alone, and its rows keep their order. The offset of a stream is ``{log: its offset}``, so the input of
+a micro-batch follows from its two offsets alone. For a log that appears while the query runs, a micro-batch without its rows
+first writes its beginning into the offset; the next micro-batch begins there, also after a restart. A log that the start offset
+does not name is not read.
 
-Rows are those of one log (``source``), and ``log``, the name of the log that the row is of. With ``mergeSchema`` a log may lack
-columns that another has; they are null in its rows (``merged_columns``).
+Rows are those of one log (``source``) with column ``log``, the name of the row's log. With ``mergeSchema`` a log may lack columns
+of another; they are null in its rows.
 
-A log that was deleted, or deleted and made again, fails the query; with ``failOnDataLoss`` false it goes on without the rows, and
-with the new log as with any other that is found. Which rows of a deleted log were not read nobody knows any more. Its place stays
-in the offset: a server of ZooKeeper that is behind may not know a log yet, or only the one before it, and the query would take it
-for a new one later, and read its rows again.
+A log that was deleted, or deleted and made again, fails the query. With ``failOnDataLoss`` false the query goes on without the
+rows, whose number is unknown, and treats the new log as any later log. The old place stays in the offset: a lagging ZooKeeper
+server may not know a log yet, or know only its predecessor. Without that place, the query would later take the log for new and
+read its rows again.
 
 Source: Spark's Kafka source (``subscribe``, ``subscribePattern``), whose new partitions begin at their beginning too.
 """
@@ -55,22 +55,23 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# -- The columns of several logs that are read together.
-#
-# Law: a name is of one type in all logs; a column never means two things. All logs have the same columns, or ``merge`` is said:
-# then a log may lack some, in whatever order. All are nullable.
+# -- The columns of several logs
 
 
 LOG = "log"
-"""The column that names the log of a row."""
+"""The column with the name of a row's log."""
 _LOG_FIELD = StructField(LOG, StringType(), True, {"comment": "The log that the row is of"})
 
 
 def merged_columns(schemas: Mapping[str, StructType], at_the_end: int, merge: bool) -> StructType:
-    """The columns of all logs, those of the first one first, and LOG. ``schemas``: of at least one log, by name; the last
-    ``at_the_end`` columns of each are what every log has, and come behind the others.
+    """The columns of all logs, those of the first log first, and LOG. ``schemas``: of at least one log, by name; the last
+    ``at_the_end`` columns of each are common to all logs, and come behind the others.
 
-    Raises ConfigurationError if they do not fit together."""
+    Law: a name has one type in all logs, so a column never means two things. All logs have the same columns unless ``merge``:
+    then a log may lack some, in any order. All are nullable.
+
+    Raises ConfigurationError if they do not fit together.
+    """
     origin: dict[str, str] = {}
     known: dict[str, StructField] = {}
     first = next(iter(schemas))
@@ -97,7 +98,7 @@ def merged_columns(schemas: Mapping[str, StructType], at_the_end: int, merge: bo
 
 
 def check_fits(log: str, schema: StructType, known: StructType, merge: bool) -> None:
-    """Raise ConfigurationError if a log that was found later does not fit to ``known``, the columns of a read."""
+    """Raise ConfigurationError if a later log does not fit to ``known``, the columns of a read."""
     _check_no_log_column(log, schema)
     for field in schema:
         if field.name not in known.names:
@@ -112,7 +113,7 @@ def check_fits(log: str, schema: StructType, known: StructType, merge: bool) -> 
 
 
 def with_all_columns(rows: pyarrow.RecordBatch, columns: pyarrow.Schema, log: str) -> pyarrow.RecordBatch:
-    """``rows`` of ``log`` with these columns: those that it lacks are null, and LOG is its name."""
+    """``rows`` of ``log`` with these columns: missing columns are null, and LOG is its name."""
     import pyarrow
 
     found = []
@@ -152,13 +153,13 @@ def _named(log: str) -> str:
     return f"log {log!r}" if log else "the logs that this query reads"
 
 
-# --
+# -- The reads
 
 
 _LOOK_SECONDS = 1.0
-"""How often a stream looks for logs that were made or deleted."""
+"""Interval of searches for logs that were made or deleted."""
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
-"""How long a wait leaves logs alone that are not the liveliest; it looks less and less often."""
+"""Pauses between checks of logs other than the liveliest; each pause is longer."""
 
 Offsets = dict[str, Offset]
 """A place in several logs, as Spark keeps it."""
@@ -171,19 +172,19 @@ class OfLog(InputPartition):
         super().__init__(None)
         self.log, self.schema, self.ranges = log, schema, ranges
         self.strangers: tuple[Stranger, ...] = ()
-        """The streams whose query the task is to tell: one for each log, also for those without rows."""
+        """Streams for the task to introduce: one for each log, also for logs without rows."""
 
 
 def logs_of(options: SourceOptions) -> list[str]:
-    """The names of the logs that are there to read, sorted. Raises MetadataStoreError."""
+    """Sorted names of the logs to read. Raises MetadataStoreError."""
     return [name for name in LogRegistry(client(options.zookeeper).metadata).names() if options.reads(name)]
 
 
 def schema_of_logs(options: SourceOptions) -> StructType:
-    """The columns of the logs that are there.
+    """The columns of the present logs.
 
-    Raises ConfigurationError if their columns do not fit together, or no log matches; NoSuchLogError if one that is named is not
-    there; and what ``schema_of`` does.
+    Raises ConfigurationError if their columns do not fit together, or no log matches; NoSuchLogError if a named log is missing;
+    UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     names = options.logs if options.logs is not None else logs_of(options)
     if not names:
@@ -193,7 +194,8 @@ def schema_of_logs(options: SourceOptions) -> StructType:
 
 
 class _LogPartitions:
-    """Reads partitions of several logs, in a task. ``schema``: all columns (``schema_of_logs``); ``names``: those wanted."""
+    """Reads partitions of several logs, in a task. ``schema``: all columns (``schema_of_logs``); ``names``: the wanted
+    columns."""
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
         self.options, self.schema = options, schema
@@ -201,11 +203,11 @@ class _LogPartitions:
         self.names = self.wanted.names_read
 
     def chooser(self, log: str, schema: StructType) -> Chooser | None:
-        """Chooses what to read of one log, of which ``schema`` has all columns; None: all rows."""
+        """The chooser of rows of a log whose columns are ``schema``; None: all rows."""
         return self.wanted.chooser(log, schema, (*self.options.added, LOG))
 
     def of(self, log: str, schema: StructType) -> EntryPartitions:
-        """What reads one log, of which ``schema`` has all columns: those that are wanted."""
+        """The reader of the wanted columns of a log whose columns are ``schema``."""
         return EntryPartitions(self.options.of(log), schema, [name for name in self.names if name in schema.names])
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -219,10 +221,7 @@ class _LogPartitions:
 
 
 class LogsReader(_LogPartitions, DataSourceReader):
-    """Reads several logs once."""
-
     def partitions(self) -> Sequence[InputPartition]:
-        """The plan. Raises DataLossError and ReadError."""
         parts: list[InputPartition] = []
         for name in self.options.logs or logs_of(self.options):
             options = self.options.of(name)
@@ -247,7 +246,7 @@ class _OneLog:
         self.place = QueryPlace(lambda: client(options.zookeeper), options.log)
 
     def limited(self, start: Offset, end: Offset, share: int, limit: ReadLimit) -> Offset:
-        """``end``, or an earlier offset, with no more than ``share`` of what ``limit`` counts."""
+        """``end``, or an earlier offset, with at most ``share`` of the unit of ``limit``."""
         if share == 0:
             return start
         how = Limit(size=share) if isinstance(limit, ReadMaxBytes) else Limit(rows=share)
@@ -255,7 +254,7 @@ class _OneLog:
 
 
 class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads several logs as they grow, those too that are made later if their names match."""
+    """Reads several logs as they grow, and later logs with matching names."""
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
         super().__init__(options, schema, names)
@@ -266,16 +265,16 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         self._liveliest = ""
         """The log that had rows last."""
         self._told: set[tuple[str, int]] = set()
-        """The logs that were told to be gone, with when they were made."""
+        """Logs already reported as lost, by name and creation time."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
     def __reduce__(self) -> tuple[type[LogsStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get only the part that reads. The part that plans stays on the driver's side."""
+        """Tasks get only the part that reads."""
         return LogsStreamReader, (self.options, self.schema, self.names)
 
     def initialOffset(self) -> Offsets:
-        """The offset from which a query without a Spark checkpoint starts."""
+        """The offset at which a query without a Spark checkpoint starts."""
         self._look()
         return {
             name: chosen_place(
@@ -285,7 +284,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch takes at most, by the options."""
+        """Limit of a micro-batch by the options."""
         if self.options.rows_max is not None:
             return ReadMaxRows(self.options.rows_max)
         if self.options.bytes_max is not None:
@@ -293,13 +292,12 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         return ReadAllAvailable() if self.options.rows_min is None else ReadMinRows(self.options.rows_min)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query will end where the logs that are there end now."""
+        """Make the query end at the present ends of the present logs."""
         self._look()
         self._target = self._ends()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """The offset before which the next micro-batch ends. If there is nothing new, or too little, it waits as ``Patience``
-        says."""
+        """The end of the next micro-batch. With no new rows, or too few, it waits as long as ``Patience`` allows."""
         delay = None if self._target is not None or isinstance(limit, ReadAllAvailable) else self._delay
         end = self._behind(start)
         if self._target is None and (end == start or (delay is not None and delay.holds(self._rows(start, end)))):
@@ -311,7 +309,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
                 for log in self._logs.values():
                     log.place.tell_now()
             return start
-        # A log that was found is noted at once.
+        # The place of a new log is recorded at once.
         if delay is not None and all(name in start and start[name]["log"] == end[name]["log"] for name in end):
             if delay.holds(self._rows(start, end)):
                 return start
@@ -319,14 +317,14 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         return self._limited(start, end, limit)
 
     def reportLatestOffset(self) -> Mapping[str, object] | None:
-        """For the query's progress: the logs' ends when the micro-batch was planned, and what was passed over."""
+        """For the query's progress: the logs' ends when the micro-batch was planned, and the number of rows left out."""
         passed_over = sum(log.feed.passed_over.rows for log in self._logs.values())
         if self._newest is None or not passed_over:
             return self._newest
         return {**self._newest, ROWS_PASSED_OVER: passed_over}
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """The plan of a micro-batch, also of one that is replayed."""
+        """The plan of a micro-batch, also of a replay."""
         if not self._logs:
             self._look()
         plan: list[OfLog] = []
@@ -349,17 +347,16 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         return plan
 
     def commit(self, end: Offsets) -> None:
-        """A micro-batch is done: Spark's checkpoint has the place to go on from."""
+        """Note a finished micro-batch: Spark's checkpoint has its end."""
         self._patience.batch_done()
         for name, offset in end.items():
             log = self._logs.get(name)
             if log is not None and offset["log"] == log.feed.ctime_ms:
                 log.place.tell(offset)
 
-    # -- inside
+    # -- Helpers of the stream
 
     def _look(self) -> None:
-        """Look for logs that were made or deleted."""
         self._looked = time.monotonic()
         there = logs_of(self.options)
         for name in [name for name in self._logs if name not in there]:
@@ -377,7 +374,6 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         self._logs = dict(sorted(self._logs.items()))
 
     def _ends(self) -> Offsets:
-        """The ends of the logs now, of those that are still there."""
         found: Offsets = {}
         for name, log in list(self._logs.items()):
             try:
@@ -388,7 +384,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         return found
 
     def _is_gone(self, name: str, log: _OneLog) -> bool:
-        """Was the log deleted? Then it is forgotten, and looked for again."""
+        """Whether the log was deleted. If so, forget it and look for it again."""
         record = LogRegistry(client(self.options.zookeeper).metadata).find(name)
         if record is not None and record.ctime_ms == log.feed.ctime_ms:
             return False
@@ -397,7 +393,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         return True
 
     def _going_on(self, start: Offsets) -> Offsets:
-        """Those of ``start`` whose log is still there. Raises DataLossError if one is not and the query is to fail, and
+        """The places in ``start`` of logs that still exist. Raises DataLossError if a log is lost and the query is to fail, and
         ConfigurationError if ``start`` has another form."""
         if not all(isinstance(offset, dict) and is_offset(offset) for offset in start.values()):
             raise ConfigurationError(
@@ -424,7 +420,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             self._told.add((name, offset["log"]))
 
     def _behind(self, start: Offsets) -> Offsets:
-        """The offset behind all that there is now: of a log that ``start`` does not name its beginning."""
+        """The offset behind all present rows; for a log without a place in ``start``, its beginning."""
         if not self._logs or time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._look()
         newest = self._ends() if self._target is None else self._target
@@ -440,7 +436,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         return dict(sorted(end.items()))
 
     def _wait(self, start: Offsets, end: Offsets, seconds: float) -> Offsets:
-        """Return when there may be more than ``end``, or after ``seconds``: the offset behind what there is then."""
+        """Wait until there may be rows after ``end``, or for ``seconds``. Returns the offset behind all rows."""
         deadline, pause = time.monotonic() + seconds, _PAUSE_SECONDS_MIN
         while (left := deadline - time.monotonic()) > 0:
             log = self._logs.get(self._liveliest) or next(iter(self._logs.values()), None)
@@ -457,12 +453,12 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         return sum(self._logs[name].feed.rows(start[name], end[name]) for name in self._in_both(start, end))
 
     def _in_both(self, start: Offsets, end: Offsets) -> list[str]:
-        """The logs that are there and that both offsets name."""
+        """The existing logs that both offsets name."""
         ctimes = {name: log.feed.ctime_ms for name, log in self._logs.items()}
         return [name for name in start if start[name]["log"] == end[name]["log"] == ctimes.get(name)]
 
     def _limited(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
-        """``end``, or an earlier offset: what ``limit`` allows is shared by what waits in each log."""
+        """``end``, or an earlier offset: the limit is shared out in proportion to each log's backlog."""
         names = self._in_both(start, end)
         waiting = {at: self._logs[name].feed.rows(start[name], end[name]) for at, name in enumerate(names)}
         match limit:
@@ -471,7 +467,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             case ReadMaxBytes():
                 most = limit.max_bytes
                 sizes = {at: self._logs[name].feed.size(start[name], end[name]) for at, name in enumerate(names)}
-                # Rows that were truncated have no size, and are passed over as others are read.
+                # Truncated rows have no size, and are passed over as others are read.
                 waiting = {at: max(1, sizes[at]) if rows else 0 for at, rows in waiting.items()}
             case _:
                 return end

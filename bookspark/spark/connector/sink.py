@@ -1,24 +1,22 @@
-"""The sink of ``format("bookspark")``: rows of a DataFrame become rows of a log, each once.
+"""The sink of ``format("bookspark")``: each row of a DataFrame becomes a row of a log once.
 
-Law: tasks write entries and return the ranges that are acknowledged. The commit names the ranges, and only that makes them part
-of the log. A batch is known by (query id, batch id), which Spark gives again when it replays a micro-batch, and by its
-fingerprint (``fingerprints``); a batch write is known by an id that is made when it is planned. A failed task leaves nothing to
-undo: no reader ever sees entries that no commit names.
+Law: tasks write entries and return the acknowledged ranges; only the commit that names the ranges makes them part of the log. A
+batch is identified by (query id, batch id), which Spark repeats in a replay, and by its fingerprint (``Fingerprint``); a batch
+write by an id made when it is planned. A failed task leaves nothing to undo: no reader ever sees entries that no commit names.
 
-Each query writes a lane of its own, and batch writes share one (``logs.chain.lane_choice``), so no writer ends another one or
-waits for it; batch writes wait for each other.
+Each query writes its own lane, and batch writes share a lane (``logs.chain.lane_choice``). So no writer ends another or waits for
+it; only batch writes wait for each other.
 
-A query that may not write disturbs nobody. A run looks at its lane's commits before it claims the lane. A batch whose number the
-lane has is only compared with it, a query that is new to the log and has another one's place for its checkpoint is refused, and
-neither becomes the owner. So a Spark checkpoint that was restored, deleted or mixed up ends its own query, not the one that runs.
+A query without the right to write disturbs no other. A run looks at its lane's commits before it claims the lane. A batch whose
+number is in the lane is only compared with it, and a query new to the log is refused if its checkpoint has another query's place;
+neither becomes the owner. So a Spark checkpoint that was restored, deleted or mixed up ends its own query, not the running query.
 
-Where things run (seen on Spark 4.2): a planning worker beside the driver's JVM makes a new writer for each micro-batch and
-pickles it. ``write`` runs in the executors' Python workers, which Spark reuses. ``commit`` runs in one more pooled worker beside
-the driver's JVM, which has no TaskContext. So the ids come from the task's local properties and travel to ``commit`` in the
-messages.
+Processes (seen on Spark 4.2): a planning worker beside the driver's JVM makes a new writer for each micro-batch and pickles it.
+``write`` runs in the executors' reused Python workers. ``commit`` runs in another worker beside the driver's JVM, without a
+TaskContext, so the ids travel from the tasks' local properties in the messages.
 
 Input: one column ``value``, string or binary, each value an entry as it is (an empty value is kept, null is an error); or, in a
-log of row format ``arrow``, any columns, the same in each write. ``logs.row_format`` tells how they become entries.
+log of row format ``arrow``, any columns, the same in each write. ``logs.rows.encodings`` describes the entries.
 """
 
 from __future__ import annotations
@@ -91,18 +89,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- Files that a query has read before under another name: its folder was renamed, and Spark would read all of them again.
-#
-# Law: a query whose source folder was renamed is refused before the first of its files is in the log again. Spark's file source
-# knows files by their paths. So it takes each file of a renamed folder for a new one, and gives it to a batch of a new number.
-# (A query that names the folder itself, and not by a pattern, is refused by Spark: "Wrong basePath". Seen on 4.2.)
-#
-# Spark lists the files that each source has read in its checkpoint, and which of them a micro-batch reads
-# (``checkpoint_files``). A file was renamed if an earlier batch has one with the same last part and time, whose path is no
-# longer there. That is looked for where the first batch of a run is committed, and only if checkpoint and files are in the
-# local file system there.
-#
-# Source: Spark's ``FileStreamSourceLog``; its option ``fileNameOnly`` makes it know files by their last parts.
+# -- Renamed source folders
 
 
 class SourceRenamedError(BookKeeperError):
@@ -110,7 +97,18 @@ class SourceRenamedError(BookKeeperError):
 
 
 def check_sources(checkpoint: str, batch: int, log: str) -> None:
-    """Raise SourceRenamedError if files of micro-batch ``batch`` were read before it, under other paths."""
+    """Raise SourceRenamedError if files of micro-batch ``batch`` were read before it, under other paths.
+
+    Law: a query with a renamed source folder is refused before the first of its files is in the log again. Spark's file source
+    knows files by their paths, so it reads a renamed folder again, in a new batch. (If the query names the folder itself instead
+    of a pattern, Spark refuses it: "Wrong basePath". Seen on 4.2.)
+
+    A file was renamed if Spark's checkpoint (``checkpoint_files``) has it in an earlier batch with the same last part and time,
+    and a path that no longer exists. The check runs at the first commit of a run, if checkpoint and files are in the local file
+    system there.
+
+    Source: Spark's ``FileStreamSourceLog``; its option ``fileNameOnly`` makes it know files by their last parts.
+    """
     folder = local_path(checkpoint)
     if folder is None:
         return
@@ -150,34 +148,32 @@ def _gone(path: str) -> bool:
     return found is not None and not found.exists()
 
 
-# -- What tells a micro-batch from another one of its number: Spark's plan of it, and a sum over its rows.
+# -- Fingerprints: Spark's plan of a micro-batch, and a sum over its rows
 #
-# Law: a sum depends on the rows and their number alone, not on their order, nor on how they lie in partitions and Arrow
-# batches. It is the sum modulo 2^64 of a hash of each value of each column; which values stand in one row is not part of it.
-# Nobody forges rows here: a checkpoint that was set back brings rows that have nothing to do with the former ones.
+# Law: a sum depends on the rows and their number alone, not on their order, partitions or Arrow batches. It is the sum modulo
+# 2^64 of a hash of each value of each column; the grouping of values into rows is not part of it. It need not resist forgery: a
+# checkpoint that was set back brings unrelated rows.
 #
-# Spark writes the plan of a micro-batch to ``offsets/<batch>`` in its checkpoint, before it runs the batch, and replays what
-# stands there: a version, a line of JSON with the time of planning, and one line with the offset of each source. Spark gives a
-# sink no plan. So the file is read where the batch is committed, on the driver's host, if the checkpoint is in the local file
-# system (which may be a shared one). Where it can't be read (``hdfs:``, ``s3a:``), the sum over the rows has to do. The offset
-# of a source of files is a number, which does not say which files it stands for: the list of these is part of the digest of the
-# offsets.
+# Spark writes the plan of a micro-batch to its checkpoint before it runs the batch, and a replay runs that plan. A sink gets no
+# plan, so the file is read at the commit, on the driver's host, if the checkpoint is in the local file system. Elsewhere
+# (``hdfs:``, ``s3a:``) the sum must suffice. The offset of a source of files is a number without names, so the list of its files
+# enters the digest of the offsets.
 
 
 SUMS = 1 << 64
-"""Sums are modulo this."""
+"""Modulus of sums."""
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
 _WORD_BITS = 64
 
 
 class Plan(NamedTuple):
-    """Digests of what Spark planned; empty if that can't be read."""
+    """Digests of Spark's plan; empty if it is unreadable."""
 
     whole: str = ""
-    """Of the file."""
+    """Digest of the whole file."""
     offsets: str = ""
-    """Of the sources' offsets in it."""
+    """Digest of the source offsets in the plan."""
 
 
 def plan_of(checkpoint: str, batch: int) -> Plan:
@@ -197,9 +193,9 @@ def plan_of(checkpoint: str, batch: int) -> Plan:
 
 
 def _files_of(folder: Path, batch: int) -> bytes:
-    """Which files the offsets of sources of files stand for, in any order; empty if there is no such source.
+    """The files behind the offsets of sources of files, in any order; empty if there is no such source.
 
-    A source without new files stands there with those of its last offset.
+    A source without new files contributes the files of its last offset.
     """
     found = set()
     for source, offsets in files_read(folder, batch).items():
@@ -220,7 +216,7 @@ def sum_of(rows: pyarrow.RecordBatch) -> int:
 
 
 def _odd(place: int) -> int:
-    """A factor for each column, so that columns can't take each other's place."""
+    """A factor for each column, so that swapped columns change the sum."""
     return (place * 2 + 1) * _GOLDEN % SUMS | 1
 
 
@@ -262,9 +258,9 @@ class Summed:
             yield some
 
 
-# -- What is checked before a write's first task: that the log can hold the rows, and that there are bookies for it.
+# -- Checks before a write's first task: the log can hold the rows, and has enough bookies
 #
-# Law: what can be refused on the driver's side is refused there, before a row is written. A log that does not exist is created.
+# Law: all possible refusals happen on the driver's side, before a row is written. A missing log is created.
 
 
 def check_input(schema: StructType, row_format: RowFormat) -> None:
@@ -303,14 +299,14 @@ def _check_columns(schema: StructType) -> None:
 
 
 _counted: set[tuple[int, str, str]] = set()
-"""(pid, zookeeper, log) of logs for which the bookies were counted. Once is enough; a query plans each micro-batch anew."""
+"""(pid, zookeeper, log) of logs with counted bookies: once, although a query plans each micro-batch anew."""
 
 
 def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
-    """The log's record; the log is created if there is none. Runs on the driver's side, before the first task.
+    """The log's record; a missing log is created. Runs on the driver's side, before the first task.
 
-    Raises what keeps the rows from being written: ConfigurationError (the rows are not what the log holds, or an option differs
-    from the log's), UnauthorizedAccessError (wrong password), NotEnoughBookiesError, MetadataStoreError.
+    Raises the reasons against the write: ConfigurationError (the rows do not suit the log, or an option differs from the log's),
+    UnauthorizedAccessError (wrong password), NotEnoughBookiesError, MetadataStoreError.
     """
     log = options.log
     bookkeeper = client(log.zookeeper)
@@ -319,7 +315,7 @@ def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
     if key in _counted:
         return record
     bookies = {b.bookie_id for b in bookkeeper.metadata.bookies().values() if not b.read_only}
-    # A log that has ledgers can go on with an ack quorum of bookies. A new log needs a whole ensemble for its first ledger.
+    # A log with ledgers can go on with an ack quorum of bookies. A new log needs a whole ensemble for its first ledger.
     needed = record.options.ack_quorum if record.commit_ledgers else record.options.ensemble_size
     if len(bookies) < needed:
         raise NotEnoughBookiesError(
@@ -332,7 +328,7 @@ def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
 
 
 def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) -> LogRecord:
-    """The record of the log, which takes rows of this schema. The options of a log that exists are its own."""
+    """The record of the log, which takes rows of this schema. An existing log keeps its own options."""
     chosen, name, password = dict(options.chosen), options.log.name, options.log.password
     record = registry.find(name)
     if record is None:
@@ -354,7 +350,7 @@ def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) ->
 
 
 def check_statistics(columns: Sequence[str], log: str, options: LogOptions) -> None:
-    """Raise ConfigurationError if option ``statistics`` names a column that the log has not."""
+    """Raise ConfigurationError if option ``statistics`` names a column that the log lacks."""
     there = columns_of(options)
     for column in columns:
         if there is None or column not in there.names:
@@ -366,59 +362,58 @@ def _types(schema: StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema]
 
 
-# --
+# -- The writers
 
 
 @dataclass(frozen=True)
 class RangesWritten(WriterCommitMessage):
-    """What one task wrote."""
+    """Result of a task."""
 
     query: str
-    """The query's id; of a batch write its run's id."""
+    """Id of the query; for a batch write, TXN and its ``txnAppId``, else its run's id."""
     batch: int
-    """The micro-batch's number; 0 of a batch write."""
+    """Number of the micro-batch; for a batch write, its ``txnVersion``, else 0."""
     run: str
-    """The id of the query's run."""
+    """Id of the query's run."""
     lane: str = ""
-    """The name of the log's lane that the task wrote to; empty if it wrote nothing."""
+    """The lane that the task wrote to; empty if it wrote no rows."""
     epoch: int = 0
-    """The epoch in which the run writes to the log; 0 if the task wrote nothing."""
+    """The epoch in which the run writes to the log; 0 if the task wrote no rows."""
     log_ctime_ms: int = 0
-    """When the log was created, in ms since 1970: a log of the same name that is created later is another log."""
+    """Creation time of the log, in ms since 1970: a later log of the same name is another log."""
     ranges: tuple[EntryRange, ...] = ()
-    """The entries, in the order of the task's rows."""
+    """In the order of the task's rows."""
     statistics: str = ""
-    """What is known of the rows (``logs.rows.statistics``)."""
+    """See ``logs.rows.statistics``."""
     rows: int = 0
-    """The number of the task's rows."""
     values: int = 0
-    """The sum over the rows (``fingerprints.sum_of``); 0 of a batch write."""
+    """The sum over the rows (``sum_of``); 0 for a batch write."""
     only_compared: bool = False
-    """True: the log had a batch of this number when the task began, so the task has written nothing."""
+    """True: the lane had a batch of this number, so the task has written no rows."""
     checkpoint: str = ""
-    """Where the query's Spark checkpoint is; empty if Spark does not say it."""
+    """Location of the query's Spark checkpoint; empty if Spark does not give it."""
 
 
 BATCH_WRITES_BETWEEN_TENDING = 16
-"""Each batch write is an epoch of its own. One of this number of batch writes collects orphans and compacts the log's chain, as
-each run of a query does."""
+"""Each batch write is its own epoch. One out of this many collects orphans and compacts the log's chain, as each run of a query
+does."""
 
 
 class LogWriter:
-    """The part that streaming and batch writes share."""
+    """The common part of streaming and batch writes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
     @property
     def bookkeeper(self) -> BookKeeper:
-        """This process's client of the log's cluster."""
         return client(self.options.log.zookeeper)
 
     def write_rows(self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord) -> Written:
         """In a task: append all rows, of which there is one or more. Returns their ranges when each entry is acknowledged.
 
-        Raises BookKeeperError for a null value, and the errors of appending.
+        Raises BookKeeperError for a null value; LedgerFencedError, LedgerClosedError or AddTimeoutError if entries could not be
+        written to a new ledger either; NotEnoughBookiesError and MetadataStoreError if there was no new ledger.
         """
         first = next(rows)
         if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
@@ -439,8 +434,8 @@ class LogWriter:
     def commit_of(
         self, written: Sequence[RangesWritten], fingerprint: Fingerprint | None = None
     ) -> tuple[LogRun, Commit]:
-        """The commit of what the tasks of a batch wrote, and its writer. Raises BookKeeperError if the log was deleted and
-        created again while they wrote."""
+        """The commit of the tasks' ranges, and its writer. Raises BookKeeperError if the log was deleted and created again during
+        the write."""
         first, log = written[0], self.options.log
         if any(message.log_ctime_ms != first.log_ctime_ms for message in written):
             raise BookKeeperError(
@@ -458,21 +453,22 @@ class LogWriter:
 
 
 def _with_rows(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch] | None:
-    """The Arrow batches that have rows; None if there is none."""
+    """The Arrow batches with rows; None if there are none."""
     there = (rows for rows in batches if rows.num_rows)
     first = next(there, None)
     return None if first is None else chain([first], there)
 
 
 _checked_runs: set[tuple[int, str, str, str]] = set()
-"""(pid, zookeeper, log, run) of runs that had a new batch, so that all batches after it are new."""
+"""(pid, zookeeper, log, run) of runs that had a new batch: all later batches of the run are new too."""
 _committed_runs: set[tuple[int, str, str, str]] = set()
-"""The same of runs that have committed a batch: while such a run owns the log, nobody else puts a batch of its query there."""
+"""The same for runs that have committed a batch: while such a run owns the log, no other process commits batches of its query
+there."""
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
-    """``df.writeStream.format("bookspark")``. ``planned``: the log's record when the micro-batch was planned, so that no task has
-    to read it; None: each task reads it."""
+    """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch, which saves each
+    task a read; None: each task reads it."""
 
     def __init__(self, options: SinkOptions, planned: LogRecord | None = None) -> None:
         super().__init__(options)
@@ -513,7 +509,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         )
 
     def _checkpoint(self, context: TaskContext) -> str:
-        """Where the query's Spark checkpoint is: as the option says it, else the session's setting and the query's name."""
+        """Location of the query's Spark checkpoint: from the option, else from the session's setting and the query's name."""
         options = self.options
         if options.checkpoint:
             return plain_place(options.checkpoint)
@@ -524,13 +520,14 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """Make the run the owner of its query's lane, if its batch is new. None if the lane has a batch of this number.
 
         Raises CheckpointRewoundError if the lane has a later batch of the query, AnotherQueryError if another query followed this
-        one, LogTakenOverError if another run owns the lane by now, and what ``newest_header`` lists.
+        one, LogTakenOverError if another run owns the lane by now, UnauthorizedAccessError (wrong password), and the errors of an
+        unreadable lane.
         """
         log, bookkeeper = self.options.log, self.bookkeeper
         query = StreamingQuery(told.query, self.options.follows, told.checkpoint)
         planned = self._planned
         if planned is not None and planned.owner == told.run:
-            # Whoever takes the lane over after the plan fences the commit, as he does after a read in this place.
+            # A takeover of the lane after the plan fences the commit, as it would after a read here.
             return planned
         while True:
             lane = lane_for_query(bookkeeper, log, query)
@@ -541,12 +538,12 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             record, header = newest_header(bookkeeper, lane, log.password)
             if decided(is_committed, header, self._batch(told, None, is_first=True)):
                 return None
-            # Another writer may have been the first in lane 0, which happens once. Then this one gets another lane.
+            # Another writer may have been the first in lane 0, which happens once. Then this query gets another lane.
             with suppress(LogChangedError):
                 return claimed(bookkeeper, log, record, told.run, query, header)
 
     def _batch(self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False) -> Batch:
-        """The batch to be judged. ``is_first``: the run has not committed one yet."""
+        """The batch to be judged. ``is_first``: the run has committed none yet."""
         accepted = self.options.accept_replay
 
         def before(number: int) -> Fingerprint:
@@ -559,11 +556,12 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
 
     @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver's side: make the micro-batch part of the log, once, however often Spark replays it.
+        """On the driver's side: make the micro-batch part of the log once, however often Spark replays it.
 
-        Raises LogTakenOverError and CheckpointRewoundError: the batch is not in the log. Raises BookKeeperError if the log was
-        deleted and created again while the tasks wrote. Any other error (LedgerRecoveryError, NotEnoughBookiesError,
-        MetadataStoreError) leaves the outcome open, which Spark's replay of the batch settles.
+        Raises LogTakenOverError and CheckpointRewoundError: the batch is not in the log. Raises SourceRenamedError if its files
+        were already read under other paths, and BookKeeperError if the log was deleted and created again during the write. Any
+        other error (LedgerRecoveryError, NotEnoughBookiesError, MetadataStoreError) leaves the outcome open; Spark's replay of
+        the batch settles it.
         """
         told = [message for message in messages if isinstance(message, RangesWritten)]
         if not told:
@@ -585,11 +583,12 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             committer.commit(commit, self._batch(first, fingerprint, is_first))
         _checked_runs.add(key)
         _committed_runs.add(key)
-        # In a thread, beside the micro-batches that follow: a log may have many commits to look through.
+        # In a thread, beside the next micro-batches: a log may have many commits to look through.
         threading.Thread(target=committer.tend, args=(True,), name=f"tend {log.name}", daemon=True).start()
 
     def _compare(self, batch: Batch, run: str, rows: int) -> None:
-        """A batch that wrote nothing: it is in the log, or it is empty. An empty one must not take the number of another one."""
+        """Check a batch that wrote no rows: it is in the log, or it is empty. An empty batch must not take the number of
+        another."""
         log = self.options.log
         key = os.getpid(), log.zookeeper, log.name, run
         if not rows and key in _checked_runs:
@@ -615,11 +614,9 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options)
         self.run = str(uuid.uuid4())
-        """The id of this write."""
 
     @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        """In a task: append the rows of one partition."""
         options, log = self.options, self.options.log
         told = RangesWritten(self.run, 0, self.run)
         if options.txn_app_id:
@@ -628,7 +625,7 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         if batches is None:
             return told
         if options.txn_app_id and newest_version(self.bookkeeper, log, told.query) >= told.batch:
-            # (The commit looks again.)
+            # The commit looks again.
             deque(batches, maxlen=0)
             return told
         record = begun_batch_write(self.bookkeeper, log, self.run)
@@ -639,10 +636,10 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
 
     @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver's side: make all rows part of the log, and close the ledgers that they lie in.
+        """On the driver's side: make all rows part of the log, and close their ledgers.
 
         Raises LogTakenOverError if the write took so long that it was taken for dead, and BookKeeperError if the log was deleted
-        and created again meanwhile: nothing is written. Any other error leaves the outcome open.
+        and created again meanwhile: no row is written. Any other error leaves the outcome open.
         """
         written = [message for message in messages if isinstance(message, RangesWritten) and message.ranges]
         if not written:
@@ -653,7 +650,7 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         done = committer.commit_version(commit) if self.options.txn_app_id else committer.commit(commit)
         if not done:
             log.info("log %s has batch %d of %s already", run.log, commit.batch, commit.query)
-        # Nobody writes in this epoch again. So its ledgers are closed here, and no later recovery has to do it.
+        # No later write uses this epoch. So its ledgers are closed here, without a later recovery.
         committer.close()
         recover_ledgers(self.bookkeeper, dict.fromkeys(item.ledger_id for item in commit.ranges), run.password)
         thoroughly = run.epoch % BATCH_WRITES_BETWEEN_TENDING == 0
@@ -669,14 +666,14 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
             finish()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say that the write has ended: entries that no commit names are not part of the log, and may be deleted.
+        """Record the end of the write: entries that no commit names are not part of the log, and may be deleted.
 
-        Spark calls it too when ``commit`` raised, and the commit may be in the log all the same.
+        Spark calls it too when ``commit`` raised, although the commit may be in the log.
         """
         self._end()
 
     def _end(self) -> None:
-        """The write commits nothing more. If that can't be said, its epoch stays open for a day, and no harm is done."""
+        """Record that the write commits no more. If that fails, its epoch stays open for a day, without harm."""
         address, bookkeeper = self.options.log, self.bookkeeper
         registry = LogRegistry(bookkeeper.metadata)
         try:

@@ -1,25 +1,23 @@
 """The source of ``format("bookspark")``: entries of a log or of ledgers, once or as a stream, or rows of a system table.
 
-Law: reading never fences and never disturbs a writer. A log is read up to what was committed when the read, or the micro-batch,
-was planned; a ledger is read up to its last add confirmed (LAC) of that moment. All entries of a plan are read, or the task fails
-(see ``feeds`` for ``failOnDataLoss``).
+Law: reading never fences and never disturbs a writer. A log is read up to its last commit when the read, or the micro-batch, was
+planned; a ledger up to its last add confirmed (LAC) of that moment. All entries of a plan are read, or the task fails (see
+``feeds`` for ``failOnDataLoss``).
 
 Rows of a log
     ``value binary`` (of a log of row format ``arrow``: the columns that were written); ``position bigint``: the row's place in
-    its lane of the log, from 0 and without gaps; ``ledger_id``, ``entry_id``. A log that one query writes has one lane. With
-    option ``includeTimestamp`` there is ``timestamp``, when the row was committed (``times``); ``source`` has the others.
+    its lane of the log, from 0 and without gaps; ``ledger_id``, ``entry_id``. A log with a single writing query has one lane.
+    Options add the row's commit time, its lane, and its producer's key and headers.
 Rows of ledgers
     ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as the writer knew it), ``length`` (bytes of the ledger up to and with
     the entry): bigint; ``payload binary``.
 Rows of a system table
     see ``bookspark.spark.tables.system_tables``.
 
-A schema with fewer of a log's or a ledger's columns may be given (``spark.read.schema("position bigint")``): the other columns
-are then not made. Spark 4.2 does not tell a Python data source which columns a query needs.
-
-The options ``ledgers``, ``startingOffsets`` and ``endingOffsets`` choose the entries to read. No reader here has ``pushFilters``:
-Spark 4.2 answers wrongly with it (docs/decisions/no-filter-push-down.md). Spark applies filters to the rows that it gets; option
-``where`` is a filter that is applied here.
+A read may get a schema with fewer columns of a log or ledger (``spark.read.schema("position bigint")``), which saves making the
+others: Spark 4.2 does not report a query's columns to a Python data source. No reader here has ``pushFilters``, with which Spark
+4.2 answers wrongly (docs/decisions/no-filter-push-down.md). Spark filters the rows that it gets; option ``where`` is a filter
+applied here.
 
 The plan is made beside the driver's JVM (``partitions``). Each partition is read in a task, from one of the replicas.
 """
@@ -89,14 +87,14 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 
-# -- Columns of a log that a read adds on request: a row's commit time, its lane, and its producer's key and headers.
+# -- Columns that a read adds on request: a row's commit time, its lane, and its producer's key and headers
 #
-# Law: without the option, a column of the same name is the log's own; with it, such a log is refused. So a column never means
-# two things. (Only logs of row format ``arrow`` have columns of such names: a DataFrame's ``key`` and ``headers`` that Spark
-# wrote there are the log's own columns, and need no option.)
+# Law: without the option, a column of the same name is the log's own; with it, such a log is refused. So a column never means two
+# things. (Only logs of row format ``arrow`` have own columns of such names: a DataFrame's ``key`` and ``headers``, written by
+# Spark, are the log's own columns, and need no option.)
 #
-# ``key binary`` and ``headers array<struct<key string, value binary>>`` are as Spark's Kafka source has them: null if the
-# producer gave none, and of rows that no producer wrote. An offload keeps neither (``offload.offloaded``).
+# ``key binary`` and ``headers array<struct<key string, value binary>>`` are as in Spark's Kafka source: null if the producer gave
+# none, and for rows without a producer. An offload keeps neither (``offload.offloaded``).
 
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -109,8 +107,8 @@ _FIELDS = {
 
 
 def added_fields(options: SourceOptions, own: Collection[str]) -> list[StructField]:
-    """The columns that ``options`` ask for. ``own``: the names of the log's own columns. Raises ConfigurationError if the log has
-    one of the same name."""
+    """The columns requested by ``options``. ``own``: the names of the log's own columns. Raises ConfigurationError if the log has
+    an own column of the same name."""
     names = {name.lower() for name in own}
     for name in options.added:
         if name in names:
@@ -122,14 +120,14 @@ def added_fields(options: SourceOptions, own: Collection[str]) -> list[StructFie
 
 
 def in_entries(added: Collection[str]) -> tuple[str, ...]:
-    """Those of these columns that a producer's entries have."""
+    """The columns among ``added`` that a producer's entries have."""
     return tuple(name for name in (APPENDED_AT, KEY, HEADERS) if name in added)
 
 
 def with_added(
     rows: pyarrow.RecordBatch, names: Sequence[str], added: Collection[str], times: RowTimes | None, lane: int
 ) -> pyarrow.RecordBatch:
-    """``rows`` with the columns ``added``, in the order of ``names``. ``times``: None if the time of rows is not wanted."""
+    """``rows`` with the columns ``added``, in the order of ``names``. ``times``: None without a column of times."""
     import pyarrow
 
     own = {name: rows.column(name) for name in rows.schema.names}
@@ -147,14 +145,13 @@ def with_added(
 
 
 def without(schema: StructType, added: Collection[str]) -> StructType:
-    """The columns that come from entries."""
     return StructType([one for one in schema if one.name not in added])
 
 
-# -- Entries of a log that a task can't read: which rows they are, and whether the query may go on without them.
+# -- Unreadable entries in a task: which rows they are, and whether the query may go on without them
 #
-# Law: with ``failOnDataLoss`` false a task goes on without rows that are lost (``logs.feeds.gaps``), and without no others.
-# Rows that are not yet known fail the task, as they always did: they may be read later.
+# Law: with ``failOnDataLoss`` false a task goes on without lost rows (``logs.feeds.gaps``) only. Rows that are not yet known fail
+# the task: they may be readable later.
 
 
 def go_on(
@@ -165,10 +162,10 @@ def go_on(
     times: RowTimes | None,
     error: BookKeeperError,
 ) -> None:
-    """After ``error`` at the first row of ``rest``: put what may be read of it back in front of ``pieces``.
+    """After ``error`` at the first row of ``rest``: put its readable rows back in front of ``pieces``.
 
-    Raises DataLossError if rows are lost and the read is to fail, ReadError if they are not yet known, and ``error`` if it says
-    more than that.
+    Raises DataLossError if rows are lost and the read is to fail, ReadError if they are not yet known, and ``error`` if that is
+    more specific.
     """
     if options.log is None:
         raise error
@@ -178,7 +175,7 @@ def go_on(
         raise error from None
     if not isinstance(first, Gap):
         if first.rows == rest.rows:
-            # All entries can be read, so it is not they.
+            # All entries are readable, so the cause is another.
             raise error
         pieces.extendleft((rest.part(first.rows, rest.rows), first))
         return
@@ -191,11 +188,11 @@ def go_on(
         pieces.appendleft(rest.part(first.rows, rest.rows))
 
 
-# -- The start of a stream that begins at ``latest``, kept until Spark itself remembers how far the query is.
+# -- Pinned starts: a stream's start at ``latest`` is kept until Spark itself remembers the query's place
 #
-# Law: from the moment a query first asks for the end of the log until its first micro-batch is done, its start stays the same,
-# however often the query dies and however far the log grows. While no micro-batch is done, Spark asks for the initial offset
-# again at each start. The end of the log would be a later one by then, and the rows in between would be lost.
+# Law: from the query's first request for the end of the log until its first finished micro-batch, its start stays the same,
+# however often the query dies and however far the log grows. Until then Spark asks for the initial offset again at each start.
+# The end of the log would be later by then, and the rows in between would be lost.
 #
 # The record is ``/bookspark/starts/<subscription>@<log>``, the offset as JSON.
 
@@ -208,9 +205,9 @@ class PinnedStart:
         self._name = f"{options.subscription}@{options.log}"
 
     def pin(self, offset: Offset) -> Offset:
-        """The start that was pinned before; if there is none, ``offset``, which is pinned now.
+        """The earlier pinned start; without it, pin ``offset``.
 
-        A pin of a log that was deleted and created again since is replaced. Raises MetadataStoreError.
+        A pin of a log that was since deleted and created again is replaced. Raises MetadataStoreError.
         """
         store = client(self._zookeeper).metadata
         while True:
@@ -220,27 +217,25 @@ class PinnedStart:
                 pinned = read_struct(found.value, Offset, f"start {self._name!r}")
                 if pinned.get("log") == offset.get("log"):
                     return pinned
-            # If another process was first, look at its pin.
+            # If another process was first, read its pin.
             with suppress(MetadataVersionError):
                 version = None if found is None else found.version
                 store.write_record(STARTS, self._name, document, version)
                 return offset
 
     def unpin(self) -> None:
-        """Delete the pin. A micro-batch is done, so Spark's own checkpoint has the place to go on from. Raises
-        MetadataStoreError."""
+        """Delete the pin: after a micro-batch Spark's own checkpoint has the query's place. Raises MetadataStoreError."""
         client(self._zookeeper).metadata.delete_record(STARTS, self._name)
 
 
-# -- Small record batches made one, before Spark gets them.
+# -- Small record batches joined before Spark gets them
 #
-# Law: the same rows in the same order. A batch that is large passes as it is; small ones wait for each other, up to about one
-# that is large. Each batch that Spark gets costs it about as much as a thousand small rows, and a log of small micro-batches
-# has a batch for each.
+# Law: the same rows in the same order. A large batch passes as it is; small batches are joined to about the size of a large
+# batch. Each batch costs Spark about as much as a thousand small rows, and a log of small micro-batches has a batch for each.
 
 
 LARGE_ROWS, LARGE_BYTES = 8192, 256 << 10
-"""A batch is large if it has so many rows, or so many bytes."""
+"""A batch is large if it has this many rows or bytes."""
 
 
 def gathered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -267,7 +262,7 @@ def _one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
     return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
 
 
-# --
+# -- The readers
 
 
 def _schema(**columns: tuple[Any, str]) -> StructType:
@@ -277,7 +272,7 @@ def _schema(**columns: tuple[Any, str]) -> StructType:
 
 
 ROWS_PASSED_OVER = "rowsPassedOver"
-"""The key in a query's progress that counts the rows it went on without."""
+"""The key in a query's progress with the number of rows left out."""
 VALUE_SCHEMA = _schema(value=(BinaryType(), "The row as it was written"))
 ID_SCHEMA = _schema(
     position=(LongType(), "The row's place in the log, from 0 and without gaps"),
@@ -300,18 +295,18 @@ class Ranges(InputPartition):
         super().__init__(None)
         self.pieces = tuple(pieces)
         self.stranger: Stranger | None = None
-        """The stream whose query the task is to tell."""
+        """The stream that the task is to introduce."""
 
 
 class TablePart(InputPartition):
-    """The argument of one task, as ``SystemTable.plan`` gave it."""
+    """The argument of a task, from ``SystemTable.plan``."""
 
 
 def schema_of(options: SourceOptions) -> StructType:
     """The schema of the rows. Spark asks for it when the DataFrame is made, so many errors come up here.
 
-    Raises ConfigurationError (no such system table), NoSuchLogError, UnauthorizedAccessError (wrong password),
-    MetadataStoreError.
+    Raises ConfigurationError (no such system table, or a requested column is the log's own), NoSuchLogError,
+    UnauthorizedAccessError (wrong password), MetadataStoreError.
     """
     if options.table is not None:
         return system_table(options.table).schema
@@ -327,7 +322,7 @@ def schema_of(options: SourceOptions) -> StructType:
 class EntryPartitions:
     """Plans and reads the entries between two offsets of a log or of ledgers.
 
-    ``schema``: all columns (see ``schema_of``); ``names``: those that are wanted.
+    ``schema``: all columns (see ``schema_of``); ``names``: the wanted columns.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
@@ -337,11 +332,10 @@ class EntryPartitions:
 
     @property
     def chooser(self) -> Chooser | None:
-        """Chooses what to read; None: all rows."""
+        """The chooser of rows; None: all rows."""
         return self.wanted.chooser(self.options.log or "", self.schema, self.options.added)
 
     def plan(self, pieces: Iterable[SizedPiece]) -> list[InputPartition]:
-        """The pieces, divided into partitions."""
         return [Ranges(part) for part in split(pieces, self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -353,7 +347,6 @@ class EntryPartitions:
         return gathered(self._found(bookkeeper, deque(partition.pieces)))
 
     def _found(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of the pieces that are wanted."""
         kept = handles_of_process(os.getpid(), bookkeeper, self.options.password)
         ledgers = OpenedLedgers(bookkeeper, self.options.password, self._decoder, kept)
         times = RowTimes(pieces) if TIMESTAMP in self._added else None
@@ -370,19 +363,19 @@ class EntryPartitions:
 
     @cached_property
     def _added(self) -> set[str]:
-        """The columns that are wanted and do not come from entries. (Without the option, a column of the name is the log's.)"""
+        """The wanted columns that do not come from entries. (Without the option, a column of the name is the log's.)"""
         return {name for name in self.options.added if name in self.names}
 
     @cached_property
     def _of_entries(self) -> StructType:
-        """The columns that come from entries; one at least: it has the number of rows."""
+        """The columns that come from entries, at least one: it carries the number of rows."""
         return without(StructType([self.schema[name] for name in self.names]), self._added) or ID_SCHEMA
 
     def _rows(
         self, ledgers: OpenedLedgers, pieces: deque[Piece], times: RowTimes | None
     ) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of the first piece, and perhaps of some after it. Those that are read are taken from ``pieces``. ``times``: of
-        the rows of all pieces; None if nobody asked."""
+        """The rows of the first piece, and perhaps of later pieces; read pieces are taken from ``pieces``. ``times``: of the rows
+        of all pieces, or None."""
         piece, delivered = pieces[0], 0
         options, bookkeeper = self.options, ledgers.bookkeeper
         try:
@@ -403,7 +396,7 @@ class EntryPartitions:
             go_on(bookkeeper, options, pieces, piece.part(delivered, piece.rows), times, error)
 
     def _which(self, bookkeeper: BookKeeper, rest: Piece) -> str:
-        """Which rows of the log those of a deleted ledger are, and whether they are truncated or lost."""
+        """The rows of a deleted ledger in the log, and whether they are truncated or lost."""
         if self.options.log is None:
             return ""
         record = LogRegistry(bookkeeper.metadata).find(lane_name(lane_of(self.options.log)[0], rest.lane))
@@ -413,7 +406,7 @@ class EntryPartitions:
     def _decoder(self, metadata: LedgerMetadata) -> RowDecoder:
         if self.options.log is None:
             return _LedgerRows()
-        # The lane that the ledger is of: each has a dictionary of its own.
+        # The lane of the ledger: each lane has its own dictionary.
         name = metadata.custom_metadata.get(LOG_LABEL, self.options.log.encode()).decode()
         registry = LogRegistry(client(self.options.zookeeper).metadata)
         others = len(ID_COLUMNS) + len(self.options.added)
@@ -422,14 +415,12 @@ class EntryPartitions:
 
 
 class EntryReader(EntryPartitions, DataSourceReader):
-    """Reads a log or ledgers once."""
-
     def partitions(self) -> Sequence[InputPartition]:
         """The plan. Raises DataLossError and ReadError."""
         return self.planned(self.chooser)
 
     def planned(self, choose: Choice | None) -> Sequence[InputPartition]:
-        """The plan of what ``choose`` chooses."""
+        """The plan of the rows that ``choose`` chooses."""
         source = feed(self.options)
         start, end = source.earliest(), source.newest()
         if isinstance(source, LogFeed):
@@ -442,8 +433,8 @@ class EntryReader(EntryPartitions, DataSourceReader):
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log or ledgers as they grow.
 
-    One reader lives in a Python process beside the driver's JVM as long as the query runs. When the query starts again, the first
-    call may be ``partitions``, for a micro-batch that is replayed. Spark knows one limit at a time.
+    A reader lives in a Python process beside the driver's JVM as long as the query runs. After a restart of the query, the first
+    call may be ``partitions``, for a replayed micro-batch. Spark knows one limit at a time.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
@@ -456,7 +447,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
     def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get only the part that reads. The part that plans stays on the driver's side."""
+        """Tasks get only the part that reads."""
         return EntryStreamReader, (self.options, self.schema, self.names)
 
     @cached_property
@@ -467,7 +458,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return found
 
     def initialOffset(self) -> Offset:
-        """The offset from which a query without a Spark checkpoint starts."""
+        """The offset at which a query without a Spark checkpoint starts."""
         if self._pinned is not None:
             return self._pinned.pin(self._feed.newest())
         source, wanted = self._feed, self.options.start
@@ -477,7 +468,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return source.earliest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch takes at most, by the options."""
+        """Limit of a micro-batch by the options."""
         if self.options.rows_max is not None:
             return ReadMaxRows(self.options.rows_max)
         if self.options.bytes_max is not None:
@@ -487,12 +478,11 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query will end where the feed ends now."""
+        """Make the query end at the feed's present end."""
         self._target = self._feed.newest()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The offset before which the next micro-batch ends. If there is nothing new, or too little, it waits as
-        ``Patience`` says."""
+        """The end of the next micro-batch. With no new rows, or too few, it waits as long as ``Patience`` allows."""
         self._feed.check(start)
         self._place.tell(start)
         # A trigger that ends the query gives no limit, or its target.
@@ -521,7 +511,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
     def reportLatestOffset(self) -> Offset | None:
         """For the query's progress: the feed's end when the micro-batch was planned.
 
-        If ``failOnDataLoss`` is false and rows were left out since the query started, their number is in it too.
+        With ``failOnDataLoss`` false, it includes the number of rows left out since the query started.
         """
         passed_over = self._feed.passed_over.rows
         if self._newest is None or not passed_over:
@@ -529,7 +519,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return {**self._newest, ROWS_PASSED_OVER: passed_over}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The plan of a micro-batch, also of one that is replayed."""
+        """The plan of a micro-batch, also of a replay."""
         self._feed.check(start)
         self._place.tell(start)
         plan = self.plan(self._feed.pieces(start, end))
@@ -539,8 +529,8 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return plan
 
     def commit(self, end: Offset) -> None:
-        """A micro-batch is done: Spark's checkpoint has the place to go on from. Spark says so to each source of the query, also
-        to those that had no rows in it."""
+        """Note a finished micro-batch: Spark's checkpoint has its end. Spark calls this for each source of the query, even
+        without rows."""
         self._patience.batch_done()
         self._place.tell(end)
         if self._pinned is not None:
@@ -549,29 +539,23 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
 
 
 class TableReader(DataSourceReader):
-    """Reads a system table."""
-
     def __init__(self, options: SourceOptions) -> None:
         assert options.table is not None
         self.options = options
         self.table = options.table
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The plan, as the table gives it."""
         parts = system_table(self.table).plan(client(self.options.zookeeper))
         return [TablePart(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """In a task: the rows of the partition."""
-        # If there is no partition at all, Spark makes one of its own.
+        # Without any partition, Spark makes its own.
         if not isinstance(partition, TablePart):
             return iter(())
         return system_table(self.table).read(client(self.options.zookeeper), partition.value, self.options.password)
 
 
 class _LedgerRows:
-    """Makes rows of a ledger's entries as they are."""
-
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         yield self.whole(entries, ())
 

@@ -1,13 +1,13 @@
-"""Offload: rows of a log's closed ledgers go to a Delta table and are read from there, so that the bookies need not keep them.
+"""Offload: copies rows of a log's closed ledgers to a Delta table and reads them there, which relieves the bookies.
 
-==================  =========================================================================
-``table``           the Delta table: made, checked, and read without Spark
-``proof``           the rows in the table are those in the ledgers
-``offloading``      copies rows to the table, and deletes ledgers that are not needed any more
+==================  ===============================================================
+``table``           makes, checks and reads the Delta table without Spark
+``proof``           proves that the table's rows are those of the ledgers
+``offloading``      copies rows to the table, and deletes ledgers no longer needed
 ``offloaded``       reads rows from their ledger, or from the table
 ``opened_ledgers``  the ledgers of one task, each opened once
-``small_pieces``    small pieces of several ledgers, read together
-==================  =========================================================================
+``small_pieces``    reads small pieces of several ledgers together
+==================  ===============================================================
 
 ::
 
@@ -18,7 +18,7 @@
     done = offload(spark, "127.0.0.1:2181", "orders", "/tables/orders", delete_after_seconds=86400.0)
     print(done.rows, done.position, done.deleted)
 
-What offloads is loaded when it is first used: tasks need what reads.
+The module ``offloading`` is loaded at first use: tasks need only the reading modules.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Reading rows of a log where they lie: in their ledger, or in the Delta table that they were offloaded to.
+"""Reads rows of a log from their ledger, or from the Delta table of its offload.
 
-Law: a task that was planned over a ledger gets exactly the rows of the plan, or an error; never fewer. Before it reads a table,
-it reads the log's record, so a plan that is older than the offload is as good as a new one.
+Law: a task planned over a ledger gets exactly the rows of the plan, or an error; never fewer. It reads the log's record before it
+reads a table, so a plan from before the offload is still valid.
 
-A task has no Spark session, so delta-rs reads the table (``table``), at its newest version. That version has all rows of earlier
-ones, and lies where a VACUUM leaves it. The rows lie in the table's files by position, so a task opens only the files that it
-needs. Opening the table takes as long as reading many thousand rows, so a task reads all rows that it needs of the table at once.
+A task has no Spark session, so delta-rs reads the table (``table``), at its newest version, which has all rows of earlier
+versions and survives a VACUUM. The files are ordered by position, so a task opens only the needed files. Opening the table takes
+as long as many thousand rows, so a task reads all its rows of the table at once.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def rows_of(
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of the first of ``pieces``, in order, with the columns of ``schema``.
 
-    The rows come from the piece's ledger. If the ledger was deleted, they come from the table that ``log`` was offloaded to,
-    together with the rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers.
-    ``ledgers``: those of the task, the same at each call. ``others``: columns that come too if the entries have them. The pieces
-    that are read are taken from the left of ``pieces``.
+    The rows come from the piece's ledger or, if that was deleted, from the table of the offload of ``log``, together with the
+    rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers. ``ledgers``: those of
+    the task, the same at each call. ``others``: more columns, if the entries have them. Read pieces are taken from the left of
+    ``pieces``.
 
     Raises NoSuchLedgerError if the rows are neither in their ledger nor in a table, ReadError if too few bookies answer or the
-    table can't be read.
+    table is unreadable.
     """
     piece = pieces.popleft()
     delivered = 0
@@ -65,15 +65,16 @@ def rows_in_ledger(
     following: Iterable[Piece] = (),
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of ``piece`` from its ledger, with the columns of ``schema``, and those of ``others`` that its entries have.
-    ``following``: the pieces that will be read after it, in order.
+    ``following``: the pieces to be read after it, in order.
 
-    Raises NoSuchLedgerError, and ReadError if too few bookies answer."""
+    Raises NoSuchLedgerError, and ReadError if too few bookies answer.
+    """
     for rows in ledgers.rows(piece, following):
         yield rows.select(columns_of(rows, schema, others))
 
 
 def columns_of(rows: pyarrow.RecordBatch, schema: StructType, others: Sequence[str]) -> list[str]:
-    """The names of the columns of ``schema``, and of those of ``others`` that ``rows`` have."""
+    """Names of the columns of ``schema``, and of those ``others`` that ``rows`` have."""
     return [*schema.names, *(name for name in others if name in rows.schema.names)]
 
 
@@ -85,12 +86,12 @@ def offloaded_rows(
     schema: StructType,
     others: Sequence[str] = (),
 ) -> Iterator[pyarrow.RecordBatch] | None:
-    """The rows of ``piece`` from the table that ``log`` was offloaded to, in order, with the columns of ``schema``.
+    """The rows of ``piece`` from the table of the offload of ``log``, in order, with the columns of ``schema``.
 
-    The rows of those pieces of ``following`` that continue the piece and were offloaded too come next; these pieces are taken
-    from the left of ``following``. Returns None if the rows of ``piece`` were not offloaded. Raises NoSuchLogError, and ReadError
-    if the table can't be read, or lacks rows that the log's record says it has, or if ``others`` has a producer's keys or
-    headers, which the table has not.
+    The rows of those pieces of ``following`` that continue the piece and are offloaded too come next; these pieces are taken from
+    the left of ``following``. Returns None if the rows of ``piece`` are not offloaded. Raises NoSuchLogError, and ReadError if
+    the table is unreadable, or lacks rows that it should have by the log's record, or if ``others`` has a producer's keys or
+    headers, which the table lacks.
     """
     log = lane_name(lane_of(log)[0], piece.lane)
     record = LogRegistry(store).get(log)

@@ -1,21 +1,20 @@
-"""Offload: rows of a log's closed ledgers are copied to a Delta table, so that the bookies need not keep them.
+"""Offload: copies rows of a log's closed ledgers to a Delta table, which relieves the bookies.
 
-Law: a row is in the table once or not at all. The log's record calls rows offloaded only when they were read back from the table
-and were the same as those in the ledgers (``proof``). A ledger is deleted only when all rows of it that are part of the log are
-offloaded, and were read back once more just before. ``protocol.logs.log_offload`` has the steps; if a process ends between two
-of them, the next one goes on.
+Law: a row is in the table once or not at all. The log's record calls rows offloaded only after they were read back and equalled
+the rows in the ledgers (``proof``). A ledger is deleted only when all its committed rows are offloaded, and were read back once
+more just before. ``protocol.logs.log_offload`` has the steps; if a process ends between two steps, the next process goes on.
 
-Only committed rows are offloaded, up to the first commit that names a ledger that is still open. A ledger that no commit has
-named for IDLE_SECONDS is closed first: Spark ends workers that are idle for a minute, so its writer may be gone although the
-query goes on. If the writer is still there, it creates another ledger, as it does by default after that time anyway.
+Only committed rows are offloaded, up to the first commit that names an open ledger. A ledger without a commit for IDLE_SECONDS is
+closed first: Spark ends workers that are idle for a minute, so its writer may have ended. A writer that still runs creates
+another ledger, as it does by default after that time anyway.
 
-The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id``. Each of its files holds consecutive rows in
-their order. A table is one log's. It is created empty, with the table property ``bookspark.log``, which says whose it is, before
-that log's record names it. Each run checks whose it is and whether tasks can read it (``table``) before it does anything.
-Deleting or truncating the log leaves the table as it is.
+The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id``. Each of its files has consecutive rows in
+order. A table belongs to one log, named in table property ``bookspark.log``; it is created empty before that log's record names
+it. Each run first checks the owner and whether tasks can read the table (``table``). Deleting or truncating the log leaves the
+table as it is.
 
-Rows are written unless the table has rows of these positions. Delta's transaction ids (``txnAppId``, ``txnVersion``) keep two
-runs at once from both writing them. The ids alone would not do: a table can be told to forget them after a time.
+Rows are written unless the table has rows of these positions. Delta's transaction ids (``txnAppId``, ``txnVersion``) prevent two
+simultaneous runs from both writing them; alone they would not suffice, because a table can be set to forget them.
 
 Source: docs/decisions/logs.md; Delta's idempotent writes.
 """
@@ -57,21 +56,19 @@ if TYPE_CHECKING:
 TRANSACTION_BYTES_MAX = 4 << 30
 """Bytes of payload of a transaction. A transaction ends with the commit that reaches it."""
 IDLE_SECONDS = RollPolicy().seconds_max
-"""A ledger that no commit has named for this time is closed."""
+"""A ledger without a commit for this time is closed."""
 CLOSING_SECONDS_MAX = 60.0
-"""How long one offload closes idle ledgers. The next offload closes the others."""
+"""Time that an offload spends on closing idle ledgers. The next offload closes the others."""
 
 
 @dataclass(frozen=True)
 class Offloaded:
-    """What one offload did."""
+    """Result of an offload."""
 
     rows: int
-    """Rows that it copied to the table."""
     position: int
-    """The rows before this position, of the lane or of lane 0 of the log, are in the table, by this offload or an earlier one."""
+    """All rows before this position, of the lane or of lane 0 of the log, are in the table, by this offload or an earlier one."""
     deleted: list[int]
-    """Ids of the ledgers that it deleted."""
 
 
 @checked
@@ -86,15 +83,15 @@ def offload(
 ) -> Offloaded:
     """Copy all rows of ``log`` that can be offloaded to the Delta table at ``table``.
 
-    ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``log``: a log, or one lane
-    of it. ``table``: a path or URI, for this log only; the rows of lane 3 of a log go to the table at ``<table>@3``.
-    ``password``: the log's. ``delete_after_seconds``: delete the ledgers whose rows are all in the table and were all committed
-    at least this long ago by this host's clock (0: whenever); None: delete nothing.
+    ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``log``: a log, or one of
+    its lanes. ``table``: a path or URI, for this log only; the rows of lane 3 of a log go to the table at ``<table>@3``.
+    ``password``: the log's. ``delete_after_seconds``: delete ledgers whose rows are all in the table and were all committed at
+    least this long ago by this host's clock (0: at any time); None: delete none.
 
-    Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has another table, the table is not
-    this log's, or its rows are not those of the ledgers; ReadError if the table is gone, has a feature that tasks can't read, or
-    can't be read, or if too few bookies answer; MetadataStoreError; and Spark's errors. After an error no ledger is deleted whose
-    rows were not read back.
+    Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has a retention or another table, the
+    table is not this log's, or its rows differ from those of the ledgers; ReadError if the table is gone, has a feature unknown
+    to tasks, or is unreadable, or if too few bookies answer; MetadataStoreError; and Spark's errors. After an error no ledger is
+    deleted whose rows were not read back.
     """
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         lanes = LogRegistry(bookkeeper.metadata).lanes_of(log)
@@ -121,14 +118,14 @@ def _offload_lane(run: _Run, delete_after_seconds: float | None) -> Offloaded:
 
 
 def place_of(table: str) -> str:
-    """The table's absolute path or URI. Tasks on other hosts, and later offloads, have other working directories."""
+    """The table's absolute path or URI: tasks on other hosts have other working directories."""
     if table.startswith("file:"):
         table = urlsplit(table).path
     return table.rstrip("/") if "://" in table else os.path.abspath(table)
 
 
 class _Run:
-    """One offload of one lane of a log."""
+    """An offload of one lane of a log."""
 
     def __init__(self, spark: SparkSession, bookkeeper: BookKeeper, log: str, table: str, password: bytes) -> None:
         self._spark, self._bookkeeper, self._log, self._password = spark, bookkeeper, log, password
@@ -137,7 +134,7 @@ class _Run:
         record = self._registry.get(log)
         check_password(record, password)
         if record.offload is not None:
-            # Another table is an error, even if there is nothing to offload.
+            # Another table is an error, even if there are no rows to offload.
             decided(LogRecord.offload_begun, record, self._table, 0)
         retention = self._registry.retention(record)
         if not retention.forever:
@@ -151,15 +148,14 @@ class _Run:
 
     @property
     def position(self) -> int:
-        """How far the log is offloaded."""
         offload = self._record().offload
         return 0 if offload is None else offload.position
 
     def ready_table(self) -> None:
-        """See to it that the table is there, is this log's, and can be read by tasks. It is created, empty, if it need not have a
-        row.
+        """Ensure that the table exists, is this log's, and is readable by tasks. A table that need not have a row is created,
+        empty.
 
-        Raises OffloadError, and ReadError if the table can't be read, or is gone with rows that may be nowhere else.
+        Raises OffloadError, and ReadError if the table is unreadable, or is gone with perhaps the only copy of rows.
         """
         record = self._record()
         if self._known_version(record) < 0:
@@ -171,12 +167,12 @@ class _Run:
         return tables.check(self._table, self._transactions, self._known_version(self._record()))
 
     def _known_version(self, record: LogRecord) -> int:
-        """A version of the table that has all rows that are offloaded; −1 if none are, or all of these were truncated."""
+        """A version of the table with all offloaded rows; −1 if there are none, or all of them were truncated."""
         offload = record.offload
         return -1 if offload is None or offload.position <= record.first_position else offload.version
 
     def close_idle(self, idle_seconds: float) -> None:
-        """Close the ledgers that have rows to be offloaded and that no commit has named for this time."""
+        """Close the ledgers with rows to offload that no commit has named for this time."""
         start = self._start(self._record())
         named: dict[int, int] = {}
         for placed in commits(self._bookkeeper, self._log, self._password, start):
@@ -187,7 +183,7 @@ class _Run:
         recover_ledgers(self._bookkeeper, idle, self._password, CLOSING_SECONDS_MAX)
 
     def transaction(self) -> int | None:
-        """Do one transaction, the pending one if there is one. Returns its rows; None if there is nothing to offload."""
+        """Do a transaction, first the pending one. Returns its rows; None if there is nothing to offload."""
         record = self._record()
         pending = 0 if record.offload is None else record.offload.pending
         wanted = pending or self._end(record)
@@ -213,9 +209,9 @@ class _Run:
         return end - start
 
     def delete(self, after_seconds: float) -> list[int]:
-        """Delete the ledgers that the log does not need any more. Returns the ids of the deleted ledgers."""
+        """Delete the ledgers that the log no longer needs. Returns their ids."""
         record = self._record()
-        # The clocks of writers differ from this host's: without a waiting time none is asked.
+        # The clocks of writers differ from this host's: without a waiting time no clock counts.
         before_ms = (time.time() - after_seconds) * 1000 if after_seconds else math.inf
         needless = set(self._needless(record, before_ms))
         if not needless:
@@ -244,7 +240,6 @@ class _Run:
         return record
 
     def _start(self, record: LogRecord) -> int:
-        """The row from which the next transaction goes."""
         offloaded = 0 if record.offload is None else record.offload.position
         return max(offloaded, record.first_position)
 
@@ -266,7 +261,7 @@ class _Run:
         return end
 
     def _pieces(self, start: int, end: int) -> Iterator[SizedPiece]:
-        """The rows from ``start`` to before ``end``, and where they lie in ledgers."""
+        """The rows from ``start`` to before ``end``, with their places in ledgers."""
         for placed in commits(self._bookkeeper, self._log, self._password, start):
             yield from positioned(placed.commit.ranges, placed.before.rows, start, end)
 
@@ -276,7 +271,6 @@ class _Run:
 
     @cached_property
     def _schema(self) -> StructType:
-        """All columns of the log's rows."""
         return self._rows(0, 0).schema
 
     def _write(self, start: int, end: int) -> None:
@@ -297,8 +291,7 @@ class _Run:
         return source.load()
 
     def _needless(self, record: LogRecord, before_ms: float) -> Iterator[int]:
-        """Ids of ledgers all of whose commits are offloaded and older than ``before_ms``, and in which nothing may still be
-        committed.
+        """Ids of ledgers whose commits are all offloaded and older than ``before_ms``, and which can get no further commit.
 
         ``record`` was read before the commits. So these include all commits of epochs that have ended in it.
         """

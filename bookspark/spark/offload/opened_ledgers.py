@@ -1,17 +1,16 @@
 """The ledgers that a task reads: each is opened once, and read on from piece to piece.
 
 Law: the entries of a piece come in order, each once. They are confirmed, because the piece is of a plan: so opening a ledger asks
-no bookie for its last add confirmed (LAC), and sets no watch. What is read ahead is of pieces that the same task reads later. An
-error comes with the piece whose entry it is of, never with one before it, and the ledger is opened anew after it.
+no bookie for its last add confirmed (LAC), and sets no watch. Entries read ahead are of later pieces of the same task. An error
+comes with the piece of its entry, never with an earlier piece, and the ledger is then opened anew.
 
-Tasks that wrote side by side left their ranges in turns: those of one ledger continue one another, though other ledgers' rows lie
-between. Read alone, each would cost a round trip. So a ledger is read in one go as far as the next LOOK_AHEAD pieces continue
-it, and the entries that came too early wait here. All of them are of one partition, whose size is bounded
-(``logs.rows.splits``).
+Tasks that wrote side by side left their ranges in turns, so ranges of one ledger continue one another between rows of other
+ledgers. Read alone, each would cost a round trip. So a ledger is read in one go as far as the next LOOK_AHEAD pieces continue it,
+and early entries wait here; the size of the task's partition bounds them (``logs.rows.splits``).
 
-Where a read wants few of the rows (option ``where``), pieces leave entries out. To read those too and drop them is quicker than a
-round trip for each piece, as long as they have no more than GAP_BYTES. The mean length of the ledger's entries tells that. If
-they turn out to be longer, or one of them can't be read, the ledger is read anew from the entry that is wanted.
+With option ``where``, pieces leave entries out. To read and drop a gap is quicker than a round trip, up to GAP_BYTES, estimated
+from the mean length of the ledger's entries. If the entries turn out longer, or one of them is unreadable, the ledger is read
+anew from the wanted entry.
 """
 
 from __future__ import annotations
@@ -35,44 +34,42 @@ if TYPE_CHECKING:
     from bookspark.store.client.reading.read_handle import ReadHandle
 
 LEDGERS_MAX = 64
-"""How many ledgers are open at once; the one that was read longest ago is forgotten."""
+"""Open ledgers at most; the least recently used is dropped."""
 LOOK_AHEAD = 1024
-"""How many of the pieces that follow are looked at for those that continue one."""
+"""Number of following pieces that are searched for continuations."""
 GAP_BYTES = 64 << 10
-"""Up to about so many bytes between two pieces are read and dropped."""
+"""Gaps of about this many bytes between two pieces are read and dropped."""
 GAP_BYTES_MAX = 1 << 20
-"""If so many bytes were dropped before a piece, the rest of the gap is left out."""
+"""After this many dropped bytes before a piece, the rest of the gap is skipped."""
 JOINED_BYTES = 256 << 10
-"""About how many bytes of entries are decoded together."""
+"""Approximate bytes of entries that are decoded together."""
 
 
 class KeptHandles:
-    """Handles that tasks of one process, which it runs one after the other, leave to those that follow: the tasks of
-    micro-batches read the same ledgers. ZooKeeper is asked for a ledger once. A handle asks again when an entry is not where it
-    was."""
+    """Handles that a process keeps from task to task, as tasks of micro-batches read the same ledgers: a request to ZooKeeper for
+    each ledger. A handle reads the metadata again when an entry is not in its place."""
 
     def __init__(self) -> None:
         self._handles: OrderedDict[int, ReadHandle] = OrderedDict()
 
     def get(self, ledger_id: int) -> ReadHandle | None:
-        """The handle that was kept."""
         return self._handles.get(ledger_id)
 
     def keep(self, handle: ReadHandle) -> None:
-        """Keep the handle, as one of the LEDGERS_MAX that were used last."""
+        """Keep the handle, as one of the LEDGERS_MAX last used."""
         self._handles[handle.ledger_id] = handle
         self._handles.move_to_end(handle.ledger_id)
         if len(self._handles) > LEDGERS_MAX:
             self._handles.popitem(last=False)
 
     def forget(self, ledger_id: int) -> None:
-        """Reading failed: whoever comes next opens the ledger anew, and learns whether it is still there."""
+        """Drop the handle after a failed read: the next reader opens the ledger anew, and sees whether it still exists."""
         self._handles.pop(ledger_id, None)
 
 
 @lru_cache(maxsize=16)
 def handles_of_process(pid: int, bookkeeper: BookKeeper, password: bytes) -> KeptHandles:
-    """The handles that process ``pid``, the caller's, keeps of this client's ledgers with this password."""
+    """Handles of process ``pid``, the caller's, for this client's ledgers with this password."""
     return KeptHandles()
 
 
@@ -91,11 +88,10 @@ class OpenedLedgers:
         self._opened: OrderedDict[int, _Opened] = OrderedDict()
 
     def rows(self, piece: Piece, following: Iterable[Piece] = ()) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of ``piece`` with all columns that its entries have. ``following``: the pieces that will be asked for after
-        it, in order.
+        """The rows of ``piece`` with all columns that its entries have. ``following``: the pieces to be read after it, in order.
 
-        Raises NoSuchLedgerError, UnauthorizedAccessError (wrong password), NoSuchEntryError, MetadataStoreError, and ReadError
-        if too few bookies answer.
+        Raises NoSuchLedgerError, UnauthorizedAccessError (wrong password), NoSuchEntryError, MetadataStoreError, and ReadError if
+        too few bookies answer.
         """
         with self._reading(piece) as opened:
             for entries in opened.entries(piece, following):
@@ -105,8 +101,8 @@ class OpenedLedgers:
         self, spans: Sequence[Piece], counts: Sequence[int], following: Iterable[Piece] = ()
     ) -> Iterator[pyarrow.RecordBatch | None]:
         """All rows of the entries of ``spans``, which are pieces of one ledger, in order, no entry in two of them. ``counts``:
-        how many rows each of the entries has. Positions have no meaning. None: some have another number, and nothing comes any
-        more. Raises what ``rows`` does."""
+        number of rows of each entry. Positions have no meaning. None: some entry has another number, and the iterator ends.
+        Raises NoSuchLedgerError, UnauthorizedAccessError, NoSuchEntryError, MetadataStoreError, ReadError."""
         at = 0
         with self._reading(spans[0]) as opened:
             for entries in _joined(opened.entries_of(spans, following)):
@@ -118,7 +114,7 @@ class OpenedLedgers:
 
     @contextmanager
     def _reading(self, piece: Piece) -> Iterator[_Opened]:
-        """The ledger of ``piece``. If reading fails, it is opened anew after it."""
+        """The ledger of ``piece``. After a failed read it is opened anew."""
         try:
             yield self._of(piece)
         except BaseException:
@@ -141,30 +137,26 @@ class OpenedLedgers:
 
 
 class _Opened:
-    """A ledger that is open, and the entries of it that came last."""
-
     def __init__(self, handle: ReadHandle, decoder: RowDecoder) -> None:
         self.decoder = decoder
         self._handle = handle
         self._coming: Iterator[pyarrow.RecordBatch] = iter(())
         self._last = -1
-        """The last entry that comes."""
+        """The last requested entry."""
         self._held: pyarrow.RecordBatch | None = None
         self._first_held = self._after_held = 0
         self._gap_max = 0
-        """How many entries between two pieces are read and dropped; 0 as long as nobody knows how long they are."""
+        """Entries between two pieces that are read and dropped at most; 0 while their length is unknown."""
         self._drops = True
         metadata = handle.metadata
         if metadata.closed and metadata.last_entry_id >= 0:
             self._learn(handle.length, metadata.last_entry_id + 1)
 
     def entries_of(self, spans: Sequence[Piece], following: Iterable[Piece]) -> Iterator[pyarrow.RecordBatch]:
-        """The entries of pieces, one after the other. ``following``: the pieces after them."""
         for number, span in enumerate(spans):
             yield from self.entries(span, chain(islice(spans, number + 1, None), following))
 
     def entries(self, piece: Piece, following: Iterable[Piece]) -> Iterator[pyarrow.RecordBatch]:
-        """The entries of ``piece``."""
         at, last = piece.first_entry_id, piece.last_entry_id
         if last > self._last or not self._first_held <= at or not self._dropped_before(at):
             self._begin(at, _end_of_run(piece, following, self._gap_max))
@@ -176,30 +168,29 @@ class _Opened:
             at += some.num_rows
             yield some
         if last == self._last == self._after_held - 1 and piece.rows_each == 1:
-            # Nothing of it is asked for again.
+            # No later piece needs them.
             self._held, self._first_held = None, self._after_held
 
     def _begin(self, first: int, last: int) -> None:
-        """Read on from entry ``first``, up to ``last``."""
         self._last = last
         self._handle.confirm(last)
         self._coming = iter(self._handle.read_batches(first, last))
         self._held, self._first_held, self._after_held = None, first, first
 
     def _take(self) -> None:
-        """Hold the entries that come next, and no others."""
+        """Hold the next entries, and no others."""
         held = self._held = next(self._coming)
         self._first_held, self._after_held = self._after_held, self._after_held + held.num_rows
-        # The length of an entry is that of the ledger up to and with it.
+        # An entry records the length of the ledger up to and with itself.
         self._learn(held.column("length")[-1].as_py(), self._after_held)
 
     def _learn(self, length: int, entries: int) -> None:
-        """The first ``entries`` of the ledger have so many bytes."""
+        """Note the bytes of the first ``entries`` of the ledger."""
         self._gap_max = GAP_BYTES * entries // (length + ENTRY_COST_BYTES * entries) if self._drops else 0
 
     def _dropped_before(self, at: int) -> bool:
-        """Read those that come, up to entry ``at``, and drop those before it. False if they are too many, or can't be read: then
-        it is to be read from ``at`` on."""
+        """Read on to entry ``at``, and drop the entries before it. False if they are too many or unreadable: then the caller must
+        read from ``at`` on."""
         dropped = 0
         try:
             while at > self._after_held and dropped <= GAP_BYTES_MAX:
@@ -207,14 +198,14 @@ class _Opened:
                 assert self._held is not None
                 dropped += self._held.nbytes
         except (NoSuchEntryError, ReadError):
-            # Of an entry that nobody wants, or of one that will be asked for by itself. To find out takes long: it is done once.
+            # The unreadable entry is unwanted, or its own piece will report it. The failure takes long, so this is tried once.
             self._drops, self._gap_max = False, 0
             return False
         return at <= self._after_held
 
 
 def _joined(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """The same entries, short batches made one: a piece of a few rows is a batch, and each costs as much to decode as a thousand
+    """The same entries with short batches joined: a piece of a few rows is a batch, and costs as much to decode as a thousand
     rows."""
     import pyarrow
 
@@ -231,8 +222,8 @@ def _joined(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
 
 
 def _end_of_run(piece: Piece, following: Iterable[Piece], gap_max: int) -> int:
-    """The last entry of those pieces of the ledger that continue ``piece``, one after the other, with at most ``gap_max`` entries
-    between two of them."""
+    """The last entry of the consecutive pieces of the ledger that continue ``piece``, with at most ``gap_max`` entries between
+    two of them."""
     ledger_id, last = piece.ledger_id, piece.last_entry_id
     for other in islice(following, LOOK_AHEAD):
         if other.ledger_id == ledger_id:

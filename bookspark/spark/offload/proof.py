@@ -1,8 +1,8 @@
-"""The proof that rows of a log are in its table: they are read back, and compared with those in the ledgers.
+"""The proof that rows of a log are in its table: reads them back, and compares them with the rows in the ledgers.
 
-Law: tasks read the table through the very code that will serve the rows when the ledgers are gone (``table.rows``), and compare
-each row, all columns of it, with the row in its ledger. Only then are rows called offloaded, and only then is a ledger deleted.
-While the ledgers are there, nothing weaker is needed: a count and a digest would be taken over the same rows.
+Law: tasks read the table through the same code that will serve the rows after the ledgers (``table.rows``), and compare each row,
+with all its columns, with the row in its ledger. Only then are rows called offloaded, and only then is a ledger deleted. A count
+or digest would read the same rows, so it would save nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Part(NamedTuple):
-    """What one task compares."""
+    """The part that a task compares."""
 
     log: LogAddress
     place: str
@@ -42,9 +42,9 @@ class _Part(NamedTuple):
 
 
 def prove(spark: SparkSession, log: LogAddress, place: str, schema: StructType, pieces: Iterable[SizedPiece]) -> None:
-    """Return if the table at ``place`` has the rows of ``pieces`` as their ledgers have them. ``schema``: all columns of the log.
+    """Return if the table at ``place`` has the rows of ``pieces`` as in their ledgers. ``schema``: all columns of the log.
 
-    Raises OffloadError, which tells what differs or why a row can't be read, and Spark's errors.
+    Raises OffloadError with the difference or the reason why a row is unreadable, and Spark's errors.
     """
     parts = [_Part(log, place, schema, part) for part in split(pieces, 1)]
     if not parts:
@@ -58,7 +58,7 @@ def prove(spark: SparkSession, log: LogAddress, place: str, schema: StructType, 
 
 
 def _compare(part: _Part) -> str | None:
-    """In a task: what is wrong with the rows of ``part`` in the table, in words; None if nothing is."""
+    """In a task: the fault of the rows of ``part`` in the table, in words, or None."""
     import pyarrow
 
     bookkeeper, log = client(part.log.zookeeper), part.log
@@ -84,7 +84,7 @@ def _compare(part: _Part) -> str | None:
 
 
 def first_difference(one: pyarrow.Table, other: pyarrow.Table) -> int | None:
-    """The number of the first row that is not the same in both tables; None if there is none. NaN is the same as NaN."""
+    """Number of the first row that differs in the tables, or None. NaN equals NaN."""
     if one.equals(other):
         return None
     # Arrow calls NaN unequal to itself, so the rows decide.

@@ -1,15 +1,14 @@
-"""Small pieces of several ledgers, read together: each ledger in one go, then all rows put in their order.
+"""Reads small pieces of several ledgers together: each ledger in one go, then all rows put in their order.
 
-Law: the rows are those of the pieces, in their order. What can't be read together is read piece by piece: if anything is missing,
-nothing of the group was delivered, and the error comes with the piece that it is of.
+Law: the rows are those of the pieces, in their order. If an entry of a group is missing, the group delivers no row, and its
+pieces are read one by one; the error then comes with its piece.
 
-Tasks that write side by side leave a range of each in every commit, so a log of small micro-batches has thousands of pieces of a
-few rows. To carry each by itself through the steps of a read costs twenty times what its rows cost. How many rows are taken
-together follows from how long those before them were, so a group has about GROUP_BYTES. Where rows get longer it may be far more,
-so a group that has GROUP_BYTES_MAX is given up, and its pieces are read one by one.
+Tasks that write side by side leave a range of each in every commit: thousands of pieces of a few rows, which alone would cost
+twenty times as much as their rows. The length of earlier rows sets the number of rows in a group, about GROUP_BYTES. A group that
+reaches GROUP_BYTES_MAX is given up, and its pieces are read one by one.
 
-The pieces of a ledger may leave entries out, as option ``where`` chooses them, and the entries of each may have another number of
-rows. So whole entries are decoded together, and the rows of each piece are taken from all of theirs.
+Pieces may leave entries out (option ``where``), and entries may differ in their numbers of rows. So whole entries are decoded
+together, and the rows of each piece are taken from them.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 GROUP_BYTES, GROUP_ROWS_MAX = 1 << 20, 8192
-"""About the most bytes of a group, and the most rows."""
+"""Approximate bytes of a group, and its most rows."""
 GROUP_BYTES_MAX = 16 << 20
 """A group with more bytes is not read together."""
 FIRST_ROWS = 256
-"""The rows of the first group, when nobody knows how long they are."""
+"""Rows of the first group, while their length is unknown."""
 _PIECES_MAX = 1024
 
 
 class SmallPieces:
-    """Reads the pieces of one task, of which some may be small."""
+    """Reads the pieces of one task, some of them small."""
 
     def __init__(self, ledgers: OpenedLedgers, schema: StructType, others: Sequence[str]) -> None:
         """``schema``, ``others``: as for ``offloaded.rows_of``."""
         self._ledgers, self._schema, self._others = ledgers, schema, others
         self._rows_max = FIRST_ROWS
         self._alone = 0
-        """How many pieces are left of a group that could not be read together."""
+        """Remaining pieces of a group that could not be read together."""
 
     def read(self, pieces: deque[Piece]) -> pyarrow.RecordBatch | None:
-        """The rows of some of the first pieces, which are taken from ``pieces``; None: read the first one by itself. Raises
+        """The rows of some of the first pieces, which are taken from ``pieces``; None: read the first by itself. Raises
         UnauthorizedAccessError and MetadataStoreError."""
         if self._alone:
             self._alone -= 1
@@ -73,7 +72,7 @@ class SmallPieces:
         return found
 
     def _together(self, group: Sequence[Piece], following: Iterable[Piece]) -> pyarrow.RecordBatch | None:
-        """The rows of ``group``; None if its ledgers do not have the same columns, or it is too long."""
+        """The rows of ``group``; None if its ledgers differ in columns, or it is too long."""
         import numpy
         import pyarrow
 
@@ -109,21 +108,21 @@ class SmallPieces:
 
 
 class _Place:
-    """Where the pieces of one ledger lie among all rows of the entries that hold them."""
+    """The places of one ledger's pieces among all rows of their entries."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
-        """How many rows each of the entries has."""
+        """Rows of each entry."""
         self.rows = 0
-        """How many they have together."""
+        """Rows of all entries."""
         self.starts: deque[int] = deque()
-        """Where each piece begins."""
+        """The first row of each piece."""
         self._ledger_id = 0
         self._spans: list[list[int]] = []
-        """The first and the last entry of those that follow one another."""
+        """The first and last entry of each consecutive run."""
 
     def add(self, piece: Piece) -> None:
-        """Take one more, which lies behind all others; it may begin in the entry in which the last one ends."""
+        """Add a piece that is behind all others; it may begin in the entry in which the last one ends."""
         first, last, each = piece.first_entry_id, piece.last_entry_id, piece.rows_each
         end = self._spans[-1][1] if self._spans else -2
         begun = first == end
@@ -139,12 +138,12 @@ class _Place:
 
     @property
     def spans(self) -> list[Piece]:
-        """The entries, as pieces: those that follow one another are one."""
+        """The entries as pieces, one for each consecutive run."""
         return [Piece(self._ledger_id, first, 0, last + 1 - first) for first, last in self._spans]
 
 
 def _spread(starts: numpy.ndarray, counts: numpy.ndarray) -> numpy.ndarray:
-    """For each of ``starts`` that number and those after it, as many as ``counts`` says."""
+    """For each of ``starts``, that number and its successors, as many as ``counts`` says."""
     import numpy
 
     ends = numpy.cumsum(counts)
@@ -153,7 +152,7 @@ def _spread(starts: numpy.ndarray, counts: numpy.ndarray) -> numpy.ndarray:
 
 
 def _count(pieces: deque[Piece], rows_max: int) -> int:
-    """How many of the first pieces can be read together: of one lane, those of each ledger in order."""
+    """Number of first pieces that can be read together: of one lane, those of each ledger in order."""
     last_of: dict[int, Piece] = {}
     rows = count = 0
     for piece in islice(pieces, _PIECES_MAX):
@@ -169,7 +168,8 @@ def _count(pieces: deque[Piece], rows_max: int) -> int:
 
 
 def _is_behind(piece: Piece, other: Piece) -> bool:
-    """Do its rows come after those of ``other`` in the ledger? If one entry has rows of both, both say how many it has."""
+    """Whether its rows come after those of ``other`` in the ledger. Pieces that share an entry must agree on its number of
+    rows."""
     if piece.first_entry_id != other.last_entry_id:
         return piece.first_entry_id > other.last_entry_id
     end = (other.skip + other.rows - 1) % other.rows_each + 1

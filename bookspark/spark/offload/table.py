@@ -1,18 +1,17 @@
-"""The Delta table that a log's rows are offloaded to: made, checked, and read without Spark.
+"""The Delta table of a log's offloaded rows: made, checked, and read without Spark.
 
-Law: delta-rs, which reads the table in tasks (they have no Spark session), also makes it. So the table has no feature that its
-reader does not know, whatever Delta's defaults of the site are (``spark.databricks.delta.properties.defaults.*``), and a column
-that can't be read back is an error before a row is written. What may change later is pinned as table properties (PINNED):
-append-only, so that Delta itself refuses DELETE, UPDATE and overwriting, by whatever program; and no deletion vectors, no column
-mapping, no v2 checkpoints.
+Law: delta-rs, which reads the table in tasks, also makes it. So the table has no feature unknown to its reader, whatever Delta's
+defaults of the site are (``spark.databricks.delta.properties.defaults.*``), and a column that can't be read back is an error
+before a row is written. Table properties limit later changes (PINNED): append-only, so that Delta itself refuses DELETE, UPDATE
+and overwriting by any program; and no deletion vectors, no column mapping, no v2 checkpoints.
 
-Somebody may change the table all the same. Each opening looks at its features; a table that delta-rs can't read rightly is a
-ReadError that names them. A read returns exactly the rows that were asked for, or raises ReadError: the positions are compared,
-not only counted, and the checksums of Parquet's pages are verified.
+If another program changes the table all the same, each opening checks its features, and a ReadError names those that delta-rs
+can't read rightly. A read returns exactly the requested rows, or raises ReadError: positions are compared, not only counted, and
+the checksums of Parquet's pages are verified.
 
-Column mapping needs a look of our own: delta-rs 1.6 reads such a table by the columns' names, and so finds null where a column
-was renamed. Timestamps before 1678 and after 2262 need ``coerce_int96_timestamp_unit``. Sources: Delta's protocol, "Table
-features"; delta-rs, ``DeltaTable.to_pyarrow_dataset``.
+Column mapping needs our own check: delta-rs 1.6 reads such a table by the columns' names, and gets null for a renamed column.
+Timestamps before 1678 and after 2262 need ``coerce_int96_timestamp_unit``. Sources: Delta's protocol, "Table features"; delta-rs,
+``DeltaTable.to_pyarrow_dataset``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OWNER = "bookspark.log"
-"""The table property that names the offload whose table it is."""
+"""The table property with the owning offload."""
 _MAPPING = "delta.columnMapping.mode"
 PINNED = {
     "delta.appendOnly": "true",
@@ -43,7 +42,6 @@ PINNED = {
     _MAPPING: "none",
     "delta.checkpointPolicy": "classic",
 }
-"""The properties that a table is made with."""
 
 
 class NoTableError(ReadError):
@@ -51,11 +49,11 @@ class NoTableError(ReadError):
 
 
 def create(place: str, owner: str, columns: StructType) -> None:
-    """Create the table at ``place`` (a path or URI), empty, unless there is one. If two logs do so at once, one gets the table,
-    and ``check`` tells the other.
+    """Create an empty table at ``place`` (a path or URI), unless there is a table. If two logs do so at once, one gets the table,
+    and ``check`` fails for the other.
 
-    Raises OffloadError if a column can't be read back from a table, or if other files lie there; BookKeeperError if nothing can
-    be written there; ReadError if there is a table that can't be read.
+    Raises OffloadError if a column can't be read back from a table, or if there are other files; BookKeeperError if the place is
+    not writable; ReadError if there is an unreadable table.
     """
     from deltalake import DeltaTable, Schema
     from deltalake.exceptions import DeltaError
@@ -87,10 +85,10 @@ def create(place: str, owner: str, columns: StructType) -> None:
 
 
 def check(place: str, owner: str, version: int = -1) -> int:
-    """Return the table's newest version. It is ``owner``'s, and tasks can read it.
+    """Check that the table is ``owner``'s and readable by tasks. Returns its newest version.
 
-    Raises NoTableError; OffloadError if the table is another's, or older than ``version``; ReadError if it can't be read, for
-    example because of a feature that delta-rs does not know.
+    Raises NoTableError; OffloadError if the table is another's, or older than ``version``; ReadError if it is unreadable, for
+    example because of a feature unknown to delta-rs.
     """
     table = _opened(place)
     whose = table.metadata().configuration.get(OWNER)
@@ -110,12 +108,12 @@ def check(place: str, owner: str, version: int = -1) -> int:
 
 
 def check_readable(place: str) -> None:
-    """Raise ReadError, which tells why, if a task can't read the table."""
+    """Raise ReadError with the reason if a task can't read the table."""
     _dataset(_opened(place))
 
 
 def count(place: str, start: int, end: int) -> int:
-    """How many rows with positions from ``start`` to before ``end`` the table has. Raises ReadError."""
+    """Number of the table's rows with positions from ``start`` to before ``end``. Raises ReadError."""
     from pyarrow.dataset import field
 
     with _Failures(f"the table at {place}"):
@@ -124,8 +122,8 @@ def count(place: str, start: int, end: int) -> int:
 
 
 def sync(place: str, start: int, end: int) -> None:
-    """Sync the files with the rows from ``start`` to before ``end``, and the table's log, so that they survive a power cut. Spark
-    does not. In an object store nothing is left to do. Raises ReadError."""
+    """Sync the files with the rows from ``start`` to before ``end``, and the table's log, so that they survive a power cut; Spark
+    does not sync them. Does nothing for an object store. Raises ReadError."""
     from pyarrow.dataset import field
 
     if "://" in place:
@@ -153,7 +151,7 @@ def rows(place: str, log: str, pieces: Sequence[Piece], schema: StructType) -> p
     """The rows of ``pieces``, with the columns of ``schema``. The pieces are in the order of their positions; rows between two of
     them are of other ledgers.
 
-    Raises ReadError if the table does not have exactly these rows, or can't be read.
+    Raises ReadError if the table does not have exactly these rows, or is unreadable.
     """
     import numpy
     from pyarrow.dataset import ParquetFragmentScanOptions, field
@@ -163,7 +161,7 @@ def rows(place: str, log: str, pieces: Sequence[Piece], schema: StructType) -> p
     where = f"rows {start} to {end - 1} of log {log!r} in {place}"
     with _Failures(where):
         position = field("position")
-        # A log of the same name that was created later has other ledgers.
+        # A later log of the same name has other ledgers.
         own = field("ledger_id").isin(list({piece.ledger_id for piece in pieces}))
         found = _dataset(_opened(place)).to_table(
             columns=list(dict.fromkeys((*schema.names, "position"))),
@@ -180,7 +178,7 @@ def rows(place: str, log: str, pieces: Sequence[Piece], schema: StructType) -> p
 
 
 class _Failures:
-    """Makes a ReadError of what libraries raise inside of the block. ``what``: what was to be read."""
+    """Turns the libraries' errors in the block into a ReadError. ``what``: the object being read."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -221,7 +219,7 @@ def _has_files(place: str) -> bool:
 
 
 def _dataset(table: DeltaTable) -> Dataset:
-    """The table's newest version as delta-rs reads it. Raises ReadError, which names the features that it does not know."""
+    """The table's newest version as delta-rs reads it. Raises ReadError, which names features unknown to delta-rs."""
     from deltalake.exceptions import DeltaProtocolError
     from pyarrow.dataset import ParquetReadOptions
 

@@ -1,11 +1,11 @@
-"""Options of ``format("bookspark")``: what ``.option(...)`` may say, as frozen values.
+"""Options of ``format("bookspark")``: values of ``.option(...)``, as frozen values.
 
-==================  ======================================================
+==================  ============================================================
 ``given_options``   takes options by their names; options of all reads and writes
 ``sink_options``    options of writes
-``places``          where a read of logs begins and ends
+``places``          options of the start and end of a read of logs
 ``source_options``  options of reads
-==================  ======================================================
+==================  ============================================================
 
 ::
 

@@ -1,7 +1,7 @@
-"""What ``.option(...)`` said, taken name by name.
+"""The given values of ``.option(...)``, taken name by name.
 
-Law: an option that nobody takes is a ConfigurationError that names the nearest one. Spark hands option names over in lower case;
-errors show them as they are written in programs.
+Law: an unknown option is a ConfigurationError that names the nearest known option. Spark gives names in lower case;
+errors show them as written in programs.
 
 All
     ``zookeeper``: the cluster, ``host:port[,host:port…][/chroot]`` (default: the session's, or the environment variable
@@ -22,21 +22,21 @@ from bookspark.support.arguments.taken import Misfit, refused
 Value = TypeVar("Value")
 
 SPARK_OPTIONS = ("checkpointlocation", "queryname")
-"""Spark's own options, which it hands to sinks too."""
+"""Spark's own options, which it also passes to sinks."""
 _OF_A_TABLE = "provider"
-"""CREATE TABLE hands over options of this name. It is refused: Spark 4.2 can't read a table of a Python data source ("is not a
+"""CREATE TABLE passes an option of this name. It is refused: Spark 4.2 can't read a table of a Python data source ("is not a
 valid Spark SQL Data Source", seen with Delta's catalog)."""
 
 
 class GivenOptions:
-    """The given options. Each is taken by its name once; ``finish`` refuses those that nobody took."""
+    """The given options. Each is taken by its name once; ``finish`` refuses the rest."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         self._known: list[str] = []
 
     def take(self, name: str, convert: Callable[[str], Value], what: str) -> Value | None:
-        """The option's value; None if it was not given. ``what``: the allowed values in words, for the error."""
+        """The option's value, or None. ``what``: the allowed values in words, for the error."""
         text = self.text(name)
         if text is None:
             return None
@@ -46,18 +46,18 @@ class GivenOptions:
             raise refused("option", name, Misfit(text, what)) from None
 
     def judged(self, name: str, annotation: Any) -> Any:
-        """The option's value as ``annotation`` takes it; None if it was not given."""
+        """The option's value by the rule of ``annotation``, or None."""
         self._known.append(name)
         text = self._given.get(name.lower())
         return None if text is None else from_text("option", name, text, annotation)
 
     def text(self, name: str) -> str | None:
-        """The option's text; None if it was not given."""
+        """The option's text, or None."""
         text: str | None = self.judged(name, str)
         return text
 
     def finish(self) -> None:
-        """Raise ConfigurationError if an option was given that nobody took."""
+        """Raise ConfigurationError if a given option was not taken."""
         known = {name.lower(): name for name in self._known}
         if _OF_A_TABLE in self._given:
             raise ConfigurationError(
@@ -76,7 +76,7 @@ class GivenOptions:
 
 
 def cluster(options: GivenOptions, default: str | None) -> tuple[str, bytes]:
-    """The cluster, which is ``default`` if no option says it, and the password. Raises ConfigurationError."""
+    """The cluster (``default`` without an option) and the password. Raises ConfigurationError."""
     zookeeper = options.judged("zookeeper", ConnectionString) or default
     password = options.judged("password", PasswordText) or ""
     if not zookeeper:

@@ -1,6 +1,6 @@
-"""Where a read of logs begins and ends, as the options say it.
+"""Options of the start and end of a read of logs.
 
-Law: one option says it. A place in several logs is a place for each log, and never one number.
+Law: at most one option sets each end. A place in several logs is a place for each log, never one number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _POSITIONS = """a position (a number from 0), a JSON object with a position in e
 _STARTS = f"'earliest', {_POSITIONS} or, of a stream, 'latest'"
 _ENDS = f"'latest', {_POSITIONS}"
 Place = int | str | Mapping[int, int] | Times
-"""Where a read of a log begins or ends: at a row, at EARLIEST or LATEST, at a row of each lane, or at times."""
+"""A start or end of a read of a log: a row, EARLIEST or LATEST, a row of each lane, or times."""
 _PLACES_OF_LOGS = """a JSON object with a place for each log, like {"a": 12, "b": {"0": 3, "1": 7}}"""
 _TIMES_OF_LOGS = (
     """a JSON object with a time for each log, like {"a": 1795356300000, "b": {"0": "2026-11-22T14:05:00Z"}}"""
@@ -31,33 +31,32 @@ _Taken = tuple[Callable[[str], T], str]
 
 @dataclass(frozen=True)
 class PlaceOfLogs:
-    """Where a read of several logs begins or ends."""
+    """The start or end of a read of several logs."""
 
     places: Mapping[str, Place]
-    """The places of those logs that have one of their own, by name."""
+    """Own places of logs, by name."""
     others: Place
-    """The place of the others."""
+    """The place of the other logs."""
 
     def of(self, log: str) -> Place:
-        """The place in ``log``."""
         return self.places.get(log, self.others)
 
 
 def start_in_log(options: GivenOptions) -> Place | None:
-    """Where a read of one log begins; None if no option says it. Raises ConfigurationError."""
+    """The start of a read of one log, or None. Raises ConfigurationError."""
     return _place(
         options, "starting", (_offset(EARLIEST, LATEST), _STARTS), (one_time, A_TIME), (times_of_lanes, TIMES_OF_LANES)
     )
 
 
 def end_in_log(options: GivenOptions) -> Place | None:
-    """Before which place a read of one log ends; None if no option says it. Raises ConfigurationError."""
+    """The place before which a read of one log ends, or None. Raises ConfigurationError."""
     return _place(options, "ending", (_offset(LATEST), _ENDS), (one_time, A_TIME), (times_of_lanes, TIMES_OF_LANES))
 
 
 def place_in_logs(options: GivenOptions, which: str, all_rows: str) -> PlaceOfLogs | None:
-    """Where a read of several logs begins, or ends; None if no option says it. ``which``: ``starting`` or ``ending``;
-    ``all_rows``: the word for all rows, on that side. Raises ConfigurationError."""
+    """The start or end of a read of several logs, or None. ``which``: ``starting`` or ``ending``; ``all_rows``: the word for all
+    rows, on that side. Raises ConfigurationError."""
 
     def offsets(text: str) -> PlaceOfLogs:
         return PlaceOfLogs({}, all_rows) if text.lower() == all_rows else _of_logs(text, _offset(all_rows), all_rows)
@@ -90,7 +89,7 @@ def _offset(*words: str) -> Callable[[str], Place]:
 
 
 def _of_logs(text: str, place: Callable[[str], Place], others: Place) -> PlaceOfLogs:
-    """The places that a JSON object says by log, each as ``place`` takes it. Raises ValueError."""
+    """The places by log from a JSON object, each parsed by ``place``. Raises ValueError."""
     try:
         document = json.loads(text)
     except RecursionError:
@@ -106,7 +105,7 @@ def _time_or_times(text: str) -> Times:
 
 
 def _place(options: GivenOptions, which: str, offsets: _Taken[T], one: _Taken[T], times: _Taken[T]) -> T | None:
-    """Where a read begins, or ends, as one of three options says it; None if none does. ``which``: ``starting`` or ``ending``."""
+    """The place from one of three options, or None. ``which``: ``starting`` or ``ending``."""
     places = {
         f"{which}Offsets": options.take(f"{which}Offsets", *offsets),
         f"{which}Timestamp": options.take(f"{which}Timestamp", *one),

@@ -1,7 +1,7 @@
 """Options of writes by ``format("bookspark")``, as frozen values.
 
-Law: an unknown option, or a value that can't be used, is a ConfigurationError on the driver before anything is written.
-Those of reads and writes alike are in ``given_options``.
+Law: an unknown option, or a wrong value, is a ConfigurationError on the driver before any row is written.
+``given_options`` has the common options of reads and writes.
 
 Sink
     ``log`` (required): name of the log. A write creates a missing log with these options, which no later write changes
@@ -39,7 +39,7 @@ _AppId = Annotated[str, Rule("a text of 1 to 300 characters", lambda text: 0 < l
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    """The columns that are named. Raises ValueError."""
+    """The named columns. Raises ValueError."""
     names = tuple(name.strip() for name in text.split(","))
     if names == ("none",):
         return ()
@@ -54,26 +54,26 @@ class SinkOptions:
 
     log: LogAddress
     chosen: Mapping[str, Any]
-    """The fields of LogOptions that were given. If the log exists, its other options are those that it was created with."""
+    """The given fields of LogOptions. An existing log keeps its other options."""
     roll: RollPolicy
     follows: str = ""
-    """The id of the streaming query whose log a query that is new to the log takes over. Empty: none."""
+    """Id of the streaming query whose log this query takes over, if it is new to the log; empty: none."""
     accept_replay: int | None = None
-    """The number of the micro-batch that is taken for the one in the log, whatever its rows are."""
+    """Number of the micro-batch that counts as the one in the log, whatever its rows are."""
     checkpoint: str = ""
-    """Spark's option ``checkpointLocation``; empty if it was not given."""
+    """Spark's option ``checkpointLocation``, or empty."""
     query_name: str = ""
-    """Spark's name for the query; empty if it has none."""
+    """Spark's name for the query, or empty."""
     txn_app_id: str = ""
-    """The application that a batch write is of; empty: none is said."""
+    """The application of a batch write, or empty."""
     txn_version: int = 0
-    """Which of the application's writes it is."""
+    """Number of the write within the application."""
     statistics: tuple[str, ...] | None = None
-    """The columns of which commits tell; None: nobody said."""
+    """The columns with statistics in commits; None: default."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SinkOptions:
-        """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
+        """The options in ``given``, as Spark passes them. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
         options = GivenOptions(given)
         log = options.judged("log", LogName)
         chosen: dict[str, Any] = {
@@ -104,14 +104,14 @@ class SinkOptions:
         options.finish()
         if log is None:
             raise ConfigurationError("which log? A write needs option log, the name of the log to append to")
-        # Options that contradict each other are an error here, and not after the first rows.
+        # Contradictory options raise here, not after the first rows.
         LogOptions(**chosen)
         where = LogAddress(address, log, password)
         version = txn_version or 0
         return cls(where, chosen, roll, follows, accept_replay, checkpoint, query_name, txn_app_id, version, statistics)
 
     def for_stream(self) -> SinkOptions:
-        """Return these options. Raises ConfigurationError for options that only a batch write can have."""
+        """Return these options. Raises ConfigurationError for options of batch writes only."""
         if self.txn_app_id:
             raise ConfigurationError(
                 "options txnAppId and txnVersion are for batch writes: a stream's micro-batches come once without them; leave "
@@ -120,7 +120,7 @@ class SinkOptions:
         return self
 
     def for_batch(self) -> SinkOptions:
-        """Return these options. Raises ConfigurationError for options that only a stream can have."""
+        """Return these options. Raises ConfigurationError for options of streams only."""
         only = {
             "follows": self.follows,
             "acceptReplay": self.accept_replay,

@@ -1,7 +1,7 @@
 """Options of reads by ``format("bookspark")``, as frozen values.
 
-Law: an unknown option, or a value that can't be used, is a ConfigurationError on the driver before anything is read.
-Those of reads and writes alike are in ``given_options``.
+Law: an unknown option, or a wrong value, is a ConfigurationError on the driver before any row is read.
+``given_options`` has the common options of reads and writes.
 
 Source
     One of ``log`` (a name), ``logs`` (``a,b,c``), ``logPattern`` (a Python regular expression for whole names), ``ledger`` (an
@@ -62,13 +62,13 @@ from bookspark.support.arguments import AtLeastOne, Rule, from_text
 PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
 TIMESTAMP, LANE, KEY, HEADERS = ADDED = ("timestamp", "lane", "key", "headers")
-"""The columns that options ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` add."""
+"""Columns of the options ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders``."""
 _UNITS = {"us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(rf"([0-9]{{1,12}}) *({'|'.join(_UNITS)})?")
 _A_DURATION = "a time like 30s, 15m or 2h; a number without a unit is ms"
 _TRIGGER_DELAY_SECONDS = 15 * 60.0
 _LEDGERS_MAX = 1_000_000
-"""How many ledgers one read names at most."""
+"""Ledgers that a read may name."""
 
 
 def _is_pattern(text: str) -> bool:
@@ -76,7 +76,7 @@ def _is_pattern(text: str) -> bool:
         return False
     try:
         with warnings.catch_warnings():
-            # It warns of what later versions of Python may take otherwise.
+            # Python warns of patterns that later versions may take otherwise.
             warnings.simplefilter("error")
             re.compile(text)
     except (re.error, Warning, RecursionError, OverflowError):
@@ -88,7 +88,6 @@ _Pattern = Annotated[str, Rule("a regular expression for whole names of logs, up
 
 
 def include(column: str) -> str:
-    """The option that adds a column."""
     return f"include{column.capitalize()}"
 
 
@@ -105,7 +104,7 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 def _duration(text: str) -> float:
-    """The seconds that a text like Spark's says, such as ``15m``. Raises ValueError."""
+    """The seconds of a text such as ``15m``. Raises ValueError."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise ValueError
@@ -124,53 +123,47 @@ class SourceOptions:
     """The options of a read: exactly one of ``log``, ``logs``, ``log_pattern``, ``ledgers`` and ``table`` is given."""
 
     zookeeper: str
-    """The cluster."""
     password: bytes = field(repr=False)
-    """The password of the log or the ledgers."""
     log: str | None
     """The name of the log to read, or of one of its lanes (``orders@3``)."""
     logs: tuple[str, ...] | None
-    """The names of the logs to read."""
     log_pattern: str | None
-    """A regular expression that matches the names of the logs to read."""
+    """A regular expression for whole names of logs to read."""
     merge_schema: bool
-    """Of several logs: may some lack columns that others have?"""
+    """Whether some of several logs may lack columns of others."""
     ledgers: tuple[int, ...] | None
-    """The ids of the ledgers to read."""
     table: str | None
-    """The name of the system table to read."""
     min_partitions: int
-    """The read has at least this number of tasks, or one for each row if there are fewer rows."""
+    """Least number of tasks, or one for each row if there are fewer rows."""
     fail_on_data_loss: bool
-    """True: the read fails if rows were deleted before it came to them. False: it logs the loss and goes on."""
+    """True: the read fails if rows are lost. False: it logs the loss and goes on."""
     start: Place
-    """From where on rows are read."""
     end: Place
-    """Before which place rows are read; LATEST is the end of the rows that are committed when the read is planned."""
+    """The place before which the read ends; LATEST is the end of the committed rows when the read is planned."""
     starts: PlaceOfLogs
-    """The same as ``start``, of several logs."""
+    """As ``start``, for several logs."""
     ends: PlaceOfLogs
-    """The same as ``end``, of several logs."""
+    """As ``end``, for several logs."""
     where: Node | None
-    """What rows to read of a log, or of several; None: all."""
+    """Predicate of the wanted rows of logs; None: all."""
     added: tuple[str, ...]
-    """Those of ADDED that are wanted, in this order."""
+    """Wanted columns among ADDED, in this order."""
     subscription: str | None
     """The name under which a stream that starts at LATEST keeps its start."""
     rows_max: int | None
-    """The most rows, or entries, of a micro-batch."""
+    """Rows or entries of a micro-batch."""
     bytes_max: int | None
-    """The most bytes of payload of a micro-batch."""
+    """Bytes of payload of a micro-batch."""
     rows_min: int | None
-    """The least rows, or entries, of a micro-batch."""
+    """Rows or entries of a micro-batch."""
     trigger_delay_seconds: float
-    """How long a micro-batch waits at most for ``rows_min``, in seconds since the one before."""
+    """Longest wait of a micro-batch for ``rows_min``, since the previous one began."""
     poll_timeout_seconds: float
-    """How long a trigger waits for entries when there are none, in seconds."""
+    """Longest wait of a trigger without entries."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
-        """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
+        """The options in ``given``, as Spark passes them. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
         options = GivenOptions(given)
         log = options.judged("log", LaneName)
         logs = options.take("logs", _names, "names of logs like a,b,c")
@@ -267,21 +260,21 @@ class SourceOptions:
 
     @property
     def several(self) -> bool:
-        """Are several logs read?"""
         return self.logs is not None or self.log_pattern is not None
 
     def reads(self, log: str) -> bool:
-        """Is it one of the several logs that are read?"""
+        """Whether ``log`` is among several logs to read."""
         return log in self.logs if self.logs is not None else bool(re.fullmatch(self.log_pattern or "", log))
 
     def of(self, log: str) -> SourceOptions:
-        """The options of a read of ``log`` alone, one of several. Who reads several applies ``where`` to the rows of all."""
+        """The options of a read of ``log`` alone, one of several, without ``where``: the reader of several logs applies that to
+        all rows."""
         alone = replace(self, log=log, logs=None, log_pattern=None, merge_schema=False, where=None)
         alone = replace(alone, start=self.starts.of(log), end=self.ends.of(log))
         return replace(alone, starts=PlaceOfLogs({}, EARLIEST), ends=PlaceOfLogs({}, LATEST))
 
     def for_batch(self) -> SourceOptions:
-        """Return these options. Raises ConfigurationError for options that only a stream can have."""
+        """Return these options. Raises ConfigurationError for options of streams only."""
         if self.start == LATEST:
             raise ConfigurationError("startingOffsets 'latest' is for streams: a batch read would have no rows")
         self._check_places()
@@ -297,7 +290,7 @@ class SourceOptions:
         return self
 
     def for_stream(self) -> SourceOptions:
-        """Return these options. Raises ConfigurationError for options that a stream can't have."""
+        """Return these options. Raises ConfigurationError for options that do not suit a stream."""
         if self.table is not None:
             raise ConfigurationError(
                 f"system table {self.table!r} can't be read as a stream: read it with spark.read, as often as you like"
@@ -319,7 +312,7 @@ class SourceOptions:
         return self
 
     def _check_places(self) -> None:
-        """Raise ConfigurationError if the end is before the start, or if a place is said of a log that is not read."""
+        """Raise ConfigurationError if the end is before the start, or if a log with a place is not read."""
         if isinstance(self.start, int) and isinstance(self.end, int) and self.start > self.end:
             raise ConfigurationError(
                 f"startingOffsets {self.start} is behind endingOffsets {self.end}: give a later end"

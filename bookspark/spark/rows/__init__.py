@@ -1,9 +1,9 @@
-"""Rows of logs as Spark has them.
+"""Rows of logs as Spark rows.
 
-==================  ===================================================================
-``rows``            chooses the encoder of a log and the decoder of a ledger
+==================  ===============================================================
+``rows``            encoders of logs' rows and decoders of data ledgers' entries
 ``row_format``      the columns of a log of Arrow rows
-==================  ===================================================================
+==================  ===============================================================
 
 ::
 

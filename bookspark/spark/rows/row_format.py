@@ -1,4 +1,4 @@
-"""The columns of a log of Arrow rows, as Spark's schema and as Arrow's. The record has Spark's, as JSON."""
+"""The columns of a log of Arrow rows, as Spark's and as Arrow's schema. The log's record has Spark's, as JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def columns_of(options: LogOptions) -> StructType | None:
-    """The columns of a log of Arrow rows; None if the log holds values."""
+    """The columns of a log of Arrow rows; None for a log of values."""
     return StructType.fromJson(json.loads(options.columns)) if options.row_format is RowFormat.ARROW else None
 
 
 def arrow_schema(columns: StructType) -> pyarrow.Schema:
-    """The columns in Arrow, as Spark's Python side has them: times are in UTC."""
+    """The columns in Arrow, as in Spark's Python side: times are in UTC."""
     return to_arrow_schema(columns, timezone="UTC")

@@ -1,7 +1,7 @@
 """The encoder of a log's rows and the decoder of a data ledger's entries.
 
-Law: a task writes as the log's options and its dictionary say; a reader goes by the label of the data ledger. ``row_format`` has
-the encodings.
+Law: a task writes by the log's options and its dictionary; a reader decodes by the label of the data ledger.
+``logs.rows.encodings`` has the encodings.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# -- Bounds of the columns of Arrow batches, for what commits tell of their rows (``logs.rows.statistics``).
+# -- Bounds of the columns of Arrow batches, for the statistics of commits (``logs.rows.statistics``)
 #
-# Law: bounds are of the values as they were written, or wider. Columns of types that have no bounds tell their nulls alone, if
-# somebody asks for them. A block with NaN, which is greater than every number, has no upper bound; one of NaN alone has none.
+# Law: bounds are those of the written values, or wider. Columns of types without bounds record only their nulls, and only on
+# request. A block with NaN, which is greater than every number, has no upper bound; a block of NaN alone has no bounds.
 
 
 COLUMNS_MAX = 16
-"""Of how many columns commits tell if nobody says of which: the first ones that have bounds."""
+"""Default number of columns with statistics: the first columns that have bounds."""
 
 
 def columns_told(schema: pyarrow.Schema, wanted: Sequence[str] | None) -> list[str]:
-    """The names of the columns of which commits tell. ``wanted``: those that were asked for; None if nobody asked."""
+    """Names of the columns with statistics. ``wanted``: the requested columns; None: default."""
     if wanted is not None:
         return list(wanted)
     return [field.name for field in schema if _has_bounds(field.type)][:COLUMNS_MAX]
 
 
 def block_of(rows: pyarrow.Table, columns: Sequence[str]) -> Block:
-    """What is known of ``rows``."""
+    """The statistics of ``rows``."""
     return Block(rows.num_rows, tuple(_bounds(rows.column(name)) for name in columns))
 
 
@@ -89,7 +89,7 @@ def _bounds(values: pyarrow.ChunkedArray) -> Bounds:
     if nulls == len(values) or not _has_bounds(kind):
         return Bounds(nulls=nulls)
     if _is_text(kind):
-        # They may be no UTF-8, and Python would not have them then.
+        # Python cannot represent texts that are no UTF-8, so bounds are taken of bytes.
         values = values.cast(pyarrow.binary() if types.is_string(kind) else pyarrow.large_binary())
     elif types.is_date32(kind):
         values = values.cast(pyarrow.int32())
@@ -119,25 +119,25 @@ def _digits(value: Any, scale: int) -> int:
     return -int(found) if sign else int(found)
 
 
-# -- Entries of logs of row format ``arrow``: an entry is a record batch of rows with all their columns.
+# -- Entries of logs of row format ``arrow``: an entry is a record batch of rows with all their columns
 #
-# Law: rows come back as they went in, in order. Entries have about ``ENTRY_BYTES`` each. Those of one task have the same number
-# of rows until the rows become much wider or narrower. So a few ranges name all entries of a task, and no range needs a list of
-# how many rows each of its entries has. Arrow arrays go in and out without a Python object for each row.
+# Law: rows come back unchanged and in order. Entries have about ``ENTRY_BYTES`` each. Entries of one task have the same number of
+# rows until the rows become much wider or narrower. So a few ranges name all entries of a task, and no range needs a list of its
+# entries' numbers of rows. Arrow arrays go in and out without a Python object for each row.
 
 
 ENTRY_BYTES = 256 << 10
-"""About the size of an entry before compression."""
+"""Approximate size of an entry before compression."""
 ROWS_EACH_MAX = 1 << 16
-"""The most rows of an entry."""
+"""Rows of an entry at most."""
 UNEVEN = 8
-"""The number of rows of an entry is chosen anew when an entry would be larger or smaller than ENTRY_BYTES by this factor."""
+"""The number of rows of an entry is chosen anew if an entry would be larger or smaller than ENTRY_BYTES by this factor."""
 ENTRIES_OF_BLOCK = 4
-"""How many entries a block of what a commit tells has, at most."""
+"""Entries in a block of statistics at most."""
 SMALL_ENTRY_BYTES = 32 << 10
-"""Entries up to this size, on average, are decoded together: one by one each takes some 30 microseconds."""
+"""Entries up to this mean size are decoded together: alone, each takes some 30 microseconds."""
 WIDENED_MAX = 16
-"""How often a task may begin to make entries of more rows. Each time adds one range to its commit."""
+"""Limit on a task's increases of the rows per entry. Each increase adds a range to its commit."""
 
 
 class ArrowEncoder:
@@ -146,7 +146,7 @@ class ArrowEncoder:
     encoding = ARROW
 
     def __init__(self, columns: StructType, compression: Compression, told: Sequence[str] | None = None) -> None:
-        """``told``: the columns of which the commit tells; None: some (``rows``)."""
+        """``told``: the columns with statistics in the commit; None: default (``columns_told``)."""
         import pyarrow
 
         self._schema = arrow_schema(columns)
@@ -158,7 +158,7 @@ class ArrowEncoder:
         self._collected = Collected(self._told)
 
     def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
-        """Take more rows. Returns the entries that are full now."""
+        """Add rows. Returns the entries that are full now."""
         import pyarrow
 
         columns = [column.cast(field.type) for column, field in zip(rows.columns, self._schema, strict=True)]
@@ -176,13 +176,13 @@ class ArrowEncoder:
         yield from self._payloads([batch.slice(at, self._rows_each) for at in range(0, full, self._rows_each)])
 
     def finish(self) -> Iterator[Payloads]:
-        """An entry of the rows that are left, if there are any."""
+        """An entry of the remaining rows, if any."""
         rest, self._rest = self._rest, None
         if rest is not None:
             yield from self._payloads([rest])
 
     def _payloads(self, batches: list[pyarrow.RecordBatch]) -> Iterator[Payloads]:
-        """An entry of each batch. A batch that is too large becomes two entries, of half its rows each."""
+        """An entry of each batch. A too large batch becomes two entries, of half its rows each."""
         while batches:
             alike = next((k for k, batch in enumerate(batches) if self._too_large(batch)), len(batches))
             if alike:
@@ -196,11 +196,11 @@ class ArrowEncoder:
                 batches = batches[1:]
 
     def statistics(self, size: int) -> str:
-        """What a commit of ``size`` bytes of payload tells of all rows; empty: nothing."""
+        """The statistics of all rows for a commit of ``size`` bytes of payload; empty if none."""
         return self._collected.text(size)
 
     def _collect(self, batches: list[pyarrow.RecordBatch]) -> None:
-        """Note what is known of the next entries."""
+        """Collect the statistics of the next entries."""
         import pyarrow
 
         if self._told:
@@ -212,7 +212,7 @@ class ArrowEncoder:
         return bool(batch.num_rows > 1 and batch.nbytes > PAYLOAD_BYTES_MAX // 2)
 
     def _messages(self, batches: list[pyarrow.RecordBatch]) -> pyarrow.Array:
-        """Each batch as a message. In the stream that Arrow writes, the messages lie one after the other, behind the schema."""
+        """Each batch as a message. Arrow's stream has the schema first, then the messages one after the other."""
         import pyarrow
 
         stream = pyarrow.BufferOutputStream()
@@ -234,7 +234,7 @@ class ArrowDecoder:
 
         self._schema = arrow_schema(columns)
         self._head = self._schema.serialize().to_pybytes()
-        """What a stream begins with whose messages are entries."""
+        """The head of a stream whose messages are entries."""
         ids = [pyarrow.field(name, pyarrow.int64()) for name in ID_COLUMNS]
         self._full = pyarrow.schema([*self._schema, *ids])
 
@@ -263,8 +263,8 @@ class ArrowDecoder:
             yield pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
 
     def _together(self, entries: pyarrow.RecordBatch, piece: Piece) -> pyarrow.RecordBatch | None:
-        """The rows of small entries, read as one stream. None if an entry but the last one does not hold as many rows as the
-        piece says, so that each is to be looked at."""
+        """The rows of small entries, read as one stream. None if an entry other than the last has another number of rows than in
+        the piece: then each entry must be decoded alone."""
         import numpy
         import pyarrow
 
@@ -285,7 +285,7 @@ class ArrowDecoder:
         return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
 
     def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
-        """All rows of ``entries``; None if one does not hold as many as ``counts`` says."""
+        """All rows of ``entries``; None if an entry's number of rows differs from ``counts``."""
         import numpy
         import pyarrow
 
@@ -302,7 +302,7 @@ class ArrowDecoder:
         return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
 
     def _batches(self, entries: pyarrow.RecordBatch) -> list[pyarrow.RecordBatch]:
-        """What the entries hold, read as one stream."""
+        """The entries' record batches, read as one stream."""
         import numpy
         import pyarrow
 
@@ -312,11 +312,11 @@ class ArrowDecoder:
         return list(pyarrow.ipc.open_stream(b"".join((self._head, memoryview(data)[ends[0] : ends[-1]]))))
 
 
-# --
+# -- The choice of encoder and decoder
 
 
 def row_encoder(record: LogRecord, told: Sequence[str] | None = None) -> RowEncoder:
-    """The encoder of a task that writes to the log. ``told``: the columns of which the commit tells (``rows``)."""
+    """The encoder of a task that writes to the log. ``told``: the columns with statistics in the commit (``columns_told``)."""
     task, compression = TaskContext.get(), record.options.compression
     where = f" of partition {task.partitionId() if task is not None else '?'}"
     columns = columns_of(record.options)
@@ -329,7 +329,7 @@ def row_decoder(ledger: LedgerMetadata, columns: StructType | None, dictionary: 
     """The decoder of a data ledger's entries.
 
     ``columns``: those of a log of Arrow rows, else None. ``dictionary`` gives the log's dictionary; it is called only if the
-    ledger needs it. Raises BookKeeperError for an encoding that this version does not know.
+    ledger needs it. Raises BookKeeperError for an encoding unknown to this version.
     """
     label = ledger.custom_metadata.get(ENCODING_LABEL, b"").decode()
     if label == ARROW and columns is not None:

@@ -1,9 +1,9 @@
-"""Snapshots: the system tables as Delta tables. Each snapshot is one version of each table.
+"""Snapshots: the system tables as Delta tables. Each snapshot is a version of each table.
 
-=============  =====================================================================
-``snapshot``   writes a snapshot; finds snapshots and their tables again
+=============  ====================================================================
+``snapshot``   writes a snapshot; reads snapshots and their tables
 ``retention``  removes the files of old snapshots; takes snapshots at an interval
-=============  =====================================================================
+=============  ====================================================================
 
 ::
 

@@ -1,17 +1,16 @@
 """Removes the files of snapshots that were given up, and takes snapshots at an interval.
 
-Law: a snapshot is given up by the commit of a later one (see ``snapshot``), and only then are its files removed. A crash in
-between leaves files that the next call removes. No snapshot that is offered lacks a file.
+Law: the commit of a later snapshot gives a snapshot up (see ``snapshot``), and only then are its files removed. A crash in
+between leaves files that the next call removes. No offered snapshot lacks a file.
 
-How Delta's VACUUM is used: it removes files that are older than a given moment and were not replaced since. (Files that were
-replaced since stay only as long as Delta's log tells when, a week by default.) The files of the oldest snapshot that is kept are
-younger than the commit before it, which is the moment: so the files of one more snapshot stay. VACUUM takes whole hours, so files
-may stay up to an hour longer. By default it refuses a moment of less than a week ago, which protects writers that take that long.
-That check is turned off: there is one writer here, and its files are younger than the moment.
+Delta's VACUUM removes files older than a given moment, here the commit before the oldest kept snapshot, whose files are all
+younger: so the files of one more snapshot stay. (Replaced files stay as long as Delta's log has the time of that, a week by
+default.) VACUUM takes whole hours, so files may stay an hour longer. Its refusal of moments less than a week ago, which protects
+slow writers, is off: the only writer is here.
 
-Delta has a log file for each version, and one for each tenth that has all that the versions up to it say (a *Delta checkpoint*).
-By itself Delta cuts it by age and looks at no version, so here it never does (``snapshot``). It is cut here, before the last such
-checkpoint that is not younger than the oldest version that is kept: a log has some ten versions more than are kept.
+Delta's log has a file for each version, and for each tenth a file with the state up to it (a *Delta checkpoint*). Delta's own
+cleanup goes by age instead of version, so it is off (``snapshot``). The log is cut here, before the last Delta checkpoint not
+younger than the oldest kept version: about ten more versions than are kept.
 
 Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Metadata Cleanup".
 """
@@ -43,16 +42,16 @@ _LOG_FILE = re.compile(r"(\d{20})\.(?:json|crc|\d{20}\.compacted\.json|(checkpoi
 _PART = re.compile(r"checkpoint\.\d{10}\.(\d{10})\.parquet")
 _VACUUM = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # A version for its beginning and one for its end, of every table after every snapshot: a version is a snapshot.
+    # Otherwise VACUUM adds a version at its begin and one at its end to every table, and a version is a snapshot.
     "spark.databricks.delta.vacuum.logging.enabled": "false",
-    # The number of tasks in which VACUUM lists a table's files. Spark's default is ten thousand.
+    # Tasks in which VACUUM lists a table's files. Spark's default is ten thousand.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
 
 
 @checked
 def remove_files(spark: SparkSession, path: Name) -> None:
-    """Remove the files of the snapshots under ``path`` that were given up, and what Delta's logs have of them.
+    """Remove the files of the snapshots under ``path`` that were given up, and their parts of Delta's logs.
 
     ``spark``: a session with Delta. ``path``: as for ``snapshots.write``. Raises ConfigurationError if there is no snapshot under
     ``path``, and Spark's errors.
@@ -73,22 +72,22 @@ def remove_files(spark: SparkSession, path: Name) -> None:
 
 
 def _first_kept(commits: Iterable[snapshots.Commit], kept: Collection[str]) -> snapshots.Commit:
-    """Of the commits to a table the first one that is of a snapshot that is ``kept`` (ids); the last one if there is none."""
+    """The first of a table's commits that belongs to a ``kept`` snapshot (ids); the last commit if there is none."""
     own = sorted(commits, key=lambda commit: commit.version)
     return next((commit for commit in own if commit.snapshot_id in kept), own[-1])
 
 
 def _older_than(commits: Sequence[snapshots.Commit], kept: Collection[str]) -> datetime | None:
-    """The moment than which all files of a table are older that are of no snapshot that is ``kept`` (ids), and none of theirs is.
+    """The moment between a table's files of snapshots that are not ``kept`` (ids) and the younger files of kept snapshots.
 
-    ``commits``: those to the table. None if there are no such files.
+    ``commits``: those to the table. None if all files are of kept snapshots.
     """
     first = _first_kept(commits, kept).version
     return max((commit.time for commit in commits if commit.version < first), default=None)
 
 
 def _cut_log(spark: SparkSession, table: str, version: int) -> None:
-    """Remove from the log of the Delta table at ``table`` what no version from ``version`` on needs."""
+    """Remove the parts of the log of the Delta table at ``table`` that no version from ``version`` on needs."""
     jvm: Any = spark.sparkContext._jvm
     path = jvm.org.apache.hadoop.fs.Path
     log_folder = path(table, "_delta_log")
@@ -99,8 +98,8 @@ def _cut_log(spark: SparkSession, table: str, version: int) -> None:
 
 
 def _dispensable(names: Iterable[str], version: int) -> list[str]:
-    """Which of these files of a Delta log no version from ``version`` on needs, the oldest first: a crash between two removals
-    leaves a log without a hole."""
+    """The files of a Delta log that no version from ``version`` on needs, the oldest first: a crash between two removals leaves a
+    log without a hole."""
     found = sorted((int(match[1]), match[0], match[2]) for name in names if (match := _LOG_FILE.fullmatch(name)))
     checkpoints: dict[int, Fraction] = defaultdict(Fraction)
     for at, _, checkpoint in found:
@@ -118,10 +117,10 @@ def write_every(
     ended: Callable[[float], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Take a snapshot every ``seconds``, until ``ended``. A snapshot that takes longer is followed by the next one at once.
+    """Take a snapshot every ``seconds``, until ``ended``. A snapshot that takes longer is followed by the next at once.
 
-    ``take`` takes one. ``ended(seconds)`` waits that long at most, and returns whether to stop. A snapshot that fails
-    (BookKeeperError, Spark's errors) is logged, and the next one is taken when it is due: a cluster may be away for an hour.
+    ``take`` takes a snapshot. ``ended(seconds)`` waits that long at most, and returns whether to stop. A failed snapshot
+    (BookKeeperError, Spark's errors) is logged, and the next is taken when it is due: a cluster may be away for an hour.
     """
     due = clock()
     while True:

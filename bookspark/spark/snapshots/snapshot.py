@@ -1,26 +1,25 @@
-"""Snapshots: the system tables as Delta tables. Each snapshot is one version of each table.
+"""Snapshots: the system tables as Delta tables. Each snapshot is a version of each table.
 
 Law: a snapshot replaces the whole content of each table. So a version *is* a snapshot, and Delta's time travel is the history.
-All rows of a snapshot have its ``snapshot_id`` and ``snapshot_time``. Each table's commit tells in its ``userMetadata`` which
-snapshot it belongs to::
+All rows have ``snapshot_id`` and ``snapshot_time``. Each table's commit names its snapshot in ``userMetadata``::
 
     {"snapshot": "<snapshot id>", "oldest": "<snapshot id>", "last_ledger_id": 42, "cluster": "zk1:2181,zk2:2181/bookspark"}
 
-By this the tables of one snapshot are found again. ``index_ranges`` is written last; a snapshot without it is not whole and does
-not count. ``oldest`` names the oldest snapshot that is kept: those before it are given up with this commit, whether their files
-are removed by now or not (see ``retention``). ``last_ledger_id`` is the highest ledger id that was given out before the ledgers
-were listed: a ledger up to it that is not in ``ledgers`` was deleted; a higher one may be younger than the list.
+``index_ranges`` is written last; a snapshot without it is incomplete and does not count. ``oldest`` names the oldest kept
+snapshot: this commit gives up all earlier snapshots, even before their files are removed (see ``retention``). ``last_ledger_id``
+is the highest ledger id in use before the ledgers were listed: a ledger up to it that is not in ``ledgers`` was deleted; a higher
+ledger may be younger than the list. ``entry_checksums`` reads every copy of every entry, so a snapshot has it only on request.
 
-``entry_checksums`` reads every copy of every entry, so a snapshot has it only if asked.
+The tables are read one after the other while writes go on, in the order of ``ORDER``:
 
-The tables are read one after the other while writes go on, in the order of ``ORDER``. The records of ledgers are read once, and
-``ledgers``, ``fragments`` and ``accepted_losses`` are parts of that reading, which lies on the executors' disks until they are
-written. It comes after the commits, so that the entries that they name lie where the fragments say, and indexes come last. So a
-confirmed entry that an index lacks is really missing there, with two exceptions. The last copies of the newest entries of an open
-ledger may still be on their way. And if an executor is lost in between, its part of the records is read again: a ledger whose
-record changed has then two values of ``metadata_version``, and the audits leave it to the next snapshot. ``LedgerIds`` comes
-first: a ledger that the commits name was deleted if neither that list nor the records have it. ``disks`` follows
-``entry_checksums``, because reading every copy finds damage.
+* ``ledger_ids`` comes first: a ledger that the commits name was deleted if it is neither in that list nor in the records.
+* The records of ledgers are read once; ``ledgers``, ``fragments`` and ``accepted_losses`` are parts of that read, kept on the
+  executors' disks. It comes after the commits, so that their entries are where the fragments say.
+* Indexes come last. So a confirmed entry that an index lacks is really missing there, with two exceptions. The last copies of the
+  newest entries of an open ledger may still be on their way. And if an executor is lost in between, its part of the records is
+  read again: a ledger whose record changed then has two values of ``metadata_version``, and the audits leave it to the next
+  snapshot.
+* ``disks`` follows ``entry_checksums``, because that read detects damage.
 """
 
 from __future__ import annotations
@@ -66,35 +65,33 @@ ORDER = (
     "disks",
     "index_ranges",
 )
-"""The tables of a snapshot, in the order in which they are written."""
+"""The tables of a snapshot, in the order of their writes."""
 assert ORDER[-1] == LAST
 ON_REQUEST = frozenset({"entry_checksums"})
-"""Tables that a snapshot has only if asked."""
+"""Tables that a snapshot has only on request."""
 NEWER = frozenset({"accepted_losses", "autorecovery", "disks", "ledger_ids"})
 """Tables that snapshots of earlier versions lack."""
 LIVE_ONLY = frozenset({"gaps", LEDGER_RECORDS.name})
-"""Tables that no snapshot has: what can't be read is asked of the bookies that are up, and records are in the tables of their
-parts."""
+"""Tables outside of snapshots: gaps are a question to the present bookies, and the parts of records have their own tables."""
 assert set(ORDER) == set(TABLES) - LIVE_ONLY
 ROWS_PER_FILE, _FILES_PER_RUN = 50_000, 12
-"""So who looks for one ledger reads a small part of a large table: Delta's log tells which ids each file has. The largest tables
-are in the order of ledgers."""
+"""Short files: by Delta's log of ids in each file, a search for a ledger reads a small part of a table in ledger order."""
 LISTED = "last_ledger_id BIGINT"
 """The schema of the table ``listed``, which ``tables`` adds."""
 
 GLOB_LOGGER = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
-"""What warns, with a stack trace, whenever Spark 4.2 reads a path with an asterisk."""
+"""The logger that warns, with a stack trace, whenever Spark 4.2 reads a path with an asterisk."""
 
 _TABLE_PROPERTIES = {
-    # By itself, Delta forgets versions after 30 days. Here ``oldest`` tells which versions are given up.
+    # By default Delta forgets versions after 30 days. Here ``oldest`` decides which versions are given up.
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.setTransactionRetentionDuration": "interval 1 days",
 }
 
 
 def rows_in_file(ledgers: int) -> int:
-    """The most rows of a file of a snapshot of so many ledgers. With very many, files are longer instead of more: the slices
-    of an index of 10⁷ ledgers in three copies, a run each, are a file each."""
+    """Rows of a file at most. With very many ledgers, files are longer instead of more: the slices of an index of 10⁷ ledgers in
+    three copies, a run each, are a file each."""
     return max(ROWS_PER_FILE, math.ceil(ledgers / _FILES_PER_RUN))
 
 
@@ -112,16 +109,15 @@ def write(
     """Take a snapshot: write all system tables of the cluster under ``path``, each as ``<path>/<table>``. Returns the snapshot.
 
     ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``path``: a directory or
-    URI. ``password`` opens the logs and open ledgers that have this password; of others a snapshot has only the metadata.
-    ``checksums``: also read every copy of every entry. ``keep``: how many of the newest snapshots are kept, this one included;
-    all others are given up. None: keep all. ``begins(table, number, count)`` is called before each table is written: its name,
-    how many are written already, and how many there are.
+    URI. ``password`` opens the logs and open ledgers that have it; of others a snapshot has only the metadata. ``checksums``:
+    also read every copy of every entry. ``keep``: number of newest snapshots to keep, including this; the others are given up.
+    None: keep all. ``begins(table, number, count)`` is called before each table with the number of written tables and of all.
 
-    A snapshot is whole, or it does not count. Raises ConfigurationError (``keep`` is less than 1), MetadataStoreError (ZooKeeper
-    does not answer), and Spark's errors, which tell why a table could not be read.
+    A snapshot is complete, or it does not count. Raises ConfigurationError (``keep`` is less than 1), MetadataStoreError
+    (ZooKeeper does not answer), and Spark's errors, with the reason why a table could not be read.
     """
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
-        # If ZooKeeper does not answer, this is an error of one line here, and not one of a task.
+        # If ZooKeeper does not answer, this raises an error of one line here, instead of one in a task.
         last_ledger_id = bookkeeper.metadata.last_ledger_id()
         rows_per_file = rows_in_file(sum(span.ledgers for span in bookkeeper.metadata.ledger_spans()))
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
@@ -145,7 +141,7 @@ def write(
             stamped = stamped.withMetadata("snapshot_id", {"comment": "The snapshot that the row belongs to"})
             stamped = stamped.withMetadata("snapshot_time", {"comment": "When the snapshot began"})
             writer = stamped.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-            # To replace an empty table with an empty one makes a version only in a transaction with an id.
+            # Replacing an empty table with an empty table makes a version only in a transaction with an id.
             writer = (
                 writer.option("userMetadata", label.encode()).option("txnAppId", snapshot_id).option("txnVersion", 0)
             )
@@ -156,15 +152,15 @@ def write(
 
 @checked
 def written(checksums: bool = False) -> list[str]:
-    """The tables of a snapshot with or without ``checksums``, in the order in which they are written."""
+    """The tables of a snapshot with or without ``checksums``, in the order of their writes."""
     return [table for table in ORDER if checksums or table not in ON_REQUEST]
 
 
 @checked
 def history(spark: SparkSession, path: Name) -> list[Snapshot]:
-    """The snapshots under ``path`` that are whole and not given up, the newest first.
+    """The complete snapshots under ``path`` that are not given up, the newest first.
 
-    Raises ConfigurationError if nothing was ever written there, and Spark's errors.
+    Raises ConfigurationError if there was never a snapshot, and Spark's errors.
     """
     return kept(commits(spark, path))
 
@@ -173,9 +169,9 @@ def history(spark: SparkSession, path: Name) -> list[Snapshot]:
 def tables(spark: SparkSession, path: Name, version: BytesOrNone | None = None) -> dict[str, DataFrame]:
     """The tables of a snapshot under ``path``, by name. ``version``: that of the snapshot; None: the newest.
 
-    Tables of ON_REQUEST, and of NEWER, are there if the snapshot has them. One table is added: ``listed``, of one row, with the
-    snapshot's ``last_ledger_id``. Raises ConfigurationError if there is no such snapshot, BookKeeperError if a table of it is
-    missing, and Spark's errors.
+    Tables of ON_REQUEST and NEWER may be absent. The table ``listed``, of one row, is added, with the snapshot's
+    ``last_ledger_id``. Raises ConfigurationError if there is no such snapshot, BookKeeperError if a table of it is missing, and
+    Spark's errors.
     """
     found_commits = commits(spark, path)
     known = kept(found_commits)
@@ -195,7 +191,7 @@ def tables(spark: SparkSession, path: Name, version: BytesOrNone | None = None) 
 def tables_of(
     spark: SparkSession, path: Name, found: list[Commit], snapshot: Snapshot, names: Iterable[str] = ORDER
 ) -> dict[str, DataFrame]:
-    """The tables ``names`` of ``snapshot``. ``found``: the commits under ``path``. Raises BookKeeperError if one of the tables is
+    """The tables ``names`` of ``snapshot``. ``found``: the commits under ``path``. Raises BookKeeperError if a table is
     missing."""
     versions = {commit.table: commit.version for commit in found if commit.snapshot_id == snapshot.snapshot_id}
     result = {}
@@ -212,16 +208,15 @@ def tables_of(
 
 @checked
 def commits(spark: SparkSession, path: Name) -> list[Commit]:
-    """The commits of all snapshots under ``path``. Raises ConfigurationError if nothing was ever written there, and Spark's
-    errors.
+    """The commits of all snapshots under ``path``. Raises ConfigurationError if there was never a snapshot, and Spark's errors.
 
-    Delta's log is read as the JSON files that its protocol defines. That is one small job for all tables; DESCRIBE HISTORY takes
-    seconds for each table.
+    Delta's log is read as the JSON files of its protocol, in one small job for all tables; DESCRIBE HISTORY takes seconds for
+    each table.
     """
     schema = "commitInfo struct<timestamp: bigint, userMetadata: string>"
     log_errors_only(spark, GLOB_LOGGER)
     try:
-        # The versions of snapshots that were given up may be removed meanwhile.
+        # The versions of abandoned snapshots may be removed meanwhile.
         reader = spark.read.schema(schema).option("ignoreMissingFiles", "true")
         logged = reader.json(f"{location(path, '*')}/_delta_log/*.json")
         rows = (
@@ -239,7 +234,7 @@ def commits(spark: SparkSession, path: Name) -> list[Commit]:
 
 
 def _oldest_kept(spark: SparkSession, path: str, keep: int | None) -> str | None:
-    """The id of the oldest snapshot to keep beside the one that is being written; None if that is the only one."""
+    """Id of the oldest snapshot to keep beside the new snapshot; None if that is the only one."""
     try:
         before = history(spark, path)
     except ConfigurationError:

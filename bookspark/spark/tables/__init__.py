@@ -1,13 +1,13 @@
 """System tables: the cluster's state as rows of ``format("bookspark")``, option ``table``.
 
-=====================  ===================================================================
-``system_tables``      all tables by name, each with one line
-``table``              what a system table is
-``ledgers``            ``ledgers``, ``fragments``, ``accepted_losses``, ``ledger_records`` and ``LedgerIds``, from the metadata
-``bookies``            ``bookies`` and ``cookies``
+=====================  ===========================================================================================
+``system_tables``      all tables by name, with a line for each
+``table``              the class of system tables
+``ledgers``            ``ledgers``, ``fragments``, ``accepted_losses``, ``ledger_records`` and ``ledger_ids``
+``bookies``            ``bookies``, ``cookies``, ``disks``, ``autorecovery`` and ``underreplication``
 ``contents``           ``index_ranges``, ``entry_logs``, ``limbo`` and ``entry_checksums``, from each bookie
-``logs``               ``logs`` and ``log_commits``
-=====================  ===================================================================
+``logs``               ``logs``, ``log_commits`` and ``gaps``
+=====================  ===========================================================================================
 
 ::
 

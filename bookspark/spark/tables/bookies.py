@@ -1,7 +1,7 @@
-"""System tables of bookies: which bookies there are, by cookies and registrations.
+"""System tables of bookies and autorecovery: cookies and registrations, directories, and repairs.
 
-Law: a bookie is known by its cookie or by its registration. A bookie that has a cookie and is not registered is down. The table
-then has only what the cookie tells.
+Law: a bookie is known by its cookie or by its registration. A bookie with a cookie and without a registration is down; the tables
+then have only its cookie.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- System tables of the condition that bookies and autorecovery are in: disks, damage that is known, and when it was looked for.
+# -- Disks and autorecovery: the condition of directories, known damage, and the time of the last search for it
 #
-# Law: as in ``table``. That nobody looked for damage is not the same as that there is none: ``checked_at`` is null then.
+# Law: as in ``table``. A missing search for damage does not prove its absence: ``checked_at`` is null then.
 
 
 def _disk_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows:
@@ -68,10 +68,9 @@ AUTORECOVERY = SystemTable(
 )
 
 
-# -- The system table ``underreplication``: what autorecovery has to do, and who does it.
+# -- The table ``underreplication``: the tasks of autorecovery and their workers
 #
-# Law: a task that was done since the listing is left out. A task stays in the table until it is done, also while a worker does
-# it.
+# Law: a task stays in the table until it is done, also while a worker does it. A task done since the listing is left out.
 
 
 def _rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
@@ -113,7 +112,7 @@ UNDERREPLICATION = SystemTable(
 )
 
 
-# --
+# -- Bookies and cookies
 
 
 def _bookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:

@@ -1,12 +1,11 @@
-"""System tables of what bookies hold: indexes, entry logs, limbo, checksums. Each bookie is asked in tasks of its own.
+"""System tables of bookies' contents: indexes, entry logs, limbo, checksums. Each bookie has its own tasks.
 
-Law: a bookie that is registered and does not answer fails the read: silence is not an empty index. What a bookie holds tells
-nothing of what it should hold; the audits compare the two.
+Law: a registered bookie that does not answer fails the read: silence is not an empty index. The tables show the entries that a
+bookie has, not those that it should have; the audits compare the two. An index is read in batches, so no task ever has a whole
+index in memory.
 
-An index is read in batches, so no task ever has one whole in memory, however many ledgers there are.
-
-``entry_checksums`` reads every copy of every entry. Only it shows that two copies differ, and its cost grows with the data. The
-bytes go through the network, so that the bookies' own time is left to their writers.
+``entry_checksums`` reads every copy of every entry, so its cost grows with the data; only it shows that two copies differ. The
+bytes go through the network, which leaves the bookies' own time to their writers.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 CHECKSUMS_PER_ROW = 1024
-"""How many entry ids a row of ``entry_checksums`` is about."""
+"""Entry ids in a row of ``entry_checksums``."""
 PARTS_PER_BOOKIE = 4
-"""How many tasks read the copies of one bookie."""
+"""Tasks that read the copies of one bookie."""
 _LENGTH = struct.Struct("<q")
 _SLICES_MAX = 48
-"""Of all bookies together: a snapshot has a file of each slice. A bookie has one at least."""
+"""For all bookies together: a snapshot has a file of each slice. A bookie has at least one slice."""
 _LEDGERS_PER_SLICE = 100_000
 
 
 class _Slice(NamedTuple):
-    """The ledgers ``first`` to ``last`` (None: all that follow) in a bookie's index."""
+    """The ledgers ``first`` to ``last`` (None: no end) in a bookie's index."""
 
     bookie_id: str
     first: int
@@ -47,8 +46,7 @@ class _Slice(NamedTuple):
 
 
 def _plan_slices(bookkeeper: BookKeeper) -> list[_Slice]:
-    """Each bookie's index, in slices that are read by tasks of their own: one for each hundred thousand ids that were given out,
-    and a bounded number. Each is read batch by batch, so none is ever whole in memory."""
+    """Slices of each bookie's index, a task each: one slice per hundred thousand ledger ids, up to a limit."""
     bookies, ids = each_bookie(bookkeeper), bookkeeper.metadata.highest_ledger_id() + 1
     count = max(1, min(_SLICES_MAX // max(1, len(bookies)), 1 + ids // _LEDGERS_PER_SLICE))
     starts = [n * ids // count for n in range(count)]
@@ -69,7 +67,7 @@ def _index_rows(bookkeeper: BookKeeper, part: _Slice, password: bytes) -> Iterat
 
 
 def _whole_ledgers(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Table]:
-    """The same rows in tables that have all rows of each of their ledgers."""
+    """The same rows in tables with all rows of each of their ledgers."""
     import pyarrow
 
     left: pyarrow.Table | None = None
@@ -104,7 +102,7 @@ INDEX_RANGES = SystemTable(
 
 
 def _entry_log_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows:
-    # The logs are listed first. A log that is rewritten in between is listed with nothing in it that lives, which is true.
+    # The logs are listed first. A log rewritten in between is listed without live bytes, which is true.
     logs = bookkeeper.list_entry_logs(bookie_id)
     uses = _uses(range_batches(bookkeeper.context, bookie_id))
     for log in logs:
@@ -117,7 +115,7 @@ def _entry_log_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> 
 
 
 def _uses(batches: Iterable[pyarrow.RecordBatch]) -> dict[int, tuple[int, ...]]:
-    """For each log: bytes of the batches that the index names, ledgers, entries."""
+    """For each log: bytes of the indexed batches, ledgers, entries."""
     found: dict[int, tuple[int, ...]] = {}
     for ranges in _whole_ledgers(batches):
         for log, uses in _uses_of(ranges).items():
@@ -190,7 +188,7 @@ LIMBO = SystemTable(
 
 
 class _Part(NamedTuple):
-    """The ledgers of a bookie whose id leaves ``remainder``, divided by PARTS_PER_BOOKIE."""
+    """The ledgers of a bookie with id modulo PARTS_PER_BOOKIE = ``remainder``."""
 
     bookie_id: str
     remainder: int
@@ -217,7 +215,7 @@ def _checksum_rows(bookkeeper: BookKeeper, part: _Part, password: bytes) -> Rows
 
 
 def _held(batches: Iterable[pyarrow.RecordBatch], remainder: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Of each ledger that is the part's: its id, and the first and the last entry of each range."""
+    """Id of each ledger in the part, with the first and the last entry of each range."""
     for ranges in _whole_ledgers(batches):
         rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for ledger_id, first, last in zip(*(ranges[name].to_pylist() for name in RANGE_COLUMNS[:3]), strict=True):
@@ -229,7 +227,7 @@ def _held(batches: Iterable[pyarrow.RecordBatch], remainder: int) -> Iterator[tu
 def _checksums(
     bookkeeper: BookKeeper, bookie_id: str, ledger_id: int, held: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int | None]]:
-    """Each entry that the bookie holds and its checksum, over what makes two copies equal; None if the copy can't be read."""
+    """Each entry of the bookie with its checksum, over the bytes that make two copies equal; None if the copy is unreadable."""
     for found in copies_on(bookkeeper.context, bookie_id, ledger_id, held):
         if isinstance(found, Unreadable):
             yield from ((entry_id, None) for entry_id in range(found.first, found.last + 1))

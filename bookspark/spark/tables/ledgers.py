@@ -1,11 +1,11 @@
-"""System tables of ledgers: their metadata, and where the metadata says that their entries are.
+"""System tables of ledgers: their metadata, and the places of their entries by that metadata.
 
-Law: ``metadata_version`` tells which state of a ledger a row is about. Rows of two tables with the same version are about the
-same state. A ledger whose record can't be decoded is named in ``ledgers`` and has no rows in the others. Of a ledger that is not
-closed, bookies are asked for the last add confirmed first and the record is read afterwards, so confirmed entries lie where the
-record says. The plan holds ranges of ids and no ids, so neither it nor what Spark sends to tasks grows with the ledgers.
+Law: rows with the same ``metadata_version`` show the same state of a ledger, in all tables. A ledger whose record can't be
+decoded is named in ``ledgers`` and has no rows in the others. Bookies of a ledger that is not closed report its last add
+confirmed before its record is read, so confirmed entries are where the record says. The plan has ranges of ids instead of ids, so
+neither it nor the tasks' arguments grow with the ledgers.
 
-``ledger_records`` has all of it in one reading, for snapshots: each of the three tables is a part of its columns (``parts_of``).
+``ledger_records`` has all of it in one read, for snapshots: each of the three tables is a part of its columns (``parts_of``).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNREADABLE = "UNREADABLE"
-"""The state of a ledger whose record can't be decoded."""
+"""State of a ledger whose record can't be decoded."""
 LEDGERS_PER_PARTITION = 2000
-"""About how many ledgers one task reads at least."""
+"""Approximate least number of ledgers of a task."""
 PARTITIONS_MAX = 48
-"""How many tasks read all ledgers at most, about: a snapshot has a file of each."""
+"""Approximate limit of tasks that read all ledgers: a snapshot has a file of each."""
 _OPEN_AT_ONCE, _GROUP = 16, 500
-"""Of how many open ledgers the bookies are asked at once, and among how many ledgers these are looked for."""
+"""Simultaneous questions about open ledgers, and ledgers in a group that is searched for them."""
 
 
 class Ids(NamedTuple):
@@ -75,8 +75,8 @@ def _id_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
 def _metadata(
     bookkeeper: BookKeeper, ledger_ids: Iterable[int], unreadable: list[int] | None = None
 ) -> Iterator[tuple[LedgerMetadata, int]]:
-    """Each ledger's metadata and its version, without those that were deleted since the listing. A ledger whose record can't be
-    decoded is put into ``unreadable``."""
+    """Each ledger's metadata and its version, without ledgers deleted since the listing. Ledgers whose record can't be decoded go
+    to ``unreadable``."""
     found: dict[int, str] = {}
     yield from bookkeeper.metadata.read_ledgers(ledger_ids, found)
     for ledger_id, why in found.items():
@@ -86,9 +86,9 @@ def _metadata(
 
 
 def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes) -> int | None:
-    """The highest entry known to be confirmed (LAC, last add confirmed); None if nobody told it.
+    """The highest entry known to be confirmed (LAC, last add confirmed); None if no bookie reports it.
 
-    Every entry of a fragment but the last is confirmed, whatever bookies say.
+    Every entry before the last fragment is confirmed, whatever bookies report.
     """
     try:
         with bookkeeper.open_ledger_no_recovery(metadata.ledger_id, password=password) as reader:
@@ -107,7 +107,7 @@ def _with_last_add_confirmed(
             still_open = [one for one, _ in group if not one.closed]
             told = pool.map(lambda one: _last_add_confirmed(bookkeeper, one, password), still_open)
             confirmed = {one.ledger_id: lac for one, lac in zip(still_open, told, strict=True)}
-            # An ensemble that changed meanwhile has entries up to this LAC.
+            # After a change of ensemble meanwhile, the newer record has the places of entries up to this LAC.
             newer = {one.ledger_id: (one, version) for one, version in _metadata(bookkeeper, confirmed, unreadable)}
             for metadata, version in group:
                 if metadata.ledger_id in confirmed:
@@ -139,7 +139,7 @@ def _record_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
 
 
 def _structs(table: SystemTable, metadata: LedgerMetadata) -> list[dict[str, Any]]:
-    """What a record tells for ``table``, without the columns that all tables of ledgers have."""
+    """The record's rows in ``table``, without the common columns of tables of ledgers."""
     rows = _fragments(metadata) if table is FRAGMENTS else _losses(metadata)
     names = [name for name, _, _ in table.columns[_IN_COMMON:]]
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -286,7 +286,7 @@ FRAGMENTS = SystemTable(
 )
 
 _IN_COMMON = 2
-"""How many columns, ledger and version, all tables of ledgers begin with."""
+"""Common first columns of all tables of ledgers: ledger and version."""
 
 
 def _array_of(table: SystemTable) -> ArrayType:

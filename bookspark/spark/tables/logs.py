@@ -1,8 +1,8 @@
-"""System tables of logs: their records, and what their commits name.
+"""System tables of logs: their records, the entries of their commits, and their unreadable rows.
 
-Law: the commits alone tell what a log holds. Of a log with another password than the given one, and of one that lost a commit
-ledger, there is only its record, and ``readable`` says so. Of a log whose record can't be decoded there is only its name. A log
-that was deleted since the listing is left out; ``log_commits`` may lack a log that ``logs`` has.
+Law: the commits alone define the content of a log. A log with another password than the given, or with a lost commit ledger, has
+only its record, and ``readable`` is false. A log whose record can't be decoded has only its name. A log deleted since the listing
+is left out; ``log_commits`` may lack a log that ``logs`` has.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- The system table of gaps: rows of logs that can't be read.
+# -- The table ``gaps``: unreadable rows of logs
 #
-# Law: a gap is what a read finds now (``logs.feeds.gaps``); nothing of it is stored, so all rows of the logs are read. Of logs
-# with another password than the given one there are no gaps here; table ``logs`` says which those are.
+# Law: a gap is the result of a read now (``logs.feeds.gaps``); gaps are not stored, so all rows of the logs are read. Logs with
+# another password than the given have no gaps here; table ``logs`` shows which logs those are.
 
 
 def _lanes(bookkeeper: BookKeeper) -> list[str]:
@@ -41,7 +41,7 @@ def _gap_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
         for gap in gaps_of_lane(bookkeeper, name, password):
             yield name, gap.lane, gap.first, gap.last, gap.rows, gap.kind.value
     except (NoSuchLogError, UnauthorizedAccessError):
-        # It was deleted since the listing, or the password is not its.
+        # It was deleted since the listing, or has another password.
         return
 
 
@@ -61,11 +61,10 @@ GAPS = SystemTable(
 )
 
 
-# --
+# -- Logs and commits
 
 
 _READABLE = 8
-"""The place of column ``readable`` in table ``logs``."""
 
 
 def _readable(record: LogRecord, password: bytes) -> bool:
@@ -108,7 +107,7 @@ def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
 
 
 def _decided(record: LogRecord) -> int | None:
-    """Up to which epoch all commits of earlier epochs are decided."""
+    """The epoch before which all commits are decided."""
     if not record.commit_ledgers:
         return None
     oldest = record.oldest_live_epoch
@@ -129,13 +128,13 @@ def _found(bookkeeper: BookKeeper, name: str, password: bytes) -> tuple[LogRecor
     except NoSuchLogError:
         return None
     except (NoSuchLedgerError, NoSuchEntryError) as error:
-        # The reader has looked: the log's record names that ledger still.
+        # The reader has checked: the log's record still names that ledger.
         log.warning("log %s: its commits can't be read: %s", name, error)
         return record, None
 
 
 def _end(reader: LogReader) -> Position:
-    """The lane's end. Without the rows of the ledger that its newest commit opened, if somebody deleted that."""
+    """The lane's end, without the rows of the ledger that its newest commit opened, if that was deleted."""
     try:
         return reader.end()
     except NoSuchLedgerError:
@@ -145,7 +144,7 @@ def _end(reader: LogReader) -> Position:
 
 
 def _opened_is_deleted(reader: LogReader) -> bool:
-    """Was the ledger deleted that the newest commit opened? (Its commits were read.)"""
+    """Whether the ledger that the newest commit opened was deleted. (The reader must have read the commits.)"""
     try:
         _ = reader.open_rows
     except NoSuchLedgerError:
@@ -172,7 +171,7 @@ def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
         return
     if _opened_is_deleted(reader):
         assert reader.opened is not None
-        # Nobody knows how many rows it had.
+        # Its number of rows is unknown.
         yield from _ranges(name, placed, reader.position.rows, (EntryRange(reader.opened, 0, -1, 0, 0),))
         return
     opened = reader.open_rows

@@ -1,29 +1,28 @@
 """All system tables by name, for ``spark.read.format("bookspark").option("table", name)`` and for snapshots.
 
-Law: a table is read whole, or the read fails (see ``table``).
+Law: a table is read whole, or the read fails (see ``table``). Tables are read at slightly different times: equal values of
+``metadata_version`` show the same state of a ledger. Each column's meaning stands beside its name in its module, and is the
+column's comment in Delta.
 
-Each column's meaning stands beside its name in the module of its family, and is the column's comment in Delta. Tables are read at
-slightly different times. Where that matters, ``metadata_version`` tells whether two rows are about the same state of a ledger.
-
-====================  =======================================================================================
-``ledgers``           one row per ledger: its metadata
-``fragments``         one row per fragment of each ledger: which bookies hold which entries
-``accepted_losses``   one row per loss that an operator accepted so that a ledger could be closed
-``ledger_records``    one row per ledger: its rows in the three tables above, of one reading
-``LedgerIds``        one row per run of consecutive ids of ledgers
-``bookies``           one row per bookie that has a cookie or is registered
-``cookies``           one row per cookie in the metadata store
-``index_ranges``      one row per run of entries in a bookie's index
-``entry_logs``        one row per log of a bookie
-``limbo``             one row per ledger that a bookie has in limbo
+====================  =========================================================================
+``ledgers``           a row per ledger: its metadata
+``fragments``         a row per fragment of each ledger: its bookies and entries
+``accepted_losses``   a row per loss that an operator accepted to close a ledger
+``ledger_records``    a row per ledger: its rows in the three tables above, from one read
+``ledger_ids``        a row per run of consecutive ledger ids
+``bookies``           a row per bookie with a cookie or a registration
+``cookies``           a row per cookie in the metadata store
+``index_ranges``      a row per run of entries in a bookie's index
+``entry_logs``        a row per log of a bookie
+``limbo``             a row per ledger in limbo on a bookie
 ``entry_checksums``   the checksum of every copy on every bookie; this reads all copies
-``underreplication``  one row per ledger that is to be repaired and bookie that is the reason
-``disks``             one row per directory of a bookie that is up
-``autorecovery``      one row: whether lost copies are replaced by themselves
-``logs``              one row per log: its record
-``log_commits``       one row per range of entries that a commit of a log names
-``gaps``              one row per run of rows of a log that can't be read; this reads all rows
-====================  =======================================================================================
+``underreplication``  a row per ledger to be repaired and bookie that is the reason
+``disks``             a row per directory of a bookie that is up
+``autorecovery``      a row: whether autorecovery is on
+``logs``              a row per log: its record
+``log_commits``       a row per range of entries in a commit of a log
+``gaps``              a row per run of unreadable rows of a log; this reads all rows
+====================  =========================================================================
 """
 
 from __future__ import annotations
@@ -45,10 +44,9 @@ _FAMILIES = (
     (GAPS,),
 )
 TABLES = {table.name: table for family in _FAMILIES for table in family}
-"""All system tables by name."""
 
 
 def system_table(name: str) -> SystemTable:
-    """The table of that name. Raises ConfigurationError, which tells the most similar name."""
+    """The table of that name. Raises ConfigurationError with the most similar name."""
     check_names([name], TABLES, "system table")
     return TABLES[name]

@@ -1,7 +1,8 @@
-"""What a system table is: columns with their meaning, a plan that is made on the driver's side, and rows that tasks make.
+"""The class of system tables: columns with their meaning, a plan made on the driver's side, and rows made in tasks.
 
-Law: a table is read whole, or the read fails. A bookie that is registered and does not answer is an error, not an empty index.
-Two tables make an exception, and say so: values that only a password opens are null or left out, and a column tells which.
+Law: a table is read whole, or the read fails. A registered bookie that does not answer is an error, not an empty index.
+Exceptions are in the tables of ledgers and logs: values that need another password are null or left out, and a column shows that;
+a ledger's last add confirmed is also null if its bookies do not answer.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ LONG, INT, TEXT, FLAG, TIME, TEXTS, LONGS = (
     ArrayType(LongType()),
 )
 Rows = Iterator[tuple[Any, ...]]
-"""Rows of a table, each with a value for each column."""
+"""Each has a value for each column."""
 ROWS_PER_BATCH = 256
-"""How many rows are in memory at once. A row of ``entry_checksums`` is a thousand numbers."""
+"""Rows in memory at once. A row of ``entry_checksums`` is a thousand numbers."""
 
 
 @dataclass(frozen=True)
 class SystemTable:
-    """One system table."""
+    """A system table."""
 
     name: str
-    """Its name, as the option ``table`` has it."""
+    """Its name in option ``table``."""
     comment: str
-    """What it has a row for, in one sentence."""
+    """The subject of a row, in one sentence."""
     columns: tuple[tuple[str, DataType, str], ...]
     """Name, type and meaning of each column."""
     plan: Callable[[BookKeeper], Sequence[Any]]
-    """Called on the driver's side. Gives an argument for each partition."""
+    """Called on the driver's side. Returns an argument for each partition."""
     rows: Callable[[BookKeeper, Any, bytes], Rows | Iterable[pyarrow.RecordBatch]]
-    """Called in a task with such an argument and the password. Gives the rows of that partition."""
+    """Called in a task with such an argument and the password. Returns the rows of that partition."""
 
     @property
     def schema(self) -> StructType:
@@ -66,7 +67,7 @@ class SystemTable:
         return StructType([StructField(name, kind, True, {"comment": comment}) for name, kind, comment in self.columns])
 
     def read(self, bookkeeper: BookKeeper, argument: Any, password: bytes) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of one partition, as record batches of exactly ``schema``. ``argument``: one of those that ``plan`` gave.
+        """The rows of one partition, as record batches of exactly ``schema``. ``argument``: one of those returned by ``plan``.
 
         Raises MetadataStoreError, and ReadError or BookieError if a bookie does not answer.
         """
@@ -91,7 +92,7 @@ def once(bookkeeper: BookKeeper) -> list[None]:
 
 
 def each_bookie(bookkeeper: BookKeeper) -> list[str]:
-    """The plan of a table that each registered bookie is asked for: one partition for each, with its id."""
+    """The plan of a table from each registered bookie: a partition for each, with its id."""
     return sorted(bookkeeper.metadata.bookies())
 
 
@@ -101,5 +102,5 @@ def time(milliseconds: int) -> datetime:
 
 
 def text(value: bytes | None) -> str | None:
-    """Bytes as text; those that are no UTF-8 are escaped."""
+    """Bytes as text; other bytes than UTF-8 are escaped."""
     return value.decode(errors="backslashreplace") if value is not None else None

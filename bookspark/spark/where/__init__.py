@@ -1,11 +1,11 @@
-"""The option ``where`` of reads: a predicate that tasks apply to rows, and plans to what commits tell of them.
+"""The option ``where`` of reads: a predicate that tasks apply to rows, and plans to the statistics of commits.
 
-==============  ==========================================================
-``grammar``     which texts are a predicate, and what they say
-``predicates``  what a predicate is, once the types of its columns are known
-``choosing``    which rows of a commit it may be true for
-``wanted``      which columns and rows a read wants
-==============  ==========================================================
+==============  =================================================================
+``grammar``     parses a text into a predicate
+``predicates``  predicates with typed columns, and their answers for bounds
+``choosing``    chooses the rows of a commit for which a predicate may be true
+``wanted``      binds predicates to columns, and applies them to rows
+==============  =================================================================
 
 ::
 
@@ -18,5 +18,5 @@
     predicate = bound(parsed(text), StructType().add("id", "long").add("name", "string"))
     print(sorted(predicate.columns))
 
-docs/decisions/where.md says which predicates there are, and why.
+docs/decisions/where.md lists the predicates, with reasons.
 """

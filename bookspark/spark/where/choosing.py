@@ -1,8 +1,8 @@
-"""Which rows of a commit a predicate may be true for, by what the commit tells of them.
+"""Chooses the rows of a commit for which a predicate may be true, by the commit's statistics.
 
-Law: rows are left out only if no row of their block can be one that the predicate is true for. A commit that tells nothing
-(an earlier version wrote it, or it is a producer's) is read, unless its place, its time, its lane or the log's name says enough.
-What is chosen follows from the commits alone, so a plan that is made again is the same plan.
+Law: rows are left out only if the predicate can't be true for any row of their block. A commit without statistics (of an earlier
+version, or of a producer) is read, unless its place, its time, its lane or the log's name excludes it. The choice follows from
+the commits alone, so a repeated plan is the same plan.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from bookspark.spark.where.predicates import Known, Predicate
 
 POSITION, LANE, TIMESTAMP, LOG = "position", "lane", "timestamp", "log"
 _Span = tuple[int, int]
-"""Rows of a lane: from which one to before which one."""
+"""Rows of a lane: first, and end (exclusive)."""
 
 
 @dataclass
 class Chooser:
-    """Chooses what to read of one log. It keeps what it found of the last commit."""
+    """Chooses the rows to read of one log. It caches the result for the last commit."""
 
     predicate: Predicate
     log: str
     missing: Collection[str] = ()
     """Columns that the log lacks, so that they are null in its rows."""
     added: Collection[str] = ()
-    """Those of LANE, TIMESTAMP and LOG that mean what reading adds, and no column of the log's own."""
+    """Columns LANE, TIMESTAMP and LOG as added by the read, unless they are the log's own."""
     _commit: PlacedCommit | None = field(default=None, repr=False)
     _spans: list[_Span] = field(default_factory=list, repr=False)
 
     def __call__(self, piece: Piece, size: int, placed: PlacedCommit | None) -> Iterator[SizedPiece]:
-        """The parts of ``piece`` that are to be read, with their bytes. ``placed``: the commit that it is of, if it is of one."""
+        """The parts of ``piece`` to read, with their bytes. ``placed``: its commit, or None."""
         for low, high in self._of(piece, placed):
             first, last = max(low, piece.position), min(high, piece.position + piece.rows)
             if first < last:
@@ -55,7 +55,7 @@ class Chooser:
         return self._spans
 
     def _constants(self, rows: int, lane: int, time_ms: int | None) -> Known:
-        """What is known of every block."""
+        """The common bounds of every block."""
         known = {name: Bounds(nulls=rows) for name in self.missing}
         if LANE in self.added:
             known[LANE] = Bounds(lane, lane, 0)

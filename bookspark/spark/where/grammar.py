@@ -1,7 +1,7 @@
-"""Which texts are a predicate, and what they say: a subset of Spark SQL.
+"""Parses the text of a predicate: a subset of Spark SQL.
 
-Law: a text that is taken means what Spark's parser takes it for. What Spark would take otherwise, or what is no part of the
-subset, is refused, with the part and its place named.
+Law: an accepted text means the same as in Spark's parser. Texts with another meaning there, or outside of the subset, are refused
+with the part and its place.
 
 ::
 
@@ -29,18 +29,18 @@ from typing import NamedTuple
 
 from bookspark.errors import ConfigurationError
 
-# -- The words, operators and literals of a predicate's text.
+# -- Tokens: the words, operators and literals of a predicate's text
 #
-# Law: a text that Spark's lexer would cut otherwise, or cut as a setting of the session says, is refused: a backslash in a
-# string, ``"`` (a string or a name), comments. Nothing is guessed.
+# Law: a text that Spark's lexer would split in another way, or by a setting of the session, is refused: a backslash in a string,
+# ``"`` (a string or a name), comments. There are no guesses.
 #
 # Source: ``SqlBaseLexer.g4`` of Spark 4.2.
 
 
 TEXT_MAX = 1 << 20
-"""The longest text, in characters."""
+"""Longest text, in characters."""
 _SHOWN_MAX = 200
-"""How much of a part an error shows, in characters."""
+"""Longest part in an error, in characters."""
 SUPPORTED = (
     "supported are: a column beside a literal with = == <> != < <= > >= <=>, [NOT] IN (literals), [NOT] BETWEEN, [NOT] LIKE, "
     "IS [NOT] NULL, columns of booleans, AND, OR, NOT and parentheses; literals are numbers, 'text', X'0A', DATE'2026-01-31', "
@@ -49,7 +49,7 @@ SUPPORTED = (
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     NAME = "a name"
     QUOTED = "a name in backticks"
@@ -64,7 +64,7 @@ class Token(NamedTuple):
 
     kind: Kind
     text: str
-    """The token as it is written; of strings and quoted names without their quotes."""
+    """As written; strings and quoted names without their quotes."""
     at: int
     """Its first character, from 0."""
 
@@ -88,7 +88,7 @@ _TOKEN = re.compile(
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens of ``text``, and END behind them. Raises ConfigurationError."""
+    """The tokens of ``text``, with END behind them. Raises ConfigurationError."""
     if len(text) > TEXT_MAX:
         raise ConfigurationError(f"option where has {len(text)} characters, and {TEXT_MAX} are the most")
     found, at = [], 0
@@ -118,17 +118,17 @@ def _what(text: str, at: int) -> str:
 
 
 def unsupported(what: str, at: int) -> ConfigurationError:
-    """The error for a part of the text, which begins at character ``at``."""
+    """The error for a part of the text that begins at character ``at``."""
     if len(what) > _SHOWN_MAX:
         what = f"{what[:_SHOWN_MAX]}…"
     return ConfigurationError(f"option where: {what} at character {at + 1} is not supported; {SUPPORTED}")
 
 
-# --
+# -- The parser
 
 
 DEPTH_MAX = 100
-"""How deeply parentheses and NOTs are nested at most."""
+"""Limit of nested parentheses and NOTs."""
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!=", "<=>": "<=>"}
 _SAME = {"==": "=", "<>": "!="}
 _KEYWORDS = ("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL", "TRUE", "FALSE")
@@ -138,7 +138,7 @@ _INTEGERS = {"L": 1 << 63, "S": 1 << 15, "Y": 1 << 7}
 
 
 class Of(Enum):
-    """What a literal is."""
+    """The kind of a literal."""
 
     EXACT = "a whole or decimal number"
     DOUBLE = "a double"
@@ -152,7 +152,7 @@ class Of(Enum):
 
 
 class Literal(NamedTuple):
-    """A literal as it is written: ``value`` is a Decimal, float, str (strings and times), bytes, bool or None."""
+    """A literal as written: ``value`` is a Decimal, float, str (strings and times), bytes, bool or None."""
 
     of: Of
     value: Decimal | float | str | bytes | bool | None
@@ -217,7 +217,7 @@ Node = Comparison | InList | Like | IsNull | Not | And | Or | Column | Literal
 
 
 def parsed(text: str) -> Node:
-    """The predicate that ``text`` is. Raises ConfigurationError."""
+    """The predicate of ``text``. Raises ConfigurationError."""
     return _Parser(tokens(text)).whole()
 
 
@@ -307,7 +307,7 @@ class _Parser:
         return left
 
     def _behind(self, left: Node) -> Node:
-        """The test that begins with the next word, of ``left``."""
+        """The test on ``left`` that begins with the next word."""
         token = self._take()
         if not isinstance(left, Column):
             raise unsupported(f"{token.word} behind anything but a column", token.at)

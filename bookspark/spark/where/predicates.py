@@ -1,10 +1,10 @@
-"""What a predicate is, once the types of its columns are known, and what bounds of rows tell of it.
+"""Predicates with typed columns, and their answers for bounds of rows.
 
-Law: a predicate is true, false or unknown for a row, as SQL has it: unknown where a value is null, unless the predicate asks for
-nulls. ``outlook`` never says "no" wrongly: what it leaves out has no such row. NaN is equal to itself and greater than every
-number, as Spark has it; the bounds of a block with NaN have no upper end.
+Law: a predicate is true, false or unknown for a row, as in SQL: unknown where a value is null, unless the predicate asks for
+nulls. ``outlook`` errs only towards "maybe": excluded rows never satisfy the predicate. As in Spark, NaN equals itself and is
+greater than every number; the bounds of a block with NaN have no upper end.
 
-Values are *plain*: what Arrow and the bounds in commits can be compared with alike. A boolean is 0 or 1, a date its days and a
+Values are *plain*: comparable both with Arrow values and with the bounds in commits. A boolean is 0 or 1, a date its days and a
 timestamp its microseconds since 1970, a decimal its digits without the point.
 """
 
@@ -21,7 +21,7 @@ Plain = int | float | str | bytes
 
 
 class Outlook(NamedTuple):
-    """Whether a predicate may be true, and may be false, for a row of some."""
+    """Whether a predicate may be true, and may be false, for any of some rows."""
 
     true: bool
     false: bool
@@ -29,7 +29,7 @@ class Outlook(NamedTuple):
 
 ANYTHING = Outlook(True, True)
 Known = Mapping[str, Bounds]
-"""What is known of the values of columns in some rows. A column that is not there: nothing."""
+"""Bounds of columns in some rows. A missing column is unknown."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class IsNull:
-    """Is the column null?"""
+    """Whether the column is null."""
 
     column: str
 
@@ -69,7 +69,7 @@ class Compared:
     op: str
     value: Plain
     as_double: bool = False
-    """Are both taken as doubles? Whole numbers of a column lose digits then."""
+    """Whether both sides are compared as doubles. Whole numbers of a column then lose digits."""
 
     @property
     def columns(self) -> frozenset[str]:
@@ -96,7 +96,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """Is the column's value one of ``values``? Unknown where the column is null."""
+    """Whether the column's value is in ``values``. Unknown where the column is null."""
 
     column: str
     values: tuple[Plain, ...]
@@ -113,8 +113,8 @@ class AnyOf:
 
 @dataclass(frozen=True)
 class Likes:
-    """Does the column's string match ``pattern``, in which ``%`` stands for any text and ``_`` for a character? Unknown where it
-    is null."""
+    """Whether the column's string matches ``pattern``, with ``%`` for any text and ``_`` for a character. Unknown where it is
+    null."""
 
     column: str
     pattern: str
@@ -183,7 +183,7 @@ Predicate = Constant | IsNull | Compared | AnyOf | Likes | Not | All | Any
 
 
 def _comparable(value: Plain | None, as_double: bool) -> typing.Any:
-    """As bounds have it: bytes in hexadecimal digits, whose order is that of the bytes."""
+    """As in bounds: bytes as hexadecimal digits, which have the same order."""
     if isinstance(value, bytes):
         return value.hex()
     return float(value) if as_double and value is not None else value

@@ -1,6 +1,6 @@
-"""Which columns and rows of a log a read wants.
+"""The columns and rows of a log that a read wants: binds a predicate to columns, and applies it to rows.
 
-Law: what comes are the wanted columns of the rows that the predicate is true for. The columns of the predicate are read with
+Law: a read gives the wanted columns of those rows for which the predicate is true. The columns of the predicate are read with
 them, wanted or not.
 """
 
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# -- What a literal means beside a column of a type, as Spark compares the two.
+# -- Literals beside a column, as Spark compares the two
 #
-# Law: a comparison has the answer of Spark's, in ANSI mode and without it, in every time zone of a session; where these differ,
-# or where Spark would round a decimal, it is refused, and the error says what to write instead.
+# Law: a comparison has the answer of Spark, in ANSI mode and without it, in every time zone of a session. Where these answers
+# differ, or where Spark would round a decimal, it is refused, and the error says what to write instead.
 #
-# Whole numbers and decimals are compared exactly. So ``x < 2.5`` is ``x <= 2`` for whole numbers, and a number beyond what the
-# column can hold makes the comparison a constant. Beside a double, or in a column of floats, both sides are doubles.
+# Whole numbers and decimals are compared exactly. So ``x < 2.5`` is ``x <= 2`` for whole numbers, and a number beyond the range
+# of the column makes the comparison a constant. Beside a double, or in a column of floats, both sides are doubles.
 #
 # Source: ``AnsiTypeCoercion``, ``TypeCoercion`` and ``DecimalPrecision`` of Spark 4.2.
 
 
 _BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 _WHOLE_DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}
-"""The digits of the decimal that Spark makes of a whole number; LongType has one for the sign of the unsigned ones."""
+"""Digits of the decimal that Spark makes of a whole number; LongType has one more than its values need."""
 _DIGITS_MAX = 38
 _EXACT = Context(prec=2 * _DIGITS_MAX)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,22 +67,21 @@ _TIME = re.compile(
 
 
 class Meant(NamedTuple):
-    """A literal beside a column: the largest plain value that is not greater, and whether it is the very one."""
+    """A literal beside a column: the largest plain value that is not greater, and whether it equals the literal."""
 
     value: Plain
     exactly: bool = True
 
 
 class Beside(NamedTuple):
-    """How a column is compared with some literals. A literal that is NULL has None."""
+    """Literals for the comparison with a column. A literal NULL has None."""
 
     meant: tuple[Meant | None, ...]
     as_double: bool = False
 
 
 def beside(column: Column, kind: DataType, literals: Sequence[Literal]) -> Beside:
-    """``literals`` beside a column of type ``kind``; all of them as Spark takes them in one comparison or list. Raises
-    ConfigurationError."""
+    """``literals`` beside a column of type ``kind``, all in one comparison or list of Spark. Raises ConfigurationError."""
     given = [one for one in literals if one.of is not Of.NULL]
     if not given:
         return Beside((None,) * len(literals))
@@ -97,7 +96,7 @@ def beside(column: Column, kind: DataType, literals: Sequence[Literal]) -> Besid
 
 
 def comparable(kind: DataType) -> bool:
-    """Can values of this type be compared with a literal?"""
+    """Whether values of this type can be compared with a literal."""
     if isinstance(kind, StringType):
         return is_plain_string(kind)
     others = BooleanType | BinaryType | DateType | TimestampType | TimestampNTZType
@@ -105,12 +104,12 @@ def comparable(kind: DataType) -> bool:
 
 
 def is_plain_string(kind: DataType) -> bool:
-    """Is it a string that is compared by its bytes?"""
+    """Whether it is a string that is compared by its bytes."""
     return isinstance(kind, StringType) and not isinstance(kind, CharType | VarcharType) and kind == StringType()
 
 
 def range_of(kind: DataType) -> tuple[int, int] | None:
-    """The least and the largest plain value of a whole number or decimal; None: of no such type."""
+    """The least and the largest plain value of a whole number or decimal; None for other types."""
     if isinstance(kind, DecimalType):
         most = int(10**kind.precision) - 1
         return -most, most
@@ -208,17 +207,17 @@ def _microseconds(text: str, literal: Literal, with_zone: bool) -> int:
         raise unsupported(f"the timestamp {text!r} (write {example})", literal.at) from None
 
 
-# -- Which rows a predicate is true for, by Arrow's kernels.
+# -- Rows for which a predicate is true, by Arrow's kernels
 #
-# Law: the rows are those that Spark's own filter keeps, in their order: a row for which the predicate is unknown goes. Doubles
-# are compared as Spark does it: NaN is equal to itself and greater than every number, and 0.0 is -0.0.
+# Law: the result has the rows that Spark's own filter keeps, in their order: a row for which the predicate is unknown is dropped.
+# Doubles are compared as in Spark: NaN equals itself and is greater than every number, and 0.0 equals -0.0.
 
 
 _KERNELS = {"=": "equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
 def kept(rows: pyarrow.RecordBatch, predicate: Predicate) -> pyarrow.RecordBatch:
-    """The rows of ``rows`` that ``predicate`` is true for."""
+    """The rows of ``rows`` for which ``predicate`` is true."""
     truth = _truth(rows, predicate)
     return rows if truth.true_count == len(truth) else rows.filter(truth)
 
@@ -260,7 +259,7 @@ def _any_of(values: pyarrow.Array, predicate: AnyOf) -> pyarrow.BooleanArray:
 
     wanted = list(predicate.values)
     if pyarrow.types.is_floating(values.type) and 0.0 in wanted:
-        # Arrow looks for the same bits.
+        # Arrow's is_in compares bits.
         wanted += [0.0, -0.0]
     them = pyarrow.array([_scalar(value, values.type).as_py() for value in wanted], values.type)
     found = pyarrow.compute.is_in(values, value_set=them)
@@ -268,7 +267,7 @@ def _any_of(values: pyarrow.Array, predicate: AnyOf) -> pyarrow.BooleanArray:
 
 
 def _as_double(values: pyarrow.Array, as_double: bool) -> pyarrow.Array:
-    """The values of a column as ``predicates`` has them."""
+    """The values of a column in the plain form of ``predicates``."""
     import pyarrow
 
     kind = values.type
@@ -297,10 +296,10 @@ def _regex(pattern: str) -> str:
     return rf"(?s)\A{''.join(parts)}\z"
 
 
-# -- Gives the names and literals of a predicate's text the types of the columns.
+# -- Binding: names and literals of a predicate's text get the types of the columns
 #
-# Law: names are found as Spark finds them, without regard to capitals; of two that differ in nothing else none is meant.
-# A predicate that is bound has an answer for every row; whatever could not is refused here, before anything is read.
+# Law: names match as in Spark, without regard to capitals; a name that matches several columns is refused. A bound predicate has
+# an answer for every row; all others are refused here, before any row is read.
 
 
 def bound(node: Node, schema: StructType) -> Predicate:
@@ -378,14 +377,14 @@ class _Binder:
 
 
 def _compared(name: str, op: str, meant: Meant, kind: DataType, found: Beside) -> Predicate:
-    """``name op`` a literal, where the literal may lie between two values of the type, or beyond all of them."""
+    """``name op`` a literal, where the literal may be between two values of the type, or beyond all of them."""
     ends, value = range_of(kind), meant.value
     if ends is not None and not found.as_double:
         assert isinstance(value, int)
         if not meant.exactly:
             if op == "=":
                 return AnyOf(name, ())
-            # Nothing lies between this value and the literal.
+            # There is no value of the type between this value and the literal.
             op = {"<": "<=", ">=": ">"}.get(op, op)
         if not ends[0] <= value <= ends[1]:
             # Every value is on one side of it.
@@ -399,11 +398,12 @@ def _fits(meant: Meant, kind: DataType, found: Beside) -> bool:
     return ends is None or found.as_double or (isinstance(meant.value, int) and ends[0] <= meant.value <= ends[1])
 
 
-# --
+# -- The read
 
 
 class Wanted:
-    """What a read wants. ``names``: the columns; ``where``: which rows, None: all; ``schema``: all columns that there are.
+    """The wanted columns and rows of a read. ``names``: the columns; ``where``: the predicate, None: all rows; ``schema``: all
+    columns.
 
     Raises ConfigurationError if the predicate does not fit to the columns.
     """
@@ -413,17 +413,16 @@ class Wanted:
         self._predicate = None if where is None else bound(where, schema)
         others = set() if self._predicate is None else self._predicate.columns.difference(self._names)
         self.names_read = [*self._names, *(name for name in schema.names if name in others)]
-        """The columns to read."""
 
     def of(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-        """What is wanted of ``rows``, which have the columns ``names_read``."""
+        """The wanted columns and rows of ``rows``, which have the columns ``names_read``."""
         if self._predicate is None:
             return rows
         rows = kept(rows, self._predicate)
         return rows if len(self._names) == len(self.names_read) else rows.select(self._names)
 
     def chooser(self, log: str, schema: StructType, added: Collection[str]) -> Chooser | None:
-        """Chooses what to read of ``log``, which has the columns ``schema``, and ``added`` that reading adds; None: all."""
+        """The chooser of rows of ``log``, which has the columns ``schema``, and ``added`` by the read; None: all rows."""
         if self._predicate is None:
             return None
         missing = self._predicate.columns.difference(schema.names).difference(added)
