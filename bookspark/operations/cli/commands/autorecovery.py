@@ -1,4 +1,4 @@
-"""``bookspark autorecovery …``: the auditor, the replication workers, and their work."""
+"""``bookspark autorecovery …``: the auditor, the replication workers and their tasks."""
 
 from __future__ import annotations
 

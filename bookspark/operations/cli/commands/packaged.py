@@ -1,6 +1,6 @@
 """``bookspark run``, ``job`` and ``conf``: the main job, the jobs for spark-submit, the settings files.
 
-With a name, ``job`` and ``conf`` print the path and nothing else, for ``spark-submit $(bookspark job bookies) …``.
+With a name, ``job`` and ``conf`` print only the path, for ``spark-submit $(bookspark job bookies) …``.
 """
 
 from __future__ import annotations
