@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 NAMED = 5
-"""At most this many things of one kind are named."""
+"""Names listed at most in a sentence."""
 
 
 def named(word: str, names: Iterable[object]) -> str:
