@@ -65,10 +65,10 @@ _WHOLE_INDEX_LEDGERS = 32
 class CopiesCheck:
     """One check of the copies that remain without ``bookie_id``. ``ledgers``: fresh records of the ledgers that name it.
 
-    Law: metadata alone proves no copy. An ensemble change may leave entries of the replaced bookie with an ack quorum of copies
-    and no mark. So every fragment of the leaving bookie is compared with the indexes of its other bookies. A silent bookie, or a
-    bookie that lacks an entry of a fragment, has no copy of that fragment. Entries lacking at two looks, with a pause between
-    them, are marked for autorecovery. An open fragment is compared up to the last entry that its bookies had at the first look.
+    Law: metadata alone proves no copy. An ensemble change may leave entries with only an ack quorum of copies and no mark. So
+    every fragment of the leaving bookie is compared with the indexes of its other bookies. A bookie that is silent or lacks an
+    entry has no copy of the fragment. Entries lacking at two looks, with a pause between them, are marked for autorecovery. An
+    open fragment is compared up to the last entry that its bookies had at the first look.
 
     Source: ``protocol.repair.audit_plan``, also used by the auditor's exact check.
     """
@@ -186,7 +186,6 @@ class CopiesCheck:
                     yield (ledger_id, member), missing
 
     def _shared(self, metadata: LedgerMetadata, end: int) -> Ranges:
-        """The entry ranges of the leaving bookie's fragments."""
         return [
             (fragment.first_entry_id, end if last is None else last)
             for fragment, last in metadata.fragment_ranges()
@@ -212,8 +211,8 @@ class Moving:
     """Moves fragments, several ledgers at a time. ``stopping`` ends it early.
 
     Law: ``protocol.repair.ledger_replication`` moves them, as in a replication worker: the copy is synced before a
-    compare-and-set of the record names its bookie; an open last fragment is left to its writer. Only the choice of the bookie
-    comes from the plan. A move that was made already, or whose fragment changed meanwhile, does nothing.
+    compare-and-set of the record names its bookie; an open fragment is left to its writer. The plan chooses the bookie. A
+    repeated move, or a move of a changed fragment, does nothing.
     """
 
     def __init__(self, bookkeeper: BookKeeper, config: ChangesConfig, stopping: threading.Event) -> None:
@@ -224,7 +223,6 @@ class Moving:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes copied so far."""
         return self._copying.progress.bytes_copied
 
     def move(self, moves: Sequence[Move], down: Collection[str]) -> dict[int, str]:
@@ -267,8 +265,6 @@ def _chosen(metadata: LedgerMetadata, moves: Sequence[Move]) -> dict[tuple[str, 
 
 
 class _MoveDriver(RepairDriver):
-    """Drives a replication with chosen target bookies."""
-
     def __init__(
         self,
         bookkeeper: BookKeeper,
@@ -368,8 +364,8 @@ class Applying:
     def run(self) -> ChangeRecord:
         """Continue the change until it is complete, and return its record.
 
-        Raises BookieError with the obstacle if the change is impossible or makes no progress for ``stall_seconds``; the change
-        stays under way. Raises ConfigurationError if no change is under way, MetadataVersionError if another process took over.
+        Raises BookieError if the change is impossible or makes no progress for ``stall_seconds``; it stays under way. Raises
+        ConfigurationError if no change is under way, MetadataVersionError if another process took over.
         """
         record = self._under_way()
         since = time.monotonic()
@@ -466,8 +462,7 @@ class Applying:
         return record, ""
 
     def _let_go(self, request: Request, observed: Observed, decision: Decision) -> None:
-        """End a request that is no step any more: it was done, or must not be done now. A bookie that is down for a restart is
-        awaited."""
+        """End a request that is no step any more: seen done, or taken back. A bookie that is down for a restart is awaited."""
         bookie = observed.bookies.get(request.bookie_id)
         there = bookie is not None and bookie.registered
         if not there and not isinstance(request, Stop):

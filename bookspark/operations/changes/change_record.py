@@ -56,7 +56,7 @@ class ProgressDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The stored form of ``Progress``."""
 
     before: dict[str, tuple[int, int]] = {}
-    """Each bookie's incarnation (0: down) and number of its last lossy boot, at the begin of the change."""
+    """Each bookie's incarnation (0: down) and number of its last lossy boot, at the start of the change."""
     quieted: tuple[str, ...] = ()
     away: tuple[str, ...] = ()
 
@@ -67,8 +67,6 @@ class ProgressDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChangeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One change."""
-
     wanted: WantedDocument
     progress: ProgressDocument
     begun_at_ms: int
@@ -77,7 +75,6 @@ class ChangeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int = 0
     """Steps made, without moves."""
     moves: int = 0
-    """Fragments moved."""
     moved_bytes: int = 0
     """Bytes of entries copied by moves, repeated moves included."""
     ended_at_ms: int = 0
@@ -122,7 +119,6 @@ class Kept:
 
 
 def new_record(wanted: Wanted, progress: Progress, now_ms: int) -> ChangeRecord:
-    """The record of a new change."""
     document = WantedDocument(
         tuple(sorted(wanted.restart)),
         wanted.version,

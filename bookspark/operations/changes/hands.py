@@ -1,9 +1,7 @@
-"""Interface for restarts of bookie processes and replacements of disks.
+"""Interface for restarts of bookie processes and replacements of disks, for any way to run bookies (Spark, systemd, Kubernetes).
 
-Each way to run bookies (a Spark job, ``systemd``, Kubernetes) has means of its own, which this package does not know.
-
-Law: the applying process makes a request once, and a successor makes it again. Each request ends: it was seen done, or it is
-taken back. A request taken back must not be carried out any more, because the cluster has changed.
+Law: the applying process makes a request once, and a successor makes it again. Each request ends: seen done, or taken back. A
+request taken back must not be carried out any more, because the cluster has changed.
 """
 
 from __future__ import annotations

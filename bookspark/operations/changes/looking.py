@@ -1,8 +1,8 @@
 """Looks at a cluster: its bookies, its ledgers' fragments and its autorecovery tasks.
 
-Law: the first look reads every ledger. Later looks read new ledgers, ledgers that are not closed, and ledgers that have or had an
-autorecovery task, because only autorecovery changes the record of a closed ledger. ``renew`` reads every ledger of a leaving
-bookie again: those of its index and those that name it. Looks change nothing.
+Law: the first look reads every ledger. Later looks read new ledgers, ledgers that are not closed, and ledgers that have or had a
+task, because only autorecovery changes the record of a closed ledger. ``renew`` reads every ledger of a leaving bookie again.
+Looks change nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Looking:
         return self._recovering
 
     def look(self, at_once: bool = False) -> Observed:
-        """The cluster's present state. ``at_once`` runs independent queries in parallel, for callers that only display: a slow
-        ZooKeeper delays each query. Otherwise the bookies are asked last, because their answers decide about a change. Raises
+        """The cluster's present state. ``at_once``: independent queries run in parallel, against a slow ZooKeeper, for callers
+        that only display. Otherwise the bookies are asked last, because their answers decide about a change. Raises
         MetadataStoreError."""
         store, tasks = self._store, self._store.underreplication
         if not at_once:

@@ -1,8 +1,7 @@
 """Copy of one ledger from an Apache BookKeeper cluster, under the same ledger id.
 
-Law: only closed ledgers are copied; the content of an open ledger is decided by its writer or its recovery. The copy has the same
-payloads, entry ids, quorums, digest type, password and custom metadata. It counts as copied only after every payload was read
-back from the bookies here and is equal. Each failure is an error with its remedy. An interrupted copy never counts as whole.
+Law: only closed ledgers are copied. The copy has the same payloads, entry ids, quorums, digest type, password and custom
+metadata. It counts as copied only after every payload was read back here and is equal. Each failure is an error with its remedy.
 
 A second run compares a ledger that is here already. It finishes an interrupted copy, or deletes it and copies again. Every other
 ledger here stays unchanged.
@@ -28,16 +27,13 @@ log = logging.getLogger(__name__)
 
 # -- Interrupted copies: the copying process ended before the copy was complete and compared.
 #
-# Law: a copy carries a label with the source cluster's identity from its creation until its comparison. Only ledgers with this
-# label are deleted. Ledger recovery comes first and fences the copy's writer, which may still live. A copy with all entries is
-# then only compared. Any other is deleted, and every bookie collects its entries, because the id is used again; so every bookie
-# must be up. Stale entries on an unknown bookie are harmless: the source ledger is closed, so they equal the new ones.
+# Law: a copy carries a label with the source cluster's identity until its comparison. Only labelled ledgers are deleted. Ledger
+# recovery comes first and fences the copy's writer, which may still live. A copy with all entries is then only compared. Any
+# other is deleted, and every bookie collects its entries, because the id is used again; so every bookie must be up. Stale entries
+# on an unknown bookie are harmless: the source ledger is closed, so they equal the new ones.
 #
-# Among concurrent runs only the creator of the record ``copies/<ledger>.<token>`` deletes, and only if the copy is still there
-# afterwards. The token is the ledger record's creation token. The record is deleted after the copy. So a run with an old view
-# never deletes the copy's replacement.
-#
-# BookKeeper has no such job.
+# Only the creator of the record ``copies/<ledger>.<token>`` (token: of the ledger's creation) deletes, and only if the copy is
+# still there afterwards. The record is deleted last. So a run with an old view never deletes the copy's replacement.
 
 
 LABEL = "bookspark.copy_from"
@@ -132,7 +128,6 @@ class Copied(NamedTuple):
     ledger_id: int
     entries: int
     byte_count: int
-    """Bytes of payload."""
     was_there: bool
     """The ledger was here before this run."""
 

@@ -1,9 +1,8 @@
 """Reads of entries from Apache BookKeeper's bookies, by version 3 of its wire protocol.
 
 Law: a body without the digest of its ledger's password is no copy, and the reader asks the next bookie of the write set. Each
-request has a deadline. An entry that no bookie returns is an error with each bookie's reason; it never counts as absent.
-
-The requests to a bookie are pipelined, ``_AT_ONCE`` entries at a time, which bounds the memory.
+socket operation has a timeout. An entry that no bookie returns is an error with each bookie's reason; it never counts as absent.
+Requests are pipelined, ``_AT_ONCE`` entries at a time, which bounds the memory.
 
 Source: BookKeeper's ``PendingReadOp`` and ``BookkeeperProtocol.proto``.
 """
@@ -32,17 +31,13 @@ _OK = 0
 
 
 class EntryReader:
-    """Reads the entries of many ledgers; end it with ``close`` or ``with``. For one thread.
-
-    A bookie that fails once is not asked again by this reader.
-    """
+    """Reads the entries of many ledgers, until ``close``. For one thread. A bookie that fails once is not asked again."""
 
     def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
         """``addresses``: host and port of each live bookie, by bookie id (``Source.addresses``)."""
         self._addresses = addresses
         self._connections: dict[str, socket.socket] = {}
         self._failed: dict[str, str] = {}
-        """Failed bookies, with the reasons."""
 
     def __enter__(self) -> EntryReader:
         return self
@@ -53,7 +48,6 @@ class EntryReader:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -27,7 +27,7 @@ _LAST_DIGITS = 4
 
 
 class Source:
-    """The source cluster of a copy; end it with ``close`` or ``with``. Not for use after a fork."""
+    """The source cluster of a copy, until ``close``. Not for use after a fork."""
 
     def __init__(self, connect: str) -> None:
         """``connect``: ``[zk://]host[:port][,…]/ledgers``, with the ledgers' root path at the end.
@@ -61,7 +61,6 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def _check_layout(self) -> None:
