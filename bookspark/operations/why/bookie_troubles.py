@@ -83,7 +83,6 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
 
 
 def full_disk(name: str, path: str, why: str, status: BookieStatus) -> Answer:
-    """The answer about a full directory."""
     left = "the bookie is read-only" if status.read_only else "its other directories take the new entries"
     return Answer(
         "disk-full",
@@ -118,7 +117,6 @@ def ordered(status: BookieStatus) -> bool:
 
 
 def by_order(facts: Facts, name: str) -> Answer:
-    """The answer about a bookie that is read-only by order or by a change."""
     if facts.change is not None and name in facts.change.progress.quieted:
         return Answer(
             "read-only-by-change",
@@ -191,7 +189,6 @@ def ended(facts: Facts, name: str) -> bool:
 
 
 def bookie_down(facts: Facts, name: str) -> Answer:
-    """The answer about a bookie that is down."""
     home = facts.homes.get(name)
     taken = facts.change is not None and name in facts.change.progress.away
     where = "" if home is None else f" on host {home.host} with {', '.join(home.directories)}"

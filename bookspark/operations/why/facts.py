@@ -1,7 +1,7 @@
 """Facts of one look at a cluster, and the answers drawn from them, as plain values.
 
-Law: answers depend on these values only. A missing reply is a fact too, and an unknown never counts as good. Times are seconds
-before the look, unless the name says otherwise.
+Law: answers depend on these values only. An unknown never counts as good. Times are seconds before the look, unless the name says
+otherwise.
 """
 
 from __future__ import annotations
@@ -96,11 +96,8 @@ class DiskFacts:
 
 @dataclass(frozen=True)
 class LaneFacts:
-    """One lane of a log."""
-
     record: LogRecord
     writer: str
-    """The lane's writer, as text."""
     rows: int = 0
     commits: int = 0
     newest_seconds_ago: float | None = None
@@ -145,9 +142,8 @@ class Answer:
     """One sentence."""
     causes: tuple[str, ...] = ()
     mend: str = ""
-    """The remedy in words."""
     command: str = ""
-    """The remedy's command line, or one that shows its progress."""
+    """The command line of the remedy, or of its progress."""
     severity: Severity = Severity.TROUBLE
 
     @property
@@ -158,8 +154,6 @@ class Answer:
 
 @dataclass(frozen=True)
 class Health:
-    """The whole cluster."""
-
     sentence: str
     troubles: tuple[Answer, ...] = ()
     """The worst first."""

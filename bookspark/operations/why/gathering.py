@@ -61,7 +61,7 @@ class Gathering:
         self._bookkeeper = bookkeeper
         self._looking: Looking | None = None
         self._recovering: dict[int, float] = {}
-        """Ledgers in recovery, with the time of the first sight."""
+        """Ledgers in recovery, with the monotonic time of their first look."""
 
     def look(self, apart_seconds: float = _APART_SECONDS) -> Facts:
         """The cluster's present facts. ``apart_seconds``: time in recovery after which a ledger is reported. A failure of
@@ -126,7 +126,6 @@ def _autorecovery(store: MetadataStore) -> dict[str, Any]:
 
 
 def _documents(store: MetadataStore) -> dict[str, Any]:
-    """Tasks, change, and lost records."""
     found: dict[str, Any] = {"tasks": tuple(task_statuses(store, {})), "change": None}
     with suppress(UnreadableRecordError):
         # `bookspark cluster status` reports it. Without the record, a change's effects look like an operator's orders.

@@ -1,7 +1,7 @@
 """Picture of a live cluster for a terminal: a line for each bookie, with rates since the previous look.
 
-Law: the picture depends on the facts only, and shows silent bookies as silent. A rate needs two looks. The write rate is the
-growth of the bookie's logs; rewriting and removal of logs may hide writes, so a rate is never below zero.
+Law: the picture depends on the facts only. The write rate is the growth of the bookie's logs between two looks; rewriting and
+removal of logs may hide writes, so a rate is never below zero.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class BookieLine(NamedTuple):
 
 
 COLUMNS = ("bookie", "state", "host", "ledgers", "logs", "written", "free")
-"""Heads of the fields of ``BookieLine``."""
 
 
 def bookie_lines(facts: Facts, before: Facts | None = None) -> Iterator[BookieLine]:

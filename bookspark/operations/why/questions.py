@@ -1,7 +1,7 @@
 """Parser of questions: ``why not closed 17``, ``why is bookie-1 read-only``, ``why can't I stop bookie-1``.
 
-Law: filler words are skipped, so a question may be typed as it is spoken. The remaining words are the question's kind and one
-name. An unknown question is refused with the list of all kinds.
+Law: filler words are skipped. The remaining words are the question's kind and one name. An unknown question is refused with the
+list of all kinds.
 """
 
 from __future__ import annotations

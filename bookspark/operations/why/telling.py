@@ -47,7 +47,6 @@ def answer(bookkeeper: BookKeeper, question: Question, password: bytes = b"") ->
 
 
 def lines(found: Answer) -> Iterator[str]:
-    """An answer as lines of text."""
     yield found.verdict
     for cause in found.causes:
         yield f"  because {cause}" if found.found else f"  {cause}"
@@ -58,7 +57,6 @@ def lines(found: Answer) -> Iterator[str]:
 
 
 def health_lines(found: Health) -> Iterator[str]:
-    """The cluster's health as lines of text."""
     yield found.sentence
     for number, trouble in enumerate(found.troubles, 1):
         first, *rest = lines(trouble)

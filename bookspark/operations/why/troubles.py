@@ -1,8 +1,8 @@
 """All troubles of a cluster, the worst first.
 
-Law: each cause is reported once. If all bookies of a host are down, the host is lost; a bookie read-only by a full disk is a full
-disk. ``protocol.changes.safety`` counts copies. A busy cluster has no trouble: open ledgers, ensemble changes and full queues are
-none.
+Law: each cause is reported once: bookies of one host that are all down are a lost host, and a bookie that is read-only because of
+a full disk is a full disk. ``protocol.changes.safety`` counts copies. Load is no trouble: neither are open ledgers, ensemble
+changes or full queues.
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ def _copies(facts: Facts) -> Iterator[Answer]:
 
 
 def _gone(facts: Facts) -> list[str]:
-    """Bookies that are down, registered or not."""
     return sorted({*facts.down(), *(name for name in facts.bookie_problems if ended(facts, name))})
 
 
@@ -202,7 +201,7 @@ def _strange_tls(facts: Facts) -> dict[str, str]:
 
 
 def _not_told(facts: Facts) -> dict[str, str]:
-    """Bookies that did not answer this command, but would answer one with the right secret and TLS options."""
+    """Bookies that would answer a command with the right secret and TLS options."""
     return _refused(facts) | _strange_tls(facts)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 NAMED = 5
-"""Names listed at most in a sentence."""
 
 
 def named(word: str, names: Iterable[object]) -> str:

@@ -33,7 +33,6 @@ def quiet_session(name: str) -> AbstractContextManager[SparkSession]:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command()(snapshot)
     app.command()(audit)
     app.command()(safe_to_stop)

@@ -29,7 +29,6 @@ app = typer.Typer(
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="bench")
 
 

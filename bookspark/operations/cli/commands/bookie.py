@@ -1,11 +1,11 @@
 """``bookspark bookie …``: run a bookie in the foreground, ask and switch a live bookie, inspect a stopped bookie's directories.
 
-Law of ``run``: the process is the bookie. It ends with status 0 after SIGTERM or Ctrl-C and a clean stop, else with 2. Standard
-output has one line, written when the bookie serves. The directories decide the bookie's identity. A new bookie needs ``--create``
-or an id, because empty directories may also mean a missing disk.
+Law of ``run``: the process is the bookie. Its status is 0 after SIGTERM or Ctrl-C and a clean stop, else 2. Standard output has
+one line, when the bookie serves. The directories decide its identity; a new bookie needs ``--create`` or an id, because empty
+directories may mean a missing disk.
 
-Law of the inspection: the commands use the bookie's own disk readers and lock its directories, so a running bookie is an error
-that names its process. Only ``rebuild`` changes anything.
+Law of the inspection: the commands use the bookie's disk readers and lock its directories, so a running bookie is an error that
+names its process. Only ``rebuild`` changes anything.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ app = typer.Typer(
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="bookie")
 
 
@@ -214,8 +213,6 @@ BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the booki
 
 
 class Switch(StrEnum):
-    """Positions of the read-only switch."""
-
     ON = "on"
     OFF = "off"
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command(
         help=f"Run a cluster on this host, without Spark, {UNTIL}. For development: a bookie that ends is not restarted."
     )(local)

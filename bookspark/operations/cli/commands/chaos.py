@@ -28,7 +28,6 @@ _SHOWN_MAX = 5
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add both commands."""
     app.command()(chaos)
     app.command()(replay)
 

@@ -25,7 +25,6 @@ app = typer.Typer(help="Print and repair the identities of bookies.", no_args_is
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="cookie")
 
 
@@ -212,7 +211,7 @@ def _absolute(directories: list[Path]) -> tuple[str, ...]:
 
 
 def _locked(places: tuple[str, ...]) -> DirectoryLocks:
-    """Locks of the directories during a change. A running bookie is an error that names its process."""
+    """Locks of the directories. A running bookie is an error that names its process."""
     return DirectoryLocks(places)
 
 
@@ -225,7 +224,7 @@ def _recorded(store: MetadataStore, bookie: str) -> Versioned[Cookie]:
 
 
 def _whole(places: tuple[str, ...], store: MetadataStore) -> Cookie:
-    """The common cookie of all directories. Raises InvalidCookieError if one lacks a cookie, or as ``_agreed``."""
+    """The common cookie of all directories, as ``_agreed``. Raises InvalidCookieError also if one lacks a cookie."""
     cookies = {}
     for place in places:
         cookie = read_cookie(place)

@@ -40,7 +40,6 @@ app = typer.Typer(
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="ledger")
 
 
@@ -333,7 +332,6 @@ def _held_of(bookkeeper: BookKeeper, lost: Sequence[LostRecords]) -> list[dict[s
 
 
 def _operator() -> str:
-    """User and host of this process."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

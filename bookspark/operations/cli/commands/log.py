@@ -37,7 +37,6 @@ LOG_SIZES = ("log", "ledgers", "open", "bytes", "bytes_of_copies")
 
 
 def iso_time(milliseconds: int) -> str:
-    """A time in ms since 1970 as ISO 8601."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
@@ -145,7 +144,6 @@ app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="log")
 
 

@@ -15,7 +15,6 @@ from bookspark.support.packaged_files import job_summary, jobs, settings_file, s
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command()(run)
     app.command()(job)
     app.command()(conf)

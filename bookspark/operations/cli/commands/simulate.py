@@ -240,5 +240,4 @@ def _end(document: dict[str, Any], violation: dict[str, Any] | None = None) -> N
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the command."""
     app.command()(simulate)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command()(why)
     app.command()(top)
     app.command("console")(show)
