@@ -5,9 +5,9 @@ stop-bookies`` stops them.
 
     spark-submit [--master …] $(bookspark job bookies) --bookies 3 --directory DIRECTORY
 
-When every bookie that an executor reaches serves, the job prints one line of JSON: ``{"zookeeper": …, "pid": …, "bookies":
-[{"bookie_id", "address", "pid", "host", "home"}, …], "missing": […], "executors": […]}``, with ``--console-port`` also
-``"console"``, the URL of the driver's console until the job ends. An error is one line on standard error, with status 2.
+When every reachable bookie serves, the job prints one line of JSON: ``{"zookeeper": …, "pid": …, "bookies": [{"bookie_id",
+"address", "pid", "host", "home"}, …], "missing": […], "executors": […]}``, with ``--console-port`` also ``"console"``, the URL of
+the driver's console. An error is one line on standard error, with status 2.
 """
 
 from __future__ import annotations

@@ -47,19 +47,15 @@ class Point(NamedTuple):
     read_ms: float | None
     """Mean time of an answer to a read; also None without reads."""
     zookeeper_ms: float | None
-    """Time of a small read from ZooKeeper."""
 
 
 class History:
-    """The points of the last hour."""
-
     def __init__(self) -> None:
         self.points: deque[Point] = deque(maxlen=int(HISTORY_SECONDS / POINT_SECONDS) + 1)
         self._before: dict[str, Counts] = {}
         self._before_at: float | None = None
 
     def due(self, now: float) -> bool:
-        """Is the next point due?"""
         return self._before_at is None or now - self._before_at >= POINT_SECONDS
 
     def add(self, now: float, counts: Mapping[str, Counts], zookeeper_seconds: float | None) -> None:

@@ -1,8 +1,8 @@
 """Pages of ledgers: a list, and one ledger with its record and a map of its fragments and bookies.
 
-Law: the list reads only the shown records; the watch supplies the order of ids. A ledger's page asks the bookies of its ensembles
-for their held ranges and reads no entry. No password is shown. ``protocol.repair.audit_plan`` decides which entries a bookie
-lacks; a silent bookie is shown as silent, never as lacking entries.
+Law: the list reads only the shown records; the watch supplies the ids. A ledger's page asks its bookies for their held ranges and
+reads no entry. No password is shown. ``protocol.repair.audit_plan`` decides which entries a bookie lacks; a silent bookie is
+never shown as lacking entries.
 """
 
 from __future__ import annotations
@@ -129,13 +129,10 @@ def _log(metadata: LedgerMetadata) -> str:
 
 
 class LedgerSeen(NamedTuple):
-    """One ledger."""
-
     metadata: LedgerMetadata
     held: Mapping[str, Ranges]
     """Held ranges of each answering bookie."""
     limbo: frozenset[str]
-    """Bookies with the ledger in limbo."""
     problems: Mapping[str, str]
     """Errors of the other bookies."""
 

@@ -34,8 +34,6 @@ _STATES = {ReaderState.LIVE: "good", ReaderState.STALE: "busy"}
 
 
 class LaneSeen(NamedTuple):
-    """One lane of a log."""
-
     name: str
     writer: str
     first_position: int
@@ -52,8 +50,6 @@ class LaneSeen(NamedTuple):
 
 
 class LogSeen(NamedTuple):
-    """One log."""
-
     record: LogRecord
     lanes: tuple[LaneSeen, ...] = ()
     readers: tuple[ReaderLag, ...] = ()
@@ -87,7 +83,6 @@ def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str) -> LaneSeen:
 
 
 def log_look(bookkeeper: BookKeeper, looks: Looks, name: str, patience: Patience) -> Look[LogSeen]:
-    """The shared look at a log."""
     return looks.of(("log", name), partial(look_at, bookkeeper, name), patience.left)
 
 

@@ -1,9 +1,9 @@
 """Looks at single objects (a log, a ledger), shared by concurrent requests.
 
 Law: at most ``at_once`` looks run in parallel, and at most ``_WAITING_MAX`` run or wait. A result is reused until it is older
-than ``_FRESH_SECONDS`` and than ``_RESTS`` times the look's processor time. A caller never waits longer than its limit, and not
-at all if an earlier result exists: the page shows that result, or that the look is under way. A result that was not requested for
-a while is forgotten, because it is too old to show. A lasting result is kept as long as there is room.
+than ``_FRESH_SECONDS`` and than ``_RESTS`` times the look's processor time. A caller with an earlier result does not wait; others
+wait no longer than their limit. A result without a request for a while is forgotten as too old. A lasting result is kept as long
+as there is room.
 """
 
 from __future__ import annotations
@@ -43,20 +43,18 @@ class Look(NamedTuple, Generic[Found]):
     found: Found | None
     """None: no result yet, or the last look failed."""
     problem: str = ""
-    """The error of the last look."""
     at_ms: int = 0
-    """Begin of the look, in ms since 1970, by this host's clock."""
+    """Start of the look, in ms since 1970, by this host's clock."""
 
 
 UNDER_WAY: Look[Any] = Look(None)
-"""No result yet."""
 
 
 @dataclass
 class _Kept:
     seen: Look[Any] = UNDER_WAY
     due: float = 0.0
-    """Earliest begin of the next look, on the monotonic clock."""
+    """Earliest start of the next look, on the monotonic clock."""
     running: Future[None] | None = field(default=None, repr=False)
 
 
@@ -74,7 +72,7 @@ class Looks:
         self, key: Hashable, look: Callable[[], Found], seconds: float = PAGE_SECONDS, *, lasting: bool = False
     ) -> Look[Found]:
         """The result of ``look``, or of a recent look with the same ``key``; UNDER_WAY if none comes within ``seconds``.
-        ``lasting``: the result never changes, so a kept one is final."""
+        ``lasting``: the result never changes, so a kept result is final."""
         with self._lock:
             one = self._kept.setdefault(key, _Kept())
             self._kept.move_to_end(key)
@@ -91,14 +89,14 @@ class Looks:
                 if old != key:
                     del self._kept[old]
             running, seen = one.running, one.seen
-        # With an earlier result the page does not wait; the next request gets the new one.
+        # With an earlier result the page does not wait: the next request gets the new one.
         if running is not None and seen.found is None:
             wait([running], max(0.0, seconds))
             seen = one.seen
         return seen
 
     def close(self) -> None:
-        """End. Returns after the running looks have ended, or after ``_END_SECONDS_MAX``."""
+        """Stop. Returns after the running looks have ended, or after ``_END_SECONDS_MAX``."""
         with self._lock:
             running = set(self._running)
             self._pool.shutdown(wait=False, cancel_futures=True)

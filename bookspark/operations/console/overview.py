@@ -130,7 +130,6 @@ def _row(facts: Facts, line: BookieLine) -> tuple[str, ...]:
 
 
 def _reasons(facts: Facts, line: BookieLine, status: BookieStatus | None) -> Iterator[str]:
-    """Reasons for the bookie's state."""
     away = None if facts.autorecovery is None or facts.autorecovery.away is None else facts.autorecovery.away
     if line.state == "silent":
         yield facts.bookie_problems.get(line.bookie, "it does not answer")

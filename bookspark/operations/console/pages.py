@@ -35,7 +35,6 @@ def part(name: str, content: str, label: str = "", *, still: bool = False) -> st
 
 
 def command(line: str) -> str:
-    """A command line as HTML."""
     return f"<code>{text(line)}</code>"
 
 
@@ -84,7 +83,7 @@ def page(cluster: str, tab: str, content: str, title: str = "") -> bytes:
     """A whole page under the tab ``tab``, a path of TABS. ``content`` is HTML. ``title``: "" takes the tab's title."""
     title = title or next(name for where, name in TABS if where == tab)
     if "<h1" not in content:
-        # Each page has one heading of the first level, else its first part's heading becomes it.
+        # Each page needs one heading of the first level: its first part's heading becomes it.
         content = _HEADING.sub(r"<h1\1>\2</h1>", content, count=1)
     tabs = "".join(
         f'<a href="{where}"{" aria-current=page" if where == tab else ""}>{text(name)}</a>' for where, name in TABS
@@ -102,5 +101,4 @@ def page(cluster: str, tab: str, content: str, title: str = "") -> bytes:
 
 @cache
 def asset(name: str) -> bytes:
-    """The style sheet or the script."""
     return (files("bookspark.operations.console") / name).read_bytes()

@@ -1,8 +1,7 @@
 """Viewer of a log's rows: some rows of a lane, from a position or a time, as text, JSON or columns.
 
-Law: the console shows rows only with ``--show-rows``. It reads at most ``ROWS_MAX`` rows and about ``_BYTES_MAX`` bytes, and
-shows at most ``_CHARACTERS_MAX`` characters of each value. Its reads never fence, and it is no reader of
-``bookspark log readers``.
+Law: rows need ``--show-rows``. A page reads at most ``ROWS_MAX`` rows and about ``_BYTES_MAX`` bytes, and shows at most
+``_CHARACTERS_MAX`` characters of each value. Reads never fence, and do not count for ``bookspark log readers``.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class RowsSeen(NamedTuple):
     first: int
     """The first requested row that still exists."""
     next: int
-    """The row after the last one."""
     newest: int
     """The lane's number of rows."""
     rows: tuple[tuple[int, int, Mapping[str, Any]], ...]
@@ -164,11 +162,10 @@ def _plain(value: Any) -> str:
 
 
 FORMS = ("text", "json", "columns")
-"""Forms of display."""
 
 
 def form(log: str, lanes: tuple[str, ...], query: Mapping[str, str]) -> str:
-    """The form for rows. It is no live part, so updates do not replace the input."""
+    """The form for rows. No live part, so updates do not replace the input."""
 
     def options(values: tuple[str, ...], chosen: str) -> str:
         return "".join(

@@ -61,9 +61,9 @@ HEADERS = (
 class Door:
     """Access check of a console that listens at ``host``.
 
-    Law: off loopback every request needs a token. It is the password of HTTP's Basic authentication (with any name), so browsers
-    ask for it and send it to this address only. A request with a foreign name in its Host header is refused, so a stranger's page
-    whose name resolves to this address (DNS rebinding) reads nothing. ``HEADERS`` forbid framing and foreign content.
+    Law: off loopback every request needs a token, as the password of HTTP's Basic authentication (any name), so browsers ask for
+    it and send it to this address only. A request with a foreign name in its Host header is refused, against DNS rebinding.
+    ``HEADERS`` forbid framing and foreign content.
     """
 
     def __init__(self, host: str, token_file: str) -> None:
@@ -83,7 +83,7 @@ class Door:
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
 
     def refused(self, headers: Message) -> Page | None:
-        """The page of the refusal; None: the request may pass."""
+        """The page of a refusal; None: the request may pass."""
         if not self._is_named(headers.get("Host", "")):
             return _words(HTTPStatus.MISDIRECTED_REQUEST, "this console has another name: ask for its address")
         if self._tokens and not self._knows(headers.get("Authorization", "")):

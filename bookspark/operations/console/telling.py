@@ -21,7 +21,6 @@ def answers(found: Iterable[Answer]) -> str:
 
 
 def answer(one: Answer) -> str:
-    """One answer as a list item."""
     kind = f'<b class="{CLASSES[one.severity]}">{_WORDS[one.severity]}</b> ' if one.found else ""
     causes = "".join(f"<li>{text(cause)}</li>" for cause in one.causes)
     mend = f"<p>So: {text(one.mend)}</p>" if one.mend else ""

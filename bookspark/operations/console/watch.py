@@ -1,7 +1,7 @@
 """Thread that looks at the cluster, more often while pages are requested, and keeps the last result.
 
-Law: requests never start a look at the whole cluster, so a thousand viewers cost no more than one. The watch rests for at least
-``_RESTS`` times a look's processor time, up to ``_REST_SECONDS_MAX``, so a large cluster is looked at less often.
+Law: requests never start a look at the whole cluster, so a thousand viewers cost no more than one. The watch rests at least
+``_RESTS`` times a look's processor time, up to ``_REST_SECONDS_MAX``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Seen(NamedTuple):
     at: float
     """Time of the look, on the monotonic clock of the points."""
     metrics: int
-    """Bookies that answered with metrics."""
     problem: str = ""
     """The error of the later looks."""
     ledgers: Sequence[int] = ()
@@ -83,7 +82,7 @@ class Watch:
         return self._seen
 
     def close(self) -> None:
-        """End. Returns after the running look has ended, or after ``_END_SECONDS_MAX``."""
+        """Stop. Returns after the running look has ended, or after ``_END_SECONDS_MAX``."""
         self._closing = True
         self._wake.set()
         self._thread.join(_END_SECONDS_MAX)
@@ -95,7 +94,7 @@ class Watch:
             try:
                 self._look()
             except Exception as error:
-                # The pages mark the last result as old, and the next look may succeed.
+                # The pages mark the last result as old; the next look may succeed.
                 log.warning("the cluster could not be looked at: %s: %s", type(error).__name__, error)
                 if self._seen is not None:
                     self._seen = self._seen._replace(problem=one_line(error))

@@ -1,8 +1,8 @@
-"""Page of the risks if bookies, or all bookies of a host, stopped.
+"""Page of the risks of a stop of bookies, or of all bookies of a host.
 
 Law: ``autorecovery.stopping`` decides, as for ``bookspark bookie safe-to-stop``. The places of closed ledgers come from the
-watch's last look; bookies' statuses and the records of open, new and doubtful ledgers are read now. Nothing is stopped. An answer
-has its time, and without an answer nothing is called safe.
+watch's last look; bookies' statuses and the records of open, new and doubtful ledgers are read now. Each answer has its time;
+without an answer nothing is called safe.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from bookspark.store.client import BookKeeper
 from bookspark.support.plain_text import size_text
 
 _SHOWN = 50
-"""Dangers listed at most."""
 
 
 def hosts_of(facts: Facts) -> dict[str, list[str]]:
@@ -52,7 +51,7 @@ class Answer(NamedTuple):
 
     found: Foreseen
     at_ms: int
-    """Begin of the watch's look at the ledgers' places, in ms since 1970."""
+    """Start of the watch's look, in ms since 1970."""
 
 
 def look_at(bookkeeper: BookKeeper, bookies: Sequence[str], seen: Seen) -> Answer:
@@ -63,7 +62,7 @@ def look_at(bookkeeper: BookKeeper, bookies: Sequence[str], seen: Seen) -> Answe
 
 
 def form(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> str:
-    """The form. It is no live part, so updates do not replace the choice."""
+    """The form. No live part, so updates do not replace the choice."""
     at_hosts = {host: f"{host} ({named('bookie', there)})" for host, there in hosts_of(facts).items()}
     names = {name: name for name in sorted(facts.observed.bookies)}
     boxes = _boxes("Hosts", "host", at_hosts, hosts) + _boxes("Bookies", "bookie", names, bookies)

@@ -11,8 +11,7 @@
 ============  =================================================================================================================
 
 Law: a snapshot never changes, so each result is computed once. One thread looks, separate from the looks at the live cluster; it
-keeps only ids of two snapshots and the results of pages. Facts that a snapshot's tables lack are shown as unknown. Nothing is
-written.
+keeps a bounded number of ids and results. Facts that a snapshot's tables lack are shown as unknown. Nothing is written.
 
 Example::
 

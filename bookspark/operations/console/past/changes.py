@@ -1,7 +1,7 @@
 """Changes between two snapshots: ledgers, bookies, replication, bytes, logs.
 
-Law: only differences between the tables of both snapshots are shown. All ledger ids are compared as Arrow arrays; a few of each
-kind are named. A ledger created and deleted in between is in neither snapshot and is not shown.
+Law: all ledger ids are compared, as Arrow arrays; a few of each kind are named. A ledger created and deleted in between is in
+neither snapshot and is not shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 NAMED = 10
-"""Ledgers of each kind named at most."""
 _LOGS_SHOWN = 20
 _CLOSED = "CLOSED"
 
@@ -61,7 +60,7 @@ class Changed(NamedTuple):
     enabled: tuple[bool | None, bool | None]
     """Autorecovery in the earlier and the later snapshot; None: not known."""
     logs: tuple[tuple[str, int | None, int | None], ...]
-    """Lanes with the largest changes, with earlier and later rows; None: no such lane, or unreadable commits."""
+    """Lanes with the largest changes: name, earlier and later rows; None: no such lane, or unreadable commits."""
     logs_changed: int
 
 
@@ -146,7 +145,6 @@ def _words(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iter
 
 
 def _logs(deltas: Deltas, before: Snapshot, then: Snapshot) -> list[tuple[str, int | None, int | None]]:
-    """Lanes with changed row counts, the greatest change first."""
     import pyarrow.compute as pc
 
     columns = ("log", "rows")
@@ -179,7 +177,6 @@ def _is_null(logs: pyarrow.Table, name: str) -> Any:
 
 
 def content(now: Chosen, look: Look[Changed]) -> str:
-    """The changes as HTML."""
     found = look.found
     if found is None or now.since is None:
         return part("changes", unseen(look), "Changes")

@@ -1,10 +1,9 @@
 """Reads the tables of snapshots without Spark.
 
-Law: nothing is written. Reads select columns and rows, and columns with a row for each ledger stay Arrow arrays: a snapshot of a
-million ledgers makes no million Python objects. A page of a list or one ledger reads only files chosen by the Delta log's
-statistics (``Files``), which also give a ledger's place in the order of ids. At most ``_PART_IDS_KEPT`` ids of such files are
-kept, 8 bytes each. Without these statistics, and to compare snapshots, all ids of ``_IDS_KEPT`` snapshots are kept. For one
-thread.
+Law: nothing is written. Columns with a row for each ledger stay Arrow arrays: a million ledgers make no million Python objects.
+A page of a list or one ledger reads only files chosen by the Delta log's statistics (``Files``), which also give a ledger's place
+in the order of ids. At most ``_PART_IDS_KEPT`` ids of such files are kept, 8 bytes each. Without statistics, and to compare
+snapshots, all ids of ``_IDS_KEPT`` snapshots are kept. For one thread.
 
 Source: docs/decisions/delta-snapshots.md; Delta's protocol, by delta-rs.
 """
@@ -40,13 +39,11 @@ _READAHEAD = {"batch_readahead": 2, "fragment_readahead": 2}
 
 
 class Holds(NamedTuple):
-    """The Delta log's statistics of a file; None: unknown."""
+    """The Delta log's statistics of a file: lowest and highest ledger id, rows. None: unknown."""
 
     path: str
     least: int | None
-    """The lowest ledger id."""
     most: int | None
-    """The highest ledger id."""
     rows: int | None
 
     def may_have(self, low: int, high: int) -> bool:
@@ -57,8 +54,8 @@ class Holds(NamedTuple):
 class Files:
     """Reads one version of a table. For one thread.
 
-    Law: the Delta log's statistics choose the files, so the rows of one ledger cost the same with any number of files. A file
-    with unknown ids is always read. The footers of the last few chosen files are kept, those of a read of all files are not.
+    Law: the Delta log's statistics choose the files, so one ledger's rows cost the same with any number of files. A file with
+    unknown ids is always read. Only footers of the last few chosen files are kept.
     """
 
     def __init__(self, table: DeltaTable) -> None:
@@ -103,7 +100,6 @@ class Files:
         return self._of(fragments).to_table(columns=list(columns), filter=where, **_READAHEAD)
 
     def column(self, path: str, name: str) -> pyarrow.Array:
-        """One column of one file."""
         return self._of([self._kept(path)]).to_table(columns=[name], **_READAHEAD)[name].combine_chunks()
 
     def _of(self, fragments: Sequence[Fragment]) -> Any:
@@ -165,7 +161,6 @@ class Ids(Sequence[int]):
         return self._part(number)[at - self._before(number)].as_py()
 
     def before(self, ledger_id: int) -> int:
-        """Number of lower ids."""
         number = bisect_right(self._least, ledger_id) - 1
         if number < 0:
             return 0
@@ -195,7 +190,6 @@ class _Objects(Sequence[int]):
 
 
 def ascending(ids: pyarrow.Array) -> pyarrow.Array:
-    """The ids, sorted."""
     import pyarrow.compute as pc
 
     return ids.take(pc.array_sort_indices(ids))
@@ -265,8 +259,7 @@ class Deltas:
         where: Expression | None = None,
         ids: tuple[int, int] | None = None,
     ) -> pyarrow.Table:
-        """Columns of a table's rows that match ``where``. ``ids``: only ledgers from the first id to the second, inclusive, from
-        the files that may have them. Raises ReadError."""
+        """Columns of a table's rows, as ``Files.read``. Raises ReadError."""
         with _failures(f"{table} of snapshot {snapshot.version}"):
             return self.files(snapshot, table).read(columns, where, ids)
 

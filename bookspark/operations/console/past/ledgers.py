@@ -1,8 +1,7 @@
 """Ledgers of a snapshot: a list, and one ledger with its record and the map of its fragments and bookies.
 
-Law: the map is that of the live cluster (``console.ledgers``), made from the snapshot's tables. The held ranges of a bookie that
-was down are unknown, so it is never shown as lacking entries. A snapshot reads the tables one after another during writes; the
-page says so if the record changed in between.
+Law: the map is that of the live cluster (``console.ledgers``), made from the snapshot's tables. A bookie that was down is never
+shown as lacking entries. The page says so if the record changed between the reads of two tables.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class ListSeen(NamedTuple):
     at: int
     """Number of ledgers before this page."""
     ledgers: int
-    """Number of ledgers in all."""
     earlier: int | None
     """First id of the previous page; None: no such page. ``later`` and ``last`` likewise."""
     later: int | None
@@ -101,7 +99,6 @@ def list_at(deltas: Deltas, snapshot: Snapshot, first: int) -> ListSeen:
 
 
 def form(now: Chosen, asked: str) -> str:
-    """The form for the first id."""
     hidden = "".join(f'<input type="hidden" name="{name}" value="{value}">' for name, value in now.query().items())
     return (
         f'<form action="/time/ledgers" aria-label="Ledgers to show">{hidden}<label>From ledger '
@@ -110,7 +107,6 @@ def form(now: Chosen, asked: str) -> str:
 
 
 def list_content(now: Chosen, look: Look[ListSeen]) -> str:
-    """A page of ledgers as HTML."""
     seen = look.found
     if seen is None:
         return part("ledgers", unseen(look), "Ledgers")
@@ -206,7 +202,6 @@ def _metadata(row: Row, fragments: Sequence[Row]) -> LedgerMetadata:
 
 
 def content(now: Chosen, ledger_id: int, look: Look[ThenSeen]) -> str:
-    """One ledger of the snapshot as HTML."""
     if look.found is None:
         return part("ledger", unseen(look), f"Ledger {ledger_id}")
     then = look.found

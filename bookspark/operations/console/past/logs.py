@@ -57,7 +57,6 @@ def look_at(deltas: Deltas, snapshot: Snapshot, after: str) -> LogsSeen:
 
 
 def content(now: Chosen, after: str, look: Look[LogsSeen]) -> str:
-    """The lanes as HTML."""
     seen = look.found
     if seen is None:
         return part("logs", unseen(look), "Logs")

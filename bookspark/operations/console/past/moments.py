@@ -15,14 +15,12 @@ from bookspark.support.snapshot_commits import Snapshot
 VIEWS = (("/time", "The cluster"), ("/time/ledgers", "Ledgers"), ("/time/logs", "Logs"))
 """Path and title of the pages of the past."""
 LEDGER = "/time/ledger"
-"""Path of the page of one ledger."""
 
 
 class Chosen(NamedTuple):
     """The chosen snapshots."""
 
     at: Snapshot
-    """The shown snapshot."""
     since: Snapshot | None
     """The earlier snapshot of the comparison; None: no comparison."""
 
@@ -53,7 +51,7 @@ def _place(snapshots: Sequence[Snapshot], asked: str) -> int | None:
 
 
 def form(snapshots: Sequence[Snapshot], now: Chosen, path: str, hidden: Mapping[str, str]) -> str:
-    """The sliders. ``hidden``: other fields of the query. The form is no live part, so updates do not move a slider in use."""
+    """The sliders. ``hidden``: other fields of the query. No live part, so updates do not move a slider in use."""
     kept = "".join(f'<input type="hidden" name="{text(name)}" value="{text(value)}">' for name, value in hidden.items())
     times = " ".join(f"{one.version}:{one.time:%s}" for one in snapshots)
     since = now.since or now.at

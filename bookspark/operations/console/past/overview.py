@@ -44,7 +44,6 @@ class Then(NamedTuple):
     limbo: Mapping[str, int]
     """Ledgers in limbo, by bookie."""
     states: Mapping[str, int]
-    """Ledgers by state."""
     length: int
     """Bytes of the closed ledgers."""
     waiting: int
@@ -116,7 +115,6 @@ def enabled_of(deltas: Deltas, snapshot: Snapshot) -> bool | None:
 
 
 def content(snapshot: Snapshot, look: Look[Then], path: str) -> str:
-    """The cluster at the snapshot, as HTML."""
     then = look.found
     if then is None:
         return part("cluster", unseen(look), "Cluster")

@@ -37,7 +37,6 @@ class Past:
         self._looks = Looks("console-past", 1)
 
     def close(self) -> None:
-        """End all looks."""
         self._looks.close()
 
     def content(self, path: str, query: Mapping[str, str]) -> str | None:
