@@ -1,16 +1,16 @@
-"""The jobs for spark-submit. ``bookspark job`` lists them, and ``bookspark job NAME`` prints where one lies.
+"""The jobs for spark-submit. ``bookspark job`` lists them, and ``bookspark job NAME`` prints a job's path.
 
 ================  =============================================================================================================
 ``bookies``       keeps bookies on the executors
 ``autorecovery``  an auditor and replication workers on the executors
 ``snapshot``      writes snapshots of the system tables to Delta
 ``audit``         runs audit queries over a snapshot
-``copy_ledgers``  copies ledgers of a cluster of Apache BookKeeper's
+``copy_ledgers``  copies ledgers of an Apache BookKeeper cluster
 ``offload``       puts old rows of a log into a Delta table
 ================  =============================================================================================================
 
-Law: a job ends with status 0 when it did what was asked, 1 when an audit found something, and 2 when it could not. An error is
-one line on standard error, ``bookspark <job>: <what is wrong and what to do>``.
+Law: exit status 0: success; 1: an audit has a finding, or a ledger was not copied; 2: an error, reported as one line on standard
+error, ``bookspark <job>: <problem and remedy>``.
 
 Example::
 

@@ -3,7 +3,7 @@
     spark-submit $(bookspark job audit) --path DIRECTORY [--version N] [--report PAGE.html] [QUERY…]
     spark-submit $(bookspark job audit) --path DIRECTORY --integrity-check HOST:PORT
 
-With ``--integrity-check``, ledgers of which bookies that are up lack copies are marked for repair, and autorecovery copies them
+``--integrity-check`` marks ledgers with lacking copies on live bookies, so autorecovery copies them
 (``bookspark.spark.audit.integrity_check``).
 """
 

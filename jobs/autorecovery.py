@@ -2,8 +2,8 @@
 
     spark-submit $(bookspark job autorecovery) --zookeeper HOST:PORT [--processes N]
 
-Options come from the table ``[autorecovery]`` of the file that ``spark.executorEnv.BOOKSPARK_CONFIG`` names. ``bookspark
-autorecovery status`` shows the progress.
+Options come from the table ``[autorecovery]`` of the file in ``spark.executorEnv.BOOKSPARK_CONFIG``. ``bookspark autorecovery
+status`` shows the progress.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def main(
     """Run an auditor and replication workers on the executors until SIGTERM or SIGINT."""
     stopped, parent = threading.Event(), os.getppid()
     spark = session("bookspark autorecovery", zookeeper=zookeeper)
-    # The handlers are set after Spark has set its own.
+    # After the start of Spark, which sets handlers of its own.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     service = AutorecoveryService(spark, zookeeper, processes)
     service.start()
     while not stopped.wait(_LOOK_SECONDS):
         if os.getppid() != parent:
-            # The command spark-submit was ended instead of this process. Spark ended with it, so nothing is left to stop.
+            # spark-submit was ended instead of this process. Spark ended with it, so nothing is left to stop.
             return
     service.stop()
     spark.stop()

@@ -1,14 +1,13 @@
 """Keep bookies on Spark's executors until SIGTERM or SIGINT.
 
-On a local master they are stopped cleanly then. On a cluster they serve on for the next run, and ``bookspark stop-bookies`` stops
-them.
+On a local master the signal stops the bookies cleanly. On a cluster they continue to serve for the next run, and ``bookspark
+stop-bookies`` stops them.
 
     spark-submit [--master …] $(bookspark job bookies) --bookies 3 --directory DIRECTORY
 
-Once every bookie serves that an executor reaches, the job prints one line of JSON: ``{"zookeeper": …, "pid": …, "bookies":
-[{"bookie_id", "address", "pid", "host", "home"}, …], "missing": […], "executors": […]}``, and with ``--console-port`` also
-``"console"``, the address of the console that the driver shows until the job ends. An error is one line on standard error, with
-status 2.
+When every reachable bookie serves, the job prints one line of JSON: ``{"zookeeper": …, "pid": …, "bookies": [{"bookie_id",
+"address", "pid", "host", "home"}, …], "missing": […], "executors": […]}``, with ``--console-port`` also ``"console"``, the URL of
+the driver's console. An error is one line on standard error, with status 2.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bookspark.spark.bookies.bookies_job import ConsoleOptions, main
 
 
 def open_console(zookeeper: str, options: ConsoleOptions) -> AbstractContextManager[str]:
-    """The console of the cluster at ``zookeeper``."""
+    """The console of the cluster at ``zookeeper``; yields its URL."""
     return shown(zookeeper, options.listen, options.port, options.token_file, options.snapshots)
 
 

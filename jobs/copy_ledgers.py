@@ -2,10 +2,10 @@
 
     spark-submit $(bookspark job copy_ledgers) --source OLD:2181/ledgers --zookeeper NEW:2181 [--tasks N] [LEDGER…]
 
-Tasks share the ledgers, read the other cluster's bookies and write to ours (``bookspark.operations.moving``). The job
-prints one line of JSON: ``{"copied", "were_there", "open", "entries", "bytes", "failed": {ledger: why}}``; ``open`` counts those
-that were left out because they are not closed. It can be run again: what is here is compared, and a copy that was broken off is
-gone on with. One such job runs at a time. The exit status is 1 if a ledger could not be copied. The other cluster is only read.
+The tasks share the ledgers (``bookspark.operations.moving``). The job prints one line of JSON: ``{"copied", "were_there", "open",
+"entries", "bytes", "failed": {ledger: why}}``; ``open`` counts ledgers skipped because they are not closed. A second run compares
+existing copies and continues interrupted ones. Run one such job at a time. Exit status 1: a ledger was not copied. The source
+cluster is only read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(
     with Source(source) as there:
         asked = ledgers or there.ledger_ids()
     spark = session("bookspark copy_ledgers", zookeeper=zookeeper)
-    # Ledgers that were made together tend to be alike, so each task gets some of all times.
+    # Ledgers of the same time tend to have similar sizes, so each task gets ledgers of all times.
     told = (
         spark.sparkContext.parallelize([asked[i::tasks] for i in range(tasks)], tasks)
         .mapPartitions(partial(_copy, source, zookeeper, not ledgers))
@@ -58,7 +58,7 @@ def main(
 def _copy(
     source: str, zookeeper: str, leave_open_out: bool, lists: Iterable[list[int]]
 ) -> Iterator[tuple[Counter[str], dict[int, str]]]:
-    """What became of all ledgers of a task: the counts of the summary, and why some failed."""
+    """The result of a task: counts of the summary, and the errors by ledger id."""
     counts: Counter[str] = Counter()
     failed: dict[int, str] = {}
     with Source(source) as there, EntryReader(there.addresses()) as reader, BookKeeper(zookeeper) as here:

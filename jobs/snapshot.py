@@ -58,7 +58,7 @@ def main(
     if every is None:
         take()
     else:
-        # The handlers are set after Spark has set its own.
+        # After the start of Spark, which sets handlers of its own.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())
         write_every(60 * every, take, ended)

@@ -1,12 +1,13 @@
-"""Changes of a living cluster are carried out here; ``protocol.changes`` decides them.
+"""Execution of changes of a live cluster; ``protocol.changes`` decides them.
 
-====================  ==========================================================================================================
-``changes_config``    options of the one who applies a change
-``change_record``     the change that is under way, in the metadata store: what is wanted, and how far it is
-``looking``           what is seen of the cluster
-``hands``             who restarts a process, and puts a disk in
-``applying``          look, decide, note, do; again and again, until the change is complete
-====================  ==========================================================================================================
+=================  ============================================================================
+``change_record``  record of the change in the metadata store: wanted state and progress
+``looking``        looks at the cluster's bookies, fragments and tasks
+``hands``          interface for restarts of processes and replacements of disks
+``applying``       observe, decide, record, act; repeated until the change is complete
+=================  ============================================================================
+
+Options: ``bookspark.store.changes_config``.
 
 Example::
 

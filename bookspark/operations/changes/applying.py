@@ -1,10 +1,9 @@
-"""Look, decide, note, do; again and again, until the change is complete.
+"""Application of a cluster change: observe, decide, record, act; repeated until the change is complete.
 
-Law: ``protocol.changes.planner`` decides each step, by what is seen at that moment. Before a bookie is taken down, all that its
-safety rests on is read anew: the records that name it, and the indexes of the bookies that share its ledgers. What has to be
-remembered is written before the step. So the one who applies a change may be killed at any moment, and another goes on with it.
-One process at a time applies a change, by a lock. Nothing is waited for longer than ``stall_seconds`` without anything happening:
-then an error names what was waited for, and the change stays under way.
+Law: ``protocol.changes.planner`` decides each step from the cluster's state at that moment. Before a bookie goes down, the
+records that name it and the indexes of the bookies that share its ledgers are read again. The record is written before the step,
+so another process can continue after a kill at any moment. A lock allows one applying process. After ``stall_seconds`` without
+progress an error names the awaited event, and the change stays under way.
 """
 
 from __future__ import annotations
@@ -56,23 +55,23 @@ from bookspark.store.metadata.documents.locks import Lock
 log = logging.getLogger(__name__)
 
 
-# -- Do the other bookies really have what a bookie has, by their indexes?
-#
-# Law: nobody is believed by the metadata alone. An ensemble change may leave entries on the bookie that was replaced with an
-# ack quorum of copies and not more, and nobody has noted that. So before a bookie goes away, every fragment that names it is
-# compared with the indexes of the others. A bookie that does not answer, or lacks an entry of the fragment, has no copy of the
-# fragment. What is lacking at two looks, with a pause between them, is marked for autorecovery, which copies it. The fragment
-# that is still written to is compared up to what its bookies had at the first look.
-#
-# Source: ``protocol.repair.audit_plan``, which the exact check of the auditor asks, too.
+# -- Copies check: do the indexes of the other bookies show enough copies?
 
 
 _WHOLE_INDEX_LEDGERS = 32
-"""A bookie that shares more ledgers is asked for its whole index, and not for each ledger."""
+"""A bookie with more shared ledgers is asked once for its whole index instead of once per ledger."""
 
 
 class CopiesCheck:
-    """One check of what would be left without ``bookie_id``. ``ledgers``: the records that name it, read a moment ago."""
+    """One check of the copies that remain without ``bookie_id``. ``ledgers``: fresh records of the ledgers that name it.
+
+    Law: metadata alone proves no copy. An ensemble change may leave entries with only an ack quorum of copies and no mark. So
+    every fragment of the leaving bookie is compared with the indexes of its other bookies. A bookie that is silent or lacks an
+    entry has no copy of the fragment. Entries lacking at two looks, with a pause between them, are marked for autorecovery. An
+    open fragment is compared up to the last entry that its bookies had at the first look.
+
+    Source: ``protocol.repair.audit_plan``, also used by the auditor's exact check.
+    """
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class CopiesCheck:
         self._silent: dict[str, str] = {}
 
     def problem(self, pause: Callable[[], None]) -> str:
-        """Why the bookie must stay, in words; empty if it may go. ``pause`` is called between the two looks. Raises
+        """The reason why the bookie must stay; empty if it may go. ``pause`` is called between the two looks. Raises
         MetadataStoreError."""
         held = self._held()
         ends = {one: self._end(one, held) for one in self._ledgers}
@@ -107,7 +106,7 @@ class CopiesCheck:
         return ""
 
     def _mark(self, lacking: Mapping[tuple[int, str], Ranges]) -> None:
-        """Have autorecovery copy it; but for the fragment that is still written to, which is its writer's."""
+        """Mark the lacking entries for autorecovery, except in an open fragment, which belongs to its writer."""
         marks = []
         for (ledger_id, bookie), ranges in lacking.items():
             metadata = self._ledgers[ledger_id]
@@ -140,7 +139,7 @@ class CopiesCheck:
         )
 
     def _held(self) -> dict[tuple[int, str], Ranges]:
-        """What each other bookie says to hold, by ledger and bookie."""
+        """Held ranges of each other bookie, by ledger and bookie."""
         shared: dict[str, list[int]] = {}
         for ledger_id, metadata in self._ledgers.items():
             members = {b for f in metadata.fragments if self._bookie_id in f.ensemble for b in f.ensemble} - {
@@ -168,14 +167,14 @@ class CopiesCheck:
                 yield ledger_id, merged(ranges)
 
     def _end(self, ledger_id: int, held: Mapping[tuple[int, str], Ranges]) -> int:
-        """The last entry of a ledger that is not closed, as far as its bookies know."""
+        """The last entry of a ledger that is not closed, by its bookies' indexes; -1: none."""
         members = self._ledgers[ledger_id].bookies()
         return max((ranges[-1][1] for b in members if (ranges := held.get((ledger_id, b)))), default=-1)
 
     def _lacking(
         self, held: Mapping[tuple[int, str], Ranges], ends: Mapping[int, int]
     ) -> Iterator[tuple[tuple[int, str], Ranges]]:
-        """Entries that a bookie should hold and does not, of fragments that name the bookie that is to go."""
+        """Lacking entries of the other bookies, in the fragments of the leaving bookie."""
         for ledger_id, metadata in self._ledgers.items():
             shared = {b for f in metadata.fragments if self._bookie_id in f.ensemble for b in f.ensemble}
             for member in sorted(shared - {self._bookie_id, *self._away, *self._silent}):
@@ -187,7 +186,6 @@ class CopiesCheck:
                     yield (ledger_id, member), missing
 
     def _shared(self, metadata: LedgerMetadata, end: int) -> Ranges:
-        """The entries of the fragments that name the bookie."""
         return [
             (fragment.first_entry_id, end if last is None else last)
             for fragment, last in metadata.fragment_ranges()
@@ -202,19 +200,20 @@ def _told(ranges: Ranges) -> str:
     )
 
 
-# -- Copies go from one bookie to another.
-#
-# Law: ``protocol.repair.ledger_replication`` moves them, as a replication worker does: a copy is synced before the record names
-# it, by compare-and-set; a last fragment that is still written to is left to its writer. Only the choice of the bookie is the
-# plan's. A move that was made already, or whose fragment was changed meanwhile, is none.
+# -- Moves: copies go from one bookie to another
 
 
 _GRACE_SECONDS = 0.0
-"""Never waited: a move that would have to wait for a writer ends there."""
+"""A move ends instead of waiting for the writer of an open fragment."""
 
 
 class Moving:
-    """Moves fragments, several ledgers at a time. ``stopping`` ends it early."""
+    """Moves fragments, several ledgers at a time. ``stopping`` ends it early.
+
+    Law: ``protocol.repair.ledger_replication`` moves them, as in a replication worker: the copy is synced before a
+    compare-and-set of the record names its bookie; an open fragment is left to its writer. The plan chooses the bookie. A
+    repeated move, or a move of a changed fragment, does nothing.
+    """
 
     def __init__(self, bookkeeper: BookKeeper, config: ChangesConfig, stopping: threading.Event) -> None:
         self._bookkeeper = bookkeeper
@@ -224,11 +223,10 @@ class Moving:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that were copied so far."""
         return self._copying.progress.bytes_copied
 
     def move(self, moves: Sequence[Move], down: Collection[str]) -> dict[int, str]:
-        """Make the moves. Returns why a ledger's could not be made, by ledger. ``down``: bookies that need not be asked."""
+        """Make the moves. Returns the reasons of failures by ledger id. ``down``: bookies that are not asked for copies."""
         by_ledger: dict[int, list[Move]] = {}
         for one in moves:
             by_ledger.setdefault(one.ledger_id, []).append(one)
@@ -249,7 +247,7 @@ class Moving:
                 driver = _MoveDriver(self._bookkeeper, metadata, self._copying, _chosen(metadata, moves))
                 driver.run(machine.step, machine.step(act.MetadataRead(metadata, version)))
         except (NoSuchLedgerError, NotEnoughBookiesError):
-            # It was deleted; or it has more fragments than those that are moved now.
+            # The ledger was deleted, or the next fragment is not part of these moves.
             return ""
         except BookKeeperError as error:
             return str(error)
@@ -257,7 +255,7 @@ class Moving:
 
 
 def _chosen(metadata: LedgerMetadata, moves: Sequence[Move]) -> dict[tuple[str, ...], dict[str, str]]:
-    """By ensemble, who replaces whom."""
+    """The target of each source bookie, by ensemble."""
     by_first = {one.first_entry_id: one for one in moves}
     return {
         fragment.ensemble: {move.source: move.target}
@@ -267,8 +265,6 @@ def _chosen(metadata: LedgerMetadata, moves: Sequence[Move]) -> dict[tuple[str, 
 
 
 class _MoveDriver(RepairDriver):
-    """Drives a replication whose bookies are chosen already."""
-
     def __init__(
         self,
         bookkeeper: BookKeeper,
@@ -288,11 +284,11 @@ class _MoveDriver(RepairDriver):
         return act.NoBookies(NotEnoughBookiesError("this fragment is not moved now"))
 
 
-# --
+# -- Application of a change
 
 
 class Applying:
-    """The one who applies a change. It holds the lock from ``with`` on. One thread; ``stop`` may be called from any."""
+    """The process that applies a change. ``with`` holds the lock. For one thread; ``stop`` may be called from any thread."""
 
     def __init__(
         self,
@@ -301,7 +297,7 @@ class Applying:
         config: ChangesConfig | None = None,
         tell: Callable[[str], None] = log.info,
     ) -> None:
-        """``tell`` is given each step before it is made, and what is waited for, in words."""
+        """``tell`` gets a text for each step before it is made, and for each awaited event."""
         self._bookkeeper = bookkeeper
         self._hands = hands
         self._config = config or ChangesConfig()
@@ -315,12 +311,12 @@ class Applying:
         self._told: tuple[str, ...] = ()
         self._asked: Request | None = None
         self._asked_of = 0
-        """The incarnation of the bookie when it was asked for."""
+        """The incarnation of the bookie at the time of the request."""
 
     # -- the lock
 
     def __enter__(self) -> Self:
-        """Take the lock. Raises BookieError if another holds it for longer than a dead one's session lasts."""
+        """Take the lock. Raises BookieError if another process holds it for twice the session timeout, so it is alive."""
         name = f"{socket.gethostname()}:{os.getpid()}"
         deadline = time.monotonic() + 2 * self._bookkeeper.context.config.metadata_session_timeout_seconds
         while True:
@@ -340,13 +336,13 @@ class Applying:
             self._change_lock.give_back(self._lock)
 
     def stop(self) -> None:
-        """Have ``run`` end before its next step. The change stays under way."""
+        """End ``run`` before its next step. The change stays under way."""
         self._stopping.set()
 
     # -- the record
 
     def begin(self, wanted: Wanted) -> ChangeRecord:
-        """Note what is wanted. Raises ConfigurationError while another change is under way; the same one is gone on with."""
+        """Record the wanted change; the same change continues. Raises ConfigurationError if another change is under way."""
         now = self._kept.read()
         record = new_record(wanted, begin(wanted, self._looking.look()), time.time_ns() // 1_000_000)
         if now is not None and now.under_way:
@@ -360,16 +356,17 @@ class Applying:
         return record
 
     def give_up(self) -> None:
-        """Nothing more is wanted. ``run`` then lets go of the bookies that the change made read-only or took down. Raises
+        """Give the change up. ``run`` then releases the bookies that the change made read-only or took down. Raises
         ConfigurationError if no change is under way."""
         record = self._under_way()
         self._kept.write(msgspec.structs.replace(record, wanted=WantedDocument(), state=ChangeState.GIVEN_UP))
 
     def run(self) -> ChangeRecord:
-        """Go on with the change until it is complete, and return its record.
+        """Continue the change until it is complete, and return its record.
 
-        Raises BookieError, with what is in the way, if it can't be made or nothing happens for ``stall_seconds``; it stays under
-        way. Raises ConfigurationError if none is under way, MetadataVersionError if another took over."""
+        Raises BookieError if the change is impossible or makes no progress for ``stall_seconds``; it stays under way. Raises
+        ConfigurationError if no change is under way, MetadataVersionError if another process took over.
+        """
         record = self._under_way()
         since = time.monotonic()
         last: tuple[object, ...] = ()
@@ -378,7 +375,7 @@ class Applying:
             try:
                 record, waits, sign = self._turn(record)
             except MetadataStoreError as error:
-                # Whether the record was written is not known. What stands there counts.
+                # The write of the record may have succeeded or not: the stored record counts.
                 waits, sign = (f"the metadata store: {error}",), (str(error),)
                 with suppress(MetadataStoreError):
                     record = self._kept.read() or record
@@ -399,7 +396,7 @@ class Applying:
         return record
 
     def _turn(self, record: ChangeRecord) -> tuple[ChangeRecord, tuple[str, ...], tuple[object, ...]]:
-        """Look once, and do what is to be done. Returns the record after it, what is waited for, and what can be told apart."""
+        """Look once and act. Returns the new record, the awaited events, and a sign that differs after any progress."""
         observed = self._looking.look()
         wanted, progress = record.wanted.wanted(), record.progress.progress()
         decision = decide(wanted, progress, observed)
@@ -427,7 +424,7 @@ class Applying:
     def _make(
         self, record: ChangeRecord, wanted: Wanted, progress: Progress, observed: Observed, decision: Decision
     ) -> tuple[ChangeRecord, str]:
-        """Make all moves, or else the first step. Returns the record after it, and what is in the way of it."""
+        """Make all moves, else the first step. Returns the new record, and the obstacle or ""."""
         moves = [step for step in decision.steps if isinstance(step, Move)]
         if moves:
             return self._move(record, moves, observed)
@@ -465,8 +462,7 @@ class Applying:
         return record, ""
 
     def _let_go(self, request: Request, observed: Observed, decision: Decision) -> None:
-        """What was asked for is no step any more: it was done, or it must not be done now. A bookie that is down until it is
-        started again is waited for."""
+        """End a request that is no step any more: seen done, or taken back. A bookie that is down for a restart is awaited."""
         bookie = observed.bookies.get(request.bookie_id)
         there = bookie is not None and bookie.registered
         if not there and not isinstance(request, Stop):
@@ -478,7 +474,7 @@ class Applying:
             self._hands.take_back(request, "; ".join(decision.waits) or "the cluster has changed")
 
     def _is_ending(self, request: Request) -> bool:
-        """Whether the bookie went down while it was looked at: then what was asked for is being done."""
+        """Did the bookie go down during the look? Then the request is being carried out."""
         bookie = self._looking.look().bookies.get(request.bookie_id)
         if bookie is None or not bookie.registered or bookie.incarnation != self._asked_of:
             return True
@@ -501,14 +497,14 @@ class Applying:
         return record, f"{len(failed)} ledgers could not be moved, as ledger {ledger_id}: {why}"
 
     def _in_the_way(self, wanted: Wanted, progress: Progress, observed: Observed, step: Request) -> str:
-        """All that the step's safety rests on, read anew."""
+        """Read again everything that the step's safety depends on. Returns the obstacle, or ""."""
         name = step.bookie_id
         try:
             ledgers = self._looking.renew(name)
         except BookKeeperError as error:
             return f"not taken down: {error}"
         check = CopiesCheck(self._bookkeeper, name, ledgers, observed, progress.away - {name})
-        # The check takes a while, and the cluster goes on meanwhile.
+        # The cluster may change during the check: look once more.
         return check.problem(self._pause) or permitted(wanted, progress, self._looking.look(), step)
 
     def _pause(self) -> None:

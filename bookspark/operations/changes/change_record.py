@@ -1,7 +1,7 @@
-"""The change of a cluster in the metadata store: what is wanted, and how far it is.
+"""The record of a cluster's change in the metadata store, under ``/bookspark/changes/cluster``: wanted state and progress.
 
-Law: a cluster has one change at a time. The record is changed by compare-and-set, *before* the step that it tells of, so whoever
-goes on after a crash knows of every bookie that may be read-only or down because of it. Under ``/bookspark/changes/cluster``.
+Law: a cluster has one change at a time. The record is written by compare-and-set *before* the step, so a successor after a crash
+knows every bookie that the change may have made read-only or taken down.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ KIND, NAME = "changes", "cluster"
 class ChangeState(Enum):
     UNDER_WAY = "under way"
     GIVEN_UP = "given up"
-    """Nothing more is wanted; bookies that were made read-only are still to be let go."""
+    """The wanted state is empty; read-only bookies of the change may still wait for their release."""
     COMPLETE = "complete"
 
 
 class WantedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``Wanted`` as it is kept."""
+    """The stored form of ``Wanted``."""
 
     restart: tuple[str, ...] = ()
     version: str = ""
@@ -39,7 +39,7 @@ class WantedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     below_write_quorum: bool = False
 
     def wanted(self) -> Wanted:
-        """The value of it."""
+        """The value."""
         return Wanted(
             frozenset(self.restart),
             self.version,
@@ -53,56 +53,53 @@ class WantedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProgressDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``Progress`` as it is kept."""
+    """The stored form of ``Progress``."""
 
     before: dict[str, tuple[int, int]] = {}
-    """By bookie, its incarnation (0: it was down) and the number of its last lossy boot, at the beginning."""
+    """Each bookie's incarnation (0: down) and number of its last lossy boot, at the start of the change."""
     quieted: tuple[str, ...] = ()
     away: tuple[str, ...] = ()
 
     def progress(self) -> Progress:
-        """The value of it."""
+        """The value."""
         before = {bookie: Before(*each) for bookie, each in self.before.items()}
         return Progress(before, frozenset(self.quieted), frozenset(self.away))
 
 
 class ChangeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One change."""
-
     wanted: WantedDocument
     progress: ProgressDocument
     begun_at_ms: int
-    """The wall clock of the one who began it, in ms since 1970."""
+    """Wall clock of the process that began the change, in ms since 1970."""
     state: ChangeState = ChangeState.UNDER_WAY
     steps: int = 0
-    """How many steps were made, moves not counted."""
+    """Steps made, without moves."""
     moves: int = 0
-    """How many fragments were moved."""
     moved_bytes: int = 0
-    """How many bytes of entries were copied by that, with those of moves that were made again."""
+    """Bytes of entries copied by moves, repeated moves included."""
     ended_at_ms: int = 0
-    """When it was complete, or all bookies of one that was given up were let go. 0: it is under way."""
+    """Time of completion, or of the release of all bookies of a given-up change, in ms since 1970. 0: under way."""
     format_version: int = FORMAT_VERSION
 
     @property
     def under_way(self) -> bool:
-        """Is something still to be done?"""
+        """The change has steps left."""
         return not self.ended_at_ms
 
     def after(self, progress: Progress) -> ChangeRecord:
-        """The same with another progress."""
+        """The record with another progress."""
         return msgspec.structs.replace(self, progress=_progress_document(progress))
 
 
 class Kept:
-    """The record as one process reads and writes it. Raises MetadataVersionError where another wrote it meanwhile."""
+    """Reads and writes of the record by one process. Raises MetadataVersionError if another process wrote it meanwhile."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._version: int | None = None
 
     def read(self) -> ChangeRecord | None:
-        """The last change; None: there was none. Raises UnreadableRecordError."""
+        """The last change; None: no change yet. Raises UnreadableRecordError."""
         found = self._store.read_record(KIND, NAME)
         if found is None:
             self._version = None
@@ -116,13 +113,12 @@ class Kept:
         return record
 
     def write(self, record: ChangeRecord) -> None:
-        """Replace the record that was read or written last."""
+        """Replace the record of the last read or write."""
         document = proven_struct(record, "record of the cluster's change")
         self._version = self._store.write_record(KIND, NAME, document, self._version)
 
 
 def new_record(wanted: Wanted, progress: Progress, now_ms: int) -> ChangeRecord:
-    """The record of a change that begins now."""
     document = WantedDocument(
         tuple(sorted(wanted.restart)),
         wanted.version,

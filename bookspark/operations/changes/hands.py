@@ -1,8 +1,7 @@
-"""Who restarts a bookie's process, and puts a disk in. Bookspark runs in many ways (a Spark job, ``systemd``, Kubernetes); each
-has means of its own, and none of them is known here.
+"""Interface for restarts of bookie processes and replacements of disks, for any way to run bookies (Spark, systemd, Kubernetes).
 
-Law: a request is made once by one who applies a change, and again by one who goes on with it. Its end is told: it was seen to be
-done, or it is taken back. One that is taken back must not be done any more: the cluster has changed since it was made.
+Law: the applying process makes a request once, and a successor makes it again. Each request ends: seen done, or taken back. A
+request taken back must not be carried out any more, because the cluster has changed.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ Request = Restart | ReplaceDisk | Stop
 
 
 class Hands(Protocol):
-    """Raises BookieError for what it can't do."""
+    """Carries out requests. Raises BookieError for impossible ones."""
 
     def do(self, request: Request) -> None:
-        """Do it, or have it done: it need not be done at the return."""
+        """Carry the request out or pass it on; it may be done after the return."""
 
     def seen(self, request: Request) -> None:
-        """It was done."""
+        """The request was carried out."""
 
     def take_back(self, request: Request, why: str) -> None:
-        """It is not to be done now, if it was not done yet."""
+        """The request must not be carried out any more."""
 
 
 class AskOperator:
-    """Tells a person what is to be done, and leaves it to him. It works for every kind of cluster."""
+    """Asks the operator to carry requests out. Works for every kind of cluster."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -48,7 +47,7 @@ class AskOperator:
 
 
 class LocalBookieLike(Protocol):
-    """What ``LocalHands`` need of a bookie; ``bookspark.local.LocalBookie`` has it."""
+    """The bookie's methods that ``LocalHands`` use; ``bookspark.local.LocalBookie`` has them."""
 
     @property
     def bookie_id(self) -> str: ...
@@ -77,10 +76,10 @@ class LocalHands:
                 bookie.start()
 
     def seen(self, request: Request) -> None:
-        """Nothing is told."""
+        """Does nothing."""
 
     def take_back(self, request: Request, why: str) -> None:
-        """Nothing: it was done when it was asked for."""
+        """Does nothing: ``do`` has carried the request out."""
 
 
 def _empty(directory: Path) -> None:

@@ -1,9 +1,8 @@
-"""What is seen of a cluster.
+"""Looks at a cluster: its bookies, its ledgers' fragments and its autorecovery tasks.
 
-Law: a look reads all that may have changed since the look before it: new ledgers, ledgers that are not closed, and those that
-have or had a task of autorecovery, which is what else changes the record of a closed ledger. The first look reads everything. A
-bookie that is to go away is looked at once more by itself (``renew``): every ledger of its index, and every one that named it, is
-read anew. Looking changes nothing.
+Law: the first look reads every ledger. Later looks read new ledgers, ledgers that are not closed, and ledgers that have or had a
+task, because only autorecovery changes the record of a closed ledger. ``renew`` reads every ledger of a leaving bookie again.
+Looks change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _BOOKIES_AT_ONCE = 16
 
 
 class Looking:
-    """Looks at one cluster, again and again. One thread at a time."""
+    """Repeated looks at one cluster. For one thread at a time."""
 
     def __init__(self, bookkeeper: BookKeeper) -> None:
         self._bookkeeper = bookkeeper
@@ -34,27 +33,27 @@ class Looking:
         self._open: set[int] = set()
         self._recovering: set[int] = set()
         self._tasks: frozenset[int] = frozenset()
-        """The ledgers that had a task at the look before."""
+        """Ledgers with a task at the previous look."""
         self._changed: set[int] = set()
-        """Ledgers whose records may have been changed by those who asked for this look."""
+        """Ledgers that the caller may have changed since the previous look."""
         self.statuses: dict[str, BookieStatus] = {}
-        """What each bookie said of itself at the last look; those that did not answer are not here."""
+        """Each bookie's own status at the last look, without silent bookies."""
         self.clocks_ahead_ms: dict[str, int] = {}
-        """How far the clock of each of these is ahead of the clock here, at least; below 0: behind it."""
+        """Least lead of each bookie's clock over the clock here, in ms; below 0: least lag."""
 
     @property
     def open_ledgers(self) -> Set[int]:
-        """The ledgers that were not closed at the last look."""
+        """Ids of ledgers that were not closed at the last look."""
         return self._open
 
     @property
     def in_recovery(self) -> Set[int]:
-        """Those of them that were in recovery."""
+        """Ids of ledgers in recovery at the last look."""
         return self._recovering
 
     def look(self, at_once: bool = False) -> Observed:
-        """The cluster now. ``at_once``: what needs no other's answer is asked at the same time, for one who only looks: a
-        ZooKeeper that is slow makes each question wait. Otherwise the bookies are asked last, by whom a change is judged. Raises
+        """The cluster's present state. ``at_once``: independent queries run in parallel, against a slow ZooKeeper, for callers
+        that only display. Otherwise the bookies are asked last, because their answers decide about a change. Raises
         MetadataStoreError."""
         store, tasks = self._store, self._store.underreplication
         if not at_once:
@@ -73,7 +72,7 @@ class Looking:
         return Observed(bookies, self._fragments, known, {**bad, **unreadable}, enabled)
 
     def _lacking(self) -> tuple[dict[int, frozenset[str]], dict[int, str]]:
-        """The ledgers that have a task, with the bookies that lack entries of each, and the tasks that can't be decoded."""
+        """Ledgers with a task, with the bookies that lack entries of each; and tasks that can't be decoded, with the errors."""
         tasks = self._store.underreplication
         bad: dict[int, str] = {}
         found = {
@@ -83,7 +82,7 @@ class Looking:
         return found, bad
 
     def _look_at_ledgers(self, ids: set[int], with_task: Collection[int]) -> dict[int, str]:
-        """Bring the fragments up to date. ``ids``: of all ledgers."""
+        """Update the fragments. ``ids``: all ledgers."""
         for gone in [one for one in self._fragments.ledgers() if one not in ids]:
             self._put(gone, None)
         new = {one for one in ids if not self._fragments.of_ledger(one)}
@@ -92,12 +91,12 @@ class Looking:
         return unreadable
 
     def changed(self, ledger_ids: Iterable[int]) -> None:
-        """The records of these ledgers may have been changed: the next look reads them."""
+        """Have the next look read these ledgers, whose records may have changed."""
         self._changed |= set(ledger_ids)
 
     def renew(self, bookie_id: str) -> dict[int, LedgerMetadata]:
-        """Read every ledger that names the bookie, or that its index names, anew. Returns those that name it, by id. Raises
-        ReadError if the bookie does not answer, or if one of the records can't be decoded."""
+        """Read again every ledger that names the bookie or stands in its index. Returns the ledgers that name it, by id. Raises
+        ReadError if the bookie does not answer or a record can't be decoded."""
         held = set(self._bookkeeper.list_ranges(bookie_id)["ledger_id"].unique().to_pylist())
         named = {one.ledger_id for one in self._fragments.of(bookie_id)}
         every = held | named | self._open
@@ -177,12 +176,12 @@ class Looking:
 
 
 def _ahead(told_ms: int, asked_ms: int, answered_ms: int) -> int:
-    """How far the clock that told a time between two others is ahead of theirs, at least."""
+    """Least lead of the clock that reported ``told_ms`` between two readings of the clock here, in ms."""
     return max(0, told_ms - answered_ms) + min(0, told_ms - asked_ms)
 
 
 def _unsettled(status: BookieStatus) -> str:
-    """Why the bookie's copies don't count, in words."""
+    """The reason why the bookie's copies don't count, or ""."""
     if status.limbo_ledgers:
         return f"heals itself: {status.limbo_ledgers:,} ledgers are in limbo"
     if status.healed_boot < status.lossy_boot:

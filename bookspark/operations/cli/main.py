@@ -1,6 +1,6 @@
 """The command line of ``bookspark``.
 
-Law: ``bookspark.support.command_line`` says what the exit statuses mean. ``bookspark --debug …`` shows where an error came from.
+Exit statuses: ``bookspark.support.command_line``. ``bookspark --debug …`` prints an error's traceback.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMMANDS = {
     **dict.fromkeys(("chaos", "replay"), "chaos"),
     "bench": "bench",
 }
-"""The module of ``bookspark.operations.cli.commands`` that has each command, in the order in which they are listed."""
+"""Each command's module in ``bookspark.operations.cli.commands``, in the order of the help page."""
 
 _debug = False
 
@@ -68,7 +68,7 @@ def _options(
 
 
 def command_line(words: Sequence[str] = ()) -> typer.Typer:
-    """The command line with all commands, or the part of it that ``words`` need: making all takes longer than most commands."""
+    """The command line with all commands, or only with the command in ``words``: building all takes longer than most commands."""
     app = typer.Typer(
         name="bookspark",
         help="Ledger storage for Spark: clusters, ledgers, logs and audits.",
@@ -85,7 +85,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def _command(words: Sequence[str]) -> str:
-    """The first word that is no option, and no value of one."""
+    """The first word that is neither an option nor the value of ``--config``."""
     before = ("", *words)
     return next((word for word, last in zip(words, before, strict=False) if word[:1] != "-" and last != "--config"), "")
 
@@ -99,7 +99,7 @@ def _commands(module: str) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command that ``sys.argv`` names. Ends the process with the command's exit status."""
+    """Run the command of ``sys.argv``, and end the process with its exit status."""
     sys.exit(exit_status(command_line(sys.argv[1:]), _tell))
 
 

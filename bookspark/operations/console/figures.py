@@ -1,7 +1,7 @@
-"""What the bookies' metrics say of adds and reads, and the last hour of it.
+"""Rates of adds and reads from the bookies' metrics, for the last hour.
 
-Law: a figure is that of the bookies that answered twice; a bookie that was started again counts from its next answer on. What
-nobody told is None, never 0. A bookie that is slow or sends nonsense costs ``_SECONDS_MAX`` and ``_BYTES_MAX`` at most.
+Law: a figure covers the bookies that answered two consecutive scrapes; a restarted bookie counts from its next answer on. An
+unknown figure is None, never 0. A slow or faulty bookie costs at most ``_SECONDS_MAX`` and ``_BYTES_MAX``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 HISTORY_SECONDS = 3600.0
-"""How far back the points go."""
+"""Age of the oldest point."""
 POINT_SECONDS = 10.0
-"""The shortest time between two points."""
+"""Least time between two points."""
 _SECONDS_MAX = 2.0
 _BYTES_MAX = 4 << 20
 _AT_ONCE = 8
@@ -28,42 +28,38 @@ _BOOKIE = "bookspark_bookie_"
 log = logging.getLogger(__name__)
 
 Counts = Mapping[str, float]
-"""Sums of one bookie's counters since its start, by the name of the metric."""
+"""One bookie's counters since its start, by metric name."""
 
 
 class Point(NamedTuple):
-    """The whole cluster between two moments. None: nobody told."""
+    """Figures of the whole cluster between two moments. None: not known."""
 
     at: float
-    """The end, in seconds of a clock that never jumps."""
+    """End of the interval, in seconds of a monotonic clock."""
     adds: float | None
-    """Entries that bookies took in, a second; each copy counts."""
+    """Entries added a second; each copy counts."""
     added_bytes: float | None
-    """Bytes of these, a second."""
+    """Bytes added a second; each copy counts."""
     reads: float | None
-    """Entries that bookies sent to readers, a second."""
+    """Entries sent to readers a second."""
     add_ms: float | None
-    """The mean time of an add; None too if there was none."""
+    """Mean time of an add; also None without adds."""
     read_ms: float | None
-    """The mean time of an answer to a read; None too if there was none."""
+    """Mean time of an answer to a read; also None without reads."""
     zookeeper_ms: float | None
-    """How long ZooKeeper took for a small read."""
 
 
 class History:
-    """The points of the last hour."""
-
     def __init__(self) -> None:
         self.points: deque[Point] = deque(maxlen=int(HISTORY_SECONDS / POINT_SECONDS) + 1)
         self._before: dict[str, Counts] = {}
         self._before_at: float | None = None
 
     def due(self, now: float) -> bool:
-        """Is it time for the next point?"""
         return self._before_at is None or now - self._before_at >= POINT_SECONDS
 
     def add(self, now: float, counts: Mapping[str, Counts], zookeeper_seconds: float | None) -> None:
-        """Note what each bookie's counters are ``now``, and what passed since the last time."""
+        """Add a point: the growth of each bookie's counters since the previous call."""
         grown: dict[str, float] = {}
         for bookie, now_there in counts.items():
             before = self._before.get(bookie)
@@ -109,7 +105,7 @@ _WANTED = frozenset(
 
 
 def counts_of(addresses: Mapping[str, str]) -> dict[str, Counts]:
-    """The counters of the bookies that answer. ``addresses``: ``host:port`` of their metrics, by bookie."""
+    """The counters of the answering bookies. ``addresses``: ``host:port`` of the metrics, by bookie."""
     if not addresses:
         return {}
     with ThreadPoolExecutor(min(_AT_ONCE, len(addresses)), "console-metrics") as pool:
@@ -126,7 +122,7 @@ def _counts(address: str) -> Counts | None:
 
 
 def parsed(text: str) -> dict[str, float]:
-    """The wanted counters of a page for Prometheus, each summed over its labels. Raises ValueError if a value is no number."""
+    """The wanted counters of a Prometheus page, summed over labels. Raises ValueError if a value is no number."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         name = line.partition(" ")[0].partition("{")[0]
@@ -137,7 +133,7 @@ def parsed(text: str) -> dict[str, float]:
 
 def _scraped(address: str) -> str:
     host, _, port = address.rpartition(":")
-    # Not urllib: it asks the proxy that the environment names.
+    # Not urllib: it would use the proxy of the environment.
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_SECONDS_MAX)
     deadline = threading.Timer(_SECONDS_MAX, _end, [connection])
     deadline.daemon = True

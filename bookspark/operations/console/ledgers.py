@@ -1,8 +1,8 @@
-"""The pages of ledgers: a list, and one ledger with its record and a map of its fragments and bookies.
+"""Pages of ledgers: a list, and one ledger with its record and a map of its fragments and bookies.
 
-Law: a list reads the records that it shows, and no others; where they are in the order of ids the watch knows. A ledger's page
-asks the bookies of its ensembles what they hold, and reads no entry. No password of a record is shown. What a bookie lacks is
-decided by ``protocol.repair.audit_plan``; a bookie that does not answer is told as one, and never as one that lacks something.
+Law: the list reads only the shown records; the watch supplies the ids. A ledger's page asks its bookies for their held ranges and
+reads no entry. No password is shown. ``protocol.repair.audit_plan`` decides which entries a bookie lacks; a silent bookie is
+never shown as lacking entries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STATES = {LedgerState.OPEN.value: "good", LedgerState.IN_RECOVERY.value: "busy"
 
 
 def ledger_id_of(asked: str) -> int:
-    """The id that somebody typed. Raises ValueError, with a sentence."""
+    """The typed ledger id. Raises ValueError, with a sentence for the page."""
     if not (asked.isascii() and asked.isdigit() and len(asked) < 20 and int(asked) <= _ID_MAX):
         raise ValueError(f"{asked!r} is no ledger: give its id, a number")
     return int(asked)
@@ -46,7 +46,7 @@ def ledger_id_of(asked: str) -> int:
 
 
 def list_content(bookkeeper: BookKeeper, looks: Looks, seen: Seen | None, asked: str) -> str:
-    """The ledgers from id ``asked`` on, as HTML. "": from the first one on."""
+    """A list of ledgers as HTML, from id ``asked`` on; "": from the first ledger on."""
     if seen is None:
         return part("ledgers", unseen(Look(None)), "Ledgers")
     if seen.facts.zookeeper_problem:
@@ -109,7 +109,7 @@ def _state(metadata: LedgerMetadata) -> str:
 
 
 def state_text(state: str) -> str:
-    """The state of a ledger, as HTML."""
+    """The state of a ledger as HTML."""
     return f'<b class="{_STATES.get(state, "")}">{text(state)}</b>'
 
 
@@ -129,19 +129,16 @@ def _log(metadata: LedgerMetadata) -> str:
 
 
 class LedgerSeen(NamedTuple):
-    """One ledger."""
-
     metadata: LedgerMetadata
     held: Mapping[str, Ranges]
-    """What each bookie that answered says that it holds."""
+    """Held ranges of each answering bookie."""
     limbo: frozenset[str]
-    """The bookies that have the ledger in limbo."""
     problems: Mapping[str, str]
-    """Why the other bookies told nothing."""
+    """Errors of the other bookies."""
 
 
 def look_at(bookkeeper: BookKeeper, ledger_id: int) -> LedgerSeen:
-    """The ledger now. Raises NoSuchLedgerError, UnreadableRecordError and MetadataStoreError."""
+    """The ledger's present state. Raises NoSuchLedgerError, UnreadableRecordError, MetadataStoreError."""
     metadata = bookkeeper.get_ledger_metadata(ledger_id)
     registered = bookkeeper.metadata.bookies()
     held: dict[str, Ranges] = {}
@@ -174,7 +171,7 @@ def content(ledger_id: int, look: Look[LedgerSeen]) -> str:
 
 
 def not_closed(now: Facts, look: Look[LedgerFacts]) -> str:
-    """Why a ledger is not closed, as HTML. ``now``: the cluster as the watch saw it."""
+    """Why a ledger is not closed, as HTML. ``now``: the watch's last facts."""
     told = unseen(look) if look.found is None else f"<ul>{answer(why_not_closed(now, look.found))}</ul>"
     return part("why", told, "Why it is not closed")
 
@@ -185,7 +182,7 @@ def _of_log(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
 
 
 def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
-    """What the record tells, but for the log that the ledger belongs to: names and values, which are HTML."""
+    """Names and values (HTML) of the record's fields, without the ledger's log."""
     yield "state", _state(metadata)
     yield "made", moment(metadata.ctime_ms)
     if metadata.closed:
@@ -208,7 +205,7 @@ def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
 
 
 def map_of(seen: LedgerSeen) -> str:
-    """A row for each fragment, a column for each bookie. The newest fragments, if there are very many."""
+    """A table with a row for each fragment and a column for each bookie; at most the newest ``_FRAGMENTS_SHOWN`` fragments."""
     metadata = seen.metadata
     bookies = metadata.bookies()
     lacking = {bookie: absent(metadata, bookie, held) for bookie, held in seen.held.items()}
@@ -223,7 +220,7 @@ def map_of(seen: LedgerSeen) -> str:
         kind = "bad" if good < metadata.ack_quorum else "busy" if good < len(fragment.ensemble) else "good"
         cells = (_cell(seen, bookie, lost[bookie], first, last) if bookie in lost else "" for bookie in bookies)
         to = "its open end" if last is None else f"{last:,}"
-        # What the writer has not told yet, nobody can lack.
+        # In the open fragment no copy counts as lacking: its end is unknown.
         copies = f'<b class="{kind}">{good} of {len(fragment.ensemble)}</b>{" answer" if last is None else ""}'
         span = f"{first:,} to {to}" if last is None or last >= first else "no entry"
         rows.append((span, copies, *cells))

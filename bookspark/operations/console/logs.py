@@ -1,7 +1,7 @@
-"""The pages of logs: a list, and one log with its lanes and the lag of every reader.
+"""Pages of logs: a list, and one log with its lanes and readers' lags.
 
-Law: looking changes nothing and never fences. A list asks for the logs that it shows, and for no others. The console knows no
-password, so of a log that has one only the record is told.
+Law: a look changes nothing and never fences. The list reads only the shown logs. The console knows no password, so for a log with
+a password it shows only the record.
 """
 
 from __future__ import annotations
@@ -34,35 +34,31 @@ _STATES = {ReaderState.LIVE: "good", ReaderState.STALE: "busy"}
 
 
 class LaneSeen(NamedTuple):
-    """One lane of a log."""
-
     name: str
     writer: str
     first_position: int
-    """The rows before it are truncated."""
+    """First row that is not truncated."""
     rows: int
-    """All rows that were ever committed."""
+    """Rows committed in all, truncated rows included."""
     size: int
-    """Their bytes."""
+    """Bytes of all committed rows."""
     last_ms: int | None
-    """When the newest row was committed, in ms since 1970; None if that is not known."""
+    """Commit time of the newest row, in ms since 1970; None: not known."""
     commits: int = 0
     record: LogRecord | None = None
-    """None: what is wrong with it is not asked."""
+    """None: no troubles of the lane are computed."""
 
 
 class LogSeen(NamedTuple):
-    """One log."""
-
     record: LogRecord
     lanes: tuple[LaneSeen, ...] = ()
     readers: tuple[ReaderLag, ...] = ()
     problem: str = ""
-    """Why lanes and readers are not known."""
+    """The reason why lanes and readers are not known."""
 
 
 def look_at(bookkeeper: BookKeeper, name: str) -> LogSeen:
-    """The log ``name`` now. Raises NoSuchLogError, ReadError and MetadataStoreError."""
+    """The log's present state. Raises NoSuchLogError, ReadError, MetadataStoreError."""
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(name)
     records = {lane: registry.get(lane) for lane in registry.lanes_of(name)}
@@ -87,7 +83,6 @@ def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str) -> LaneSeen:
 
 
 def log_look(bookkeeper: BookKeeper, looks: Looks, name: str, patience: Patience) -> Look[LogSeen]:
-    """What is seen of a log."""
     return looks.of(("log", name), partial(look_at, bookkeeper, name), patience.left)
 
 
@@ -95,7 +90,7 @@ def log_look(bookkeeper: BookKeeper, looks: Looks, name: str, patience: Patience
 
 
 def list_content(bookkeeper: BookKeeper, looks: Looks, after: str) -> str:
-    """The logs whose names follow ``after``, as HTML."""
+    """A list of the logs with names after ``after``, as HTML."""
     patience = Patience()
     names = looks.of("logs", LogRegistry(bookkeeper.metadata).names, patience.left)
     if names.found is None:
@@ -149,7 +144,7 @@ def _most_behind(readers: tuple[ReaderLag, ...]) -> str:
 
 
 def content(name: str, look: Look[LogSeen], now: Facts | None = None) -> str:
-    """One log as HTML. ``now``: the cluster as the watch saw it; None tells no troubles."""
+    """One log as HTML. ``now``: the watch's last facts; None: no troubles are shown."""
     seen = look.found
     if seen is None:
         return part("log", unseen(look), f"Log {name}")

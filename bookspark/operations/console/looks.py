@@ -1,10 +1,9 @@
-"""Looks at single things (a log, a ledger), each shared by all who ask for it meanwhile.
+"""Looks at single objects (a log, a ledger), shared by concurrent requests.
 
-Law: at most ``at_once`` looks run at once and ``_WAITING_MAX`` wait, whoever asks. What was seen is kept and told again until it
-is older than ``_FRESH_SECONDS`` and the console has rested ``_RESTS`` times what the look cost the processor. Nobody waits for
-a look for longer than he says, and who has something to show does not wait at all: a page tells that a look is under way, or
-shows what was seen before. What was seen is forgotten when nobody asked for a while: it is as old as the last one who watched.
-What never changes is kept as long as there is room.
+Law: at most ``at_once`` looks run in parallel, and at most ``_WAITING_MAX`` run or wait. A result is reused until it is older
+than ``_FRESH_SECONDS`` and than ``_RESTS`` times the look's processor time. A caller with an earlier result does not wait; others
+wait no longer than their limit. A result without a request for a while is forgotten as too old. A lasting result is kept as long
+as there is room.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from bookspark.operations.console.pages import text
 from bookspark.support.plain_text import one_line
 
 PAGE_SECONDS = 4.0
-"""How long a page waits for its looks, all in all."""
+"""A page's wait for all its looks."""
 SOON_SECONDS = 0.1
-"""How long a page waits for a look that takes long in a large cluster."""
+"""A page's wait for a look that is slow in a large cluster."""
 _AT_ONCE = 2
 _WAITING_MAX = 64
 _KEPT = 256
@@ -39,33 +38,31 @@ log = logging.getLogger(__name__)
 
 
 class Look(NamedTuple, Generic[Found]):
-    """What a look saw."""
+    """The result of a look."""
 
     found: Found | None
-    """None: nothing was seen yet, or the last look failed."""
+    """None: no result yet, or the last look failed."""
     problem: str = ""
-    """Why the last look failed."""
     at_ms: int = 0
-    """When the look began, in ms since 1970, by the clock of this host."""
+    """Start of the look, in ms since 1970, by this host's clock."""
 
 
 UNDER_WAY: Look[Any] = Look(None)
-"""Nothing was seen yet."""
 
 
 @dataclass
 class _Kept:
     seen: Look[Any] = UNDER_WAY
     due: float = 0.0
-    """From when on the next look may begin."""
+    """Earliest start of the next look, on the monotonic clock."""
     running: Future[None] | None = field(default=None, repr=False)
 
 
 class Looks:
-    """Looks until ``close``. Thread-safe."""
+    """Runs looks until ``close``. Thread-safe."""
 
     def __init__(self, name: str = "console-look", at_once: int = _AT_ONCE) -> None:
-        """``name``: that of the threads; ``at_once``: how many there are at most."""
+        """``name``: prefix of the threads' names; ``at_once``: threads at most."""
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._running: set[Future[None]] = set()
         self._lock = threading.Lock()
@@ -74,8 +71,8 @@ class Looks:
     def of(
         self, key: Hashable, look: Callable[[], Found], seconds: float = PAGE_SECONDS, *, lasting: bool = False
     ) -> Look[Found]:
-        """What ``look`` sees, or saw a moment ago for another who asked for ``key``; UNDER_WAY if it sees nothing within
-        ``seconds``. ``lasting``: what was seen never changes, so nobody looks again as long as it is kept."""
+        """The result of ``look``, or of a recent look with the same ``key``; UNDER_WAY if none comes within ``seconds``.
+        ``lasting``: the result never changes, so a kept result is final."""
         with self._lock:
             one = self._kept.setdefault(key, _Kept())
             self._kept.move_to_end(key)
@@ -83,7 +80,7 @@ class Looks:
                 return one.seen
             late = time.monotonic() - one.due
             if one.running is None and late > _FRESH_SECONDS + PAGE_SECONDS:
-                # Nobody asked for a while, so what was seen is old.
+                # No request for a while: the result is too old to show.
                 one.seen = UNDER_WAY
             if one.running is None and late >= 0 and len(self._running) < _WAITING_MAX:
                 one.running = self._pool.submit(self._look, one, look)
@@ -92,18 +89,18 @@ class Looks:
                 if old != key:
                     del self._kept[old]
             running, seen = one.running, one.seen
-        # Who has something to show does not wait: the next page has what is seen now.
+        # With an earlier result the page does not wait: the next request gets the new one.
         if running is not None and seen.found is None:
             wait([running], max(0.0, seconds))
             seen = one.seen
         return seen
 
     def close(self) -> None:
-        """Look no more. Returns once the looks that are under way have ended, or after ``_END_SECONDS_MAX``."""
+        """Stop. Returns after the running looks have ended, or after ``_END_SECONDS_MAX``."""
         with self._lock:
             running = set(self._running)
             self._pool.shutdown(wait=False, cancel_futures=True)
-        # One that was cancelled never ends for ``wait``: no thread takes it any more.
+        # A cancelled future never ends for ``wait``, because no thread takes it any more.
         wait([one for one in running if not one.cancelled()], _END_SECONDS_MAX)
 
     def _look(self, one: _Kept, look: Callable[[], Any]) -> None:
@@ -125,19 +122,19 @@ class Looks:
 
 
 class Patience:
-    """The seconds that a page has for all its looks."""
+    """A page's time budget for all its looks."""
 
     def __init__(self, seconds: float = PAGE_SECONDS) -> None:
         self._until = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds that are left, 0 or more."""
+        """Seconds left, 0 or more."""
         return max(0.0, self._until - time.monotonic())
 
 
 def unseen(look: Look[Any]) -> str:
-    """Why there is nothing to show yet, as HTML."""
+    """The reason for a missing result, as HTML."""
     if look.problem:
         return f'<span class="bad">{text(look.problem)}</span>'
     return '<span class="soft waiting" role="status">It is being looked at</span>'

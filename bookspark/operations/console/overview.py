@@ -1,6 +1,6 @@
-"""The page of the whole cluster: health in a sentence and the next command, bookies, what is under way, the last hour.
+"""Page of the whole cluster: health with the next command, troubles, bookies, repairs, plots of the last hour.
 
-Law: it is made of what the watch saw and of nothing else. What is not known is said to be not known.
+Law: the page depends on the watch's last look only. An unknown figure is shown as unknown.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from bookspark.operations.why.words import counted, duration
 from bookspark.store.wire.messages import BookieStatus
 from bookspark.support.plain_text import size_text
 
-# -- Lines over the last hour, as SVG within a page.
+# -- Plots of the last hour, as SVG within the page.
 #
-# Law: a picture says in words what it shows. A gap stays a gap: nothing is drawn where nothing is known.
+# Law: each plot has a text alternative. A gap stays a gap: no line is drawn over unknown values.
 
 
 _WIDTH, _HEIGHT = 300.0, 60.0
 _GAP_SECONDS = 90.0
-"""Points further apart than this are not joined."""
+"""Points further apart are not joined."""
 
 
 def plot(title: str, points: Sequence[tuple[float, float | None]], now: float, words: Callable[[float], str]) -> str:
-    """A figure with its title, the newest value and the highest. ``points``: times in seconds up to ``now``, and values;
-    ``words``: a value with its unit."""
+    """A figure with title, newest and highest value. ``points``: times in seconds up to ``now``, and values. ``words``: formats a
+    value with its unit."""
     known = [(at, value) for at, value in points if value is not None and now - at <= HISTORY_SECONDS]
     latest = points[-1][1] if points else None
     top = max((value for _, value in known), default=0.0)
@@ -61,18 +61,18 @@ def _lines(known: Sequence[tuple[float, float]], now: float, top: float) -> Iter
 
 
 def _drawn(line: Sequence[str]) -> str:
-    """One point alone would not show: a line of no length has round ends."""
+    """A line's points; a single point is doubled, because a line of length 0 shows its round ends."""
     return " ".join(line if len(line) > 1 else [*line, *line])
 
 
-# --
+# -- The page
 
 
 _STATES = {"writable": "good", "read-only": "busy", "healing": "busy"}
 
 
 def content(seen: Seen | None) -> str:
-    """The page's content as HTML. None: the first look has not ended."""
+    """The page's content as HTML. ``seen`` None: the first look has not ended."""
     if seen is None:
         return part(
             "health", '<div class="banner"><h1 role="status">The first look at the cluster is under way</h1></div>'
@@ -130,7 +130,6 @@ def _row(facts: Facts, line: BookieLine) -> tuple[str, ...]:
 
 
 def _reasons(facts: Facts, line: BookieLine, status: BookieStatus | None) -> Iterator[str]:
-    """Why the bookie is in its state."""
     away = None if facts.autorecovery is None or facts.autorecovery.away is None else facts.autorecovery.away
     if line.state == "silent":
         yield facts.bookie_problems.get(line.bookie, "it does not answer")
@@ -146,7 +145,7 @@ def _reasons(facts: Facts, line: BookieLine, status: BookieStatus | None) -> Ite
 
 
 def _disks(status: BookieStatus) -> str:
-    """Every directory, and what is on all of them together: a bookie tells no more."""
+    """Every directory, and the space of all together: a bookie reports only the sum."""
     used, free = status.log_bytes, status.free_bytes
     told = [f"<li>{text(path)}{_disk_state(status, path)}</li>" for path in status.directories]
     told += [
@@ -173,7 +172,7 @@ def _keeper(status: BookieStatus) -> str:
     return status.keeper
 
 
-# -- the rest
+# -- repairs and plots
 
 
 def _repair(facts: Facts) -> str:
@@ -205,7 +204,7 @@ def _plots(seen: Seen) -> str:
     up = len(seen.facts.statuses)
     note = (
         ""
-        if seen.metrics >= up  # one that told them a moment ago may have ended
+        if seen.metrics >= up  # a bookie may have ended since its last metrics
         else f"<p>{seen.metrics} of {up} bookies tell metrics: set their option metrics_port.</p>"
     )
     zookeeper = line("A small read of ZooKeeper", names["zookeeper_ms"], "{:,.1f} ms")

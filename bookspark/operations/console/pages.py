@@ -1,7 +1,7 @@
-"""The frame of every page, with its style and its script.
+"""Frame of every page, with style and script.
 
-Law: ``text`` is the only way by which what came from the cluster gets into a page. There is no style and no script within a page:
-the header Content-Security-Policy forbids both.
+Law: text from the cluster gets into a page only by ``text``. A page has no inline style and no inline script: the header
+Content-Security-Policy forbids both.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from urllib.parse import urlencode
 _HEADING = re.compile(r"<h2([^>]*)>(.*?)</h2>")
 
 TABS = (("/", "Overview"), ("/logs", "Logs"), ("/ledgers", "Ledgers"), ("/time", "Time"), ("/what-if", "What if"))
-"""The pages: path and title."""
+"""Path and title of each tab."""
 
 
 def text(value: object) -> str:
-    """Any value as text within HTML, also within an attribute in double quotes."""
+    """Any value escaped for HTML text and for attributes in double quotes."""
     return escape(str(value))
 
 
 def part(name: str, content: str, label: str = "", *, still: bool = False) -> str:
-    """A part of a page that the script replaces when it changes. ``content`` is HTML. ``still``: it stays as it is as long as
-    the page's address does, so a page of nothing else is not asked for again."""
+    """A part of a page, replaced by the script when it changes. ``content`` is HTML. ``still``: the part depends on the page's
+    address only, so a page with still parts only is not polled."""
     heading = f'<h2 id="{name}-title">{text(label)}</h2>' if label else ""
     named = f' aria-labelledby="{name}-title"' if label else ""
     live = 'data-live="still"' if still else "data-live"
@@ -35,20 +35,17 @@ def part(name: str, content: str, label: str = "", *, still: bool = False) -> st
 
 
 def command(line: str) -> str:
-    """A command line to type."""
     return f"<code>{text(line)}</code>"
 
 
 def link(path: str, words: object, name: str, /, **query: object) -> str:
-    """A link to a page of the console. ``name`` tells it from the page's other links, so it keeps the focus when its part is
-    replaced."""
+    """A link within the console. ``name`` is unique on the page, so the link keeps the focus when its part is replaced."""
     asked = f"?{urlencode(query)}" if query else ""
     return f'<a id="{text(name)}" href="{text(path + asked)}">{text(words)}</a>'
 
 
 def table(name: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()) -> str:
-    """A table within the part ``name``. Each cell is HTML, and the first one of a row is its heading. ``numbers``: the columns
-    that stand at the right."""
+    """A table within the part ``name``. Cells are HTML; a row's first cell is its heading. ``numbers``: right-aligned columns."""
     kinds = dict.fromkeys(numbers, ' class="number"')
     heads = "".join(f'<th role="columnheader" scope="col"{kinds.get(one, "")}>{text(one)}</th>' for one in columns)
     told = "".join(
@@ -69,12 +66,12 @@ def table(name: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numb
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and values. The values are HTML."""
+    """A list of names and values. The values are HTML."""
     return f"<dl>{''.join(f'<dt>{text(name)}</dt><dd>{value}</dd>' for name, value in pairs)}</dl>"
 
 
 def moment(time_ms: int) -> str:
-    """A time, in ms since 1970: in UTC, by the second."""
+    """A time in ms since 1970 as HTML: UTC, in seconds."""
     try:
         at = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (OverflowError, OSError, ValueError):
@@ -83,10 +80,10 @@ def moment(time_ms: int) -> str:
 
 
 def page(cluster: str, tab: str, content: str, title: str = "") -> bytes:
-    """A whole page below the tab ``tab``, a path of TABS. ``content`` is HTML. ``title``: the page's own; "": the tab's."""
+    """A whole page under the tab ``tab``, a path of TABS. ``content`` is HTML. ``title``: "" takes the tab's title."""
     title = title or next(name for where, name in TABS if where == tab)
     if "<h1" not in content:
-        # Each page has one heading of the first level: that of its first part, if it has no other.
+        # Each page needs one heading of the first level: its first part's heading becomes it.
         content = _HEADING.sub(r"<h1\1>\2</h1>", content, count=1)
     tabs = "".join(
         f'<a href="{where}"{" aria-current=page" if where == tab else ""}>{text(name)}</a>' for where, name in TABS
@@ -104,5 +101,4 @@ def page(cluster: str, tab: str, content: str, title: str = "") -> bytes:
 
 @cache
 def asset(name: str) -> bytes:
-    """The style or the script."""
     return (files("bookspark.operations.console") / name).read_bytes()

@@ -1,8 +1,7 @@
-"""The viewer of a log's rows: some rows of a lane, from a position or a time, as text, as JSON, or with their columns.
+"""Viewer of a log's rows: some rows of a lane, from a position or a time, as text, JSON or columns.
 
-Law: rows are shown only if the console was started with ``--show-rows``. At most ``ROWS_MAX`` rows and about ``_BYTES_MAX`` bytes
-are read, and of each value ``_CHARACTERS_MAX`` characters are shown. Reading never fences, and the console is no reader that
-``bookspark log readers`` tells of.
+Law: rows need ``--show-rows``. A page reads at most ``ROWS_MAX`` rows and about ``_BYTES_MAX`` bytes, and shows at most
+``_CHARACTERS_MAX`` characters of each value. Reads never fence, and do not count for ``bookspark log readers``.
 """
 
 from __future__ import annotations
@@ -33,30 +32,29 @@ _POSITION_MAX = (1 << 63) - 1
 
 
 class Wanted(NamedTuple):
-    """Which rows are wanted."""
+    """The request for rows."""
 
     lane: str
     first: int | None = None
-    """The first row; None: by the time, or else the newest rows."""
+    """The first row; None: by ``since_ms``, else the newest rows."""
     since_ms: int | None = None
-    """The rows of this time, in ms since 1970, and later ones."""
+    """Begin with the rows of this time, in ms since 1970."""
 
 
 class RowsSeen(NamedTuple):
     """Some rows of a lane."""
 
     first: int
-    """The first row that was asked for and is still there."""
+    """The first requested row that still exists."""
     next: int
-    """The row behind the last one."""
     newest: int
-    """How many rows the lane has."""
+    """The lane's number of rows."""
     rows: tuple[tuple[int, int, Mapping[str, Any]], ...]
-    """Position, time in ms since 1970, and the values by column."""
+    """Position, time in ms since 1970, and values by column."""
 
 
 def wanted(query: Mapping[str, str], log: str) -> Wanted:
-    """What a form asks for. Raises ValueError, with a sentence that says what is wrong with it."""
+    """The request of a form. Raises ValueError, with a sentence for the page."""
     lane, row, since = query.get("lane", "") or log, query.get("row", "").strip(), query.get("since", "").strip()
     if row:
         if not (row.isascii() and row.isdigit() and int(row) <= _POSITION_MAX):
@@ -71,8 +69,8 @@ def wanted(query: Mapping[str, str], log: str) -> Wanted:
 
 
 def look_at(bookkeeper: BookKeeper, asked: Wanted) -> RowsSeen:
-    """The rows that are wanted. Raises NoSuchLogError, UnauthorizedAccessError (the log has a password), ReadError,
-    MetadataStoreError and MissingExtraError."""
+    """The requested rows. Raises NoSuchLogError, UnauthorizedAccessError (the log has a password), ReadError,
+    MetadataStoreError, MissingExtraError."""
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.offload.offloaded import rows_of
     from bookspark.spark.offload.opened_ledgers import OpenedLedgers
@@ -135,7 +133,7 @@ def content(asked: Wanted, log: str, form: str, look: Look[RowsSeen]) -> str:
 
 
 def _whole(row: Mapping[str, Any], form: str) -> Any:
-    """A row in one piece: the value alone if that is all that it has."""
+    """A row as one value: the value itself if that is the only column."""
     value = row["value"] if list(row) == ["value"] else row
     if form == "json" and isinstance(value, bytes):
         with suppress(ValueError):
@@ -154,7 +152,7 @@ def _shown(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Bytes as text, or in hexadecimal digits if they are none."""
+    """Bytes as UTF-8 text, else as hexadecimal digits; other values as text."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -164,11 +162,10 @@ def _plain(value: Any) -> str:
 
 
 FORMS = ("text", "json", "columns")
-"""How rows are shown."""
 
 
 def form(log: str, lanes: tuple[str, ...], query: Mapping[str, str]) -> str:
-    """The form that asks for rows. It is no live part, so nobody's input is replaced."""
+    """The form for rows. No live part, so updates do not replace the input."""
 
     def options(values: tuple[str, ...], chosen: str) -> str:
         return "".join(

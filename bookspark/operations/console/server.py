@@ -1,6 +1,6 @@
-"""The console: a door, its pages, and the watch behind them.
+"""HTTP server of the console: access check, routing, pages.
 
-Law: only what passes the door is looked at. Every answer, also that of an error, has the headers of ``door.HEADERS``.
+Law: ``Door`` checks each request first. Every answer, errors included, has ``HEADERS``.
 """
 
 from __future__ import annotations
@@ -39,16 +39,11 @@ from bookspark.support.metrics.web import Asked, Page, WebServer
 log = logging.getLogger(__name__)
 
 
-# -- Who may ask, and what every answer says of itself.
-#
-# Law: off loopback nobody is answered without the token; it is the password of HTTP's own dialogue (Basic, any name), so
-# browsers ask for it and send it to this place alone. A request whose header Host is a name that this console does not have is
-# refused: a page of a stranger, whose name was made to lead here, reads nothing. No page may be framed, or load or run anything
-# but the console's own.
+# -- Access check and response headers
 
 
 TOKEN_BYTES_MIN = 16
-"""A shorter token could be found by trying."""
+"""Shorter tokens could be guessed."""
 
 HEADERS = (
     (
@@ -64,11 +59,16 @@ HEADERS = (
 
 
 class Door:
-    """The door of a console that listens at ``host``."""
+    """Access check of a console that listens at ``host``.
+
+    Law: off loopback every request needs a token, as the password of HTTP's Basic authentication (any name), so browsers ask for
+    it and send it to this address only. A request with a foreign name in its Host header is refused, against DNS rebinding.
+    ``HEADERS`` forbid framing and foreign content.
+    """
 
     def __init__(self, host: str, token_file: str) -> None:
-        """``token_file``: its lines are the tokens; "": there are none. Raises ConfigurationError if they can't be read or are
-        too short, or if there are none and ``host`` is not loopback."""
+        """``token_file``: one token a line; "": no tokens. Raises ConfigurationError if the tokens are unreadable or too short,
+        or missing while ``host`` is not loopback."""
         self._tokens = read_secrets(token_file, "token_file")
         if any(len(one) < TOKEN_BYTES_MIN for one in self._tokens):
             raise ConfigurationError(
@@ -83,7 +83,7 @@ class Door:
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
 
     def refused(self, headers: Message) -> Page | None:
-        """Why the request is not answered, as a page; None if it is."""
+        """The page of a refusal; None: the request may pass."""
         if not self._is_named(headers.get("Host", "")):
             return _words(HTTPStatus.MISDIRECTED_REQUEST, "this console has another name: ask for its address")
         if self._tokens and not self._knows(headers.get("Authorization", "")):
@@ -97,7 +97,7 @@ class Door:
             head, colon, port = name.rpartition(":")
             name = head if colon and port.isascii() and port.isdigit() else name
         try:
-            # Nobody makes a number lead elsewhere.
+            # An IP address can't be rebound.
             ipaddress.ip_address(name.strip("[]"))
         except ValueError:
             return name in self._names
@@ -111,7 +111,7 @@ class Door:
             password = base64.b64decode(told.strip(), validate=True).partition(b":")[2]
         except (binascii.Error, ValueError):
             return False
-        # Each is compared, so the time tells nothing.
+        # Every token is compared, so the duration leaks nothing.
         return sum(hmac.compare_digest(password, one) for one in self._tokens) > 0
 
 
@@ -119,7 +119,7 @@ def _words(status: HTTPStatus, words: str, *headers: tuple[str, str]) -> Page:
     return Page(status, f"{words}\n".encode(), headers=(*HEADERS, *headers))
 
 
-# --
+# -- Server
 
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -134,7 +134,7 @@ _FIELDS_MAX = 1000
 
 @checks_arguments
 class WebConsole:
-    """Shows one cluster until ``close``. Changes nothing."""
+    """Serves the pages of one cluster until ``close``. Changes nothing."""
 
     def __init__(
         self,
@@ -145,12 +145,12 @@ class WebConsole:
         show_rows: bool = False,
         snapshots: str = "",
     ) -> None:
-        """Begin to answer. ``bookkeeper``: stays the caller's, who closes it after the console. ``port``: 0 is any free one.
-        ``show_rows``: show what rows of logs hold, too. ``snapshots``: the directory or URI of the cluster's snapshots, for the
-        pages of the past; "": there are none.
-        ``token_file``: its lines are the tokens of which each visitor has to know one; "": on loopback everybody may look.
-        Raises ConfigurationError for a host off loopback without tokens, MissingExtraError if snapshots are given and what reads
-        them is not installed, and BookieError if the address can't be had."""
+        """Start the server. ``bookkeeper``: the caller closes it after the console. ``port``: 0 is any free port. ``token_file``:
+        one token a line; "": no tokens, on loopback only. ``show_rows``: also show rows of logs. ``snapshots``: directory or URI
+        of the cluster's snapshots; "": no pages of the past.
+
+        Raises ConfigurationError for a host off loopback without tokens or unusable tokens, MissingExtraError if the reader of
+        snapshots is not installed, BookieError if the address can't be bound."""
         self._door = Door(host, token_file)
         self._past = Past(snapshots, bookkeeper.zookeeper) if snapshots else None
         self._bookkeeper, self._show_rows = bookkeeper, show_rows
@@ -162,10 +162,10 @@ class WebConsole:
             self._end_looks()
             raise
         self.url: str = f"http://{f'[{host}]' if ':' in host else host}:{self._web.port}/"
-        """Where a browser finds it."""
+        """The console's address for browsers."""
 
     def close(self) -> None:
-        """Answer no more, and look no more."""
+        """Stop the server, the watch and all looks."""
         self._web.close()
         self._end_looks()
 
@@ -288,8 +288,8 @@ class WebConsole:
 def shown(
     zookeeper: ConnectionString, host: Name, port: Port, token_file: str = "", snapshots: str = ""
 ) -> Iterator[str]:
-    """Show the cluster at ``zookeeper`` until the block ends, by the settings file that the environment names. Gives the address.
-    Arguments and errors are those of WebConsole; MetadataStoreError if ZooKeeper does not answer."""
+    """Serve the cluster at ``zookeeper`` during the block, with the settings file of the environment. Yields the console's URL.
+    Arguments and errors as WebConsole; MetadataStoreError if ZooKeeper does not answer."""
     options = {**of_environment("client"), **DEADLINES}
     with (
         BookKeeper(zookeeper, **options) as bookkeeper,

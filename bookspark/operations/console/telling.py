@@ -15,13 +15,12 @@ _WORDS = {Severity.UNDER_WAY: "under way", Severity.TROUBLE: "trouble", Severity
 
 
 def answers(found: Iterable[Answer]) -> str:
-    """The troubles in their order, or that there is none."""
+    """A list of the answers in their order, or "None."."""
     told = "".join(map(answer, found))
     return f"<ol>{told}</ol>" if told else '<p class="good">None.</p>'
 
 
 def answer(one: Answer) -> str:
-    """One answer, as a point of a list."""
     kind = f'<b class="{CLASSES[one.severity]}">{_WORDS[one.severity]}</b> ' if one.found else ""
     causes = "".join(f"<li>{text(cause)}</li>" for cause in one.causes)
     mend = f"<p>So: {text(one.mend)}</p>" if one.mend else ""

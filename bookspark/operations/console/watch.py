@@ -1,7 +1,7 @@
-"""Looks at the cluster in a thread of its own, often while somebody watches, and keeps what it saw.
+"""Thread that looks at the cluster, more often while pages are requested, and keeps the last result.
 
-Law: a page never looks at the cluster itself, so a thousand watchers cost it no more than one. The watch rests for at least
-``_RESTS`` times what a look cost the processor, up to ``_REST_SECONDS_MAX``, so a large cluster is looked at less often.
+Law: requests never start a look at the whole cluster, so a thousand viewers cost no more than one. The watch rests at least
+``_RESTS`` times a look's processor time, up to ``_REST_SECONDS_MAX``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from bookspark.store.client import BookKeeper
 from bookspark.support.plain_text import one_line
 
 LIVE_SECONDS = 2.0
-"""Between two looks while somebody watches."""
+"""Rest between two looks while pages are requested."""
 IDLE_SECONDS = 10.0
-"""Between two looks while nobody does: the plots go on."""
+"""Rest between two looks without requests: the plots continue."""
 _WATCHED_SECONDS = 10.0
-"""Who asked this long ago still watches."""
+"""A viewer counts for this time after its last request."""
 _RESTS = 130
-"""So a look costs less than 1 % of a core."""
+"""Keeps looks below 1 % of a core."""
 _REST_SECONDS_MAX = 60.0
 _END_SECONDS_MAX = 30.0
 
@@ -36,24 +36,24 @@ log = logging.getLogger(__name__)
 
 
 class Seen(NamedTuple):
-    """What was seen at the last look."""
+    """Results of the last successful look."""
 
     facts: Facts
+    """Its fragments belong to the watch, which changes them in place at the next look."""
     before: Facts | None
-    """The look before, for rates."""
+    """Facts of the previous look, for rates."""
     health: Health
     points: tuple[Point, ...]
     """The last hour, the oldest first."""
     at: float
-    """When, in seconds of the clock of the points."""
+    """Time of the look, on the monotonic clock of the points."""
     metrics: int
-    """How many bookies answered with metrics."""
     problem: str = ""
-    """Why the looks since then failed."""
+    """The error of the later looks."""
     ledgers: Sequence[int] = ()
-    """The ids of all ledgers, ascending. The facts' fragments are the watch's own: it changes them in place as it looks again."""
+    """Ids of all ledgers, ascending."""
     by_shape: Mapping[Shape, Collection[int]] = MappingProxyType({})
-    """The ledgers of each shape of fragments, as they were then."""
+    """Ledgers by shape of fragments, at the time of the look."""
 
 
 class Watch:
@@ -73,7 +73,7 @@ class Watch:
         self._thread.start()
 
     def seen(self, timeout: float = 5.0) -> Seen | None:
-        """What was seen last. None if the first look did not end within ``timeout`` seconds."""
+        """The last result. None if the first look did not end within ``timeout`` seconds."""
         now = time.monotonic()
         slept, self._asked = now - self._asked > _WATCHED_SECONDS, now
         if slept:
@@ -82,7 +82,7 @@ class Watch:
         return self._seen
 
     def close(self) -> None:
-        """Look no more. Returns once the look that is under way has ended."""
+        """Stop. Returns after the running look has ended, or after ``_END_SECONDS_MAX``."""
         self._closing = True
         self._wake.set()
         self._thread.join(_END_SECONDS_MAX)
@@ -94,7 +94,7 @@ class Watch:
             try:
                 self._look()
             except Exception as error:
-                # What is shown is told to be old, and the next look may do better.
+                # The pages mark the last result as old; the next look may succeed.
                 log.warning("the cluster could not be looked at: %s: %s", type(error).__name__, error)
                 if self._seen is not None:
                     self._seen = self._seen._replace(problem=one_line(error))
@@ -105,7 +105,7 @@ class Watch:
 
     def _look(self) -> None:
         facts = self._gathering.look()
-        # The clock of the points: that of the host may jump.
+        # The points' clock is monotonic: the host's wall clock may jump.
         now = time.monotonic()
         if self._history.due(now):
             addresses = {name: one.metrics_address for name, one in facts.statuses.items() if one.metrics_address}
@@ -113,7 +113,7 @@ class Watch:
             self._metrics = len(counts)
             self._history.add(now, counts, None if facts.zookeeper_problem else facts.zookeeper_seconds)
         before = None if self._seen is None else self._seen.facts
-        # Here, where nothing changes the fragments meanwhile.
+        # Copied in this thread, because only it changes the fragments.
         ids, unreadable = facts.observed.fragments.ledgers(), facts.observed.unreadable
         ledgers = sorted({*ids, *unreadable} if unreadable else ids)
         by_shape = facts.observed.fragments.by_shape()

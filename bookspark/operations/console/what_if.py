@@ -1,8 +1,8 @@
-"""The page that tells what would break if bookies stopped, or all bookies of a host.
+"""Page of the risks of a stop of bookies, or of all bookies of a host.
 
-Law: ``autorecovery.stopping`` decides, as for ``bookspark bookie safe-to-stop``: by where closed ledgers lie as the watch saw it
-last, and by what bookies, and the records of open and new ledgers and of those that may be in danger, say now. Nothing is
-stopped. An answer tells of when it is, and while there is none nothing is told as safe.
+Law: ``autorecovery.stopping`` decides, as for ``bookspark bookie safe-to-stop``. The places of closed ledgers come from the
+watch's last look; bookies' statuses and the records of open, new and doubtful ledgers are read now. Each answer has its time;
+without an answer nothing is called safe.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from bookspark.store.client import BookKeeper
 from bookspark.support.plain_text import size_text
 
 _SHOWN = 50
-"""At most this many dangers have a line."""
 
 
 def hosts_of(facts: Facts) -> dict[str, list[str]]:
-    """The bookies of each host; of those that are down, where they served last, if that is known."""
+    """Bookies by host; a bookie that is down counts to its last known host."""
     found: dict[str, list[str]] = {}
     for name, one in sorted(facts.observed.bookies.items()):
         home = facts.homes.get(name)
@@ -36,7 +35,7 @@ def hosts_of(facts: Facts) -> dict[str, list[str]]:
 
 
 def chosen(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> tuple[str, ...]:
-    """The bookies that are asked about. Raises ValueError, with a sentence, if the cluster does not know one."""
+    """The chosen bookies, sorted. Raises ValueError, with a sentence for the page, for an unknown bookie or host."""
     known, found = hosts_of(facts), set(bookies)
     for host in hosts:
         if host not in known:
@@ -48,22 +47,22 @@ def chosen(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> tuple[
 
 
 class Answer(NamedTuple):
-    """What would break, and when that was seen."""
+    """The risks, and their time."""
 
     found: Foreseen
     at_ms: int
-    """When the watch began to look for where ledgers lie."""
+    """Start of the watch's look, in ms since 1970."""
 
 
 def look_at(bookkeeper: BookKeeper, bookies: Sequence[str], seen: Seen) -> Answer:
-    """What would break. Raises ConfigurationError and MetadataStoreError."""
+    """The risks. Raises ConfigurationError, MetadataStoreError."""
     observed = seen.facts.observed
     index = Index(seen.by_shape, observed.fragments, observed.unreadable, seen.ledgers)
     return Answer(foreseen(bookkeeper, bookies, index), seen.facts.at_ms)
 
 
 def form(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> str:
-    """The form that asks. It is no live part, so nobody's choice is replaced."""
+    """The form. No live part, so updates do not replace the choice."""
     at_hosts = {host: f"{host} ({named('bookie', there)})" for host, there in hosts_of(facts).items()}
     names = {name: name for name in sorted(facts.observed.bookies)}
     boxes = _boxes("Hosts", "host", at_hosts, hosts) + _boxes("Bookies", "bookie", names, bookies)
@@ -84,7 +83,7 @@ def _boxes(legend: str, field: str, words: dict[str, str], marked: Iterable[str]
 
 
 def content(facts: Facts, bookies: Sequence[str], look: Look[Answer]) -> str:
-    """What would break without ``bookies``, as HTML."""
+    """The risks without ``bookies``, as HTML."""
     if look.found is None:
         return part("answer", unseen(look), "The answer")
     foreseen, at_ms = look.found
@@ -119,7 +118,7 @@ def _left(facts: Facts, bookies: Sequence[str]) -> str:
 
 
 def _dangers(found: Sequence[Danger]) -> str:
-    # Those of which the fewest copies are left come first.
+    # The fewest remaining copies first.
     worst = sorted(found, key=lambda one: (0 if one.copies_left is None else one.copies_left, one.ledger_id))
     rows = [
         (

@@ -1,12 +1,10 @@
-"""One ledger of a cluster of Apache BookKeeper's, copied into one of ours under its own id.
+"""Copy of one ledger from an Apache BookKeeper cluster, under the same ledger id.
 
-Law: only closed ledgers are copied: what an open one holds is its writer's, or its recovery's, to say. The copy has the payloads
-of all entries under their ids, the quorums, the digest type, the password and the custom metadata. It counts as copied only after
-all of it was read back from our bookies and is the same, payload by payload. What fails is an error that says what to do; a copy
-that was broken off is never taken for a whole one.
+Law: only closed ledgers are copied. The copy has the same payloads, entry ids, quorums, digest type, password and custom
+metadata. It counts as copied only after every payload was read back here and is equal. Each failure is an error with its remedy.
 
-A ledger that is here already is compared in the same way, so the same copy can be asked for again. One that a copy was broken off
-at is finished, or deleted and copied anew (``copying``). Any other ledger that is here stays as it is.
+A second run compares a ledger that is here already. It finishes an interrupted copy, or deletes it and copies again. Every other
+ledger here stays unchanged.
 """
 
 from __future__ import annotations
@@ -27,19 +25,15 @@ from bookspark.store.client.bookkeeper import BookKeeper
 log = logging.getLogger(__name__)
 
 
-# -- A copy that was broken off: its process died, or was halted, before the copy was whole and read back.
+# -- Interrupted copies: the copying process ended before the copy was complete and compared.
 #
-# Law: a copy is known by its label, which it has from its beginning until it was compared, and which names the cluster that it
-# comes from. Nothing else is ever taken away. A broken-off copy is recovered first, so its writer, should it still live, adds
-# nothing more. If it has all entries then, it is only to be compared. Otherwise it is deleted and its entries are collected at
-# every bookie, because its id is used again; so every bookie has to be up. Stale entries of a bookie that nobody knew of would
-# be the same entries: what is copied is closed there and never changes.
+# Law: a copy carries a label with the source cluster's identity until its comparison. Only labelled ledgers are deleted. Ledger
+# recovery comes first and fences the copy's writer, which may still live. A copy with all entries is then only compared. Any
+# other is deleted, and every bookie collects its entries, because the id is used again; so every bookie must be up. Stale entries
+# on an unknown bookie are harmless: the source ledger is closed, so they equal the new ones.
 #
-# Of several that find the same broken-off copy one deletes it: who makes the record ``copies/<ledger>.<token>``, and finds the
-# copy still there then. The token is the one that each ledger's record has from its creation. The record goes when the copy is
-# gone. So nobody who looked long ago deletes the copy that was made in its place.
-#
-# Source: ours; BookKeeper has no such job.
+# Only the creator of the record ``copies/<ledger>.<token>`` (token: of the ledger's creation) deletes, and only if the copy is
+# still there afterwards. The record is deleted last. So a run with an old view never deletes the copy's replacement.
 
 
 LABEL = "bookspark.copy_from"
@@ -49,25 +43,25 @@ _ATTEMPTS = 5
 
 
 def labelled(metadata: LedgerMetadata, source: str) -> dict[str, bytes]:
-    """The custom metadata of a copy that is being made."""
+    """The custom metadata of an unfinished copy."""
     return {**metadata.custom_metadata, LABEL: source.encode()}
 
 
 def is_broken_off(here: LedgerMetadata, source: str) -> bool:
-    """Is it a copy from this cluster that was never compared?"""
+    """Is the ledger an unfinished copy from this source cluster?"""
     return here.custom_metadata.get(LABEL) == source.encode()
 
 
 def recovered(bookkeeper: BookKeeper, there: LedgerMetadata) -> LedgerMetadata:
-    """The copy of ``there`` after its recovery, by which its writer is fenced. Raises as ``BookKeeper.open_ledger``."""
+    """Recover the copy of ``there``, which fences its writer, and return its metadata. Raises as ``BookKeeper.open_ledger``."""
     with bookkeeper.open_ledger(there.ledger_id, there.password):
         return bookkeeper.get_ledger_metadata(there.ledger_id)
 
 
 def delete(bookkeeper: BookKeeper, here: LedgerMetadata) -> None:
-    """Delete a broken-off copy, and have the bookies let go of its entries.
+    """Delete an interrupted copy and collect its entries on all bookies.
 
-    Raises BookieError if a bookie is not up, and LedgerExistsError if somebody else deletes it or was stopped while he did.
+    Raises BookieError if a bookie is down, LedgerExistsError if another run deletes the copy or was stopped during the deletion.
     """
     store, ledger_id = bookkeeper.metadata, here.ledger_id
     away = sorted(set(store.list_cookies()) - store.bookies().keys())
@@ -78,7 +72,7 @@ def delete(bookkeeper: BookKeeper, here: LedgerMetadata) -> None:
         )
     name = f"{ledger_id}.{here.c_token}"
     try:
-        # Whose record it is has to be known if the answer is lost.
+        # The random value identifies this run's record if the reply is lost.
         store.write_record(_RECORDS, name, secrets.token_bytes(16), None)
     except errors.MetadataVersionError as error:
         raise _by_another(ledger_id) from error
@@ -93,7 +87,7 @@ def delete(bookkeeper: BookKeeper, here: LedgerMetadata) -> None:
 
 
 def finish(bookkeeper: BookKeeper, ledger_id: int) -> None:
-    """Take the label away: the copy is whole, and the same. Raises MetadataVersionError if the record changes all the time."""
+    """Remove the label of a complete, compared copy. Raises MetadataVersionError if each attempt meets a changed record."""
     store = bookkeeper.metadata
     for attempt in range(_ATTEMPTS):
         found = store.read_ledger(ledger_id)
@@ -102,13 +96,13 @@ def finish(bookkeeper: BookKeeper, ledger_id: int) -> None:
             store.write_ledger(replace(found.value, custom_metadata=labels), found.version)
             return
         except errors.MetadataVersionError:
-            # Autorecovery may have changed an ensemble.
+            # Autorecovery may change an ensemble meanwhile.
             if attempt == _ATTEMPTS - 1:
                 raise
 
 
 def _is_there(bookkeeper: BookKeeper, here: LedgerMetadata) -> bool:
-    """Is the ledger of this id still the one that ``here`` tells of?"""
+    """Does the ledger id still name the ledger ``here``?"""
     try:
         return bookkeeper.get_ledger_metadata(here.ledger_id).c_token == here.c_token
     except errors.NoSuchLedgerError:
@@ -122,25 +116,24 @@ def _by_another(ledger_id: int) -> errors.LedgerExistsError:
     )
 
 
-# --
+# -- Copies of ledgers
 
 
 _SECONDS = 120.0
 
 
 class Copied(NamedTuple):
-    """A ledger that is in both clusters, and the same."""
+    """A ledger that is equal in both clusters."""
 
     ledger_id: int
     entries: int
     byte_count: int
-    """Of the payloads."""
     was_there: bool
-    """Was it there before?"""
+    """The ledger was here before this run."""
 
 
 class _Sum:
-    """What some payloads are: how many, how long, and a digest over each one's length and bytes."""
+    """Count, bytes and digest of payloads; the digest covers each payload's length and bytes."""
 
     def __init__(self) -> None:
         self.entries = self.byte_count = 0
@@ -158,14 +151,15 @@ class _Sum:
 
 
 def copy_ledger(source: Source, reader: EntryReader, bookkeeper: BookKeeper, ledger_id: int) -> Copied:
-    """Copy a ledger, or find that it is here and the same.
+    """Copy a ledger, or compare it with the ledger that is here already.
 
     Raises:
-        NoSuchLedgerError: the source has none with this id.
-        ReadError: it is not closed, or an entry can't be read from any of its bookies.
+        NoSuchLedgerError: the source has no ledger with this id.
+        ReadError: the source ledger is not closed, or no bookie there returns one of its entries.
         LedgerExistsError: another ledger has this id here, or another run copies it.
-        BookieError: a copy was broken off, and a bookie is away that may hold entries of it.
-        BookKeeperError: as the writing and reading of a ledger.
+        BookieError: an interrupted copy must be deleted, and a bookie that may hold its entries is down.
+        DataLossError: the copy differs from the source.
+        BookKeeperError: errors of the writing and reading of a ledger.
     """
     metadata = source.ledger(ledger_id)
     if not metadata.closed:
@@ -195,7 +189,7 @@ def copy_ledger(source: Source, reader: EntryReader, bookkeeper: BookKeeper, led
 
 
 def _gone_on(source: Source, reader: EntryReader, bookkeeper: BookKeeper, metadata: LedgerMetadata) -> _Sum:
-    """Make a copy whole that was broken off."""
+    """Complete an interrupted copy."""
     here = recovered(bookkeeper, metadata)
     if here.last_entry_id == metadata.last_entry_id:
         return _read(reader, metadata)
@@ -204,7 +198,7 @@ def _gone_on(source: Source, reader: EntryReader, bookkeeper: BookKeeper, metada
 
 
 def _read(reader: EntryReader, metadata: LedgerMetadata) -> _Sum:
-    """All of it there."""
+    """Read the whole source ledger."""
     there = _Sum()
     for entries in reader.entries(metadata):
         there.take(entry.payload for entry in entries)
@@ -214,7 +208,7 @@ def _read(reader: EntryReader, metadata: LedgerMetadata) -> _Sum:
 def _written(reader: EntryReader, bookkeeper: BookKeeper, metadata: LedgerMetadata, identity: str) -> _Sum:
     there = _Sum()
     chunks = reader.entries(metadata)
-    # A ledger that can't be read from its beginning on leaves nothing here.
+    # Read before the creation, so an unreadable source ledger leaves nothing here.
     first = next(chunks, [])
     with bookkeeper.create_ledger_adv(
         metadata.ledger_id,
@@ -229,7 +223,7 @@ def _written(reader: EntryReader, bookkeeper: BookKeeper, metadata: LedgerMetada
         while entries:
             appended = [ledger.append_at_async(entry.entry_id, entry.payload) for entry in entries]
             there.take(entry.payload for entry in entries)
-            # Read on meanwhile.
+            # Read the next chunk while the appends are pending.
             entries = next(chunks, [])
             for each in appended:
                 each.result(_SECONDS)
@@ -237,7 +231,7 @@ def _written(reader: EntryReader, bookkeeper: BookKeeper, metadata: LedgerMetada
 
 
 def _compare(bookkeeper: BookKeeper, metadata: LedgerMetadata, there: _Sum, wrong: errors.BookKeeperError) -> None:
-    """Read all of it here. Raises ``wrong`` if it is not the same."""
+    """Read the whole copy. Raises ``wrong`` if it differs."""
     here = _Sum()
     if there.entries:
         with bookkeeper.open_ledger_no_recovery(metadata.ledger_id, metadata.password) as ledger:

@@ -1,10 +1,8 @@
-"""Entries from bookies of BookKeeper's, by its wire protocol, version 3.
+"""Reads of entries from Apache BookKeeper's bookies, by version 3 of its wire protocol.
 
-Law: an entry is what its digest covers: a body that does not carry the digest of its ledger's password is no copy, and the next
-bookie of the entry's write set is asked. Each request has a deadline. An entry that no bookie gives is an error that names it and
-says of each bookie why; it never counts as absent.
-
-Requests of one bookie are pipelined, ``_AT_ONCE`` entries at a time, so what is in memory is bounded by these.
+Law: a body without the digest of its ledger's password is no copy, and the reader asks the next bookie of the write set. Each
+socket operation has a timeout. An entry that no bookie returns is an error with each bookie's reason; it never counts as absent.
+Requests are pipelined, ``_AT_ONCE`` entries at a time, which bounds the memory.
 
 Source: BookKeeper's ``PendingReadOp`` and ``BookkeeperProtocol.proto``.
 """
@@ -33,14 +31,13 @@ _OK = 0
 
 
 class EntryReader:
-    """Reads the entries of many ledgers; end it with ``close`` or ``with``. For one thread."""
+    """Reads the entries of many ledgers, until ``close``. For one thread. A bookie that fails once is not asked again."""
 
     def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
-        """``addresses``: host and port of each bookie that is up, by its id (``Source.addresses``)."""
+        """``addresses``: host and port of each live bookie, by bookie id (``Source.addresses``)."""
         self._addresses = addresses
         self._connections: dict[str, socket.socket] = {}
         self._failed: dict[str, str] = {}
-        """Bookies that could not be reached, and why."""
 
     def __enter__(self) -> EntryReader:
         return self
@@ -51,13 +48,12 @@ class EntryReader:
         self.close()
 
     def close(self) -> None:
-        """End the connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     def entries(self, metadata: LedgerMetadata) -> Iterator[list[Entry]]:
-        """The entries of a closed ledger, all in their order, some at a time. Raises ReadError."""
+        """All entries of a closed ledger in order, as lists of at most ``_AT_ONCE``. Raises ReadError."""
         for first in range(0, metadata.last_entry_id + 1, _AT_ONCE):
             yield self._read(metadata, range(first, min(first + _AT_ONCE, metadata.last_entry_id + 1)))
 
@@ -83,7 +79,7 @@ class EntryReader:
         )
 
     def _ask(self, bookie_id: str, ledger_id: int, ids: list[int]) -> Iterator[tuple[int, bytes | str]]:
-        """For each id the entry's body, or why there is none."""
+        """For each entry id the entry's body as bytes, or the reason of its absence as text."""
         left = dict(enumerate(ids))
         try:
             connection = self._connection(bookie_id)
@@ -96,7 +92,7 @@ class EntryReader:
                 else:
                     yield entry_id, answer.read.body
         except (OSError, ValueError, KeyError) as error:
-            # What follows on this connection can't be told apart any more.
+            # Later frames of this connection can't be assigned to requests any more.
             if (broken := self._connections.pop(bookie_id, None)) is not None:
                 broken.close()
             self._failed[bookie_id] = str(error)
@@ -139,7 +135,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _checked(told: bytes | str, metadata: LedgerMetadata, entry_id: int) -> Entry:
-    """The entry in a body. Raises WireError if it is not this entry, or does not carry its digest."""
+    """The entry in a body. Raises WireError if the body is a reason, another entry, or has another digest."""
     if isinstance(told, str):
         raise WireError(told)
     entry = entry_of(told, metadata.ledger_id, entry_id, metadata.digest_type, recovery=True)

@@ -1,7 +1,7 @@
-"""A cluster of Apache BookKeeper's as its ZooKeeper tells it: its ledgers, and where its bookies are.
+"""Ledgers and bookie addresses of an Apache BookKeeper cluster, read from its ZooKeeper.
 
-Law: nothing is written there, not even a mark. What is read is as new as any write that was answered before. A ledger whose
-record can't be read is an error that names it, never a ledger that is not there.
+Law: the source cluster is never written to. Each read is as new as every earlier acknowledged write. A ledger with an unreadable
+record is an error that names the ledger, never an absent ledger.
 
 Source: BookKeeper's ``HierarchicalLedgerManager``, ``LongHierarchicalLedgerManager`` and ``ZKRegistrationManager``.
 """
@@ -27,13 +27,12 @@ _LAST_DIGITS = 4
 
 
 class Source:
-    """A cluster to copy from; end it with ``close`` or ``with``. Not for use after a fork."""
+    """The source cluster of a copy, until ``close``. Not for use after a fork."""
 
     def __init__(self, connect: str) -> None:
-        """``connect``: ``[zk://]host[:port][,…]/ledgers``, with the root path of its ledgers at the end.
+        """``connect``: ``[zk://]host[:port][,…]/ledgers``, with the ledgers' root path at the end.
 
-        Raises ConfigurationError, NoSuchClusterError if there is no LAYOUT, or one that is not known, and MetadataStoreError if
-        no server answers.
+        Raises ConfigurationError, NoSuchClusterError if LAYOUT is missing or unknown, MetadataStoreError if no server answers.
         """
         address = parse_address(connect)
         if not address.chroot:
@@ -62,7 +61,6 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
         self._connection.close()
 
     def _check_layout(self) -> None:
@@ -78,7 +76,7 @@ class Source:
 
     @cached_property
     def identity(self) -> str:
-        """The cluster's id; its place, if it has none. Raises MetadataStoreError."""
+        """The cluster's instance id, else its servers and root path. Raises MetadataStoreError."""
         found = self._nodes.read("reading INSTANCEID", f"{self._root}/INSTANCEID")
         return (
             f"{self._connection.address.servers}{self._root}" if found is None else found.value.decode(errors="replace")
@@ -107,7 +105,7 @@ class Source:
         ]
 
     def ledger(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata, its password included. Raises NoSuchLedgerError, UnreadableRecordError."""
+        """A ledger's metadata with its password. Raises NoSuchLedgerError, UnreadableRecordError, MetadataStoreError."""
         levels, width = (_SHORT_LEVELS, 10) if ledger_id < 1 << 31 else (_LONG_LEVELS, 19)
         digits, path = f"{ledger_id:0{width}}", self._root
         for count in levels:
@@ -118,7 +116,7 @@ class Source:
         return ledger_of(ledger_id, found.value)
 
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Host and port of each bookie that is up, writable or not, by its id. Raises MetadataStoreError."""
+        """Host and port of each live bookie, writable or read-only, by bookie id. Raises MetadataStoreError."""
         what, found = "reading the bookies", {}
         for parent in (f"{self._root}/available", f"{self._root}/available/readonly"):
             names = [name for name in self._nodes.children(what, parent) if name != "readonly"]

@@ -1,7 +1,7 @@
-"""An answer to a question about one ledger, bookie, disk or log, computed from facts alone.
+"""Answers to questions about one ledger, bookie, disk or log, computed from facts alone.
 
-Law: the decisions are those of the protocol: who may go is ``protocol.changes.safety``, whether a recovery can end is
-``protocol.ledger.quorum``. What is not known is said to be not known.
+Law: the protocol decides: ``protocol.changes.safety`` whether a bookie may stop, ``protocol.ledger.quorum`` whether a recovery
+can end. An unknown fact is reported as unknown.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from bookspark.store.autorecovery.status import TaskStatus
 from bookspark.support.plain_text import size_text
 
 BEHIND_SECONDS = 60.0
-"""A reader that lives and is further behind than this is told as a trouble."""
+"""A live reader with a larger lag is a trouble."""
 
 
 def why_under_replicated(facts: Facts, metadata: LedgerMetadata) -> Answer:
-    """Which copies the ledger lacks, and why they are not made."""
+    """The ledger's lacking copies, and why they are not repaired yet."""
     ledger_id, subject = metadata.ledger_id, f"ledger {metadata.ledger_id}"
     task = next((one for one in facts.tasks if one.ledger_id == ledger_id), None)
     observed = facts.observed
@@ -64,7 +64,7 @@ def why_under_replicated(facts: Facts, metadata: LedgerMetadata) -> Answer:
 
 
 def _repair(facts: Facts, metadata: LedgerMetadata, task: TaskStatus | None) -> tuple[list[str], str, str]:
-    """Why it is not repaired yet, what to do, and the command."""
+    """Causes of the missing repair, the remedy, and its command."""
     found = facts.autorecovery
     if found is None:
         return ["whether it is repaired is not known"], "look again", "bookspark autorecovery status"
@@ -97,7 +97,7 @@ def _repair(facts: Facts, metadata: LedgerMetadata, task: TaskStatus | None) -> 
 
 
 def why_not_closed(facts: Facts, ledger: LedgerFacts) -> Answer:
-    """Who holds a ledger open, and whether its recovery could end."""
+    """Why a ledger is not closed, and whether its recovery could end."""
     metadata = ledger.metadata
     subject = f"ledger {metadata.ledger_id}"
     if metadata.closed:
@@ -145,7 +145,7 @@ def _end(held: Mapping[str, Ranges]) -> int:
 
 
 def _lost_the_log(ledger: LedgerFacts) -> str | None:
-    """Why the writer can't go on with its log; None if it may."""
+    """The reason why the writer can't continue its log; None if it can."""
     labels, record = ledger.metadata.custom_metadata, ledger.log
     epoch = epoch_of(labels)
     if record is None or EPOCH_LABEL not in labels or epoch > record.newest_epoch or epoch in record.live_epochs:
@@ -157,7 +157,7 @@ def _lost_the_log(ledger: LedgerFacts) -> str | None:
 
 
 def why_read_only(facts: Facts, name: str) -> Answer:
-    """Why the bookie takes no new entries."""
+    """Why the bookie takes no new entries. Raises ConfigurationError for an unknown bookie."""
     bookie = facts.observed.bookies.get(name)
     if bookie is None:
         raise ConfigurationError(f"there is no bookie {name}; `bookspark bookies` prints those that there are")
@@ -187,7 +187,7 @@ def why_read_only(facts: Facts, name: str) -> Answer:
 
 
 def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
-    """What fills the disks of a bookie, and what keeps it there."""
+    """The contents of a bookie's disks, and why their space is not freed."""
     status = facts.statuses.get(name)
     log_bytes = sum(one.size for one in disk.logs)
     rest = max(0, log_bytes - disk.live_bytes - disk.deleted_bytes - disk.elsewhere_bytes)
@@ -232,16 +232,15 @@ def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
 
 
 def log_troubles(facts: Facts, log: LogFacts) -> Iterator[Answer]:
-    """What is wrong with the log, else with the queries and groups that read it."""
+    """Troubles of the log, else of the queries and groups that read it."""
     names = sorted({one.reader or one.name for one in log.readers} - {""})
     found = [why_behind(facts, replace(log, asked=name), ()) for name in ("", *names)]
-    # What holds up the log holds up its readers, and is told once.
+    # A trouble of the log is also one of its readers, and is reported once.
     yield from {one.subject: one for one in found if one.found}.values()
 
 
 def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:
-    """What holds up the writers and readers of a log, as far as the cluster knows, or the reader that was asked about.
-    ``health``: the cluster's troubles."""
+    """Obstacles of a log's writers and readers, or of the reader ``log.asked``. ``health``: the cluster's troubles."""
     record = log.record
     subject = f"log {record.name}"
     causes = [*_lanes_told(log)]
@@ -271,7 +270,7 @@ def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:
 
 
 def _reader_behind(facts: Facts, readers: Sequence[ReaderLag], causes: Sequence[str]) -> Answer:
-    """``readers``: what one query or group reads the log with."""
+    """The answer about one query or group. ``readers``: all its readers of the log."""
     worst = max(readers, key=lambda one: (one.state is ReaderState.STALE, one.lag_rows or 0))
     subject, command = f"reader {worst.title}", f"bookspark log readers {worst.log}"
     told = tuple(_told(facts, one) for one in readers)
@@ -307,7 +306,7 @@ def _told(facts: Facts, reader: ReaderLag) -> str:
 
 
 def _lanes_told(log: LogFacts) -> Iterator[str]:
-    """What the log has, and its lanes, that with the newest row first."""
+    """The log's row count, and its lanes by the age of the newest row."""
     rows = sum(one.rows for one in log.lanes)
     lanes = sorted(log.lanes, key=lambda one: inf if one.newest_seconds_ago is None else one.newest_seconds_ago)
     lanes = [one for one in lanes if one.commits or one.record.owner or one.problem] or lanes[:1]
@@ -340,7 +339,7 @@ def _blocks(facts: Facts, log: LogFacts) -> Iterator[str]:
 
 
 def why_cant_stop(facts: Facts, name: str) -> Answer:
-    """What would be at risk if the bookie stopped now."""
+    """The risks of a stop of the bookie now. Raises ConfigurationError for an unknown bookie."""
     bookies = facts.observed.bookies
     if name not in bookies:
         raise ConfigurationError(f"there is no bookie {name}; `bookspark bookies` prints those that there are")

@@ -1,6 +1,6 @@
-"""The troubles of one bookie: what it tells of itself, and that it is down.
+"""Troubles of one bookie, from its own status or its absence.
 
-Law: a bookie that is read-only has one cause for it here: a disk, an order, or a change of the cluster.
+Law: a read-only bookie has one cause here: a disk, an order, or a change of the cluster.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from bookspark.support.plain_text import size_text
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
 SLOW_SYNC_SECONDS = 0.5
-"""A disk whose syncs take longer than this makes every writer wait."""
+"""Slower syncs of a disk delay every writer."""
 START = "bookspark job bookies"
-"""Prints the job that starts bookies, for spark-submit."""
+"""Prints the path of the job that starts bookies, for spark-submit."""
 
 
 def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]:
-    """Every trouble that the bookie itself tells of."""
+    """Every trouble in the bookie's status."""
     for path, why in sorted(status.failed_directories.items()):
         yield Answer(
             "failed-directory",
@@ -83,7 +83,6 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
 
 
 def full_disk(name: str, path: str, why: str, status: BookieStatus) -> Answer:
-    """The answer about a directory that is full."""
     left = "the bookie is read-only" if status.read_only else "its other directories take the new entries"
     return Answer(
         "disk-full",
@@ -113,12 +112,11 @@ def _slow_disk(name: str, path: str, seconds: float, status: BookieStatus) -> An
 
 
 def ordered(status: BookieStatus) -> bool:
-    """Has somebody ordered the bookie to be read-only? Its reasons are those of its full directories, and the order."""
+    """Was the bookie ordered to be read-only? Any reason that is not a full directory's is an order."""
     return status.read_only and bool(set(status.reasons) - set(status.full_directories.values()))
 
 
 def by_order(facts: Facts, name: str) -> Answer:
-    """The answer about a bookie that was made read-only."""
     if facts.change is not None and name in facts.change.progress.quieted:
         return Answer(
             "read-only-by-change",
@@ -175,7 +173,7 @@ def _healing(name: str, status: BookieStatus) -> Iterator[Answer]:
 
 
 def why_not(facts: Facts, bookie_id: str) -> str:
-    """Why the bookie's copies don't count, in words."""
+    """The reason why the bookie's copies don't count, as a predicate."""
     bookie = facts.observed.bookies.get(bookie_id)
     if bookie is None:
         return "is not a bookie of this cluster any more"
@@ -186,12 +184,11 @@ def why_not(facts: Facts, bookie_id: str) -> str:
 
 
 def ended(facts: Facts, name: str) -> bool:
-    """Is a bookie registered whose process has ended? A host that hangs or is cut off refuses no connection."""
+    """Is the registered bookie's process gone? Its host refuses the connection; a hanging or cut-off host does not."""
     return _REFUSED in facts.bookie_problems.get(name, "")
 
 
 def bookie_down(facts: Facts, name: str) -> Answer:
-    """The answer about one bookie that is down."""
     home = facts.homes.get(name)
     taken = facts.change is not None and name in facts.change.progress.away
     where = "" if home is None else f" on host {home.host} with {', '.join(home.directories)}"
@@ -219,7 +216,7 @@ def bookie_down(facts: Facts, name: str) -> Answer:
 
 
 def count_down(facts: Facts, names: Iterable[str]) -> Iterator[str]:
-    """When autorecovery takes over."""
+    """Sentences about the start of autorecovery for each bookie that is down."""
     found = facts.autorecovery
     for name in names:
         if found is None or found.auditor is None:

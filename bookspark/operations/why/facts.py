@@ -1,7 +1,7 @@
-"""What was seen of a cluster, as plain values, and what is concluded from them.
+"""Facts of one look at a cluster, and the answers drawn from them, as plain values.
 
-Law: answers are made of these values and of nothing else. What did not answer is a fact too: an unknown never counts as good.
-Times are seconds before the look, unless the name says otherwise.
+Law: answers depend on these values only. An unknown never counts as good. Times are seconds before the look, unless the name says
+otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bookspark.store.wire.messages import BookieStatus, EntryLogFacts
 
 Ranges = list[tuple[int, int]]
 SLOW_ZOOKEEPER_SECONDS = 0.5
-"""A small read that takes longer than this makes every ledger that begins or changes wait."""
+"""Slower small reads delay every creation and change of a ledger."""
 
 
 @dataclass(frozen=True)
@@ -31,52 +31,52 @@ class Facts:
 
     zookeeper: str
     at_ms: int
-    """When it was, by the clock of this host, in ms since 1970."""
+    """Time of the look by this host's clock, in ms since 1970."""
     observed: Observed = field(default_factory=lambda: Observed({}))
     statuses: Mapping[str, BookieStatus] = field(default_factory=dict)
-    """What each bookie that answered says of itself."""
+    """The answering bookies' own statuses."""
     clocks_ahead_ms: Mapping[str, int] = field(default_factory=dict)
-    """How far the clock of each of these is ahead of the clock here, at least; below 0: behind it."""
+    """Least lead of each bookie's clock over the clock here; below 0: least lag."""
     homes: Mapping[str, BookieHome] = field(default_factory=dict)
-    """Where the bookies that are down, or don't answer, served last, as far as that is noted."""
+    """Last known places of bookies that are down or silent."""
     autorecovery: AutorecoveryStatus | None = None
-    """None: it could not be asked."""
+    """None: not known."""
     tasks: tuple[TaskStatus, ...] = ()
     recovering: frozenset[int] = frozenset()
-    """Ledgers that were in recovery at both of two looks."""
+    """Ledgers in recovery at two looks, some time apart."""
     lost_records: tuple[LostRecords, ...] = ()
-    """Ids of ledgers whose records are lost."""
+    """Ranges of ledger ids with lost records."""
     open_ledgers: int = 0
     change: ChangeRecord | None = None
-    """The change of the cluster that is under way."""
+    """The cluster's change that is under way."""
     zookeeper_seconds: float = 0.0
-    """How long ZooKeeper took for a small read: the median of some."""
+    """Median duration of small reads from ZooKeeper."""
     zookeeper_problem: str = ""
-    """Why ZooKeeper could not be asked to the end. Then all the rest is not known, or not whole."""
+    """ZooKeeper's failure during the look. If not "", all other facts are unknown or incomplete."""
     bookie_problems: Mapping[str, str] = field(default_factory=dict)
-    """Registered bookies that did not answer, and what came instead."""
+    """Errors of registered bookies that did not answer."""
 
     def down(self) -> list[str]:
-        """The bookies that have a cookie, and are not registered."""
+        """Bookies with a cookie and without a registration."""
         return sorted(name for name, one in self.observed.bookies.items() if not one.registered)
 
     def writable(self) -> list[str]:
-        """The bookies that new entries and copies may go to."""
+        """Bookies that take new entries and copies."""
         return sorted(name for name, one in self.observed.bookies.items() if one.writable)
 
 
 @dataclass(frozen=True)
 class LedgerFacts:
-    """One ledger: its record, and what the bookies of its ensembles say to hold."""
+    """One ledger: its record, and the entries that the bookies of its last fragment hold."""
 
     metadata: LedgerMetadata
     held: Mapping[str, Ranges] = field(default_factory=dict)
-    """By bookie of the last fragment; those that did not answer are not here."""
+    """Held ranges by bookie of the last fragment, without silent bookies."""
     held_before: Mapping[str, Ranges] = field(default_factory=dict)
-    """The same, ``seconds`` before."""
+    """Held ranges ``seconds`` earlier."""
     seconds: float = 0.0
     log: LogRecord | None = None
-    """The log that the ledger says to belong to, if there is one."""
+    """The log in the ledger's custom metadata, if it exists."""
 
 
 @dataclass(frozen=True)
@@ -85,30 +85,27 @@ class DiskFacts:
 
     logs: tuple[EntryLogFacts, ...]
     live_bytes: int
-    """Of ledgers that exist and name the bookie."""
+    """Bytes of ledgers that exist and name the bookie."""
     deleted_ledgers: int
-    """Ledgers in its index that are deleted."""
+    """Deleted ledgers in its index."""
     deleted_bytes: int
     elsewhere_ledgers: int
-    """Ledgers in its index that exist and don't name the bookie."""
+    """Ledgers in its index that exist but don't name the bookie."""
     elsewhere_bytes: int
 
 
 @dataclass(frozen=True)
 class LaneFacts:
-    """One lane of a log."""
-
     record: LogRecord
     writer: str
-    """Whose it is."""
     rows: int = 0
     commits: int = 0
     newest_seconds_ago: float | None = None
-    """The age of its newest row or commit. None: nothing was ever committed, or it is not known."""
+    """Age of the newest row or commit. None: no commit yet, or unknown."""
     problem: str = ""
-    """Why the commits could not be read."""
+    """The error of the read of the commits."""
     ensemble: tuple[str, ...] = ()
-    """The bookies of the last commit ledger's last fragment."""
+    """Bookies of the last commit ledger's last fragment."""
 
 
 @dataclass(frozen=True)
@@ -117,56 +114,51 @@ class LogFacts:
 
     record: LogRecord
     lanes: tuple[LaneFacts, ...] = ()
-    """Those that have not ended, in the order of their numbers."""
+    """Lanes that have not ended, by number."""
     readers: tuple[ReaderLag, ...] = ()
-    """Who reads it, and how far behind."""
     asked: str = ""
-    """The name of the query or group that was asked about; empty if the log was, or its owner."""
+    """Name of the query or group in the question; empty for questions about the log or its owner."""
 
 
 class Severity(IntEnum):
-    """How bad it is. The highest number is the worst."""
+    """Severity of a trouble; the highest number is the worst."""
 
     UNDER_WAY = 1
-    """It mends itself; this says how far it is."""
+    """It mends itself; the answer reports the progress."""
     TROUBLE = 2
-    """Somebody has to do something, and data is not at risk by it alone."""
+    """The operator must act; data is not at risk by this alone."""
     DANGER = 3
-    """Entries can't be read, or have fewer copies than their ack quorum, or nothing can be written."""
+    """Entries are unreadable or below their ack quorum, or no bookie takes new entries."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is so, why, and what mends it."""
+    """A verdict, its causes and the remedy."""
 
     kind: str
-    """One word for each cause, for programs. Empty: there is no trouble."""
+    """Keyword of the trouble, for programs. Empty: no trouble."""
     subject: str
     verdict: str
     """One sentence."""
     causes: tuple[str, ...] = ()
-    """Why, each because of the next."""
     mend: str = ""
-    """What to do, in words."""
     command: str = ""
-    """The command line that does it, or that shows when it is done."""
+    """The command line of the remedy, or of its progress."""
     severity: Severity = Severity.TROUBLE
 
     @property
     def found(self) -> bool:
-        """Is something wrong?"""
+        """The answer reports a trouble."""
         return bool(self.kind)
 
 
 @dataclass(frozen=True)
 class Health:
-    """The whole cluster."""
-
     sentence: str
     troubles: tuple[Answer, ...] = ()
     """The worst first."""
 
     @property
     def command(self) -> str:
-        """The next command to type. Empty: none."""
+        """The next command to type; "" if none."""
         return next((one.command for one in self.troubles if one.command), "")

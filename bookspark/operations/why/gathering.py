@@ -1,7 +1,7 @@
-"""Looks at a cluster: one pass over ZooKeeper and the bookies' statuses, and the closer looks that a question needs.
+"""Looks at a cluster: one pass over ZooKeeper and the bookies' statuses, and closer looks for questions.
 
-Law: looking changes nothing. Every request has its deadline, and what did not answer is noted and not guessed. After ZooKeeper
-failed once it is not asked again in the same look.
+Law: a look changes nothing. Every request has a deadline, and a missing reply is recorded as missing. After one failure of
+ZooKeeper the look does not ask it again.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ DEADLINES: dict[str, Any] = {
     "connect_timeout_seconds": 2.0,
     "metadata_timeout_seconds": 5.0,
 }
-"""Client options with which a look ends in time: bookies are asked at once, so a dozen that hang cost one deadline."""
+"""Client options that bound a look: bookies are asked in parallel, so a dozen hanging bookies cost one deadline."""
 _READS = 5
 _HOMES_AT_ONCE = 8
 _APART_SECONDS = 1.5
-"""Between two looks at what may be changing."""
+"""Time between two looks at facts that may change."""
 
 
 class Gathering:
-    """Looks at one cluster again and again: the second look reads only what may have changed."""
+    """Repeated looks at one cluster: later looks read only ledgers that may have changed."""
 
     def __init__(self, bookkeeper: BookKeeper) -> None:
         self._bookkeeper = bookkeeper
         self._looking: Looking | None = None
         self._recovering: dict[int, float] = {}
-        """Ledgers in recovery, and when they were seen so first."""
+        """Ledgers in recovery, with the monotonic time of their first look."""
 
     def look(self, apart_seconds: float = _APART_SECONDS) -> Facts:
-        """The cluster now. ``apart_seconds``: how long a ledger has to be seen in recovery to be told of. Never raises
-        MetadataStoreError: that ZooKeeper does not answer is a fact. Raises ConfigurationError."""
+        """The cluster's present facts. ``apart_seconds``: time in recovery after which a ledger is reported. A failure of
+        ZooKeeper is a fact and never raises MetadataStoreError. Raises ConfigurationError."""
         found: dict[str, Any] = {"zookeeper": self._bookkeeper.zookeeper, "at_ms": time.time_ns() // 1_000_000}
         try:
             self._look(found, apart_seconds)
@@ -79,7 +79,7 @@ class Gathering:
         found["zookeeper_seconds"] = _read_seconds(store, _opening_seconds(store, began))
         if self._looking is None:
             self._looking = Looking(self._bookkeeper)
-        # A ZooKeeper that is slow makes each question wait: what needs no other's answer is asked beside the others.
+        # Independent queries run in parallel, because a slow ZooKeeper delays each one.
         with ThreadPoolExecutor(2, "look") as beside:
             parts = [beside.submit(one, store) for one in (_autorecovery, _documents)]
             observed = self._looking.look(at_once=True)
@@ -100,7 +100,7 @@ class Gathering:
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
 
     def _stand(self, store: MetadataStore, looking: Looking, apart_seconds: float) -> frozenset[int]:
-        """The ledgers that have been in recovery for ``apart_seconds``."""
+        """Ledgers in recovery for at least ``apart_seconds``."""
 
         def in_recovery(ledger_ids: set[int]) -> set[int]:
             found = store.read_ledgers(sorted(ledger_ids), {})
@@ -117,7 +117,7 @@ class Gathering:
 
 
 def gather(bookkeeper: BookKeeper) -> Facts:
-    """One look. As ``Gathering.look``."""
+    """One look, as ``Gathering.look``."""
     return Gathering(bookkeeper).look()
 
 
@@ -126,27 +126,25 @@ def _autorecovery(store: MetadataStore) -> dict[str, Any]:
 
 
 def _documents(store: MetadataStore) -> dict[str, Any]:
-    """What stands in single records."""
     found: dict[str, Any] = {"tasks": tuple(task_statuses(store, {})), "change": None}
     with suppress(UnreadableRecordError):
-        # `bookspark cluster status` tells of it. Without it, what a change did is told as if somebody had done it.
+        # `bookspark cluster status` reports it. Without the record, a change's effects look like an operator's orders.
         change = Kept(store).read()
         found["change"] = change if change is not None and change.under_way else None
     with suppress(UnreadableRecordError):
-        # Bookies collect nothing then, and say why.
+        # Bookies then collect nothing, and report the reason.
         found["lost_records"] = read_lost_records(store)
     return found
 
 
 def _opening_seconds(store: MetadataStore, began: float) -> list[float]:
-    """How long the small reads took with which a session begins, if it was opened for this look: one after the other, as
-    ``_read_seconds`` reads."""
+    """Durations of the session's first small reads if this look opened it: sequential, as those of ``_read_seconds``."""
     return store.connection.figures.since(began)[:_READS] if isinstance(store, ZooKeeperStore) else []
 
 
 def _read_seconds(store: MetadataStore, took: list[float]) -> float:
-    """The median of some reads, or of fewer that all were slow: those that are left could not make it a quick one. ``took``: how
-    long reads took that were there anyway."""
+    """The median duration of ``_READS`` reads, or of fewer if all are slow: the rest could not make the median fast. ``took``:
+    durations of earlier reads."""
     while len(took) < _READS and not (len(took) > _READS // 2 and min(took) > SLOW_ZOOKEEPER_SECONDS):
         began = time.monotonic()
         store.underreplication.enabled()
@@ -154,12 +152,12 @@ def _read_seconds(store: MetadataStore, took: list[float]) -> float:
     return statistics.median(took)
 
 
-# -- closer looks
+# -- Closer looks
 
 
 def gather_ledger(bookkeeper: BookKeeper, ledger_id: int) -> LedgerFacts:
-    """The ledger, and what its bookies hold, at two moments if it is not closed. Raises NoSuchLedgerError, UnreadableRecordError,
-    MetadataStoreError."""
+    """The ledger and the held ranges of its bookies; for an open ledger at two moments. Raises NoSuchLedgerError,
+    UnreadableRecordError, MetadataStoreError."""
     metadata = bookkeeper.get_ledger_metadata(ledger_id)
     before, began = _held(bookkeeper, ledger_id, metadata.last_fragment.ensemble), time.monotonic()
     if metadata.closed:
@@ -176,7 +174,7 @@ def _held(bookkeeper: BookKeeper, ledger_id: int, bookies: tuple[str, ...]) -> d
         try:
             found[bookie] = held_ranges(bookkeeper, bookie, ledger_id).get(ledger_id, [])
         except ReadError:
-            # That it does not answer is what its absence says.
+            # A silent bookie is absent from the result.
             continue
     return found
 
@@ -190,7 +188,7 @@ def _log_of(bookkeeper: BookKeeper, labels: Any) -> LogRecord | None:
 
 
 def gather_disk(bookkeeper: BookKeeper, facts: Facts, bookie: str) -> DiskFacts:
-    """What fills the bookie's disks, by its index. Raises ReadError."""
+    """The contents of the bookie's disks by its index. Raises ReadError, MetadataStoreError."""
     logs = tuple(bookkeeper.list_entry_logs(bookie))
     rows = bookkeeper.list_ranges(bookie).group_by("ledger_id").aggregate([("bytes", "sum")]).to_pylist()
     there = set(bookkeeper.list_ledgers())
@@ -208,9 +206,9 @@ def gather_disk(bookkeeper: BookKeeper, facts: Facts, bookie: str) -> DiskFacts:
 
 
 def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
-    """The log ``name``, or the one that the query ``name`` owns, or that the query or group ``name`` reads.
+    """The log ``name``, else the log that query ``name`` owns, else the log that query or group ``name`` reads.
 
-    Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError."""
+    Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError."""
     registry = LogRegistry(bookkeeper.metadata)
     record, asked = (
         _find_log(registry, name) or _log_that_is_read(bookkeeper.metadata, name) or (registry.get(name), "")

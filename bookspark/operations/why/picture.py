@@ -1,7 +1,7 @@
-"""A picture of a cluster as it is now, for a terminal: a line for each bookie, and how things move since the look before.
+"""Picture of a live cluster for a terminal: a line for each bookie, with rates since the previous look.
 
-Law: it is made of the facts alone, and what did not answer is shown as such. A rate needs two looks. What a bookie wrote is the
-growth of its logs, so rewriting and removing can hide some of it: a rate is never shown below zero.
+Law: the picture depends on the facts only. The write rate is the growth of the bookie's logs between two looks; rewriting and
+removal of logs may hide writes, so a rate is never below zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bookspark.support.plain_text import size_text
 
 
 class BookieLine(NamedTuple):
-    """One bookie. Texts are for people; "": not known."""
+    """One bookie. Texts are for display; "": not known."""
 
     bookie: str
     state: str
@@ -25,16 +25,15 @@ class BookieLine(NamedTuple):
     ledgers: int | None
     logs: str
     written: str
-    """A second, since the look before."""
+    """Bytes a second since the previous look."""
     free: str
 
 
 COLUMNS = ("bookie", "state", "host", "ledgers", "logs", "written", "free")
-"""The heads of the fields of ``BookieLine``."""
 
 
 def bookie_lines(facts: Facts, before: Facts | None = None) -> Iterator[BookieLine]:
-    """The bookies by their names. ``before``: the look before, for rates."""
+    """A line for each bookie, by name. ``before``: the previous look, for rates."""
     for name, one in sorted(facts.observed.bookies.items()):
         status = facts.statuses.get(name)
         host = one.host or (facts.homes[name].host if name in facts.homes else "")
@@ -56,7 +55,7 @@ def bookie_lines(facts: Facts, before: Facts | None = None) -> Iterator[BookieLi
 
 
 def moving(facts: Facts) -> str:
-    """What is under way in the cluster, in a line; "": nothing."""
+    """Repairs, healing and changes under way, in one line; "": none."""
     found = facts.autorecovery
     told = []
     if found is not None and found.ledgers:

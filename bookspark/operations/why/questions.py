@@ -1,7 +1,7 @@
-"""The words of a question: ``why not closed 17``, ``why is bookie-1 read-only``, ``why can't I stop bookie-1``.
+"""Parser of questions: ``why not closed 17``, ``why is bookie-1 read-only``, ``why can't I stop bookie-1``.
 
-Law: filling words are passed over, so a question may be typed as it is spoken. What is left is the kind of the question and one
-name. A question that is not understood is refused with all that are.
+Law: filler words are skipped. The remaining words are the question's kind and one name. An unknown question is refused with the
+list of all kinds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bookspark.errors import ConfigurationError
 
 
 class Kind(Enum):
-    """The questions, as they are spoken. The name of a ledger, bookie or log stands where the capital letters are."""
+    """The questions as they are spoken. A word in capital letters stands for a name."""
 
     UNDER_REPLICATED = "under-replicated LEDGER"
     NOT_CLOSED = "not closed LEDGER"
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 class Question(NamedTuple):
-    """One question. ``name``: a ledger's id, a bookie's id, or the name of a log or of its query."""
+    """One question. ``name``: a ledger id, a bookie id, or the name of a log, query or group."""
 
     kind: Kind
     name: str
@@ -61,7 +61,7 @@ _FILLING = {
 
 
 def question_of(words: Sequence[str]) -> Question:
-    """The question that the words ask. Raises ConfigurationError if they ask none, or more than one thing."""
+    """The question in the words. Raises ConfigurationError unless they have one kind and one name."""
     left = [word for word in words if word.strip("?")]
     left = [word.rstrip("?") for word in left]
     kinds = [kind for kind, signs in _SIGNS.items() if any(word.lower() in signs for word in left)]

@@ -1,4 +1,4 @@
-"""Answers a question about a cluster that lives, and puts answers into words."""
+"""Answers to questions about a live cluster, as values, text and documents."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from bookspark.store.client import BookKeeper
 def answer(bookkeeper: BookKeeper, question: Question, password: bytes = b"") -> Answer:
     """The answer to a question. ``password``: of a log.
 
-    Raises NoSuchLedgerError, NoSuchLogError, UnauthorizedAccessError, MetadataStoreError, ReadError if the bookie that is asked
-    about does not answer, and ConfigurationError for a bookie that there is not."""
+    Raises NoSuchLedgerError, NoSuchLogError, UnauthorizedAccessError, MetadataStoreError, ReadError if the question's bookie does
+    not answer, ConfigurationError for an unknown bookie."""
     facts, name = gather(bookkeeper), question.name
     if facts.zookeeper_problem:
         raise MetadataStoreError(facts.zookeeper_problem)
@@ -47,7 +47,6 @@ def answer(bookkeeper: BookKeeper, question: Question, password: bytes = b"") ->
 
 
 def lines(found: Answer) -> Iterator[str]:
-    """An answer for people."""
     yield found.verdict
     for cause in found.causes:
         yield f"  because {cause}" if found.found else f"  {cause}"
@@ -58,7 +57,6 @@ def lines(found: Answer) -> Iterator[str]:
 
 
 def health_lines(found: Health) -> Iterator[str]:
-    """The cluster's health for people."""
     yield found.sentence
     for number, trouble in enumerate(found.troubles, 1):
         first, *rest = lines(trouble)
@@ -69,7 +67,7 @@ def health_lines(found: Health) -> Iterator[str]:
 
 
 def document(found: Answer | Health) -> dict[str, Any]:
-    """The same for programs: every field, severities as words, and of a health the next command."""
+    """An answer or health for programs: all fields, severities as words, and the next command of a health."""
     if isinstance(found, Health):
         troubles = [document(one) for one in found.troubles]
         return {"sentence": found.sentence, "troubles": troubles, "command": found.command}

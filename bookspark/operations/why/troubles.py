@@ -1,8 +1,8 @@
-"""Every trouble that the facts of a cluster show, the worst first.
+"""All troubles of a cluster, the worst first.
 
-Law: one cause is told once. Bookies of one host that all are down are a lost host; a bookie that is read-only because its disk
-is full is a full disk. Copies are counted by ``protocol.changes.safety``. A cluster that is merely busy has no trouble: open
-ledgers, ensemble changes and full queues are none.
+Law: each cause is reported once: bookies of one host that are all down are a lost host, and a bookie that is read-only because of
+a full disk is a full disk. ``protocol.changes.safety`` counts copies. Load is no trouble: neither are open ledgers, ensemble
+changes or full queues.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bookspark.protocol.changes.safety import left_over
 from bookspark.support.plain_text import size_text
 
 CLOCK_OFF_MS = 60_000
-"""Clocks that are this far apart are not both right."""
+"""With a larger difference, one of two clocks is wrong."""
 
 
 def health_of(facts: Facts) -> Health:
-    """All troubles, and a sentence that sums them up."""
+    """All troubles, with a summary."""
     troubles = tuple(sorted(_troubles(facts), key=lambda one: -one.severity))
     bookies = facts.observed.bookies
     up = len(bookies) - len(_gone(facts))
@@ -44,7 +44,7 @@ def health_of(facts: Facts) -> Health:
 def _troubles(facts: Facts) -> Iterator[Answer]:
     if facts.zookeeper_problem:
         yield _zookeeper(facts)
-        # The rest is not whole, and absence in it means nothing.
+        # The other facts are incomplete: absence means nothing.
         return
     yield from _slow_zookeeper(facts)
     yield from _copies(facts)
@@ -92,9 +92,9 @@ def _slow_zookeeper(facts: Facts) -> Iterator[Answer]:
 
 
 def _copies(facts: Facts) -> Iterator[Answer]:
-    """Entries that have fewer copies than their ack quorum, because of bookies that don't count."""
+    """Ledgers with entries below their ack quorum, because of bookies that don't count."""
     observed = facts.observed
-    # Who does not tell us of itself may have all its copies.
+    # A bookie that only this command can't ask may have all its copies.
     good = _not_told(facts)
     bad = [name for name, one in observed.bookies.items() if not one.counts and name not in good]
     fragments = {one for name in bad for one in observed.fragments.of(name)}
@@ -124,7 +124,6 @@ def _copies(facts: Facts) -> Iterator[Answer]:
 
 
 def _gone(facts: Facts) -> list[str]:
-    """The bookies that are down, registered or not."""
     return sorted({*facts.down(), *(name for name in facts.bookie_problems if ended(facts, name))})
 
 
@@ -188,12 +187,12 @@ def _silent(facts: Facts) -> Iterator[Answer]:
 
 
 def _refused(facts: Facts) -> dict[str, str]:
-    """The bookies that did not tell us of themselves, because we don't know the secret: nothing is wrong with them."""
+    """Healthy bookies that refused this command, because it does not know the secret."""
     return {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
 
 
 def _strange_tls(facts: Facts) -> dict[str, str]:
-    """The bookies that ended our connection, as one does that is talked to without TLS and wants it, or whose TLS failed."""
+    """Bookies whose connection failed by TLS: it was missing on one side, or the handshake failed."""
     return {
         name: why
         for name, why in facts.bookie_problems.items()
@@ -202,7 +201,7 @@ def _strange_tls(facts: Facts) -> dict[str, str]:
 
 
 def _not_told(facts: Facts) -> dict[str, str]:
-    """The bookies that would tell another command of themselves."""
+    """Bookies that would answer a command with the right secret and TLS options."""
     return _refused(facts) | _strange_tls(facts)
 
 
@@ -289,7 +288,7 @@ def _tasks(facts: Facts) -> Iterator[Answer]:
         )
 
 
-# -- the rest
+# -- recovery, records, versions, clocks
 
 
 def _recovering(facts: Facts) -> Iterator[Answer]:
@@ -352,7 +351,7 @@ def _clocks(facts: Facts) -> Iterator[Answer]:
         if abs(ahead_ms) > CLOCK_OFF_MS:
             where = f"{duration(abs(ahead_ms) / 1000)} {'ahead of' if ahead_ms > 0 else 'behind'} the clock here"
             yield _clock(f"bookie {name}", f"it tells a time that is {where}")
-    # What a clock that tells a time wrote, it wrote with another one.
+    # Times written by a bookie count only if its present clock is right; a wrong clock is reported above.
     stamps = {
         f"bookie {name}": one.scrub_began_ms
         for name, one in facts.statuses.items()

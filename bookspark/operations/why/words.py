@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 NAMED = 5
-"""At most this many things of one kind are named."""
 
 
 def named(word: str, names: Iterable[object]) -> str:

@@ -1,19 +1,19 @@
 """The sub-commands of ``bookspark``: a module for each group.
 
 ==================  ===========================================================================================================
-``bookies``         ``local``, ``zookeeper``, ``bookies``: a cluster on this host, and who is in a cluster
-``why``             ``why``, ``top``, ``console``: what is wrong, why, and what to type
+``bookies``         ``local``, ``zookeeper``, ``init``, ``bookies``, ``stop-bookies``: a local or new cluster; a cluster's bookies
+``why``             ``why``, ``top``, ``console``: troubles, causes and remedies
 ``ledger``          ``ledger …``: create, write, read, list, recover and delete ledgers
-``log``             ``log …``: the logs that Spark queries write
-``audit``           ``snapshot``, ``audit``, ``safe-to-stop``: system tables as Delta tables, and what SQL finds in them
-``cookie``          ``cookie …``: the identities of bookies
-``bookie``          ``bookie …``: the directories of a stopped bookie
+``log``             ``log …``: logs written by Spark queries
+``audit``           ``snapshot``, ``audit``, ``safe-to-stop``: system tables as Delta tables, and SQL audits of them
+``cookie``          ``cookie …``: identities of bookies
+``bookie``          ``bookie …``: directories of a stopped bookie; checks and stops of a live bookie
 ``autorecovery``    ``autorecovery …``: the auditor and the replication workers
-``cluster``         ``cluster …``: changes of a cluster that lives
+``cluster``         ``cluster …``: changes of a live cluster
 ``simulate``        ``simulate``: the protocol's machines through every order of events
-``chaos``           ``chaos``: real bookies broken at random; ``replay``: what was decided meanwhile, decided again
+``chaos``           ``chaos``: random faults of real bookies; ``replay``: recorded decisions repeated and compared
 ``bench``           ``bench …``: measurements
-``packaged``        ``run``, ``job``, ``conf``: what comes with the package
+``packaged``        ``run``, ``job``, ``conf``: the main job, jobs and settings files of the package
 ==================  ===========================================================================================================
 
 Example::

@@ -1,4 +1,4 @@
-"""``bookspark snapshot``, ``audit`` and ``safe-to-stop``: the system tables as Delta tables, and what SQL finds in them."""
+"""``bookspark snapshot``, ``audit`` and ``safe-to-stop``: the system tables as Delta tables, and SQL audits of them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ Checksums = Annotated[
 
 
 def quiet_session(name: str) -> AbstractContextManager[SparkSession]:
-    """As ``spark.short_jobs`` has it. Loading Spark takes longer than most commands do, so only these load it."""
+    """``spark.short_jobs.quiet_session``, imported late: loading Spark takes longer than most commands."""
     from bookspark.spark import short_jobs
 
     return short_jobs.quiet_session(name)
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command()(snapshot)
     app.command()(audit)
     app.command()(safe_to_stop)
@@ -152,7 +151,7 @@ def safe_to_stop(
 
 
 def _check_cluster(zookeeper: str) -> None:
-    """Raise MetadataStoreError if the cluster can't be reached, before Spark is started, which takes long."""
+    """Raise MetadataStoreError if the cluster can't be reached, before the slow start of Spark."""
     with client(zookeeper) as bookkeeper:
         bookkeeper.metadata.bookies()
 
@@ -161,7 +160,7 @@ def _check_cluster(zookeeper: str) -> None:
 def _snapshot_at(
     path: str | None, zookeeper: str, password: str, checksums: bool = False
 ) -> Iterator[tuple[SparkSession, str]]:
-    """Yields a session and the folder of the snapshots: ``path``, or a temporary one with a new snapshot."""
+    """Yields a session and the folder of the snapshots: ``path``, or a temporary folder with a new snapshot."""
     from bookspark.spark import snapshots
 
     if path is None:

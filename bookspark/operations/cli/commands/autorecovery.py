@@ -1,4 +1,4 @@
-"""``bookspark autorecovery …``: the auditor, the replication workers, and their work."""
+"""``bookspark autorecovery …``: the auditor, the replication workers and their tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ app = typer.Typer(
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="autorecovery")
 
 

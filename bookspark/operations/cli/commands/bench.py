@@ -1,8 +1,7 @@
-"""``bookspark bench …``: how fast Bookspark is on this machine. Each measured case is one JSON line on standard output.
+"""``bookspark bench …``: measurements on this machine. Each case is one JSON line on standard output.
 
-Absolute figures say more about the machine than about Bookspark; ``bookspark bench peers`` compares them with other systems'.
-Times are milliseconds unless their name says seconds, sizes are bytes. A latency is what a caller sees: from the call until the
-entry is acknowledged.
+Absolute figures depend on the machine; ``bookspark bench peers`` compares them with other systems'. Times are in ms unless their
+name says seconds, sizes in bytes. Latency is the caller's: from the call to the acknowledgement.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ app = typer.Typer(
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="bench")
 
 
@@ -72,7 +70,7 @@ def ledger(
     directory: Directory = None,
 ) -> None:
     """Time one client and three bookies of this host, with ensemble size 3, write quorum 3, ack quorum 2 and CRC32C."""
-    # Imported here: it loads the client, which takes a while.
+    # Imported here: the import loads the client, which is slow.
     from bookspark.lab.bench.ledger.workloads import measure
 
     check_names(case or (), CASES, "case")
@@ -259,21 +257,21 @@ def peers_client(
 
 
 def _keep(cache: Path | None, bench: str, lines: list[dict[str, Any]], scale: float) -> None:
-    """Keep the medians, if there is a folder for them, and tell what changed since the last run."""
+    """Keep the medians in the folder, if given, and print changes since the last run."""
     if cache is not None:
         for change in keep(_existing(cache), bench, lines, scale, checkout()):
             typer.echo(f"changed: {change}", err=True)
 
 
 def _existing(cache: Path | None) -> Path:
-    # Servers that are measured run in folders of their own.
+    # Absolute, because the measured servers run in other working directories.
     place = (cache or cache_folder() / "bench").absolute()
     place.mkdir(parents=True, exist_ok=True)
     return place
 
 
 def _end_by_exception() -> None:
-    """Have SIGTERM raise SystemExit, so that the servers that were started are stopped."""
+    """Let SIGTERM raise SystemExit, so the started servers are stopped."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 

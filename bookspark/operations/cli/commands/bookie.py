@@ -1,9 +1,11 @@
-"""``bookspark bookie …``: what the directories of a stopped bookie hold.
+"""``bookspark bookie …``: run a bookie in the foreground, ask and switch a live bookie, inspect a stopped bookie's directories.
 
-``bookie`` has the commands for one that serves, ``bookie`` has the one that is a bookie.
+Law of ``run``: the process is the bookie. Its status is 0 after SIGTERM or Ctrl-C and a clean stop, else 2. Standard output has
+one line, when the bookie serves. The directories decide its identity; a new bookie needs ``--create`` or an id, because empty
+directories may mean a missing disk.
 
-Law: the readers are those of the bookie. The locks of the directories are taken, so a running bookie is an error that names its
-process. Only ``rebuild`` changes anything.
+Law of the inspection: the commands use the bookie's disk readers and lock its directories, so a running bookie is an error that
+names its process. Only ``rebuild`` changes anything.
 """
 
 from __future__ import annotations
@@ -46,19 +48,14 @@ app = typer.Typer(
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="bookie")
 
 
-# -- ``bookspark bookie run`` and ``safe-to-stop``: a bookie in the foreground, without Spark, and whether it may be stopped.
-#
-# Law: the process is the bookie. It ends with status 0 after SIGTERM or Ctrl-C and a clean stop, and with 2 otherwise. Standard
-# output has one line, once it serves; everything else goes to standard error. Its directories say which bookie it is. One that
-# nobody named is made only if that is asked for, because the disk of an old one may only be missing.
+# -- ``bookspark bookie run`` and ``safe-to-stop``
 
 
 _NAMED_MAX = 20
-"""At most so many ledgers are printed."""
+"""Ledgers printed at most."""
 
 
 @app.command()
@@ -144,7 +141,7 @@ def run(
         typer.echo(json.dumps(line))
         sys.stdout.flush()
 
-    # A signal ends what comes before the bookie takes its own handlers.
+    # Covers signals that come before the bookie installs its own handlers.
     with until_signal():
         prepare_process()
         run_bookie(config, Foreground("`bookspark bookie run`, in the foreground", serving, COULD_NOT))
@@ -209,15 +206,13 @@ def _entries(one: Danger) -> str:
     return f"{one.first_entry_id}.." + ("" if one.last_entry_id is None else str(one.last_entry_id))
 
 
-# -- ``bookspark bookie status``, ``collect`` and ``read-only``: what a bookie that serves reports, and what it is told to do.
+# -- ``bookspark bookie status``, ``collect`` and ``read-only``: a live bookie.
 
 
 BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` shows it.")]
 
 
 class Switch(StrEnum):
-    """The settings of the read-only switch."""
-
     ON = "on"
     OFF = "off"
 
@@ -275,7 +270,7 @@ def status(
 
 
 def lines(found: BookieStatus) -> Iterator[str]:
-    """The status as lines for people."""
+    """The status as lines of text."""
     state = "read-only" if found.read_only else "writable"
     yield f"{found.bookie_id}, process {found.pid}: {state}"
     yield f"  {found.ledgers:,} ledgers, {size_text(found.log_bytes)} of logs, {size_text(found.free_bytes)} free"
@@ -323,7 +318,7 @@ def _ranges(healing: HealingStatus) -> str:
 
 
 def collected(found: CollectionStatus) -> str:
-    """What came of a collection, for people."""
+    """A collection's result as text."""
     text = f"{found.ledgers:,} deleted ledgers, {size_text(max(0, found.bytes_freed))} freed in {found.seconds:,.1f} s"
     return f"{text}; it did not finish: {found.problem}" if found.problem else text
 
@@ -338,7 +333,7 @@ def _progress(healing: HealingStatus) -> str:
     return f"{text}, about {left:,.0f} s left" if healing.ledgers_left and left is not None else text
 
 
-# --
+# -- Inspection of a stopped bookie's directories
 
 
 Directories = Annotated[
@@ -448,9 +443,9 @@ def rebuild(directories: Directories) -> None:
 
 @contextmanager
 def _stopped(directories: list[Path]) -> Iterator[list[str]]:
-    """Lock the directories and yield their absolute paths, in the order of the cookie: a directory's place says which numbers
-    its logs have, and what it is called in the other ones. Raises InvalidCookieError if they are not all directories of one
-    bookie, and BookieError if it runs."""
+    """Lock the directories and yield their absolute paths in the cookie's order: a directory's place in it decides the numbers of
+    its logs and its name in the other directories. Raises InvalidCookieError if they are not all directories of one bookie,
+    BookieError if the bookie runs."""
     from bookspark.servers.daemon.directories import DirectoryLocks, read_cookie
 
     places = list(dict.fromkeys(str(directory.absolute()) for directory in directories))

@@ -1,4 +1,4 @@
-"""``bookspark local``, ``zookeeper``, ``init`` and ``bookies``: a cluster on this host, a new one, and the bookies of one."""
+"""``bookspark local``, ``zookeeper``, ``init``, ``bookies``, ``stop-bookies``: a local or new cluster; a cluster's bookies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command(
         help=f"Run a cluster on this host, without Spark, {UNTIL}. For development: a bookie that ends is not restarted."
     )(local)
@@ -55,7 +54,7 @@ def local(
         for bookie in cluster.bookies:
             typer.echo(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
         typer.echo("Ctrl-C ends it. To use it, type this in another terminal:", err=True)
-        # A line of its own, to be copied as it is.
+        # A separate line, for copy and paste.
         typer.echo(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
         stop()
 
@@ -135,7 +134,7 @@ def stop_bookies(
             for tasks in ask_to_stop(store).values()
             for task in tasks
             for bookie in task.bookies
-            # A task may have found one that another holds, such as `bookspark bookie run`. That one serves on.
+            # A task may have met a bookie of another process, such as `bookspark bookie run`; that bookie goes on serving.
             if bookie.pid or not bookie.problem
         }
         if not asked:

@@ -1,9 +1,9 @@
-"""``bookspark chaos``: real bookies are broken at random while real clients work. What the clients saw is checked. And
-``bookspark replay``: what processes recorded of their decisions is decided again by the pure code.
+"""``bookspark chaos``: random faults of real bookies under real clients, with checks of the clients' histories. ``bookspark
+replay``: recorded decisions repeated by the pure code.
 
-Law: a violation, and an answer that differs now, ends with the status of a finding (``bookspark.support.command_line``). The last
-line is one JSON object. The seed fixes the random choices, but not their timing: a run can't be repeated exactly, but its record
-can be replayed. A record of another version is refused.
+Law: a violation or a different decision ends with the exit status of a finding (``bookspark.support.command_line``). The last
+line is one JSON object. The seed fixes the random choices but not their timing: no run repeats exactly, but its record can be
+replayed. A record of another version is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _SHOWN_MAX = 5
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add both commands."""
     app.command()(chaos)
     app.command()(replay)
 

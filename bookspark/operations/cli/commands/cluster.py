@@ -1,4 +1,4 @@
-"""``bookspark cluster …``: changes of a cluster that lives: what they would do, doing them, how far they are."""
+"""``bookspark cluster …``: plan, execution and progress of changes of a live cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ app = typer.Typer(
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="cluster")
 
 
@@ -205,7 +204,7 @@ def _applying(bookkeeper: BookKeeper) -> Applying:
     return Applying(bookkeeper, AskOperator(tell), changes_config(**settings.chosen("changes")), tell)
 
 
-# -- what is wanted
+# -- options
 
 
 def _wanted(
@@ -219,7 +218,7 @@ def _wanted(
     at_once: int,
     below_write_quorum: bool,
 ) -> Wanted | None:
-    """What the options say; None if they say nothing."""
+    """The wanted state by the options; None without options."""
     from bookspark.protocol.changes.wanted import Wanted
 
     restarted = set(restart or ())
@@ -261,7 +260,7 @@ def _targets(observed: Observed, bookie: str, target: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-# -- what is printed
+# -- output
 
 
 def _foreseen(wanted: Wanted, progress: Progress, observed: Observed) -> tuple[list[Step], Decision]:
@@ -291,7 +290,7 @@ def _step_document(step: Step) -> Mapping[str, Any]:
 
 
 def _plan_lines(steps: Sequence[Step], end: Decision) -> list[str]:
-    """A line for each step, moves of one bookie together."""
+    """A line for each step, and one for each run of moves."""
     from bookspark.protocol.changes.steps import Move
 
     lines: list[str] = []

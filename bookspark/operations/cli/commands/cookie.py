@@ -1,7 +1,7 @@
-"""``bookspark cookie …``: a bookie's identity, in its directories and in the metadata store.
+"""``bookspark cookie …``: a bookie's identity in its directories and in the metadata store.
 
-Law: nothing is changed while a bookie runs in the directories, since the commands take its locks. Every directory and the
-metadata store get the same identity. A bookie's first boot makes the cookie; these commands repair what went wrong later.
+Law: the commands lock the directories, so they change nothing while a bookie runs there. Every directory and the metadata store
+get the same identity. A bookie's first boot creates the cookie; these commands repair it later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ app = typer.Typer(help="Print and repair the identities of bookies.", no_args_is
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="cookie")
 
 
@@ -132,7 +131,7 @@ def fix(
             return
         if not yes:
             typer.confirm(f"Are the entries in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
-        # First the loss is marked: a boot that finds the cookie knows of it.
+        # The mark comes first, so a boot that reads the cookie knows of the loss.
         mark_lost(lost)
         for place in lost:
             write_cookie(place, cookie)
@@ -140,8 +139,9 @@ def fix(
 
 
 def _emptied(places: tuple[str, ...], bookie: str, store: MetadataStore) -> Cookie:
-    """The recorded cookie of the bookie that lost all of these directories: of ``bookie`` if it is named, else of the only one
-    that has such directories and does not serve. Bookies of other hosts may have directories of the same names."""
+    """The recorded cookie of the bookie that lost all these directories: ``bookie``'s, else that of the only bookie with these
+    directories that does not serve. Bookies of other hosts may have directories with the same names. Raises
+    InvalidCookieError."""
     for place in places:
         if holds_data(place):
             raise InvalidCookieError(
@@ -211,7 +211,7 @@ def _absolute(directories: list[Path]) -> tuple[str, ...]:
 
 
 def _locked(places: tuple[str, ...]) -> DirectoryLocks:
-    """The locks of the directories, to be held while they are changed. A running bookie is an error that names its process."""
+    """Locks of the directories. A running bookie is an error that names its process."""
     return DirectoryLocks(places)
 
 
@@ -224,7 +224,7 @@ def _recorded(store: MetadataStore, bookie: str) -> Versioned[Cookie]:
 
 
 def _whole(places: tuple[str, ...], store: MetadataStore) -> Cookie:
-    """The cookie that every directory has. Raises InvalidCookieError if one has none, or if they belong to several bookies."""
+    """The common cookie of all directories, as ``_agreed``. Raises InvalidCookieError also if one lacks a cookie."""
     cookies = {}
     for place in places:
         cookie = read_cookie(place)
@@ -237,8 +237,7 @@ def _whole(places: tuple[str, ...], store: MetadataStore) -> Cookie:
 
 
 def _agreed(places: tuple[str, ...], cookies: dict[str, Cookie], store: MetadataStore) -> Cookie:
-    """The cookie that all directories share. Raises InvalidCookieError if they belong to several bookies or to another
-    cluster."""
+    """The common cookie of all directories. Raises InvalidCookieError if they belong to several bookies or another cluster."""
     if not cookies:
         raise InvalidCookieError(
             f"none of {', '.join(places)} has a cookie; a bookie makes it when it first starts there"
@@ -257,7 +256,7 @@ def _agreed(places: tuple[str, ...], cookies: dict[str, Cookie], store: Metadata
 
 
 def _write(places: tuple[str, ...], store: MetadataStore, cookie: Cookie) -> None:
-    """Write the cookie to the directories, then to the metadata store, which so has only cookies that are complete."""
+    """Write the cookie to the directories and then to the metadata store, so the store has only complete cookies."""
     for place in places:
         write_cookie(place, cookie)
     recorded = store.read_cookie(cookie.bookie_id)

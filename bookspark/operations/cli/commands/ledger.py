@@ -1,7 +1,7 @@
 """``bookspark ledger …``: ledgers from the command line.
 
-A ledger has one writer, the process that created it. So ``append`` creates a ledger, and closes it at the end of its input.
-``create`` makes an empty ledger without a writer. A crashed writer leaves such a ledger; use it to try ``recover``.
+The only writer of a ledger is the process that created it. So ``append`` creates a ledger and closes it at the end of the input.
+``create`` makes an empty open ledger without a writer, as a crashed writer leaves it; use it to try ``recover``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ app = typer.Typer(
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="ledger")
 
 
@@ -99,7 +98,7 @@ def append(
 
 @contextmanager
 def _told_if_left_open(ledger: LedgerHandle) -> Iterator[None]:
-    """If the block fails, report the ledger's id and its entries. Nobody else knows the id yet."""
+    """Print the ledger's id and entry count if the block fails: the id was not printed yet."""
     try:
         yield
     except BaseException:
@@ -315,7 +314,7 @@ def lost(
 
 
 def _held_of(bookkeeper: BookKeeper, lost: Sequence[LostRecords]) -> list[dict[str, Any]]:
-    """What bookies that answer hold of these ledgers, a range of entries each."""
+    """Ranges of the lost ledgers' entries on the answering bookies, one document each."""
     from bookspark.store.client.inspection.held_ranges import held_ranges
 
     found = []
@@ -333,11 +332,10 @@ def _held_of(bookkeeper: BookKeeper, lost: Sequence[LostRecords]) -> list[dict[s
 
 
 def _operator() -> str:
-    """The user and host that run this command."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
-        # The user of a container may have no name.
+        # A container's user may have no name.
         name = str(os.getuid())
     return f"{name}@{socket.gethostname()}"
 
@@ -362,7 +360,7 @@ def _opened(file: Path | None) -> IO[bytes]:
 
 
 def _batches(lines: IO[bytes]) -> Iterator[list[bytes]]:
-    """The lines without their breaks, in lists of the lines that are there. A typed line is not kept waiting for the next one."""
+    """Lists of the available lines, without line breaks. A typed line does not wait for the next one."""
     read = lines.read1 if isinstance(lines, BufferedReader) else lines.read
     begun: list[bytes] = []
     while chunk := read(_CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""``bookspark log …``: the logs that Spark queries and services write."""
+"""``bookspark log …``: logs written by Spark queries and services."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bookspark.protocol.logs.retention import Retention
 
 
-# -- What the commands of logs print: readers, rows and retentions, as values that JSON and tables take.
+# -- Output: readers, rows and retentions as values for JSON and tables.
 
 
 TIME = "ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
@@ -37,12 +37,11 @@ LOG_SIZES = ("log", "ledgers", "open", "bytes", "bytes_of_copies")
 
 
 def iso_time(milliseconds: int) -> str:
-    """A time in ms since 1970, in ISO 8601."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def retention_document(kept: Retention) -> dict[str, float | int | None]:
-    """How long rows of a log stay; None: for ever."""
+    """A log's retention in hours and bytes; None: no limit."""
     return {
         "retention_hours": kept.retention_ms / 3_600_000 if kept.retention_ms else None,
         "retention_bytes": kept.retention_bytes or None,
@@ -50,7 +49,7 @@ def retention_document(kept: Retention) -> dict[str, float | int | None]:
 
 
 def reader_document(one: ReaderLag) -> dict[str, Any]:
-    """Who reads a log, and how far behind."""
+    """A reader of a log with its position and lag."""
     return {
         "reader": one.title,
         "kind": one.kind.value,
@@ -67,8 +66,8 @@ def reader_document(one: ReaderLag) -> dict[str, Any]:
 
 
 def log_sizes(names: Iterable[str], ledgers: Iterable[LedgerMetadata]) -> list[dict[str, Any]]:
-    """What each log takes, the largest first. The log None: ledgers of no log. ``bytes`` are those of closed ledgers, and
-    ``bytes_of_copies`` as many times what their write quorum says."""
+    """Sizes of each log, the largest first; log None: ledgers without a log. ``bytes``: of closed ledgers. ``bytes_of_copies``:
+    bytes times write quorum."""
     empty = dict.fromkeys(LOG_SIZES[1:], 0)
     found: dict[str | None, dict[str, Any]] = {name: {"log": name, **empty} for name in names}
     for one in ledgers:
@@ -84,7 +83,7 @@ def log_sizes(names: Iterable[str], ledgers: Iterable[LedgerMetadata]) -> list[d
 
 
 def truncation_text(log: str, row: int, deleted: list[int]) -> str:
-    """What a truncation did, and why it may have given no room."""
+    """Report of a truncation, with the reason if it freed no space."""
     text = f"log {log} begins at row {row}; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}"
     if deleted or not row:
         return text
@@ -95,25 +94,25 @@ def truncation_text(log: str, row: int, deleted: list[int]) -> str:
 
 
 def row_document(row: LogRow) -> bytes:
-    """A row with its lane, position and time, as one line of JSON."""
+    """A row with lane, position and time as one line of JSON."""
     moment = datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return json_line({"lane": row.lane, "position": row.position, "time": moment, **payload_document(row.value)})
 
 
 def json_line(row: dict[str, Any]) -> bytes:
-    """Columns and their values, as one line of JSON."""
+    """Columns and values as one line of JSON."""
     return json.dumps(row, default=_plain, ensure_ascii=False).encode()
 
 
 def _plain(value: Any) -> object:
-    """Values that JSON has no type for: bytes as ``ledger read --json`` prints them, times in ISO 8601, others as text."""
+    """JSON form of other types: bytes as in ``ledger read --json``, times as ISO 8601, the rest as text."""
     if isinstance(value, bytes):
         return payload_document(value)
     return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def shown(value: Any) -> str:
-    """A value of a table."""
+    """Text of a table's value."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
@@ -122,7 +121,7 @@ def shown(value: Any) -> str:
 
 
 def chosen_time_ms(option: str, text: str) -> int | None:
-    """The time that an option says, in ms since 1970; None if it is empty."""
+    """An option's time in ms since 1970; None if the text is empty. Raises BadParameter."""
     from bookspark.logs.feeds.times import time_ms
 
     try:
@@ -131,7 +130,7 @@ def chosen_time_ms(option: str, text: str) -> int | None:
         raise typer.BadParameter(f"{text!r} ({error}); give {TIME}", param_hint=f"--{option}") from None
 
 
-# --
+# -- Commands
 
 
 Idle = Annotated[float, typer.Option(min=0, help="For a log: age of a lane's newest row. For a lane: any.")]
@@ -145,7 +144,6 @@ app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add the commands."""
     commands.add_typer(app, name="log")
 
 
@@ -382,7 +380,7 @@ def append(
         future, count = None, 0
         for line in sys.stdin.buffer:
             future, count = rows.append_async(line.removesuffix(b"\n")), count + 1
-        # Rows are acknowledged in their order, and an error is that of all rows after it.
+        # Rows are acknowledged in order, and an error fails all later rows: the last row's result stands for all.
         last = future.result() if future is not None else None
     end = f", the last one is row {last.position}" if last is not None else ""
     typer.echo(f"{count:,} rows appended to lane {rows.lane} of log {log}{end}")
@@ -493,5 +491,5 @@ def delete(
 
 
 def _milliseconds(hours: float | None) -> int | None:
-    # Rounded up, because 0 is for ever.
+    # Rounded up, because 0 means no limit.
     return None if hours is None else ceil(hours * 3_600_000)

@@ -1,6 +1,6 @@
 """``bookspark run``, ``job`` and ``conf``: the main job, the jobs for spark-submit, the settings files.
 
-With a name, ``job`` and ``conf`` print the path and nothing else, for ``spark-submit $(bookspark job bookies) …``.
+With a name, ``job`` and ``conf`` print only the path, for ``spark-submit $(bookspark job bookies) …``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from bookspark.support.packaged_files import job_summary, jobs, settings_file, s
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command()(run)
     app.command()(job)
     app.command()(conf)

@@ -1,8 +1,8 @@
-"""``bookspark simulate``: the real machines of the protocol through every order of events within bounds, or through random ones.
+"""``bookspark simulate``: the protocol's real machines through every order of events within bounds, or through random orders.
 
-Law: a violation is something found (``bookspark.support.command_line``), and its story is printed.
-Standard output depends on the options alone, so two runs can be compared byte for byte. Speed goes to standard error, and
-whether the simulator's modules were compiled (``bookspark.lab.simulation.compiled``). The last line is one JSON object.
+Law: a violation ends with the exit status of a finding (``bookspark.support.command_line``), after its story. Standard output
+depends only on the options, so two runs can be compared byte for byte; its last line is one JSON object. Standard error reports
+the speed, and whether the simulator's modules were compiled (``bookspark.lab.simulation.compiled``).
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _random(
 
 
 def _met(met: frozenset[Pair], coverage: bool) -> dict[str, Any]:
-    """How many pairs came, of how many."""
+    """Counts of state-event pairs: met, and in all."""
     from bookspark.lab.simulation.search.coverage import all_pairs
 
     pairs = all_pairs()
@@ -240,5 +240,4 @@ def _end(document: dict[str, Any], violation: dict[str, Any] | None = None) -> N
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the command."""
     app.command()(simulate)

@@ -1,4 +1,4 @@
-"""``bookspark why``: what is wrong with a cluster, why, and what to type; ``top`` and ``console``: the same live."""
+"""``bookspark why``: a cluster's troubles, causes and remedies; ``top`` and ``console``: the same live."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command()(why)
     app.command()(top)
     app.command("console")(show)

@@ -1,7 +1,7 @@
-"""What the sub-commands share with the person at the terminal.
+"""Input and output shared by the sub-commands.
 
 ====================  =========================================================================================================
-``command_options``   options of several commands, and the client that they name
+``command_options``   options of several commands, and the client made of them
 ``settings``          the file of ``bookspark --config FILE``
 ``output``            tables, problems, ledgers and payloads as text
 ``signals``           commands that run until Ctrl-C or SIGTERM

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the client that they name."""
+"""Options of several commands, and the client made of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of th
 
 
 def judge_arguments(app: typer.Typer) -> None:
-    """Have the arguments of every command judged before it begins, as those of public functions are."""
+    """Check the arguments of every command before it begins, as those of public functions."""
     for command in app.registered_commands:
         if command.callback is not None:
             command.callback = judged(command.callback)
@@ -46,16 +46,16 @@ def judge_arguments(app: typer.Typer) -> None:
 
 
 def given(zookeeper: str) -> str:
-    """Returns ``zookeeper``. Raises ConfigurationError if it is empty, with the ways to name the cluster."""
+    """Return ``zookeeper``. Raises ConfigurationError, with the ways to name the cluster, if it is empty."""
     if not zookeeper:
         raise ConfigurationError("which cluster? Give --zookeeper HOST:PORT, or set BOOKSPARK_ZOOKEEPER")
     return zookeeper
 
 
 def client(zookeeper: str) -> BookKeeper:
-    """A client of the cluster ``zookeeper``, with the options of the settings file. Raises ConfigurationError if ``zookeeper`` is
-    empty, and MetadataStoreError if the cluster can't be reached."""
-    # Imported here: it takes a while, and not every command needs it.
+    """A client of the cluster ``zookeeper`` with the options of the settings file. Raises ConfigurationError if ``zookeeper`` is
+    empty, MetadataStoreError if the cluster can't be reached."""
+    # Imported here: the import is slow, and not every command needs it.
     from bookspark.store.client import BookKeeper
 
     return BookKeeper(given(zookeeper), **settings.chosen("client"))

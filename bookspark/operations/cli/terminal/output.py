@@ -1,8 +1,7 @@
-"""What commands print.
+"""Output of commands.
 
-Law: results go to standard output, and nothing else does. Progress goes to standard error, if that is a terminal. A problem is
-one line on standard error:
-``bookspark: <what is wrong and what to do>``.
+Law: standard output has the results and nothing else. Progress goes to standard error if that is a terminal. A problem is one
+line on standard error: ``bookspark: <problem and remedy>``.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.support.plain_text import PROBLEM
 
 _PLAIN_WIDTH = 200
-"""Width in characters of a table that goes to a file or a pipe."""
+"""Width of a table in a file or a pipe, in characters."""
 
 
 def console() -> Console:
-    """Standard output for tables: as wide as the terminal, or ``_PLAIN_WIDTH``."""
+    """Standard output for tables, with the terminal's width or ``_PLAIN_WIDTH``."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 
@@ -39,8 +38,7 @@ def problem(message: str) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error while that is a terminal. Yields what to call with a name, how many are done, and how many there
-    are."""
+    """A progress bar on standard error if that is a terminal. Yields a function of item name, items done and items in all."""
     shown = Console(stderr=True)
     if not shown.is_terminal:
         yield lambda name, number, count: None
@@ -62,7 +60,7 @@ def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table of text. A column of numbers is aligned to the right."""
+    """A table of text. Columns of numbers are right-aligned."""
     body = [list(row) for row in rows]
     result = Table(title=title or None, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
@@ -82,7 +80,7 @@ def _text(value: object) -> str:
 
 
 def payload_document(payload: bytes) -> dict[str, str]:
-    """The payload for JSON: text as ``payload``, anything that is not UTF-8 as ``payload_base64``."""
+    """The payload for JSON: UTF-8 text as ``payload``, other bytes as ``payload_base64``."""
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The settings file of this process: the one that ``bookspark --config FILE`` names. ``store.settings`` reads it."""
+"""Settings of this process, from the file of ``bookspark --config FILE``. ``store.settings`` reads it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _chosen: dict[str, dict[str, Any]] = {}
 
 
 def choose(path: Path | None) -> None:
-    """Read the settings of this process from ``path``. None: there are none. Raises ConfigurationError if the file can't be read,
-    or has an unknown option or a wrong value."""
+    """Read the settings from ``path``; None: no settings. Raises ConfigurationError if the file is unreadable or has an unknown
+    option or a wrong value."""
     _chosen.clear()
     if path is not None:
-        # Imported here: it loads the client, which not every command needs.
+        # Imported here: the import loads the client, which not every command needs.
         from bookspark.store.settings import read_settings
 
         _chosen.update(read_settings(path))
 
 
 def chosen(table: str) -> dict[str, Any]:
-    """The options in the table ``table`` of the chosen file. Empty without a file."""
+    """The options in table ``table`` of the settings file. Empty without a file."""
     return dict(_chosen.get(table, {}))

@@ -1,5 +1,5 @@
-"""Signals for commands that run until Ctrl-C or SIGTERM. The end of their terminal (SIGHUP) ends them, too, unless ``nohup``
-started them."""
+"""Signals for commands that run until Ctrl-C or SIGTERM. The terminal's end (SIGHUP) also ends them, unless ``nohup`` started
+them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ UNTIL = "until Ctrl-C or SIGTERM"
 
 
 def ending() -> list[signal.Signals]:
-    """The signals that are to end this process."""
-    # SIGINT is one even if it is ignored: a script's shell starts background processes so.
+    """The signals that end this process."""
+    # SIGINT even if ignored: a script's shell starts background processes with SIGINT ignored.
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block, Ctrl-C, SIGTERM and the terminal's end raise KeyboardInterrupt, so that the block can report or stop what
-    it began."""
+    """Ctrl-C, SIGTERM and the terminal's end raise KeyboardInterrupt in the block, so it can report and clean up."""
     previous = {each: signal.signal(each, signal.default_int_handler) for each in ending()}
     try:
         yield
@@ -32,11 +31,11 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def until_signal() -> Iterator[Callable[[], None]]:
-    """Yields a function that returns when Ctrl-C or SIGTERM comes. A signal before that, while things start, ends the block with
-    KeyboardInterrupt, so that what was started is stopped. Neither is an error of the command."""
+    """Yields a function that returns at Ctrl-C or SIGTERM. An earlier signal raises KeyboardInterrupt in the block, which then
+    stops its servers. Neither is an error of the command."""
 
     def wait() -> None:
-        # Not signal.pause(): it sleeps through a signal that another thread took, or that came a moment before.
+        # Not signal.pause(): it misses a signal that another thread took or that came just before.
         woken, wake = socket.socketpair()
         with woken, wake:
             wake.setblocking(False)
@@ -44,7 +43,7 @@ def until_signal() -> Iterator[Callable[[], None]]:
             with suppress(KeyboardInterrupt):
                 woken.recv(1)
             signal.set_wakeup_fd(-1)
-            # From here on things are being stopped. A second Ctrl-C must not cut that short.
+            # The shutdown begins: a second Ctrl-C must not interrupt it.
             for each in ending():
                 signal.signal(each, signal.SIG_IGN)
 

@@ -1,18 +1,17 @@
-"""The cluster as it was: pages over the snapshots that Delta tables keep.
+"""Pages of the past: the cluster at the snapshots in Delta tables.
 
 ============  =================================================================================================================
 ``deltas``    reads the tables of snapshots without Spark
-``moments``   the versions to choose from: the slider, and what every page of the past has
-``overview``  the cluster at one snapshot, as far as its tables tell
-``changes``   what changed between two snapshots
-``ledgers``   the ledgers of a snapshot: a list, and one with the map of its fragments and bookies
-``logs``      the logs of a snapshot, lane by lane
-``pages``     which page of the past is asked for, and who looks
+``moments``   choice of snapshots: the sliders, and the common parts of all pages
+``overview``  the cluster at one snapshot
+``changes``   changes between two snapshots
+``ledgers``   ledgers of a snapshot: a list, and one ledger with the map of its fragments and bookies
+``logs``      logs of a snapshot, lane by lane
+``pages``     routing of the pages, and their looks
 ============  =================================================================================================================
 
-Law: what was, stays: a snapshot is looked at once for each thing that is asked about it. One thread looks, apart from those that
-look at the living cluster, and it keeps no more than ids of two snapshots and what pages show. What a snapshot's tables don't
-tell is said to be not told. Nothing is written.
+Law: a snapshot never changes, so each result is computed once. One thread looks, separate from the looks at the live cluster; it
+keeps a bounded number of ids and results. Facts that a snapshot's tables lack are shown as unknown. Nothing is written.
 
 Example::
 

@@ -1,7 +1,7 @@
-"""What changed between two snapshots: ledgers, bookies, replication, bytes, logs.
+"""Changes between two snapshots: ledgers, bookies, replication, bytes, logs.
 
-Law: only the difference is told, by what the tables of both tell. The ids of all ledgers are compared, as Arrow's arrays; a few
-of each kind are named. A ledger that was made and deleted in between is in neither, and is not told of.
+Law: all ledger ids are compared, as Arrow arrays; a few of each kind are named. A ledger created and deleted in between is in
+neither snapshot and is not shown.
 """
 
 from __future__ import annotations
@@ -23,48 +23,49 @@ if TYPE_CHECKING:
     import pyarrow
 
 NAMED = 10
-"""So many ledgers of each kind are named."""
 _LOGS_SHOWN = 20
 _CLOSED = "CLOSED"
 
 
 class Some(NamedTuple):
-    """Ledgers: how many, and the first of them."""
+    """Number of ledgers, and the lowest ids."""
 
     ledgers: int
     first: tuple[int, ...]
 
 
 class Moved(NamedTuple):
-    """A bookie that changed, and how."""
+    """The changes of one bookie."""
 
     bookie: str
     words: tuple[tuple[str, str], ...]
-    """Sentences, each with the class that colours it."""
+    """Predicates, each with its CSS class."""
 
 
 class Changed(NamedTuple):
-    """What changed."""
+    """The changes from one snapshot to a later one."""
 
     made: Some
     closed: Some
     deleted: Some
     bookies: tuple[Moved, ...]
     sizes: tuple[tuple[str, int, int, int], ...]
-    """Bookies, and how many bytes, live bytes and entries they have more."""
+    """Growth of each bookie: name, bytes, live bytes, entries."""
     reported: int
-    """Ledgers that wait for a repair and did not before."""
+    """Ledgers with a new task of autorecovery."""
     repaired: int
+    """Ledgers whose task is gone."""
     waiting: tuple[int, int]
-    """How many waited before, and how many then."""
+    """Ledgers with a task, in the earlier and the later snapshot."""
     enabled: tuple[bool | None, bool | None]
+    """Autorecovery in the earlier and the later snapshot; None: not known."""
     logs: tuple[tuple[str, int | None, int | None], ...]
-    """Lanes whose rows changed most, with their rows before and then; None: there was no such lane, or nobody could tell."""
+    """Lanes with the largest changes: name, earlier and later rows; None: no such lane, or unreadable commits."""
     logs_changed: int
 
 
 def look_at(deltas: Deltas, before: Snapshot, then: Snapshot) -> Changed:
-    """What changed. Raises ReadError."""
+    """The changes. Raises ReadError."""
     ids_before, ids_then = deltas.every_id(before), deltas.every_id(then)
     open_before, open_then = (_column(deltas, one, "ledgers", _still_open()) for one in (before, then))
     tasks_before, tasks_then = (_column(deltas, one, "underreplication", None).unique() for one in (before, then))
@@ -144,7 +145,6 @@ def _words(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iter
 
 
 def _logs(deltas: Deltas, before: Snapshot, then: Snapshot) -> list[tuple[str, int | None, int | None]]:
-    """The lanes whose rows changed, the greatest change first."""
     import pyarrow.compute as pc
 
     columns = ("log", "rows")
@@ -155,7 +155,7 @@ def _logs(deltas: Deltas, before: Snapshot, then: Snapshot) -> list[tuple[str, i
     known = pc.and_(pc.is_valid(both["before"]), pc.is_valid(both["then"]))
     same = pc.or_(
         pc.and_(known, pc.fill_null(pc.equal(both["before"], both["then"]), False)),
-        # Whose commits nobody could read in either.
+        # Lanes with unreadable commits in both snapshots.
         pc.and_(
             pc.is_in(both["log"], value_set=_names(old)), pc.and_(_is_null(both, "before"), _is_null(both, "then"))
         ),
@@ -177,7 +177,6 @@ def _is_null(logs: pyarrow.Table, name: str) -> Any:
 
 
 def content(now: Chosen, look: Look[Changed]) -> str:
-    """What changed, as HTML."""
     found = look.found
     if found is None or now.since is None:
         return part("changes", unseen(look), "Changes")

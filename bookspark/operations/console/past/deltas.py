@@ -1,10 +1,9 @@
 """Reads the tables of snapshots without Spark.
 
-Law: nothing is written. Rows are read by columns and conditions, and what may be a row for each ledger stays in Arrow's arrays: a
-snapshot of a million ledgers makes no million objects of Python. A page of a list, and one ledger, read the files that the Delta
-log's statistics tell (``files``), and the place of a ledger among all is counted by them, too. Up to ``_PART_IDS_KEPT`` ids of
-such files are kept, 8 bytes for each; where the log does not tell, and to compare snapshots, all ids of ``_IDS_KEPT`` snapshots.
-Used by one thread.
+Law: nothing is written. Columns with a row for each ledger stay Arrow arrays: a million ledgers make no million Python objects.
+A page of a list or one ledger reads only files chosen by the Delta log's statistics (``Files``), which also give a ledger's place
+in the order of ids. At most ``_PART_IDS_KEPT`` ids of such files are kept, 8 bytes each. Without statistics, and to compare
+snapshots, all ids of ``_IDS_KEPT`` snapshots are kept. For one thread.
 
 Source: docs/decisions/delta-snapshots.md; Delta's protocol, by delta-rs.
 """
@@ -31,11 +30,7 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Expression, Fragment
 
 
-# -- The files of one version of a table, and which of them may have rows of some ledgers.
-#
-# Law: the statistics of the Delta log choose the files, so rows of one ledger cost the same however many files there are. A
-# file whose statistics don't tell its ids is always read: what is not known is never taken for absent. The footers of the last
-# few chosen files are kept, those of a read of all files are not.
+# -- Files of one version of a table
 
 
 ID = "ledger_id"
@@ -44,24 +39,27 @@ _READAHEAD = {"batch_readahead": 2, "fragment_readahead": 2}
 
 
 class Holds(NamedTuple):
-    """What the log tells of a file."""
+    """The Delta log's statistics of a file: lowest and highest ledger id, rows. None: unknown."""
 
     path: str
     least: int | None
-    """The lowest ledger id; None: it is not told."""
     most: int | None
     rows: int | None
 
     def may_have(self, low: int, high: int) -> bool:
-        """May it have rows of the ledgers ``low..high``?"""
+        """May the file have rows of ledgers ``low..high``?"""
         return (self.most is None or self.most >= low) and (self.least is None or self.least <= high)
 
 
 class Files:
-    """Reads one version of a table. Used by one thread."""
+    """Reads one version of a table. For one thread.
+
+    Law: the Delta log's statistics choose the files, so one ledger's rows cost the same with any number of files. A file with
+    unknown ids is always read. Only footers of the last few chosen files are kept.
+    """
 
     def __init__(self, table: DeltaTable) -> None:
-        """Raises the errors of delta-rs and Arrow, as all methods do."""
+        """Raises errors of delta-rs and Arrow, as all methods."""
         from pyarrow.dataset import ParquetReadOptions
 
         self._dataset: Any = table.to_pyarrow_dataset(
@@ -70,17 +68,16 @@ class Files:
         self._told: Mapping[str, Expression] = {
             one.path: one.partition_expression for one in self._dataset.get_fragments()
         }
-        """What is told of all rows of each file."""
+        """The partition expression of each file."""
         self._holds = _holds(table, self._told)
         self._chosen: OrderedDict[str, Fragment] = OrderedDict()
 
     def choose(self, low: int, high: int) -> list[str]:
-        """The paths of those that may have rows of the ledgers ``low..high``."""
+        """Paths of the files that may have rows of ledgers ``low..high``."""
         return [one.path for one in self._holds if one.may_have(low, high)]
 
     def in_order(self) -> list[Holds] | None:
-        """Those that have rows, in the order of their ids; None if the log does not tell the order, or there is none, as for
-        files that share ids."""
+        """Files with rows, in the order of their ids; None if statistics are missing or ranges of ids overlap."""
         full = [one for one in self._holds if one.rows != 0]
         if any(None in one for one in full):
             return None
@@ -90,7 +87,7 @@ class Files:
     def read(
         self, columns: Sequence[str], where: Expression | None = None, ids: tuple[int, int] | None = None
     ) -> pyarrow.Table:
-        """Columns of the rows for which ``where`` holds. ``ids``: of the ledgers from the first to the second only."""
+        """Columns of the rows that match ``where``. ``ids``: only ledgers from the first id to the second, inclusive."""
         from pyarrow.dataset import field
 
         if ids is None:
@@ -103,7 +100,6 @@ class Files:
         return self._of(fragments).to_table(columns=list(columns), filter=where, **_READAHEAD)
 
     def column(self, path: str, name: str) -> pyarrow.Array:
-        """One column of one file."""
         return self._of([self._kept(path)]).to_table(columns=[name], **_READAHEAD)[name].combine_chunks()
 
     def _of(self, fragments: Sequence[Fragment]) -> Any:
@@ -127,7 +123,7 @@ class Files:
 
 
 def _holds(table: DeltaTable, paths: Mapping[str, object]) -> list[Holds]:
-    """What the log tells of these files. Of one that it does not name so, nothing is known."""
+    """Statistics of these files; unknown for a path that the log does not name."""
     import pyarrow
 
     actions = pyarrow.table(table.get_add_actions(flatten=True))
@@ -144,10 +140,10 @@ def _holds(table: DeltaTable, paths: Mapping[str, object]) -> list[Holds]:
 
 
 class Ids(Sequence[int]):
-    """Ascending ids, in parts that are read when they are asked for."""
+    """Ascending ids, in parts that are read on demand."""
 
     def __init__(self, parts: Sequence[tuple[int, int]], part: Callable[[int], pyarrow.Array]) -> None:
-        """``parts``: of each its lowest id, and how many there are; ``part``: gives a part, ascending, by its number."""
+        """``parts``: each part's lowest id and number of ids; ``part``: returns a part by its number, ascending."""
         self._least = [least for least, _ in parts]
         self._ends = list(accumulate(count for _, count in parts))
         self._part = part
@@ -165,7 +161,6 @@ class Ids(Sequence[int]):
         return self._part(number)[at - self._before(number)].as_py()
 
     def before(self, ledger_id: int) -> int:
-        """How many are lower."""
         number = bisect_right(self._least, ledger_id) - 1
         if number < 0:
             return 0
@@ -182,7 +177,7 @@ class Ids(Sequence[int]):
 
 
 class _Objects(Sequence[int]):
-    """An array, each of whose values is made an object when it is asked for."""
+    """View of an array that makes a Python object only for a requested value."""
 
     def __init__(self, array: pyarrow.Array) -> None:
         self._array = array
@@ -195,17 +190,16 @@ class _Objects(Sequence[int]):
 
 
 def ascending(ids: pyarrow.Array) -> pyarrow.Array:
-    """The ids in their order."""
     import pyarrow.compute as pc
 
     return ids.take(pc.array_sort_indices(ids))
 
 
-# --
+# -- Tables
 
 
 SNAPSHOTS_MAX = 2000
-"""Of so many snapshots, the newest ones, the console knows."""
+"""Newest snapshots that the console shows at most."""
 _OPENED_KEPT = 16
 _IDS_KEPT = 2
 _PART_IDS_KEPT = 1 << 20
@@ -215,7 +209,7 @@ class Deltas:
     """The tables under ``path``, a directory or URI."""
 
     def __init__(self, path: str) -> None:
-        """Raises MissingExtraError if what reads them is not installed."""
+        """Raises MissingExtraError if the Delta reader is not installed."""
         with extra_needed("bookspark console --snapshots"):
             import deltalake
             import pyarrow.dataset  # noqa: F401
@@ -224,25 +218,25 @@ class Deltas:
         self.path = path
         self._commits: dict[str, dict[int, Commit]] = {}
         self._looked: dict[str, int] = {}
-        """The newest version of each table whose commits were read."""
+        """The newest version of each table with read commits."""
         self._opened: OrderedDict[tuple[str, int], Files] = OrderedDict()
         self._ids: OrderedDict[str, pyarrow.Array] = OrderedDict()
         self._parts: OrderedDict[str, pyarrow.Array] = OrderedDict()
-        """The ids of some files of ledgers, by path: a file never changes."""
+        """Ids of some files of table ``ledgers``, by path; a file never changes."""
 
     def snapshots(self) -> list[Snapshot]:
-        """Those that are whole and not given up, the oldest first. Raises ConfigurationError if there are none, and ReadError."""
+        """Complete snapshots that were not given up, the oldest first. Raises ReadError; ConfigurationError if none exists."""
         found = kept(list(self._commits_to(LAST).values()))
         if not found:
             raise ConfigurationError(f"no snapshot under {self.path} is whole; take one with `bookspark snapshot`")
         return found[::-1]
 
     def has(self, snapshot: Snapshot, table: str) -> bool:
-        """Has the snapshot that table? Earlier versions wrote fewer."""
+        """Does the snapshot have the table? Earlier versions wrote fewer."""
         return self._version(snapshot, table) is not None
 
     def files(self, snapshot: Snapshot, table: str) -> Files:
-        """The files of a table of the snapshot. Raises ReadError."""
+        """The files of a snapshot's table. Raises ReadError."""
         version = self._version(snapshot, table)
         if version is None:
             raise ReadError(
@@ -265,8 +259,7 @@ class Deltas:
         where: Expression | None = None,
         ids: tuple[int, int] | None = None,
     ) -> pyarrow.Table:
-        """Columns of the rows of a table for which ``where`` holds. ``ids``: only of the ledgers from the first to the second,
-        by the files that may have some. Raises ReadError."""
+        """Columns of a table's rows, as ``Files.read``. Raises ReadError."""
         with _failures(f"{table} of snapshot {snapshot.version}"):
             return self.files(snapshot, table).read(columns, where, ids)
 
@@ -278,12 +271,12 @@ class Deltas:
         where: Expression | None = None,
         ids: tuple[int, int] | None = None,
     ) -> list[dict[str, Any]]:
-        """As ``read``, for a few rows: each a dictionary. Raises ReadError."""
+        """A few rows as dictionaries; otherwise as ``read``. Raises ReadError."""
         found: list[dict[str, Any]] = self.read(snapshot, table, columns, where, ids).to_pylist()
         return found
 
     def ledgers(self, snapshot: Snapshot) -> Ids:
-        """The ids of the ledgers of the snapshot. Raises ReadError, as what it returns does."""
+        """The snapshot's ledger ids, ascending. Raises ReadError, as does the result."""
         files = self.files(snapshot, "ledgers")
         parts = files.in_order()
         if parts is None:
@@ -295,7 +288,7 @@ class Deltas:
         )
 
     def every_id(self, snapshot: Snapshot) -> pyarrow.Array:
-        """The same as one array, ascending. Raises ReadError."""
+        """The snapshot's ledger ids as one array, ascending. Raises ReadError."""
         found = self._ids.pop(snapshot.snapshot_id, None)
         if found is None:
             found = ascending(self.read(snapshot, "ledgers", [ID])[ID].combine_chunks())
@@ -323,8 +316,7 @@ class Deltas:
         return None
 
     def _commits_to(self, table: str, again: bool = True) -> dict[int, Commit]:
-        """The commits of snapshots to ``table``, the newest first. Only those that are new since the last time are read.
-        ``again``: look whether there are some."""
+        """The snapshots' commits to ``table``, the newest first. ``again``: also read the commits since the previous call."""
         known = self._commits.get(table)
         if known is not None and not again:
             return known
@@ -332,7 +324,7 @@ class Deltas:
             opened = self._delta(location(self.path, table))
             newest, looked = opened.version(), self._looked.get(table, -1)
             if newest < looked:
-                # The table was made anew.
+                # The table was deleted and created again.
                 known, looked = None, -1
                 self._opened.clear()
                 self._parts.clear()
@@ -344,7 +336,7 @@ class Deltas:
                 if label:
                     fresh[one["version"]] = commit_of(table, one["version"], one["timestamp"], label)
             except msgspec.MsgspecError:
-                # Somebody else wrote to the table.
+                # A commit of another program.
                 continue
         together = {**fresh, **(known or {})}
         for old in list(together)[SNAPSHOTS_MAX:]:
@@ -355,7 +347,7 @@ class Deltas:
 
 @contextmanager
 def _failures(what: str) -> Iterator[None]:
-    """Makes a ReadError of what libraries raise within the block."""
+    """Turns the libraries' errors in the block into ReadError."""
     import pyarrow
     from deltalake.exceptions import DeltaError, TableNotFoundError
 

@@ -1,8 +1,7 @@
-"""The ledgers of a snapshot: a list, and one ledger with its record and the map of its fragments and bookies.
+"""Ledgers of a snapshot: a list, and one ledger with its record and the map of its fragments and bookies.
 
-Law: the maps are those of the living cluster (``console.ledgers``), made of what the snapshot's tables tell. A bookie that was
-down told nothing, so it lacks nothing. The tables are read one after the other while writes went on: if the record changed in
-between, the page says so.
+Law: the map is that of the live cluster (``console.ledgers``), made from the snapshot's tables. A bookie that was down is never
+shown as lacking entries. The page says so if the record changed between the reads of two tables.
 """
 
 from __future__ import annotations
@@ -55,11 +54,10 @@ class ListSeen(NamedTuple):
 
     rows: Sequence[Row]
     at: int
-    """How many are before them."""
+    """Number of ledgers before this page."""
     ledgers: int
-    """How many there are."""
     earlier: int | None
-    """Where the page before begins; None: there is none."""
+    """First id of the previous page; None: no such page. ``later`` and ``last`` likewise."""
     later: int | None
     last: int | None
 
@@ -73,7 +71,7 @@ class ThenSeen(NamedTuple):
 
 
 def first_of(asked: str) -> int:
-    """The id from which on ledgers are shown. Raises ValueError, with a sentence."""
+    """The first id of the page. Raises ValueError, with a sentence for the page."""
     return ledger_id_of(asked) if asked else 0
 
 
@@ -81,7 +79,7 @@ def first_of(asked: str) -> int:
 
 
 def list_at(deltas: Deltas, snapshot: Snapshot, first: int) -> ListSeen:
-    """The ledgers from id ``first`` on. Raises ReadError."""
+    """A page of ledgers from id ``first`` on. Raises ReadError."""
     every = deltas.ledgers(snapshot)
     at = every.before(first)
     ids = every[at : at + ON_A_PAGE]
@@ -101,7 +99,6 @@ def list_at(deltas: Deltas, snapshot: Snapshot, first: int) -> ListSeen:
 
 
 def form(now: Chosen, asked: str) -> str:
-    """Asks for an id."""
     hidden = "".join(f'<input type="hidden" name="{name}" value="{value}">' for name, value in now.query().items())
     return (
         f'<form action="/time/ledgers" aria-label="Ledgers to show">{hidden}<label>From ledger '
@@ -110,7 +107,6 @@ def form(now: Chosen, asked: str) -> str:
 
 
 def list_content(now: Chosen, look: Look[ListSeen]) -> str:
-    """A page of ledgers as HTML."""
     seen = look.found
     if seen is None:
         return part("ledgers", unseen(look), "Ledgers")
@@ -143,7 +139,7 @@ def _line(now: Chosen, row: Row) -> tuple[str, ...]:
 
 
 def ledger_link(now: Chosen, ledger_id: int, name: str) -> str:
-    """The way to a ledger as it was."""
+    """A link to a ledger of the snapshot."""
     return link(LEDGER, ledger_id, name, **now.query(), id=ledger_id)
 
 
@@ -152,7 +148,7 @@ def _number(value: int | None) -> str:
 
 
 def _ms(time: Any) -> int:
-    # To the nearest: seconds have a fraction that binary numbers don't.
+    # Rounded: a binary number may lie just below the millisecond.
     return int(time.timestamp() * 1000 + 0.5)
 
 
@@ -160,7 +156,7 @@ def _ms(time: Any) -> int:
 
 
 def look_at(deltas: Deltas, snapshot: Snapshot, ledger_id: int) -> ThenSeen:
-    """The ledger as it was. Raises ReadError, also if there was no such ledger."""
+    """The ledger in the snapshot. Raises ReadError, also if the snapshot has no such ledger."""
     only = ledger_id, ledger_id
     found = deltas.rows(snapshot, "ledgers", _RECORD, ids=only)
     if not found:
@@ -206,7 +202,6 @@ def _metadata(row: Row, fragments: Sequence[Row]) -> LedgerMetadata:
 
 
 def content(now: Chosen, ledger_id: int, look: Look[ThenSeen]) -> str:
-    """One ledger as it was, as HTML."""
     if look.found is None:
         return part("ledger", unseen(look), f"Ledger {ledger_id}")
     then = look.found

@@ -1,7 +1,7 @@
-"""The logs of a snapshot, lane by lane.
+"""Logs of a snapshot, lane by lane.
 
-Law: a page reads the names of all lanes, and of the lanes that it shows the rest. Whose commits a snapshot could not read (a
-password, a lost commit ledger) is told as such.
+Law: a page reads the names of all lanes, and the other columns of the shown lanes only. A lane with unreadable commits (a
+password, a lost commit ledger) is shown as unreadable.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class LogsSeen(NamedTuple):
     rows: Sequence[Mapping[str, Any]]
     lanes: int
     later: str | None
-    """After which name the next page begins; None: there is none."""
+    """The last name of this page, after which the next page begins; None: no next page."""
 
 
 def look_at(deltas: Deltas, snapshot: Snapshot, after: str) -> LogsSeen:
-    """The lanes whose names follow ``after``. Raises ReadError."""
+    """A page of lanes with names after ``after``. Raises ReadError."""
     import pyarrow
     import pyarrow.compute as pc
     from pyarrow.dataset import field
 
     names = deltas.read(snapshot, "logs", ("log",))["log"].combine_chunks()
     following = names.filter(pc.greater(names, after)) if after else names
-    # The names of a page, and one more if there is one.
+    # The names of a page, and one more to see whether a next page exists.
     first = following.take(pc.array_sort_indices(following)[: ON_A_PAGE + 1]).to_pylist()
     shown = first[:ON_A_PAGE]
     where = field("log").isin(pyarrow.array(shown, pyarrow.string()))
@@ -57,7 +57,6 @@ def look_at(deltas: Deltas, snapshot: Snapshot, after: str) -> LogsSeen:
 
 
 def content(now: Chosen, after: str, look: Look[LogsSeen]) -> str:
-    """The lanes as HTML."""
     seen = look.found
     if seen is None:
         return part("logs", unseen(look), "Logs")

@@ -1,7 +1,7 @@
-"""The versions to choose from: the slider, and what every page of the past has.
+"""Choice of snapshots: the sliders, and the common parts of all pages of the past.
 
-Law: a slider goes over versions, also where one is missing between two: then the snapshot before it is meant. Without the script
-the form asks for the same page by a button.
+Law: a slider moves over versions; a missing version stands for the snapshot before it. Without the script a button requests the
+same page.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ from bookspark.operations.console.pages import link, moment, part, text
 from bookspark.support.snapshot_commits import Snapshot
 
 VIEWS = (("/time", "The cluster"), ("/time/ledgers", "Ledgers"), ("/time/logs", "Logs"))
-"""The pages of the past: path and title."""
+"""Path and title of the pages of the past."""
 LEDGER = "/time/ledger"
-"""The page of one ledger."""
 
 
 class Chosen(NamedTuple):
-    """What is asked for."""
+    """The chosen snapshots."""
 
     at: Snapshot
-    """The snapshot that is shown."""
     since: Snapshot | None
-    """The earlier one that it is compared with; None: there is no earlier one."""
+    """The earlier snapshot of the comparison; None: no comparison."""
 
     def query(self) -> dict[str, object]:
-        """The same, for links."""
+        """The choice as a query of links."""
         return {"at": self.at.version, **({} if self.since is None else {"since": self.since.version})}
 
 
 def chosen(snapshots: Sequence[Snapshot], query: Mapping[str, str]) -> Chosen:
-    """Which of ``snapshots``, the oldest first, are asked for: the newest one if none is, compared with the one before it.
-    Raises ValueError, with a sentence."""
+    """The choice of a query. ``snapshots``: the oldest first. Default: the newest, compared with the previous snapshot. Raises
+    ValueError, with a sentence for the page."""
     at, since = (_place(snapshots, query.get(name, "")) for name in ("at", "since"))
     if at is None:
         at = len(snapshots) - 1
@@ -44,7 +42,7 @@ def chosen(snapshots: Sequence[Snapshot], query: Mapping[str, str]) -> Chosen:
 
 
 def _place(snapshots: Sequence[Snapshot], asked: str) -> int | None:
-    """Which of the snapshots somebody typed: the newest one of that version or before it, otherwise the oldest."""
+    """Index of the newest snapshot at or before the typed version, else of the oldest; None: not given."""
     if not asked:
         return None
     if not (asked.isascii() and asked.isdigit() and len(asked) < 20):
@@ -53,7 +51,7 @@ def _place(snapshots: Sequence[Snapshot], asked: str) -> int | None:
 
 
 def form(snapshots: Sequence[Snapshot], now: Chosen, path: str, hidden: Mapping[str, str]) -> str:
-    """The sliders. ``hidden``: what else the page was asked for. It is no live part: nobody's hand is pushed away."""
+    """The sliders. ``hidden``: other fields of the query. No live part, so updates do not move a slider in use."""
     kept = "".join(f'<input type="hidden" name="{text(name)}" value="{text(value)}">' for name, value in hidden.items())
     times = " ".join(f"{one.version}:{one.time:%s}" for one in snapshots)
     since = now.since or now.at
@@ -74,7 +72,7 @@ def _slider(name: str, words: str, snapshots: Sequence[Snapshot], one: Snapshot)
 
 
 def head(now: Chosen, path: str, cluster: str) -> str:
-    """When it was, and the ways to the other pages of that time. ``cluster``: the one that the console looks at."""
+    """The snapshot's time, and links to its other pages. ``cluster``: the console's live cluster."""
     ways = " ".join(
         link(where, words, f"view-{at}", **now.query())
         if where != path
@@ -95,5 +93,5 @@ def head(now: Chosen, path: str, cluster: str) -> str:
 
 
 def moment_of(snapshot: Snapshot) -> str:
-    """When the snapshot was taken."""
+    """The snapshot's time as HTML."""
     return moment(int(snapshot.time.timestamp() * 1000 + 0.5))

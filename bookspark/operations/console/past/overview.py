@@ -1,6 +1,6 @@
-"""The cluster at one snapshot, as far as its tables tell.
+"""The cluster at one snapshot.
 
-Law: what no table tells is named as not told; a table that the snapshot lacks counts as not told, and never as nothing found.
+Law: facts that no table has are listed as unknown; a table that the snapshot lacks counts as unknown, never as empty.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ UNTOLD = (
     "free space, versions and keepers of bookies, what was written and read a second and how long it took, the time left of "
     "repairs, and the readers of logs"
 )
-"""What the living overview has, and no snapshot."""
+"""Facts of the live overview that no snapshot has."""
 
 
 class Sizes(NamedTuple):
-    """What lies on a bookie."""
+    """Contents of a bookie: number of logs, their bytes, live bytes, entries."""
 
     logs: int
     size: int
@@ -39,26 +39,25 @@ class Then(NamedTuple):
 
     bookies: Sequence[Mapping[str, Any]]
     disks: Mapping[str, Sequence[str]] | None
-    """What is wrong with each bookie's directories. None: the snapshot does not tell."""
+    """Problems of each bookie's directories. None: not known."""
     sizes: Mapping[str, Sizes]
     limbo: Mapping[str, int]
     """Ledgers in limbo, by bookie."""
     states: Mapping[str, int]
-    """Ledgers, by state."""
     length: int
-    """Bytes of the closed ones."""
+    """Bytes of the closed ledgers."""
     waiting: int
-    """Ledgers that wait for a repair."""
+    """Ledgers with a task of autorecovery."""
     reasons: Mapping[str, int]
-    """Bookies that are the reason, by reason: a ledger may have several."""
+    """Pairs of ledger and bookie in the tasks, by reason."""
     enabled: bool | None
-    """Was autorecovery? None: the snapshot does not tell."""
+    """Autorecovery was enabled. None: not known."""
     lanes: int
     rows: int
 
 
 def look_at(deltas: Deltas, snapshot: Snapshot) -> Then:
-    """The cluster then. Raises ReadError."""
+    """The cluster at the snapshot. Raises ReadError."""
     import pyarrow.compute as pc
 
     def count(column: Any) -> int:
@@ -98,7 +97,7 @@ def _disks(deltas: Deltas, snapshot: Snapshot) -> Mapping[str, Sequence[str]] | 
 
 
 def sizes_of(deltas: Deltas, snapshot: Snapshot) -> dict[str, Sizes]:
-    """What lay on each bookie that was up. Raises ReadError."""
+    """Contents of each bookie that was up. Raises ReadError."""
     columns = ("bytes", "live_bytes", "entries")
     logs = deltas.read(snapshot, "entry_logs", ("bookie_id", *columns)).group_by("bookie_id")
     found = logs.aggregate([([], "count_all"), *((name, "sum") for name in columns)]).to_pylist()
@@ -109,14 +108,13 @@ def sizes_of(deltas: Deltas, snapshot: Snapshot) -> dict[str, Sizes]:
 
 
 def enabled_of(deltas: Deltas, snapshot: Snapshot) -> bool | None:
-    """Was autorecovery enabled? None: the snapshot does not tell. Raises ReadError."""
+    """Was autorecovery enabled? None: not known. Raises ReadError."""
     if not deltas.has(snapshot, "autorecovery"):
         return None
     return next((one["enabled"] for one in deltas.rows(snapshot, "autorecovery", ("enabled",))), None)
 
 
 def content(snapshot: Snapshot, look: Look[Then], path: str) -> str:
-    """The cluster then, as HTML."""
     then = look.found
     if then is None:
         return part("cluster", unseen(look), "Cluster")

@@ -1,6 +1,6 @@
-"""Which page of the past is asked for, and who looks.
+"""Routing of the pages of the past, and their looks.
 
-Law: as of the package. A page that would wait longer than others may says that it is being looked at, and fills itself.
+Law: that of the package. A page whose look takes too long says that the look is under way, and fills itself later.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ WITHOUT = part(
     "Time",
     still=True,
 )
-"""The page of a console that knows no past."""
+"""The page of a console without snapshots."""
 
 
 class Past:
     """The pages of the past, until ``close``. Thread-safe."""
 
     def __init__(self, path: str, cluster: str) -> None:
-        """``path``: the directory or URI of the snapshots; ``cluster``: the one that the console looks at. Raises
-        MissingExtraError if what reads them is not installed."""
+        """``path``: directory or URI of the snapshots; ``cluster``: the console's live cluster. Raises MissingExtraError if the
+        Delta reader is not installed."""
         self._deltas, self._cluster = Deltas(path), cluster
         self._looks = Looks("console-past", 1)
 
     def close(self) -> None:
-        """Look no more."""
         self._looks.close()
 
     def content(self, path: str, query: Mapping[str, str]) -> str | None:
-        """The page ``path`` as HTML; None if there is none."""
+        """The page ``path`` as HTML; None: no such page."""
         if path not in _VIEWS:
             return None
         patience = Patience()
