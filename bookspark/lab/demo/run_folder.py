@@ -1,13 +1,13 @@
-"""A run's folder: everything that a run writes lies in it.
+"""A run's folder, with all files of the run.
 
-Law: two runs never share a folder. The process of a run holds an flock on ``LOCK`` as long as it lives. A folder without a holder
-belongs to a run that has ended, and only the last few of these are kept. The content::
+Law: two runs never share a folder. The process of a run holds an flock on ``LOCK`` as long as it lives. A folder without a
+holder belongs to an ended run, and only the last few of these are kept. Content::
 
-    run.log         what Spark and Python logged        bookies.log     what the bookies' application logged
+    run.log         log of Spark and Python             bookies.log     log of the bookies' application
     zookeeper/      ZooKeeper's data and log            bookies/        the bookies' entry logs, indexes and cookies
-    input/          the files that were ingested        event-logs/     Spark's event logs of both applications
+    input/          the ingested files                  event-logs/     Spark's event logs of both applications
     checkpoint/     the streaming query's               snapshots/      Delta tables
-    spark-work/     the executors' logs                 tmp/            Spark's local directory, gone at the end
+    spark-work/     the executors' logs                 tmp/            Spark's local directory, removed at the end
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _LOCK = "LOCK"
 
 class RunFolder:
     """A new folder ``<runs>/<time>-<pid>``, or the folder ``wanted``, which must be empty or missing. It is locked until
-    ``close``. Raises ConfigurationError if ``wanted`` is not empty, or if the folder can't be written."""
+    ``close``. Raises ConfigurationError if ``wanted`` is not empty, or if the folder can't be written.
+    """
 
     def __init__(self, runs: Path, wanted: Path | None = None) -> None:
         if wanted is None:
@@ -46,12 +47,12 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What Spark and Python logged."""
+        """Log of Spark and Python."""
         return self.path / "run.log"
 
     @property
     def bookies_log(self) -> Path:
-        """What the bookies' application printed."""
+        """Output of the bookies' application."""
         return self.path / "bookies.log"
 
     @property
@@ -101,7 +102,7 @@ class RunFolder:
 
 
 def _remove_ended(runs: Path) -> None:
-    """Remove the oldest folders of runs that have ended. The names sort by time."""
+    """Remove the oldest folders of ended runs. The names sort by time."""
     folders = sorted(path.parent for path in runs.glob(f"*/{_LOCK}"))
     ended = [folder for folder in folders if not _is_running(folder)]
     for folder in ended[: max(0, len(ended) - ENDED_RUNS_KEPT)]:
