@@ -56,8 +56,7 @@ class FaultyCluster(LocalCluster):
 
     def start(self) -> None:
         """Start all bookies behind their proxies and return once they serve. A failed start leaves nothing running. Raises
-        BookieError.
-        """
+        BookieError."""
         self.wire = Wire()
         try:
             super().start()
@@ -74,8 +73,7 @@ class FaultyCluster(LocalCluster):
 
     def mend(self) -> None:
         """Undo every fault: remove all rules and cuts, resume and start all bookies. Raises BookieError if a bookie does
-        not start.
-        """
+        not start."""
         self.wire.heal()
         for bookie in self.bookies:
             if bookie.pid is not None:

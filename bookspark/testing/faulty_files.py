@@ -192,8 +192,7 @@ class FaultyFileSystem:
 
     def strike(self, kind: str, path: str) -> Rule | None:
         """Apply the first rule that strikes this operation. Returns that rule, because the caller carries out faults of the
-        data such as ``short`` and ``flip``; None if no rule strikes. Raises OSError for a fault that fails the operation.
-        """
+        data such as ``short`` and ``flip``; None if no rule strikes. Raises OSError for a fault that fails the operation."""
         operation = Operation(kind, path)
         if self._before is not None:
             self._before(operation)

@@ -90,8 +90,7 @@ class Violation(NamedTuple):
     event: Event
     excerpt: tuple[str, ...] = ()
     """Last events of its entry and its ledger, the ledger's first end, and the last faults, in order, a line each. Taken at
-    once: the clients go on, and some hundred events later these would be discarded.
-    """
+    once: the clients go on, and some hundred events later these would be discarded."""
 
     def __str__(self) -> str:
         return f"{self.rule}:\n{self.event}"

@@ -67,8 +67,7 @@ class Node:
 
     def write_elsewhere(self, position: int, data: bytes, target: int | None) -> None:
         """Apply a write to the page cache, but let the disk put it at ``target`` of the same file: nowhere (None), or only
-        the part within the file.
-        """
+        the part within the file."""
         put(self.content, position, data)
         self.pending.append((len(self.content), None))
         if target is not None and (hit := data[max(0, -target) : max(0, len(self.content) - target)]):
@@ -231,8 +230,7 @@ class MemoryFile:
 
     def write_elsewhere(self, buffers: Sequence[Buffer], position: int, target: int | None) -> int:
         """Report a write as done, but put it at ``target`` of the same file on the disk, or (None) nowhere. Visible once
-        the page cache is gone.
-        """
+        the page cache is gone."""
         data = b"".join(buffers)
         with self._lock:
             data = self._that_fits(data, position)
@@ -262,8 +260,7 @@ class MemoryFile:
 
     def fail_write_back(self, loss: Loss) -> None:
         """Write back unsynced data to a failing disk: ``loss`` decides the part that reaches it. The next sync raises EIO,
-        later syncs succeed.
-        """
+        later syncs succeed."""
         with self._lock:
             self._node.fail_write_back(self._path, self._file_system.sector_bytes, loss)
 
@@ -321,8 +318,7 @@ class MemoryFileSystem:
 
     def flip(self, path: str, byte: int, bit: int, *, cached: bool = False) -> None:
         """Invert one bit of a file (0 is the lowest), durably. ``cached``: the page cache keeps the old bit. Raises OSError
-        for an unknown file.
-        """
+        for an unknown file."""
         with self._lock:
             self._node(path).flip(byte, bit, cached=cached)
 
@@ -342,8 +338,7 @@ class MemoryFileSystem:
 
     def fail_directory_write_back(self, path: str, loss: Loss) -> None:
         """Write back a directory's changed names to a failing disk: ``loss`` decides the part that reaches it. Later syncs
-        of the directory do not write the rest.
-        """
+        of the directory do not write the rest."""
         with self._lock:
             self._directory(path).fail_write_back(path, loss)
 

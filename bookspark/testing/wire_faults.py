@@ -87,8 +87,7 @@ class Pattern(NamedTuple):
 
 class Delivery(NamedTuple):
     """A message with its two outcomes: ``send(delay_seconds)`` sends it on, ``abandon()`` gives it up. Both are callable
-    from any thread.
-    """
+    from any thread."""
 
     message: Message
     send: Callable[[float], None]

@@ -51,8 +51,7 @@ class Cut:
 
     def is_between(self, client: str | None, bookie: str) -> bool:
         """Whether the link between this client and this bookie is cut. A client without a known name is None: only a cut of
-        all clients affects it.
-        """
+        all clients affects it."""
         return self._bookie in (None, bookie) and (self._client is None or self._client == client)
 
     def mend(self) -> None:

@@ -31,8 +31,7 @@ from bookspark.support.packaged_files import job, settings_file
 MASTER = "local-cluster[3,2,1024]"
 START_SECONDS = 300.0
 """Longer than the own timeouts of a session and ``BookieService.start`` together, so that the application itself reports its
-problem.
-"""
+problem."""
 STOP_SECONDS = 60.0
 _LAST_WORDS = "bookspark bookies: "
 _PROGRESS = "bookies: "
@@ -46,8 +45,7 @@ _WATCHED = (
 
 class BookiesApplication:
     """``bookies`` bookies with their data in ``directory``, registered at ``zookeeper``. ``conf``: Spark's settings. The
-    application's output goes to the file ``log``.
-    """
+    application's output goes to the file ``log``."""
 
     def __init__(self, bookies: int, directory: Path, zookeeper: str, log: Path, conf: Mapping[str, str]) -> None:
         self._directory = directory
@@ -73,8 +71,7 @@ class BookiesApplication:
         self, progress: Callable[[str], None], environment: Mapping[str, str], timeout: float = START_SECONDS
     ) -> None:
         """Start the application with the variables ``environment``. Returns once every bookie serves. ``progress`` gets its
-        progress lines. Raises BookieError with the application's last output if it ends, or after ``timeout`` seconds.
-        """
+        progress lines. Raises BookieError with the application's last output if it ends, or after ``timeout`` seconds."""
         self._progress = progress
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHED, "bookies", *self._command],

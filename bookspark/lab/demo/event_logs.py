@@ -16,8 +16,7 @@ _READ_BYTES_MAX = 64 << 20
 
 class EventLogStager:
     """Makes a file in ``destination`` every ``interval_seconds`` from the new lines of the event logs in ``source``. Files are
-    written in ``temporary``, on the same file system.
-    """
+    written in ``temporary``, on the same file system."""
 
     def __init__(self, source: Path, destination: Path, temporary: Path, interval_seconds: float = 1.0) -> None:
         self._source = source

@@ -35,7 +35,7 @@ class InputError(ConfigurationError):
 
 
 class InputChangedError(BookKeeperError):
-    """A file changed during its ingestion."""
+    """A file was changed while it was ingested."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ _LOCK = "LOCK"
 
 class RunFolder:
     """A new folder ``<runs>/<time>-<pid>``, or the folder ``wanted``, which must be empty or missing. It is locked until
-    ``close``. Raises ConfigurationError if ``wanted`` is not empty, or if the folder can't be written.
-    """
+    ``close``. Raises ConfigurationError if ``wanted`` is not empty, or if the folder can't be written."""
 
     def __init__(self, runs: Path, wanted: Path | None = None) -> None:
         if wanted is None:

@@ -75,8 +75,7 @@ class Ingested:
 @contextmanager
 def spark_session(zookeeper: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """A session on ``local[2]``. Its JVM ends with the block. An error in the block becomes a BookKeeperError of one line:
-    an error of Spark loses its message with the JVM.
-    """
+    an error of Spark loses its message with the JVM."""
     from bookspark.spark.session import session
 
     try:
@@ -107,8 +106,7 @@ def ingest_event_logs(
     spark: SparkSession, stager: EventLogStager, source: Path, checkpoint: Path, tell: Callable[[str], None]
 ) -> Ingested:
     """Stream the files that ``stager`` puts into ``source``: for at least 15 s and five micro-batches during staging, then
-    the rest. ``tell`` gets the progress. Raises BookKeeperError if five micro-batches take more than ten minutes.
-    """
+    the rest. ``tell`` gets the progress. Raises BookKeeperError if five micro-batches take more than ten minutes."""
     began = time.monotonic()
     query = _stream(spark, source, checkpoint).trigger(processingTime="1 second").start()
     with _stopped(query):

@@ -186,8 +186,7 @@ class _Stage:
 
     def _heard(self, client: int, event: Any, first: int | None, matters: bool) -> None:
         """Deliver a bookie's answer, or a timeout, to a client. ``first``: the first requested entry. ``matters``: the
-        client reacted to it.
-        """
+        client reacted to it."""
         asked, answer = _ANSWERS[type(event)]
         name = self._names[event.bookie]
         if _unheard(event):
@@ -317,8 +316,7 @@ def _chosen(step: Step) -> Iterator[str]:
 
 def _taken(steps: list[Step]) -> set[tuple[str, int]]:
     """Pairs of a bookie and an entry that it accepted from the writer: it acknowledged the add, or returned the entry to a
-    recoverer that asked before any recoverer wrote the entry there.
-    """
+    recoverer that asked before any recoverer wrote the entry there."""
     taken: set[tuple[str, int]] = set()
     written: frozenset[tuple[str, int]] = frozenset()
     asked: dict[tuple[str, int, str, int], frozenset[tuple[str, int]]] = {}

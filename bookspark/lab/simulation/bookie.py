@@ -322,8 +322,7 @@ class SimulatedBookie:
 
     def crash(self, found: Found, name: str, options: SimulationOptions) -> None:
         """End the process and start it again. The volatile part is lost, and a lossy boot begins phase one. An unfinished
-        phase one starts over: its end removes the marker, and of its records only the mark may be durable already.
-        """
+        phase one starts over: its end removes the marker, and of its records only the mark may be durable already."""
         everything = options.crash_loses is CrashLoses.EVERYTHING
         unclean = self.unclean or found.unclean or self.booting is not None
         lossy = is_lossy(unclean=unclean, directory_lost=everything)

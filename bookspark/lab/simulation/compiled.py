@@ -51,8 +51,7 @@ def digest_of(root: Path) -> str:
 
 def use_compiled(folder: Path = FOLDER) -> bool:
     """Make later imports use the modules compiled from these sources. Returns False if none exist, or if a module is
-    already imported.
-    """
+    already imported."""
     if not folder.is_dir() or any(name in sys.modules for name in MODULES):
         return False
     found = folder / digest_of(_ROOT)

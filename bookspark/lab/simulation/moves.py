@@ -115,8 +115,7 @@ class PossibleMoves:
 
     def numbers(self, state: State) -> Sequence[int]:
         """The facts that decide the groups beside the terms. The complement of a slot's number allows the bookie to heal:
-        its healing is not under way.
-        """
+        its healing is not under way."""
         if not self._options.heals:
             return state[CLIENTS:]
         numbers, healing = list(state[CLIENTS:]), self._slots_from - len(self._bookies)

@@ -116,8 +116,7 @@ class SimulationOptions:
 
     def arguments(self, names: Collection[str] | None = None) -> str:
         """The command-line options of ``bookspark simulate`` for these options: those in ``names``, or all that differ from
-        their default.
-        """
+        their default."""
         words: list[str] = []
         default = SimulationOptions()
         for option in fields(self):

@@ -28,8 +28,7 @@ class Slot(NamedTuple):
 
 SAME = -1
 """Symbolic slot for any slot, unchanged. A put, take, purge or leave on it gives another symbolic slot, which stands for
-any slot with this change (``Slots.resolved``). Symbolic slots have negative numbers.
-"""
+any slot with this change (``Slots.resolved``). Symbolic slots have negative numbers."""
 
 
 class BookieTraits(NamedTuple):
@@ -237,8 +236,7 @@ class Slots:
 
     def change(self, slot: int, kind: str, *, sync_at_once: bool) -> int:
         """End phase one ("boot"), sync the disk ("sync"), deliver the metadata that was read ("told"), or remove the bookie
-        for good ("depart").
-        """
+        for good ("depart")."""
         key = (kind, slot, sync_at_once)
         found = self._changes.get(key)
         if found is None:
@@ -263,8 +261,7 @@ class Slots:
 
     def ask(self, slot: int, name: str, metadata: LedgerMetadata | None, version: int) -> int:
         """Read the present metadata for an add whose ledger has an unsure fence. None: the ledger is deleted. ``version``
-        stands for the metadata in the lookup.
-        """
+        stands for the metadata in the lookup."""
 
         def step(bookie: SimulatedBookie) -> list[Message]:
             bookie.metadata_read(metadata, name)

@@ -20,8 +20,7 @@ METADATA, CRASHES, LOSSES, DUPLICATES, DEPARTURES, SECOND, CLIENTS = range(7)
 
 class Move(NamedTuple):
     """A single step of the world. ``place`` is the index in the state of a client, a slot or the metadata. ``argument`` is
-    the number of an event or a message.
-    """
+    the number of an event or a message."""
 
     kind: str
     place: int

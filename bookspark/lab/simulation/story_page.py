@@ -46,8 +46,7 @@ def drawn_page(
     violation: Violation, law: str, drawing: Drawing, lines: Seq[str], beside: str, command: str, sound: bool = False
 ) -> str:
     """A page about ``drawing``, with its steps in words in ``lines``. ``beside``: HTML beside the key. ``sound``:
-    ``violation`` states that nothing is wrong.
-    """
+    ``violation`` states that nothing is wrong."""
     items = "".join(f'<li id="step{number}">{escape(line)}</li>' for number, line in enumerate(lines, 1))
     return _PAGE.format(
         title=escape(violation.invariant.replace("_", " ")),

@@ -157,8 +157,7 @@ def _immutable_freezer(kind: type) -> Function:
 
 def clone(value: T) -> T:
     """A copy that shares no mutable part with ``value``. A mutable part must be reachable by one path only. Tuples must
-    hold only immutable values.
-    """
+    hold only immutable values."""
     return _CLONERS[type(value)](value)  # type: ignore[no-any-return]
 
 
@@ -210,8 +209,7 @@ def _copying(names: Sequence[str]) -> str:
 
 def _written(kind: type, write: Callable[[Sequence[str]], str], plain: set[type], others: _Functions) -> Function:
     """Compile the source from ``write`` for objects of ``kind``: fields of ``plain`` types as they are, ``others`` for the
-    rest.
-    """
+    rest."""
 
     def function_of(names: tuple[str, ...]) -> Function:
         def complete(value: Any) -> Any:
@@ -270,8 +268,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 class Table(Generic[T]):
     """Numbers for values: equal values have the same number. Stored values must not change. ``key``: equal for equal values.
-    ``kept``: the part of a value to keep; None: all.
-    """
+    ``kept``: the part of a value to keep; None: all."""
 
     def __init__(self, key: Callable[[Any], Hashable] = freeze, kept: Callable[[Any], T] | None = None) -> None:
         self.values: list[T] = []

@@ -29,8 +29,7 @@ class Violation(NamedTuple):
 
 class WorldView:
     """A state. ``lost_boots``: times that a bookie may have lost entries; ``disks_lost``: times that it lost all. For a
-    ``deleted`` ledger, ``metadata`` is its last version: its copies no longer matter, but fenced bookies stay fenced.
-    """
+    ``deleted`` ledger, ``metadata`` is its last version: its copies no longer matter, but fenced bookies stay fenced."""
 
     def __init__(
         self,

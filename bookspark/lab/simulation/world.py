@@ -246,8 +246,7 @@ class World:
 
     def heard(self, state: State, index: int, message: int, incarnation: int) -> State:
         """The state after an answer, other than a new connection, from a bookie of this incarnation. ``state`` may have
-        symbolic slots.
-        """
+        symbolic slots."""
         after = list(state)
         after[index] = self.slots.take(after[index], message)
         self.step(after, *self.answered(index, message, incarnation))

@@ -76,8 +76,7 @@ class Ledgers:
 
     def pick(self, random: Random, written: bool) -> int | None:
         """Id of a random ledger, or None without a candidate. ``written``: True takes only ledgers with a writer now; False
-        takes any, mostly one of the newest.
-        """
+        takes any, mostly one of the newest."""
         with self._lock:
             if written:
                 return random.choice(self._written) if self._written else None
@@ -446,8 +445,7 @@ class Chaos:
 
     def run(self, progress: Callable[[float, ChaosResult], None] = lambda seconds, result: None) -> ChaosResult:
         """Run to the end, and return the result. ``progress`` is called twice a second with the seconds since the start and
-        the result so far. Raises BookieError if the cluster does not start.
-        """
+        the result so far. Raises BookieError if the cluster does not start."""
         began = time.monotonic()
         with FaultyCluster(bookies=self._bookies, record_decisions=self._record) as cluster:
             random = Random(self._seed)

@@ -50,8 +50,7 @@ _WATCHED = MetadataWatched()
 
 class ReaderClient(Client):
     """A tailing reader. Several times, it opens the ledger without recovery, asks for the LAC or waits for the next entry,
-    and reads up to the LAC.
-    """
+    and reads up to the LAC."""
 
     kind = "reader"
     seen = ("defect", "contradiction", "denied", "read")

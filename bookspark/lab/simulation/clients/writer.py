@@ -145,8 +145,7 @@ def _of_placement(client: Client, metadata: LedgerMetadata) -> Iterator[Any]:
 _LAC_INTERVAL_SECONDS = 1.0
 _LAC_STEP_SECONDS = 100.0
 """Step of the clock between two explicit LACs, in seconds. After it, an explicit LAC that a bookie did not accept is due
-again.
-"""
+again."""
 _APPEND, _SYNC, _CLOSE, _BOOKIES_CHANGED, _TELL_LAC = Append(1, 1), Sync(), Close(), BookiesChanged(), TellLac()
 _ENDS = (Abandon(BookKeeperError("the simulation has the client end")), DeadlinePassed())
 
@@ -324,8 +323,7 @@ class WriterClient(Client):
 
     def _may_have_given_up(self, metadata: LedgerMetadata | None) -> None:
         """Check that a writer that gave up lacked an ack quorum of the bookies that it wrote to. Its final record may name
-        others.
-        """
+        others."""
         if metadata is None or self.outcome != NotEnoughBookiesError.__name__:
             return
         sets = [metadata.write_set_of(metadata.last_fragment.first_entry_id + i) for i in range(metadata.ensemble_size)]

@@ -54,8 +54,7 @@ _NEWS_MAX = 3
 
 def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list[Move], Violation | None]:
     """Break a schedule off at a random moment and let all begun operations end. Returns the moves from the beginning, and the
-    violation if an operation does not end.
-    """
+    violation if an operation does not end."""
     state, done = world.initial, list[Move]()
     patient = random.random() < 0.5
     for move in moves[: random.randrange(len(moves) + 1)]:
@@ -83,8 +82,7 @@ def _let_end(
     world: World, state: State, done: list[Move], choose: Callable[[list[Move]], Move], *, patient: bool
 ) -> tuple[Violation | None, bool]:
     """Let all begun operations end, and add the moves to ``done``. Returns the violation, if any, and whether moves remain.
-    ``patient``: the writer is closed only after all other moves.
-    """
+    ``patient``: the writer is closed only after all other moves."""
     later, asked = 0, False
     for _ in range(_STEPS_MAX):
         possible = _moves(world, state, closes=not patient)
@@ -132,8 +130,7 @@ def stuck(world: World, state: State) -> Violation | None:
 
 def waits_for_ever(world: World, state: State) -> Violation | None:
     """``stuck``, also after reports of new bookies, for a state with an unknown history. None after a crash or departure of a
-    bookie, which may have taken answers along.
-    """
+    bookie, which may have taken answers along."""
     if state[CRASHES] < world.initial[CRASHES] or state[DEPARTURES] < world.initial[DEPARTURES]:
         return None
     found = stuck(world, state)
@@ -220,8 +217,7 @@ def _is_calm(world: World, state: State, move: Move, gone: Set[str]) -> bool:
 
 def goes_on(world: World, client: int) -> bool:
     """Whether a client can end its operation, or come nearer to its end, regardless of messages under way. All bookies are
-    present.
-    """
+    present."""
     return any(kind == "store" or _is_ending(world.events[event], set()) for kind, event in world.choices(client))
 
 
@@ -278,8 +274,7 @@ def behind(world: World, state: State) -> Violation | None:
 
 def untold(world: World, state: State) -> Violation | None:
     """A bookie that does not know the LAC of a writer that is idle and owes nothing. A bookie that may have lost it, or
-    that accepts nothing more from the writer, is exempt.
-    """
+    that accepts nothing more from the writer, is exempt."""
     writer = _writer(world, state)
     machine = writer.machine
     if machine is None or machine.state is not WriterState.OPEN or machine.cursors.pending:
@@ -343,8 +338,7 @@ def _unended_of_one(world: World, state: State) -> Iterator[str]:
 
 def _lacks_bookies(world: World, state: State, gone: Set[str]) -> bool:
     """Whether too few bookies are left for a writer that can't replace them: it may not, or its policy keeps bookies with
-    confirmed entries. Any other writer gives up without bookies. Bookies keep nothing of a deleted ledger.
-    """
+    confirmed entries. Any other writer gives up without bookies. Bookies keep nothing of a deleted ledger."""
     options, writer = world.options, _writer(world, state)
     guaranteed, metadata = options.replication is Replication.GUARANTEED, world.metadata(state)
     if writer.machine is None or not (guaranteed or options.ensemble_changes is ChangeMode.OFF):

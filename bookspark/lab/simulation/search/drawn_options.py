@@ -46,8 +46,7 @@ _DRAWS = 32
 
 def draw_options(random: Random, given: Mapping[str, Any], aims: bool = True) -> SimulationOptions:
     """Options for a schedule: the ``given`` ones, and random values for the others. ``aims``: without given options, half
-    of the draws aim at rare states.
-    """
+    of the draws aim at rare states."""
     first = _drawn(random, given)
     if given or not aims or random.random() < 0.5:
         return first

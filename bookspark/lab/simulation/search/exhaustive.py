@@ -48,8 +48,7 @@ class Exhaustive:
         moves_max: int | None = None,
     ) -> None:
         """``invariant``: search for a violation of this invariant, and ignore others. ``moves_max``: maximum length of
-        stories.
-        """
+        stories."""
         if options.second_ledger:
             raise ConfigurationError("--second-ledger is for random schedules; leave it out of an exhaustive search")
         self.world = World(options)
@@ -135,8 +134,7 @@ class Exhaustive:
 def _entangled(options: SimulationOptions) -> bool:
     """Whether a move may depend on, or change, more than its slot, its client, the record and the remaining crashes. Then
     lookups can't replace it: it spends budgets, a new connection ends requests of the old one, a departed bookie answers no
-    client, the writer's progress forgets requests, or an operator names bookies.
-    """
+    client, the writer's progress forgets requests, or an operator names bookies."""
     o = options
     connects_anew = bool(o.losses or (o.crashes and o.ledger_type is LedgerType.VD_JOURNAL))
     return bool(connects_anew or o.duplicates or o.departures or o.heals or o.deletes or o.holds_back or o.accept_loss)

@@ -195,8 +195,7 @@ def used_options(world: World, moves: Sequence[Move]) -> SimulationOptions:
 
 def shrink(world: World, moves: Sequence[Move], violation: Violation) -> list[Move]:
     """Take out moves as long as the same invariant is violated: halves first, then ever smaller pieces, until none can go.
-    An endless loop (``calm``) stays unchanged.
-    """
+    An endless loop (``calm``) stays unchanged."""
     kept = list(moves)
     if _replay(world, kept, violation.invariant) is None:
         return kept
@@ -247,8 +246,7 @@ _NUMBERS_MAX = 300_000
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A schedule that ended in a violation, with ``options`` and ``moves_before`` moves; ``moves`` are its short story, in
-    ``world``.
-    """
+    ``world``."""
 
     seed: int
     options: SimulationOptions
@@ -269,8 +267,7 @@ class Result:
 
 class RandomSchedules:
     """Runs schedules with the ``given`` options and random values for others. Schedules share a world, which changes only
-    the speed.
-    """
+    the speed."""
 
     def __init__(self, given: Mapping[str, Any], steps_max: int = 400, aims: bool = True) -> None:
         """``aims``: see ``draw_options``."""
@@ -348,8 +345,7 @@ class RandomSchedules:
 
 class _Likelihoods:
     """The likelihood of each move in this schedule: by its kind, by the slowness of the client or the bookie, and by the
-    slowness of the way between them. All change now and then, so that a slow participant overtakes the others.
-    """
+    slowness of the way between them. All change now and then, so that a slow participant overtakes the others."""
 
     _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal", "collect", "forget")
     _TROUBLES = ("crash", "timeout", "duplicate", "store_lost", "deadline", "delete")

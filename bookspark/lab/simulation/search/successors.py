@@ -55,8 +55,7 @@ class _After(dict[int, int]):
 
 class _Step(NamedTuple):
     """A move: the head after it, and the change of each slot. A move that changes only its own slot is stored as the new slot,
-    without a step.
-    """
+    without a step."""
 
     head: int
     slots: tuple[dict[int, int], ...]
@@ -84,8 +83,7 @@ class _Head:
 
 class Successors:
     """The states after those of a world, under its reductions. ``moves_first``: a bookie's moves come before its crash, and
-    answers after that.
-    """
+    answers after that."""
 
     def __init__(self, world: World, reductions: Reductions, *, moves_first: bool) -> None:
         self._world = world
@@ -254,8 +252,7 @@ class Successors:
 
     def _step(self, head: _Head, after: State, at: int, slot: int) -> Any:
         """The step from ``head`` to ``after``, or the new slot at place ``at`` if nothing else changes. Slots in ``after``
-        are symbolic, except the result of ``slot``.
-        """
+        are symbolic, except the result of ``slot``."""
         number, symbols = self._head(after[: self._start]), after[self._start :]
         known = self._heads[number].known
         changes = [
