@@ -89,7 +89,6 @@ class Rule:
         return cls(kind, path, int(start), last, name, argument)
 
     def matches(self, operation: Operation) -> bool:
-        """Whether the rule covers this kind of operation and this path."""
         return self.kind in ("*", operation.kind) and fnmatchcase(operation.path, self.path)
 
     def strikes(self, number: int) -> bool:

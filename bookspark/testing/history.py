@@ -52,8 +52,6 @@ class EventKind(Enum):
 
 
 class Event(NamedTuple):
-    """An observation."""
-
     kind: EventKind
     client: str
     """Name of the observing handle."""
@@ -64,11 +62,11 @@ class Event(NamedTuple):
     """Length of the closed ledger, in bytes."""
     note: str = ""
     since: int = 0
-    """Number of the last event before the call: an absent entry was absent at some moment after it."""
+    """Number of the last event before the call: the entry was absent at some moment after it."""
     number: int = 0
-    """Position in the history, from 1; set by the history."""
+    """Position from 1, set by the history."""
     seconds: float = 0.0
-    """Time since the start of the history; set by the history."""
+    """Time since the history's start, set by the history."""
 
     def __str__(self) -> str:
         what = f"{self.number:>8} {self.seconds:10.4f} s  {self.client}: {self.kind.value}"
@@ -89,16 +87,14 @@ class Violation(NamedTuple):
     rule: str
     event: Event
     excerpt: tuple[str, ...] = ()
-    """Last events of its entry and its ledger, the ledger's first end, and the last faults, in order, a line each. Taken at
-    once: the clients go on, and some hundred events later these would be discarded."""
+    """Last events of the entry and the ledger, the ledger's first end, and the last faults, in order. Taken at once,
+    because the history discards them some hundred events later."""
 
     def __str__(self) -> str:
         return f"{self.rule}:\n{self.event}"
 
 
 class _Ledger:
-    """Known facts of a ledger."""
-
     __slots__ = ("closed", "closed_by_writer", "confirmed", "confirmed_since", "failed", "lacs", "payloads")
 
     def __init__(self) -> None:

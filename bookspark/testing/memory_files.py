@@ -45,19 +45,19 @@ Piece = tuple[int, bytes | None]
 
 
 class Node:
-    """The content of a file, independent of its name."""
+    """A file's content, independent of its name."""
 
     def __init__(self, content: bytes | bytearray = b"") -> None:
         self.content = bytearray(content)
-        """Content of the page cache, seen by reads."""
+        """The page cache, seen by reads."""
         self.durable = bytearray(content)
-        """Content of the disk."""
+        """The disk."""
         self.pending: list[Piece] = []
-        """Changes that a sync makes durable, in order."""
+        """Unsynced changes, in order."""
         self.reserved = 0
-        """Preallocated size in bytes."""
+        """Preallocated bytes."""
         self.errors = 0
-        """Number of failed write-backs."""
+        """Failed write-backs."""
         self.told = True
         """Whether any open file reported the last failure."""
 
@@ -280,7 +280,7 @@ class MemoryFile:
         return len(self._node.content)
 
     def close(self) -> None:
-        """Do nothing: an open file has no resources."""
+        """Do nothing."""
 
     def _that_fits(self, data: bytes, position: int) -> bytes:
         growth = position + len(data) - max(len(self._node.content), self._node.reserved)

@@ -27,13 +27,13 @@ class Change:
     """An unsynced change: a sector of a write, a truncation, or a name's creation, rename or unlink."""
 
     path: str
-    """The path of the file; for a name, the path of its directory."""
+    """For a name, the path of its directory."""
     kind: str
     """``write``, ``truncate`` or ``name``."""
     index: int
-    """Index of this change among the unsynced changes of the same file or directory, from 0."""
+    """Position among the unsynced changes of the same file or directory, from 0."""
     count: int
-    """Number of unsynced changes of that file or directory."""
+    """Unsynced changes of that file or directory."""
 
 
 Loss = Callable[[Change], Fate]
@@ -51,17 +51,17 @@ def everything_kept(change: Change) -> Fate:
 
 
 def names_kept(change: Change) -> Fate:
-    """Changes of names are kept, file contents are lost."""
+    """File contents are lost."""
     return Fate.KEPT if change.kind == "name" else Fate.LOST
 
 
 def contents_kept(change: Change) -> Fate:
-    """File contents are kept, changes of names are lost."""
+    """Changes of names are lost."""
     return Fate.LOST if change.kind == "name" else Fate.KEPT
 
 
 def lengths_kept(change: Change) -> Fate:
-    """Changes of names are kept, and files keep their lengths, with zeros in place of the data."""
+    """File contents become zeros of the same length."""
     return Fate.ZEROED
 
 
@@ -81,7 +81,7 @@ def every_other_kept(change: Change) -> Fate:
 
 
 def drawn(seed: int) -> Loss:
-    """A power cut with a random fate for each change, the same for the same seed."""
+    """A random fate for each change, the same for the same seed."""
     source = random.Random(seed)
     fates = list(Fate)
     return lambda change: source.choice(fates)

@@ -49,13 +49,11 @@ class Pattern(NamedTuple):
     """Selection of messages for a rule. A message matches if it matches every field that is not None."""
 
     kind: Kind | None = None
-    """Kind of the request."""
     bookie: str | None = None
     client: str | None = None
     response: bool = False
     """True: responses. False: requests."""
     ledger_id: int | None = None
-    """Ledger of the request."""
     entry_id: int | None = None
     """An entry within the request's range."""
     flags: Flag = Flag.NONE
@@ -70,7 +68,6 @@ class Pattern(NamedTuple):
         return judged_tuple("pattern", self)
 
     def matches(self, message: Message) -> bool:
-        """Whether the message matches this pattern."""
         request = message.request
         return (
             self.response == message.response
@@ -110,10 +107,8 @@ class Fault:
         self._removed = False
 
     def wait(self, count: BytesOrNone = 1, timeout: WaitSeconds = WAIT_SECONDS) -> list[Message]:
-        """Wait until the rule has met ``count`` messages, and return all its messages so far.
-
-        Raises TimeoutError after ``timeout`` seconds.
-        """
+        """Wait until the rule has met ``count`` messages, and return all its messages so far. Raises TimeoutError after
+        ``timeout`` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.seen) >= count, timeout):
                 seen = ", ".join(map(str, self.seen)) or "none"

@@ -70,10 +70,8 @@ class Wire:
     """All proxies of a cluster, and the faults of its wire.
 
     ``park``, ``drop``, ``delay`` and ``duplicate`` set a rule and return it. The rule applies until its ``remove()`` or the
-    end of its ``with`` statement. All take ``kind`` (the kind of request), ``count`` (maximum number of messages; None:
-    all) and, as ``pattern``, the other fields of ``Pattern``: ``bookie``, ``client``, ``response``, ``ledger_id``,
-    ``entry_id``, ``flags``, ``without``, ``where``. They raise InvalidArgumentError for a pattern that no message can
-    match.
+    end of its ``with`` statement. All take the fields of ``Pattern`` as arguments, and ``count`` (maximum number of
+    messages; None: all). They raise InvalidArgumentError for a pattern that no message can match.
     """
 
     def __init__(self) -> None:
@@ -123,7 +121,6 @@ class Wire:
         return cut
 
     def mend(self, cut: Cut) -> None:
-        """End a cut."""
         self._io.call(self._mend(cut))
 
     def heal(self) -> None:
@@ -179,14 +176,13 @@ class Proxy:
         self.bookie_id = ""
         self.links: dict[_Link, asyncio.Task[Any] | None] = {}
         self.address = ""
-        """``host:port``, registered by the bookie as its own."""
+        """``host:port``, registered as the bookie's own."""
         self._io = io
         self._server: asyncio.Server | None = None
         self._target = ""
         self._known = asyncio.Event()
 
     async def listen(self) -> None:
-        """Listen at a free port of this host."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"

@@ -34,27 +34,21 @@ if TYPE_CHECKING:
 
 
 class BareSource(DataSource):
-    """The format."""
-
     @classmethod
     def name(cls) -> str:
         """The format's name."""
         return "bare"
 
     def schema(self) -> str:
-        """The single column."""
         return "value binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
         return _Reader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``."""
         return _StreamReader()
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For ``df.write``."""
         return _Writer()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:

@@ -48,7 +48,6 @@ def machine() -> str:
 
 
 def checkout() -> Path:
-    """The folder of this code's checkout."""
     return Path(__file__).parents[3]
 
 
@@ -101,7 +100,7 @@ def keep(cache: Path, bench: str, lines: Sequence[Line], scale: float, tree: Pat
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The figures that differ by more than CHANGE between two runs, in words."""
+    """Figures that differ by more than CHANGE, in words."""
     told = []
     for name, figures in now["figures"].items():
         for figure, value in figures.items():

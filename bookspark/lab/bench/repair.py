@@ -66,7 +66,6 @@ class _Bench:
         self._config = config
 
     def write_ledger(self, byte_count: int) -> None:
-        """Write and close a ledger."""
         ledger = self._bookkeeper.create_ledger(3, 3, 2)
         batch = [os.urandom(self._entry_bytes) for _ in range(max(1, _BATCH_BYTES // self._entry_bytes))]
         for _ in range(max(1, byte_count // (len(batch) * self._entry_bytes))):

@@ -47,7 +47,6 @@ def against(
 
 @contextmanager
 def checked_out(tree: Path, revision: str) -> Iterator[Path]:
-    """A work tree of ``revision``, during the ``with`` block."""
     with tempfile.TemporaryDirectory(prefix="bench-tree-") as folder:
         place = Path(folder) / "tree"
         # git would take "--" for a path, so a revision that looks like an option is refused here.

@@ -30,8 +30,7 @@ from bookspark.support.packaged_files import job, settings_file
 
 MASTER = "local-cluster[3,2,1024]"
 START_SECONDS = 300.0
-"""Longer than the own timeouts of a session and ``BookieService.start`` together, so that the application itself reports its
-problem."""
+"""Longer than the timeouts of a session and ``BookieService.start`` together, so that the application reports its problem."""
 STOP_SECONDS = 60.0
 _LAST_WORDS = "bookspark bookies: "
 _PROGRESS = "bookies: "
@@ -157,7 +156,7 @@ def _nobody(_line: str) -> None:
 
 
 def stop_bookies_in(directory: Path) -> None:
-    """End every bookie process that still holds a directory below ``directory``: cleanly if possible, else by force."""
+    """End every bookie process that still holds a directory below ``directory``, by force if necessary."""
     for home in sorted(directory.glob("*/")):
         with contextlib.suppress(BookieError):
             process = lock_holder(str(home))

@@ -31,7 +31,6 @@ class EventLogStager:
 
     @property
     def files(self) -> list[Path]:
-        """The files staged so far."""
         return list(self._staged)
 
     def start(self) -> None:
@@ -47,7 +46,6 @@ class EventLogStager:
             raise self._error
 
     def stage(self) -> None:
-        """Stage the current new lines."""
         for log in sorted(self._source.iterdir()):
             name = log.name.removesuffix(_IN_PROGRESS)
             position = self._positions.get(name, 0)

@@ -54,15 +54,12 @@ class Content:
 
 @dataclass(frozen=True)
 class InputFiles:
-    """The files of a folder."""
-
     folder: Path
     files: tuple[Path, ...]
     """The files under the folder, sorted."""
     versions: tuple[tuple[int, int], ...]
     """Modification time and size of each file at its count."""
     content: Content
-    """Figures of all files together."""
 
     def link_into(self, directory: Path) -> None:
         """Make a link to each file in ``directory``, with a number as its name."""

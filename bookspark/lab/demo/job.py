@@ -100,7 +100,6 @@ class Screen:
             os.close(target)
 
     def say(self, text: str) -> None:
-        """Print a line of progress."""
         self._progress.print(text, markup=False)
 
     @contextmanager
@@ -172,20 +171,16 @@ class Report:
     """Facts of a successful run."""
 
     source: str
-    """Description of the input's origin."""
+    """Origin of the input, in words."""
     content: Content
-    """Figures of the input."""
     ingested: Ingested
-    """Figures of the writing query."""
     read_seconds: float
-    """Time to read the log back."""
     ledgers: str
-    """The log's ledgers, in words."""
     bookies: Sequence[str]
     """A line for each bookie."""
     run: RunFolder
     seconds: float
-    """Time of the whole run so far."""
+    """Of the whole run so far."""
 
 
 def describe_ledgers(bookkeeper: BookKeeper) -> str:
@@ -210,7 +205,6 @@ def describe_bookies(bookkeeper: BookKeeper, bookies: Sequence[dict[str, Any]], 
 
 
 def show(console: Console, report: Report) -> None:
-    """Print the report."""
     content, ingested, run = report.content, report.ingested, report.run
     lines, size = content.lines, size_text(content.size)
     write_rate = rate_text(lines, content.size, ingested.seconds)
@@ -263,7 +257,7 @@ _WATCH_SECONDS = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends the run, with the exit ``status`` for it."""
+    """A signal that ends the run with the exit ``status``."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

@@ -46,22 +46,18 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """Log of Spark and Python."""
         return self.path / "run.log"
 
     @property
     def bookies_log(self) -> Path:
-        """Output of the bookies' application."""
         return self.path / "bookies.log"
 
     @property
     def zookeeper(self) -> Path:
-        """ZooKeeper's data and log."""
         return self.path / "zookeeper"
 
     @property
     def bookies(self) -> Path:
-        """The bookies' directories."""
         return self.path / "bookies"
 
     @property
@@ -71,7 +67,6 @@ class RunFolder:
 
     @property
     def event_logs(self) -> Path:
-        """Spark's event logs of both applications."""
         return self.path / "event-logs"
 
     @property
@@ -81,12 +76,10 @@ class RunFolder:
 
     @property
     def snapshots(self) -> Path:
-        """The snapshot's Delta tables."""
         return self.path / "snapshots"
 
     @property
     def spark_work(self) -> Path:
-        """The executors' logs."""
         return self.path / "spark-work"
 
     @property

@@ -29,15 +29,13 @@ _REPAIRS = frozenset(("LedgerHealing", "LedgerReplication"))
 
 
 class Bookie:
-    """A bookie's part in a ledger."""
-
     def __init__(self) -> None:
         self.rows: set[int] = set()
         """Entries that it acknowledged."""
         self.last_add_confirmed = NO_ENTRY
         """Its highest LAC (last add confirmed)."""
         self.fenced_in = ""
-        """The process in which it was fenced."""
+        """The process that fenced it."""
         self.taken_after_fence: tuple[str, Span] | None = None
         """Process and time of a writer's add that it accepted after its fence."""
         self.lossy_boots: set[int] = set()
@@ -56,8 +54,6 @@ class Seen:
 
 
 class Ledger:
-    """Known facts of a ledger."""
-
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
         self.seen: list[Seen] = []
@@ -82,7 +78,6 @@ class Ledger:
         return bool(self.writers) and self.writers.isdisjoint(torn)
 
     def know(self, metadata: LedgerMetadata, version: int) -> None:
-        """Take a version of the ledger's metadata."""
         self.given_up = self.given_up or metadata.accepted_loss is not None
         if version > self.version:
             self.metadata, self.version = metadata, version

@@ -57,13 +57,12 @@ class View:
 
 
 def broken_laws(joined: Joined, torn: Collection[str]) -> Iterator[Broken]:
-    """The broken laws of all ledgers, in order of ledger id. ``torn``: the processes whose record has no clean end."""
+    """The broken laws, by ascending ledger id. ``torn``: the processes whose record has no clean end."""
     for _, ledger in sorted(joined.ledgers.items()):
         yield from broken_by(ledger, torn)
 
 
 def broken_by(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
-    """The broken laws of a ledger."""
     for name, bookie in sorted(ledger.bookies.items()):
         if bookie.taken_after_fence is not None:
             process, span = bookie.taken_after_fence

@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
     process: str
     bookie: str
-    """The bookie id of the process; "": no bookie."""
+    """The process's bookie id; "": no bookie."""
     kind: str
     number: int
     span: Span
@@ -74,7 +74,6 @@ class Difference(NamedTuple):
 
     @property
     def at(self) -> str:
-        """Time of the span's begin as text."""
         return datetime.fromtimestamp(self.span.begin_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-5] + " UTC"
 
 
@@ -154,7 +153,7 @@ class ProcessReplay:
         self._paths = paths
         self._observe = observe
         self.bookie = ""
-        """The bookie id of the process; "": none, or not known yet."""
+        """The process's bookie id; "": none, or not known yet."""
         self._values = Values()
         self._forms = Forms(None, numbers=self._values.numbers)
         self._known: dict[int, _Known] = {}

@@ -61,20 +61,18 @@ def history_page(
 
 
 class Result(NamedTuple):
-    """Findings of a replay."""
-
     counts: list[Counts]
     broken: list[Broken]
     ledgers: int
 
     @property
     def decisions(self) -> int:
-        """Number of repeated decisions with equal answers."""
+        """Repeated decisions with equal answers."""
         return sum(one.decisions for one in self.counts)
 
     @property
     def lost(self) -> int:
-        """Number of records that could not be replayed."""
+        """Records that could not be replayed."""
         return sum(one.lost for one in self.counts)
 
     @property

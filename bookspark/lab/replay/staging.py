@@ -61,7 +61,6 @@ class Played(NamedTuple):
     passed_over: int
 
     def lines(self) -> list[str]:
-        """The story, in the simulator's words."""
         lines = tell(self.world, self.moves)
         if self.left:
             lines.append(f"     → here reality left the simulator: {self.left}.")
@@ -94,7 +93,6 @@ class Staging:
             self._steps.append((step.at_ns, step))
 
     def play(self) -> Played:
-        """Play the steps as moves."""
         steps = [step for _, step in sorted(self._steps, key=lambda one: one[0])]
         stage = _Stage(self._ledger, steps)
         left = ""

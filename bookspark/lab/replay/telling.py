@@ -47,7 +47,7 @@ class _Row(NamedTuple):
     line: str
     asks: bool = False
     sends: tuple[tuple[str, str], ...] = ()
-    """Messages sent by the step: bookie and words."""
+    """Bookie and words of each sent message."""
     hears: tuple[str, str, bool] | None = None
     """The answering bookie, the answer in words, and whether the bookie received the request."""
 
@@ -67,7 +67,7 @@ class Telling:
         self.asked: set[int] = set()
         self.lines: list[str] = []
         self.left_out = 0
-        """Number of earlier steps that are not drawn."""
+        """Earlier steps that are not drawn."""
 
     # -- Collection
 

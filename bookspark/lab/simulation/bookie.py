@@ -75,8 +75,6 @@ class Found(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A stored entry."""
-
     content: str
     last_add_confirmed: int
     last_add_fully_replicated: int
@@ -289,7 +287,6 @@ class SimulatedBookie:
         return bool(self.waiting or self.unsure)
 
     def forget(self, client: int) -> None:
-        """Drop the client's waiting answers."""
         self.waiting = [message for message in self.waiting if message.client != client]
 
     # -- The disk

@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 
 _DELETE = (Move("delete", METADATA),)
 _move: Callable[[tuple[str, int, int]], Move] = partial(tuple.__new__, Move)
-"""A schedule makes about ten thousand moves a second, and NamedTuple's own constructor takes twice as long."""
+"""About 10,000 moves a second are made, and NamedTuple's own constructor takes twice as long."""
 
 
 class PossibleMoves:
@@ -79,7 +79,6 @@ class PossibleMoves:
         return MovesAhead(self, state).groups
 
     def terms(self, state: State) -> Terms:
-        """The terms of a state."""
         o = self._options
         return Terms(
             state[CRASHES] > 0,
@@ -127,14 +126,12 @@ class PossibleMoves:
         return numbers
 
     def moves_of_clients(self, state: State, terms: Terms) -> list[Move]:
-        """The possible moves of the metadata and of clients."""
         moves = list(_DELETE) if self._options.deletes and not terms.deleted else []
         for index in range(CLIENTS, self._slots_from):
             moves += self.group_of(index, state[index], terms)
         return moves
 
     def group_of(self, index: int, number: int, terms: Terms) -> Group:
-        """The moves at a place."""
         table = self.tables(terms)[index - CLIENTS]
         found = table.get(number)
         if found is None:

@@ -32,7 +32,6 @@ class SimulationOptions:
     """Options for a ledger with one writer. Each budget is a maximum over a whole run."""
 
     ensemble: int = 3
-    """Bookies in the ledger's ensemble."""
     write_quorum: int = 3
     """Copies of each entry."""
     ack_quorum: int = 2
@@ -52,7 +51,6 @@ class SimulationOptions:
     recoverers: int = 1
     """Attempts at ledger recovery. They begin at any time, and may overlap."""
     readers: int = 0
-    """Tailing readers."""
     reads: int = 2
     """Times that each reader asks for the LAC (last add confirmed) and reads up to it."""
     long_polls: bool = False
@@ -66,7 +64,6 @@ class SimulationOptions:
     deletes: bool = False
     """Whether the ledger may be deleted and then collected by its bookies."""
     crashes: int = 0
-    """Crashes of bookies."""
     losses: int = 0
     """Requests and answers that time out. The request may still arrive, at any later time."""
     duplicates: int = 0
@@ -110,7 +107,6 @@ class SimulationOptions:
                 yield option.name, option.metadata["switch"]
 
     def without(self, *protections: str) -> SimulationOptions:
-        """These options with some protections switched off."""
         off: dict[str, Any] = dict.fromkeys(protections, False)
         return replace(self, **off)
 

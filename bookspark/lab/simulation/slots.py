@@ -45,8 +45,6 @@ class BookieTraits(NamedTuple):
 
 
 class MessageTraits(NamedTuple):
-    """Often needed properties of a message."""
-
     request: bool
     fallible: bool
     """Whether the network may lose or duplicate it."""
@@ -56,12 +54,10 @@ class MessageTraits(NamedTuple):
 _LOCAL = (Held, HeldListed, Clear, LimboIsCleared, Reachable)
 _Done = tuple[tuple[str, int], ...]
 _slot: Callable[[tuple[int, tuple[int, ...]]], Slot] = partial(tuple.__new__, Slot)
-"""A schedule makes about ten thousand slots a second, and NamedTuple's own constructor takes twice as long."""
+"""About 10,000 slots a second are made, and NamedTuple's own constructor takes twice as long."""
 
 
 class Slots:
-    """Numbers of slots, and their changes."""
-
     def __init__(self, options: SimulationOptions, bookie: type[SimulatedBookie] = SimulatedBookie) -> None:
         self._options = options
         self.bookies: Table[SimulatedBookie] = Table()
@@ -94,7 +90,6 @@ class Slots:
         return number
 
     def traits(self, slot: int) -> BookieTraits:
-        """The traits of the slot's bookie."""
         return self._bookie_traits[self.table.values[slot][0]]
 
     def _numbered(self, bookie: SimulatedBookie) -> int:
@@ -110,7 +105,6 @@ class Slots:
         return self.table.number(_slot((bookie, tuple(messages))))
 
     def put(self, slot: int, message: int) -> int:
-        """Send a message."""
         key = (slot, message)
         found = self._put.get(key)
         if found is None:
@@ -279,7 +273,6 @@ class Slots:
         return self._told(slot, ("crash", name, found), step)
 
     def collect(self, slot: int, ledger_ids: tuple[int, ...]) -> int:
-        """Collect deleted ledgers."""
 
         def step(bookie: SimulatedBookie) -> list[Message]:
             bookie.collect(self._options, ledger_ids)

@@ -130,7 +130,6 @@ def _arrow(arrow: Arrow, last: int) -> str:
 
 
 def _events(sequence: Drawing, lines: Seq[str]) -> Iterator[str]:
-    """The event of each row, beside its lane."""
     arriving = {one.arrived: one for one in sequence.arrows if one.arrived is not None}
     for step, (lane, line) in enumerate(zip(sequence.places, lines, strict=True), 1):
         x, y = _x(lane), _y(step)

@@ -44,7 +44,6 @@ def token_of(value: Any) -> Token:
 
 
 def tokens_kept() -> int:
-    """Number of values with a token now."""
     return len(_TOKENS)
 
 

@@ -21,7 +21,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 class Violation(NamedTuple):
-    """A broken invariant. ``invariant`` is the checker's name, from the TLA+ specification where it has the invariant."""
+    """``invariant`` is the checker's name, from the TLA+ specification where it has the invariant."""
 
     invariant: str
     what: str

@@ -262,7 +262,6 @@ class World:
         return None if record.deleted else record.metadata
 
     def crash(self, after: list[int], index: int, found: Found) -> None:
-        """Crash and restart a bookie."""
         after[CRASHES] -= 1
         after[index] = self.slots.crash(after[index], self.bookies[index - self.slots_from], found)
         if self._is_volatile or self.options.losses:

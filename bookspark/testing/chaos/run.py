@@ -389,15 +389,13 @@ class ChaosResult(NamedTuple):
 
     seed: int
     seconds: float
-    """Duration of the run."""
     ledgers: int
-    """Number of created ledgers."""
     injected: dict[str, int]
-    """Number of faults, by name."""
+    """Faults, by name."""
     errors: dict[str, int]
-    """Number of the clients' errors, by type."""
+    """Clients' errors, by type."""
     checked: dict[str, int]
-    """Number of checked observations, by kind."""
+    """Checked observations, by kind."""
     violations: list[str]
     """Broken rules; empty after a good run."""
     excerpt: list[str]
@@ -426,10 +424,10 @@ class Chaos:
             seconds: duration of faults and clients. The last reading of all ledgers comes on top.
             seed: source of all random choices.
             bookies: number of bookies.
-            writers: number of threads that create and write ledgers.
-            recoverers: number of threads that open ledgers with recovery.
-            readers: number of threads that follow ledgers during their writing.
-            faults_at_once: number of threads that break and mend.
+            writers: threads that create and write ledgers.
+            recoverers: threads that open ledgers with recovery.
+            readers: threads that follow ledgers during their writing.
+            faults_at_once: threads that break and mend.
             watcher: called with each event of the history, in order.
             record: folder for decision records of bookies and clients; "": no records.
         """

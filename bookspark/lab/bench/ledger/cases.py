@@ -16,8 +16,6 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 
 
 class Kind(StrEnum):
-    """The measured operation."""
-
     ADD = "add"
     """Appends to one ledger. A warm-up on another ledger comes first."""
     BATCH = "batch"
@@ -32,7 +30,6 @@ class Kind(StrEnum):
     RECOVER = "recover"
     """Opens of ledgers left open by their writer, with all appends acknowledged."""
     CREATE_CLOSE = "create_close"
-    """Creation and close of an empty ledger."""
     WRITTEN = "written"
     """Bytes that the bookies wrote to disk from start to stop, for each byte of payload and copy."""
     RESIDENT = "resident"
@@ -60,19 +57,17 @@ class Workload:
     """A measured piece of work."""
 
     label: str
-    """Name in results."""
     kind: Kind
     size: int = 1024
-    """Bytes of each payload."""
+    """In bytes."""
     entries: int = 1
     """Number of entries: of each ledger for RECOVER, of all ledgers together for the other kinds."""
     in_flight: int = 1
     """Maximum number of unacknowledged calls. A call of BATCH has ``batch`` entries."""
     batch: int = 1
-    """Entries of each call."""
     ledgers: int = 1
     reads: int = 0
-    """Number of reads of RANDOM."""
+    """Reads of RANDOM."""
     sync_every: int = 0
     """0: the ledgers are PD_JOURNAL, each entry is synced before its acknowledgement. Otherwise they are VD_JOURNAL, and the
     writer asks for a sync after this many entries and at the end. The time of the syncs counts."""

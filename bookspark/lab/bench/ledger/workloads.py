@@ -59,8 +59,6 @@ def measure(turn: Turn, workloads: Sequence[Workload], directory: Path | None) -
 
 
 class Bench:
-    """A cluster and its client."""
-
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
         self.bookkeeper = cluster.bookkeeper()
@@ -210,7 +208,6 @@ def _read_one(reader: ReadHandle, place: int, size: int) -> None:
 
 
 def create(bookkeeper: BookKeeper, workload: Workload) -> LedgerHandle:
-    """A new ledger for ``workload``."""
     return bookkeeper.create_ledger(3, 3, 2, ledger_type=workload.ledger_type, replication=workload.replication)
 
 
@@ -289,7 +286,7 @@ def checked_batches(batches: Any, size: int) -> int:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Duration of ``call`` in seconds."""
+    """In seconds."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

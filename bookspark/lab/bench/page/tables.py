@@ -45,8 +45,6 @@ class Bound(StrEnum):
 
 
 class Row(NamedTuple):
-    """A line of a table."""
-
     case: str
     """Key of the page's comments; several rows may share it."""
     what: str
@@ -242,8 +240,6 @@ Run = Mapping[str, Any]
 
 
 class _Line(NamedTuple):
-    """A row with its figures."""
-
     row: Row
     run: Run
     ours: float
@@ -275,7 +271,6 @@ def with_tables(text: str, runs: Sequence[Run]) -> str:
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The lines around a table."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 

@@ -86,12 +86,11 @@ class Peer:
 
     @property
     def pids(self) -> list[int]:
-        """The bookies' processes."""
         return [bookie.pid for bookie in self._bookies]
 
     @property
     def directories(self) -> list[Path]:
-        """The bookies' data, a folder each."""
+        """A folder for each bookie."""
         return [self._home / f"bookie{k}" for k in range(BOOKIES)]
 
     @property
@@ -109,7 +108,6 @@ class Peer:
             wait_listening(port, bookie)
 
     def stop(self) -> None:
-        """Stop the bookies cleanly."""
         for bookie in self._bookies:
             bookie.terminate()
         for bookie in self._bookies:

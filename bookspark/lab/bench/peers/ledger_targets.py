@@ -23,9 +23,7 @@ class Target(NamedTuple):
     what: str
     """Description of the row. Braces insert numbers of the workload."""
     label: str
-    """The label of Bookspark's lines."""
     figure: Figure
-    """The figure of a line."""
     bound: float | None
     """Above 0: the ratio must be at least this. Below 0: at most minus this. None: the ratio is only shown."""
     peers: tuple[str, ...] = ()

@@ -52,7 +52,6 @@ class Appends(NamedTuple):
     batch: Callable[[Sequence[bytes]], None] | None
     """Append rows a thousand at a time, and wait for all. None: the system has no such call."""
     one: Callable[[bytes], None]
-    """Append a row, and wait for it."""
 
 
 BATCH = 1000
@@ -130,8 +129,6 @@ def make_topic(servers: str, topic: str, copies: int) -> None:
 
 
 class KafkaTail:
-    """Reads a topic's newest rows as they come."""
-
     def __init__(self, servers: str, topic: str) -> None:
         from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
@@ -165,8 +162,6 @@ Line = dict[str, Any]
 
 
 class Limit(NamedTuple):
-    """A row of the table."""
-
     case: str
     figure: str
     what: str
@@ -364,7 +359,6 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """A Markdown table of the medians."""
     rows = ["| | producer | bare ledger | ratio | Kafka | wanted | |", "|---|---|---|---|---|---|---|"]
     for limit in LIMITS:
         ours, ledger, kafka = (_median(lines, system, limit) for system in ("producer", "ledger", "kafka"))

@@ -40,7 +40,6 @@ def write_settings(path: Path, settings: Mapping[str, object]) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback without a listener."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

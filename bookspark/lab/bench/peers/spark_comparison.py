@@ -82,8 +82,7 @@ def turn(
     name: str, home: Path, number: int, broker_jars: Path, connector: Sequence[Path], scale: float
 ) -> Iterator[Line]:
     """The lines of a system in a round."""
-    # Each system has its own Spark session, so that no Python worker keeps a client of a stopped system. The JVM stays, and is
-    # warm.
+    # Each system has its own Spark session: no Python worker keeps a client of a stopped system. The JVM stays, and is warm.
     with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
         inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
         yield from measure(spark, system, inputs, home / f"{name}{number}", scale)

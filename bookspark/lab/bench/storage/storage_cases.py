@@ -208,7 +208,6 @@ class StepDriver:
         return True
 
     def close(self) -> None:
-        """End the thread for blocking steps."""
         self._thread.shutdown()
 
 
@@ -264,8 +263,6 @@ Case = dict[str, Any]
 
 
 class Part(StrEnum):
-    """A measured part."""
-
     ADDS = "adds"
     REWRITING = "rewriting"
     REPLAY = "replay"

@@ -1,5 +1,4 @@
-"""The common part of all clients in the simulation: a real machine of the protocol, and the effects of its actions on the
-world.
+"""The common part of all clients in the simulation: a real machine of the protocol, and its actions' effects on the world.
 
 Law: a client decides nothing. It hands events to its machine, supplies contents like a real driver, and remembers the
 machine's results. A finished client forgets everything else, so that worlds that differ only in this are the same state.
@@ -86,8 +85,6 @@ FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | MetadataFailed
 
 
 class Client:
-    """The common part of all clients."""
-
     kind = ""
     seen: tuple[str, ...] = ("defect",)
     """Names of the fields that checkers may see."""
@@ -101,7 +98,6 @@ class Client:
         self.outcome = ""
         """How it ended; "" before its end."""
         self.defect = ""
-        """Error raised by its machine."""
 
     @property
     def done_with(self) -> int:
@@ -109,7 +105,7 @@ class Client:
         return NO_ENTRY
 
     def choices(self) -> list[Any]:
-        """The possible next actions of the user."""
+        """Possible next actions of the user."""
         return []
 
     def cannot_be(self) -> list[Any]:
@@ -117,7 +113,7 @@ class Client:
         return []
 
     def placements(self, bookies: tuple[str, ...]) -> list[Any]:
-        """The possible answers of placement for a machine that waits for bookies."""
+        """Possible answers of placement to a machine that waits for bookies."""
         if self.choosing is None:
             return []
         free = [bookie for bookie in bookies if bookie not in self.choosing.ensemble]

@@ -71,7 +71,7 @@ class ReaderClient(Client):
         self.heard = False
         """Whether a bookie has answered the current LAC read."""
         self.read: dict[int, str] = {}
-        """Contents of all entries read so far, by id."""
+        """Contents of all reads so far, by id."""
         self.denied: frozenset[int] = frozenset()
         """Ids up to the LAC that were reported missing."""
         self.contradiction = ""

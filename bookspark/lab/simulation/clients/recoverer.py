@@ -27,8 +27,6 @@ class BeginAccepting(Begin):
 
 
 class RecovererClient(Client):
-    """Opens the ledger once, at any time."""
-
     kind = "recoverer"
     seen = ("defect", "told_end", "outcome", "wrote_back")
 

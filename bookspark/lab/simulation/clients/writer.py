@@ -144,15 +144,12 @@ def _of_placement(client: Client, metadata: LedgerMetadata) -> Iterator[Any]:
 
 _LAC_INTERVAL_SECONDS = 1.0
 _LAC_STEP_SECONDS = 100.0
-"""Step of the clock between two explicit LACs, in seconds. After it, an explicit LAC that a bookie did not accept is due
-again."""
+"""Time between two explicit LACs, in seconds. After it, a LAC that a bookie did not accept is due again."""
 _APPEND, _SYNC, _CLOSE, _BOOKIES_CHANGED, _TELL_LAC = Append(1, 1), Sync(), Close(), BookiesChanged(), TellLac()
 _ENDS = (Abandon(BookKeeperError("the simulation has the client end")), DeadlinePassed())
 
 
 class WriterClient(Client):
-    """The application that created the ledger and appends to it."""
-
     kind = "writer"
     seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off", "outcome")
 
@@ -338,7 +335,6 @@ class WriterClient(Client):
         self.cut_off = max(self.cut_off, entries)
 
     def _no_more(self) -> None:
-        """End appends, closes and syncs."""
         self.appends_left, self.may_close, self.may_sync = 0, False, False
 
 

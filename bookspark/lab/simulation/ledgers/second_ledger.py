@@ -40,15 +40,12 @@ class Second(NamedTuple):
 
 
 class InSecond(NamedTuple):
-    """A move in the world of the second ledger."""
-
     before: State
     move: Move
     after: State
 
 
 def world_of(options: SimulationOptions) -> World:
-    """The world for these options."""
     return TwoLedgers(options) if options.second_ledger else World(options)
 
 
@@ -150,13 +147,11 @@ class TwoLedgers(World):
         return self._with(tuple(after), Second(made, tuple(after_second)))
 
     def _there(self, state: State) -> tuple[LedgerMetadata, ...]:
-        """The ledgers in the metadata store."""
         made, second = self._seconds[state[SECOND]]
         found = (self.metadata(state), self.second.metadata(second) if made else None)
         return tuple([metadata for metadata in found if metadata is not None])
 
     def _collected(self, state: State, at: int) -> State:
-        """Let a bookie collect deleted ledgers."""
         made, second = self._seconds[state[SECOND]]
         places = at + self.slots_from, at + self.second.slots_from
         slots = ((self, state[places[0]]), (self.second, second[places[1]]))
@@ -187,7 +182,6 @@ class TwoLedgers(World):
         return self._seconds[state[SECOND]].made
 
     def state_of_second(self, state: State) -> State:
-        """The state of the second ledger's world."""
         return self._seconds[state[SECOND]].state
 
     def violation(self, state: State) -> Violation | None:

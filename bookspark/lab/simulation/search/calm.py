@@ -105,7 +105,6 @@ def _let_end(
 
 
 def _impossible(world: World, state: State) -> Iterator[tuple[int, Any]]:
-    """Impossible events, each with the place of its client."""
     for place in range(CLIENTS, world.slots_from):
         yield from ((place, event) for event in world.clients[state[place]].cannot_be())
 
@@ -200,7 +199,6 @@ def _is_of_user(world: World, move: Move, event: type | UnionType) -> bool:
 
 
 def _gone(world: World, state: State) -> Set[str]:
-    """The departed bookies."""
     slots = state[world.slots_from :]
     return {bookie for bookie, slot in zip(world.bookies, slots, strict=True) if world.slots.traits(slot).gone}
 
@@ -246,7 +244,7 @@ def _idle(world: World, state: State, told: int) -> list[Move]:
 
 
 def _sync(world: World, state: State) -> list[Move]:
-    """The sync that confirms the appends of a VD ledger (volatile durability)."""
+    """Confirms the appends of a VD ledger (volatile durability)."""
     machine = _writer(world, state).machine
     volatile = world.options.ledger_type is LedgerType.VD_JOURNAL
     open_still = volatile and machine is not None and machine.state is WriterState.OPEN

@@ -39,7 +39,6 @@ class Pair(NamedTuple):
 
 
 def all_pairs() -> frozenset[Pair]:
-    """All possible pairs."""
     return frozenset(
         Pair(machine.__name__, state.name, event.__name__)
         for machine, tables in _TABLES.items()
@@ -52,7 +51,7 @@ def all_pairs() -> frozenset[Pair]:
 
 
 def met_pairs(met: Iterable[Met]) -> frozenset[Pair]:
-    """The possible pairs that came."""
+    """The possible pairs among the met ones."""
     return frozenset(_pairs(met)) & all_pairs()
 
 

@@ -36,8 +36,6 @@ class Result:
 
 
 class Exhaustive:
-    """A search of a world."""
-
     def __init__(
         self,
         options: SimulationOptions,

@@ -235,7 +235,7 @@ def _replay(world: World, moves: Sequence[Move], invariant: str) -> list[Move] |
 _WAYS = (0.003, 0.1, 1.0, 1.0)
 _PLACES = (0.02, 0.3, 1.0, 1.0)
 BLOCK = 20
-"""Number of neighbouring seeds with the same options."""
+"""Neighbouring seeds with the same options."""
 _CALM_EVERY = 4
 """One in this many schedules is broken off and must end (``calm``)."""
 _CALM_SEEDS = 1 << 62
@@ -280,7 +280,6 @@ class RandomSchedules:
 
     @property
     def met(self) -> frozenset[Pair]:
-        """Pairs of a state and an event met by all schedules so far."""
         return met_pairs(self._met | (self._world.met if self._world is not None else set()))
 
     def run(self, schedules: int, seed: int, seconds_max: float | None = None) -> Result:
@@ -299,7 +298,7 @@ class RandomSchedules:
     def _search(
         self, schedules: int, seed: int, seconds_max: float | None
     ) -> tuple[int, int, tuple[World, list[Move], Violation] | None]:
-        """Number of schedules run, their total number of steps, and the schedule with a violation."""
+        """The number of schedules, their total number of steps, and the schedule with a violation."""
         started, steps = time.monotonic(), 0
         for number in range(schedules):
             if seconds_max is not None and time.monotonic() - started > seconds_max:

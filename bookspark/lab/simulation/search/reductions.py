@@ -136,7 +136,6 @@ class Reductions:
         return found
 
     def _answers(self, message: Message) -> Iterator[Answer]:
-        """All possible answers to a message."""
         if not is_request(message.body):
             yield message.body  # type: ignore[misc]
         else:

@@ -33,7 +33,7 @@ from bookspark.lab.simulation.world import World
 Packed = tuple[int, ...]
 
 NOWHERE = -1
-"""Stands for "no slot"."""
+"""No slot."""
 _OWN = ("request", "boot", "sync", "told", "collect")
 """Moves that change only their slot, by its content and by whether everything is synced at once."""
 _Own = dict[int, list[Any]]
@@ -203,7 +203,7 @@ class Successors:
         return [self._step(head, self._world.apply(state, move), NOWHERE, SAME) for move in moves]
 
     def _make_steps(self, head: _Head, slots: tuple[int, ...], steps: list[Any]) -> None:
-        """Make the missing steps (None)."""
+        """Make the missing steps."""
         for at, slot in enumerate(slots):
             if steps[at] is None:
                 steps[at] = head.of_slots[at][slot] = self._steps_of_slot(head, at, slot)
