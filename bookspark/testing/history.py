@@ -4,14 +4,11 @@ Law: an append is recorded before its call, an observation after its call return
 another call happened before that call. The checker knows nothing of bookies, quorums or faults. It compares all clients'
 observations of a ledger (LAC is the last add confirmed):
 
-- an entry that is acknowledged, covered by an observed LAC, or covered by a close is never absent afterwards;
+- an entry that is acknowledged, or covered by an observed LAC or close, is never absent afterwards;
 - an entry has one value: the payload appended under its id;
 - an observer's LAC never goes back, and no LAC is beyond the end;
-- all observers of a closed ledger see the same end, at or above every acknowledged entry, and the sum of its payloads as the
-  length;
-- after a successful close by the writer, a failed append is not in the ledger.
-
-Without a close by the writer, a failed append may or may not be in the ledger.
+- a closed ledger has one end for all observers, at or above every acknowledged entry, and the length of its payloads;
+- after a successful close by the writer, a failed append is not in the ledger; otherwise it may be.
 """
 
 from __future__ import annotations

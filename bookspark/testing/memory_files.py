@@ -1,13 +1,12 @@
 """A file system in memory that shows the disk after a power cut, and simulates disk faults on request.
 
-Law: a power cut loses everything that POSIX allows to be lost, and nothing else. Synced data stays. Each piece of unsynced
-data is kept or lost on its own: a write sector by sector (partly, out of order, or with zeros for its data), and a creation, a
-rename or an unlink until its directory is synced. A synced file without a durable name is lost. ``crashed`` changes nothing: a
-test can derive every possible disk from one moment while the bookie goes on. After a kill of the process alone, the same file
-system serves the next boot.
+Law: a power cut loses everything that POSIX allows to be lost, and nothing else. Each piece of unsynced data is kept or
+lost on its own: each sector of a write (perhaps as zeros), and a creation, a rename or an unlink until its directory is
+synced. A synced file without a durable name is lost. ``crashed`` changes nothing, so a test can derive every possible disk
+while the bookie goes on. A kill of the process alone loses nothing.
 
-Disk faults beyond this law have calls of their own: ``flip``, ``lose``, and on an open file ``fail_write_back`` and
-``write_elsewhere``. ``evict`` shows the disk's content without a crash. ``faulty_files`` calls them by rules.
+Disk faults beyond this law have their own calls: ``flip``, ``lose``, and on an open file ``fail_write_back`` and
+``write_elsewhere``; ``faulty_files`` has rules for them. ``evict`` shows the disk's content without a crash.
 
 ::
 

@@ -4,7 +4,7 @@ Law: a message without a matching rule passes at once and unchanged. Among sever
 messages may be overtaken by others, as on separate connections. Removal of a rule sends its held messages on. A response is
 matched by its request: ``park(Kind.ADD, response=True)`` holds the acknowledgements of adds.
 
-This module sends nothing: ``wire_proxy`` calls ``Rules.apply`` with each message and the function that sends it.
+``wire_proxy`` calls ``Rules.apply`` with each message and the function that sends it.
 """
 
 from __future__ import annotations

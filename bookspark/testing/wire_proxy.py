@@ -1,9 +1,9 @@
 """The wire between clients and bookies under a test's control: a TCP proxy before each bookie that parses the frames.
 
-Law: bookies and clients run as in production, unaware of the proxy. A bookie registers its proxy's address
-(``advertised_address``), so the clients of all processes come through here. The ``client_name`` in a client's HELLO identifies
-it. The end of one side of a connection ends the other. But a held request of a gone client is still delivered, as by a
-network. A connection with TLS can't be parsed.
+Law: bookies and clients run as in production. A bookie registers its proxy's address (``advertised_address``), so the
+clients of all processes come through here. The ``client_name`` in its HELLO identifies a client. The end of one side of a
+connection ends the other, but a held request of a gone client is still delivered, as by a network. A connection with TLS
+can't be parsed.
 
 ::
 

@@ -1,9 +1,9 @@
 """``format("bare")``: a Python data source that does nothing, to measure the cost of Spark itself with such a source.
 
 Law: each method does as little as Spark accepts, and the worker's garbage collector runs as rarely as with Bookspark. The
-sink takes and drops its rows. The source has a row for each micro-batch, or, in a batch, yields the same Arrow batch
-repeatedly, made once in a process. The time that Bookspark needs beyond this is its own; the time that Spark's built-in
-sinks and sources need below it is out of reach for any Python data source.
+sink drops its rows. The source has a row for each micro-batch; in a batch it repeats an Arrow batch made once in a process.
+Time beyond this is Bookspark's own; the lower times of Spark's built-in sinks and sources are out of reach for any Python
+data source.
 
 Options of the source: ``rows``, number of rows; ``partitions``, number of tasks; ``rowBytes``, size of a row;
 ``batchRows``, rows of an Arrow batch.

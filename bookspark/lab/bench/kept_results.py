@@ -1,8 +1,8 @@
 """Kept results: each run appends its medians to a file, with the commit and the machine.
 
-Law: the file is only appended to, a JSON line for each run, so that changes are visible that no target shows. Only runs on
-the same machine are compared: same name, processors and memory. A change by more than CHANGE is reported, with the load
-during the run, because a busy machine changes more than that.
+Law: the file is only appended to, a JSON line for each run, and shows changes that no target shows. Only runs on the same
+machine (name, processors, memory) are compared. A change by more than CHANGE is reported, with the load during the run,
+because a busy machine changes more than that.
 """
 
 from __future__ import annotations

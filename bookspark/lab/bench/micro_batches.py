@@ -10,10 +10,9 @@ Law: compared cases run by turns in one session on one cluster, after a warm-up 
 ``trigger source``      a trigger of a query from a log, one row each, whose sink does nothing
 ======================  =======================================================================================================
 
-The limit of the sink and of the source is a Python sink and source that do nothing (``bare_source``): Spark hands a
-micro-batch to three Python processes one after the other, which its built-in sinks avoid.
-
-The time of a trigger is ``triggerExecution`` in Spark's progress; triggers follow each other without a pause.
+The limit is a Python sink and source that do nothing (``bare_source``): Spark hands a micro-batch to three Python processes
+one after the other, unlike with its built-in sinks. A trigger's time is ``triggerExecution`` in Spark's progress; triggers
+follow each other without a pause.
 """
 
 from __future__ import annotations

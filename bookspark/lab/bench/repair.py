@@ -1,14 +1,13 @@
 """``bookspark bench repair``: re-replication of a lost bookie's data, beside a plain copy of files with the same bytes.
 
-Law: re-replication and the plain copy take turns, on the same disk. A plain copy uses ``shutil.copyfile`` and syncs
-each. ``ratio`` is the speed of re-replication divided by that of the plain copies before and after it; the last line has the
-median of the rounds. Each round stops another bookie, whose data has copies on two others, and empties its disk before the
-restart: a bookie that still had the copies would only compare them. Speeds are 10⁶ bytes a second, and processor time is in
-seconds for 10⁹ bytes.
+Law: re-replication and the plain copy (``shutil.copyfile`` and a sync of each file) take turns, on the same disk. ``ratio``
+is the speed of re-replication divided by that of the plain copies before and after it; the last line has the median of the
+rounds. Each round stops another bookie, and empties its disk before the restart: a bookie that still had the copies would
+only compare them. Speeds are 10⁶ bytes a second, and processor time is in seconds for 10⁹ bytes.
 
 The data: closed ledgers of ensemble size 3, write quorum 3 and ack quorum 2 on four bookies, with random bytes in batches of
-256 KiB. All of it is in the page cache, for both. The ratio falls with smaller ledgers, because each costs some requests to
-ZooKeeper, and with smaller batches: docs/decisions/profile.md has figures.
+256 KiB, all in the page cache. The ratio falls with smaller ledgers, because each costs some requests to ZooKeeper, and with
+smaller batches: docs/decisions/profile.md has figures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The bookies' Spark application as a child process: ``spark-submit`` of the packaged job ``bookies``.
 
 Law: the application ends with its starter, however that ends. It has its own session, so Ctrl-C reaches only the starter,
-which stops it cleanly. If the starter is killed, a watcher in the application's process group sees the end of a pipe and
-ends the group (like EmbeddedZooKeeper). Bookies have sessions of their own: their service stops them. If the service was
-killed, the locks of their directories lead to them.
+which stops it cleanly. After a kill of the starter, a watcher in the application's process group sees the end of a pipe and
+ends the group (like EmbeddedZooKeeper). Bookies have sessions of their own: their service stops them; without the service,
+the locks of their directories identify them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Spark's event logs as an input that grows during its ingestion.
 
-Law: only complete lines are staged, each line once. A staged file appears whole: it is written outside Spark's watched
-folder and then renamed into it. Spark appends to its event logs and drops ``.inprogress`` from their names at the end, so a
-log's staged position is kept by its name without ``.inprogress``.
+Law: only complete lines are staged, each line once. A staged file appears whole, by a rename into Spark's watched folder.
+Spark appends to its event logs and drops ``.inprogress`` from their names at the end, so the staged position is kept by the
+name without it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The main job from its first process to its last.
 
-Law: all started parts are stopped in the opposite order, however the run ends: success, an error, Ctrl-C, SIGTERM or a closed
-terminal. Signals are ignored while parts stop. The run starts, in this order: the embedded ZooKeeper; the bookies' Spark
-application (spark-submit on local-cluster, a child process); a Spark session (``local[2]``, in this process).
+Law: all started parts are stopped in the opposite order, however the run ends: success, an error, Ctrl-C, SIGTERM or a
+closed terminal. Signals are ignored meanwhile. The parts, in order: the embedded ZooKeeper; the bookies' Spark application
+(spark-submit on local-cluster, a child process); a Spark session (``local[2]``, in this process).
 """
 
 from __future__ import annotations

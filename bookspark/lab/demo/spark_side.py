@@ -1,8 +1,8 @@
 """The main job's second Spark application, in this process: ingest, read back, compare.
 
-Law: Spark computes the same three figures of the input and of the log: count, bytes, and the sum of all lines' 64-bit
-hashes. The sum is independent of the order of the lines, and changes with a lost, doubled or altered line. ``inputs``,
-which shares no code with Spark, computes the input's count and bytes again.
+Law: Spark computes three figures of the input and of the log: count, bytes, and the sum of all lines' 64-bit hashes. The
+sum is independent of the order, and changes with a lost, doubled or altered line. ``inputs`` computes the input's count and
+bytes again, without Spark.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The histories of all processes, joined by ledger: calls and results of its writers, recoverers, readers and bookies.
 
-Law: only recorded facts count. A decision lies between two moments (``Span``), a tenth of a second apart, by its host's
-clock. It came before another only if its span ended more than ``MARGIN_NS`` before the other's began. So no reported
-violation comes from the clocks, and a violation within a tenth of a second may be missed. Clocks of several hosts must
-agree within that margin.
+Law: only recorded facts count. A decision lies between two moments (``Span``) of its host's clock, a tenth of a second
+apart. It came before another only if its span ended more than ``MARGIN_NS`` before the other's began. So a violation within
+a tenth of a second may be missed, but none is reported because of clocks, if all hosts' clocks agree within that margin.
 
-A killed process loses the end of its record: a tenth of a second, usually. Laws that need every step of a writer are not
-judged for a ledger with a torn writer's record (``Ledger.whole``).
+A killed process loses the end of its record, usually a tenth of a second. Laws that need every step of a writer are not judged
+if the writer's record is torn (``Ledger.whole``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The checkers' laws, applied to joined histories.
 
-Law: existing judges give every verdict. ``bookspark.testing.history.Checker`` judges the clients' calls and results in
-order. The simulator's checkers judge the end state, as far as the records show it (``View``). A law that needs unrecorded
-facts, such as contents of entries, is not judged. A loss accepted by an operator breaks no law.
+Law: existing judges give every verdict: ``bookspark.testing.history.Checker`` on the clients' calls and results in order,
+the simulator's checkers on the end state, as far as the records show it (``View``). A law that needs unrecorded facts, such
+as contents of entries, is not judged. A loss accepted by an operator breaks no law.
 """
 
 from __future__ import annotations

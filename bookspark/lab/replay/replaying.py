@@ -1,8 +1,8 @@
 """A process's record, fed to the pure code again.
 
-Law: every answer is compared. After a different answer, the machine is skipped and all others continue: each machine's
-record is independent. An unusable record (its machine's creation or a definition is no longer kept) is counted as lost,
-never as equal.
+Law: every answer is compared. After a different answer, its machine is skipped and all others continue, because each
+machine's record is independent. A record that refers to discarded ones (its machine's creation, a definition) counts as
+lost, never as equal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The replay of a folder: every process, then the joined histories, then a ledger's story.
 
-Law: each pass reads the records from the disk, so the folder may be larger than memory; only the joined histories stay in
+Law: each pass reads the records from the disk, and only joined histories stay in memory, so the folder may be larger than
 memory.
 """
 

@@ -2,9 +2,9 @@
 
 Law: nothing is invented. A message arrives only because its answer was heard, in the order of the record; the world's own
 machines and bookies decide. So the story ends with the history, with a violation that the protocol allows, or where reality
-leaves the simulator: a bookie's answer differs, or a step has no move. The story states this end.
+leaves the simulator: a bookie's answer differs, or a step has no move.
 
-A batch of entries is appended entry by entry. Steps without a move in the simulator are skipped and counted: a restored
+A batch is appended entry by entry. Steps without a counterpart in the simulator are skipped and counted: a restored
 connection, a reader, an explicit LAC (last add confirmed) that no client owes there.
 """
 

@@ -1,8 +1,8 @@
 """A ledger's history in real processes, as steps in words and messages between lanes.
 
 Law: the steps of a process keep their order. Steps of different processes are ordered by their clocks, to about a tenth of a
-second, so a bookie's step may stand beside the message that it answers. A message reached its bookie if the client heard the
-answer; its arrival is drawn right before that answer.
+second, so a bookie's step may stand beside the message that it answers. The arrival of a request is drawn right before its
+answer.
 
 The lanes are those of the simulator's stories (``bookspark.lab.simulation.sequence``): the metadata store, clients, bookies.
 """

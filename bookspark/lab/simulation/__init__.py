@@ -1,7 +1,7 @@
 """Simulation: a deterministic world around the real machines of ``bookspark.protocol``, with checks of its invariants.
 
-Messages are lost, late and duplicated, bookies crash and lose their disks, and metadata is changed by compare-and-set. A list
-of moves is a replay.
+Messages are lost, late and duplicated, bookies crash and lose their disks, and metadata changes by compare-and-set. A list of
+moves is a replay.
 
 ======================  ========================================================================================================
 ``simulation_options``  sizes, modes, budgets of mishaps, and switches of protections
@@ -9,7 +9,7 @@ of moves is a replay.
 ``moves``               the possible next moves
 ``state``               the layout of a state and of a move
 ``slots``               a bookie with all messages from and to it
-``bookie``              a bookie: the real decisions over a disk that can forget
+``bookie``              the real decisions of a bookie over a disk that can forget
 ``messages``            messages between clients and bookies
 ``clients``             the writer, recoverers, readers and repairs
 ``ledgers``             a second ledger on the same bookies
@@ -18,9 +18,9 @@ of moves is a replay.
 ``verdicts``            the checkers' verdicts on states
 ``view``                a state as checkers see it
 ``story``               moves told in sentences
-``sequence``            the messages of a story: sent, arrived, given up
+``sequence``            the messages of a story
 ``story_page``          a violation as a page with a sequence diagram
-``values``              frozen forms and copies of machines, and numbers for them
+``values``              frozen forms, copies and numbers of machines
 ``compiled``            modules of the simulator compiled to C, where they exist
 ======================  ========================================================================================================
 

@@ -1,14 +1,14 @@
 """Modules of the simulator compiled to C by ``scripts/compile-simulator``, where they exist.
 
-Law: the same sources, the same results byte for byte, and never a stale module. Compiled modules lie in a folder named by a
-digest of all their sources and of the running Python. After an edit this folder is missing, so the sources run until the
-next compilation. A wheel has only sources, and nothing here needs the compiler.
+Law: the same sources, the same results byte for byte, and never a stale module. The folder of compiled modules is named by
+a digest of all their sources and of the running Python, so after an edit the sources run until the next compilation. A
+wheel has only sources, and nothing here needs the compiler.
 
-A process gets compiled modules only on request, before it imports any of them: ``bookspark simulate`` does so, and reports it.
-Tests use the sources, because they change functions and constants in memory; ``tests/system/acceptance`` compares both.
+A process gets compiled modules only on request, before it imports any of them, like ``bookspark simulate``. Tests use the
+sources, because they change functions and constants in memory; ``tests/system/acceptance`` compares both.
 
-mypyc, a part of mypy, compiles them; only development needs it. The machines of the protocol are not compiled: ``values``
-reads their fields, and the simulator must run the shipped code.
+The compiler is mypyc, a part of mypy. The machines of the protocol are not compiled: ``values`` reads their fields, and the
+simulator must run the shipped code.
 """
 
 from __future__ import annotations

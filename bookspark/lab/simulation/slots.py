@@ -1,7 +1,7 @@
 """A slot: a bookie with every message from and to it, the part of the world that a bookie's move changes.
 
-Law: a change in a slot depends on the slot alone, and on the metadata if the bookie reads it. So the real decisions make each
-change once, and later uses look it up. Messages are sorted by their contents, so equal slots have the same number.
+Law: a change in a slot depends on the slot alone, and on the metadata if the bookie reads it. So each change is made once
+and then looked up. Messages are sorted by their contents, so equal slots have the same number.
 """
 
 from __future__ import annotations

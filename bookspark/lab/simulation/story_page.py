@@ -3,8 +3,8 @@
 Law: the page is self-contained, without scripts, fonts or pictures from elsewhere. It shows only facts of ``tell`` and
 ``Sequence``, and every line of the drawing has its words.
 
-The drawing has a column for the metadata store, each client and each bookie, and a row for each step. A row has one event,
-so its text belongs to it. A message goes down from its sending row to its arrival row.
+The drawing has a column for the metadata store, each client and each bookie, and a row with one event for each step. A message
+goes down from its sending row to its arrival row.
 """
 
 from __future__ import annotations

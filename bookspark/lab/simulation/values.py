@@ -1,16 +1,16 @@
 """Frozen forms, clones and numbers of plain objects, so that real machines can be states of a search.
 
 Law: two machines with equal frozen forms decide alike for ever. A machine's future is a function of its fields, because it
-has no callbacks, generators or closures (docs/decisions/pure-protocol.md). So the frozen form covers all fields, by any
-name. The order of a dict or a set carries no decision, and is not compared.
+has no callbacks, generators or closures (docs/decisions/pure-protocol.md). So the frozen form covers all fields. The order
+of a dict or a set carries no decision, and is not compared.
 
 An immutable value is frozen to a token, equal for equal values only. So a ledger's metadata, shared by many machines, is
-hashed once for each object and not once for each state. Freezing and cloning functions are generated from the field names
-of a class, because walking through the fields took half of the time of a random schedule.
+hashed once for each object. Freezing and cloning functions are generated from a class's field names, because generic ones
+took half of the time of a random schedule.
 
-A component of the world (a bookie, a client, the metadata) is a small number from a ``Table``. A step of a component is
-looked up by its number and the number of the event. So each distinct step of a real machine is made once, and the world
-goes through millions of states that combine few distinct component states.
+A component of the world (a bookie, a client, the metadata) is a small number from a ``Table``. Each distinct step of a real
+machine is made once, and then looked up by the numbers of the component and the event. So the world goes through millions of
+states that combine few distinct component states.
 """
 
 from __future__ import annotations

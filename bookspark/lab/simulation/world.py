@@ -1,13 +1,11 @@
 """The world around the real machines: messages, disks and metadata, and the effect of each move on them.
 
 Law: a state is a value (``state``), and a move leads to exactly one state, so a list of moves is a replay. All losses,
-delays and reorderings of production are possible here (``moves``): a request may be delivered at any later time, a time-out
-may come while the request is still under way, an answer may wait for any time, and a bookie may crash between any two
-moves.
+delays and reorderings of production are possible (``moves``): a request may arrive at any later time, even after its
+time-out, an answer may wait for any time, and a bookie may crash between any two moves.
 
-Numbers come from tables (``values``). The real machine makes each step of a component once; later uses look it up. A read of
-metadata is a single move: a late answer equals a read just before its client's next move. A write takes two moves: the
-compare-and-set, and its answer.
+Components have numbers from tables (``values``), and each step is made once. A read of metadata is a single move: a late
+answer equals a read just before its client's next move. A write takes two moves: the compare-and-set, and its answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A chaos run: a cluster, faults and clients, then a repair of all faults and a last read of every ledger.
 
-Law: a run ends even if a call hangs. A thread still alive ``END_SECONDS_MAX`` after the end of the time is a violation,
+Law: a run ends even if a call hangs. A thread that is alive ``END_SECONDS_MAX`` after the last second is a violation,
 reported with its stack. The last reading takes longer with more ledgers. A run stops at the first violation.
 """
 

@@ -1,8 +1,8 @@
 """``bookspark bench peers logs``: a log's producer beside a bare ledger and confluent-kafka's client of Kafka, in turns.
 
-Law: Bookspark and Kafka never run at once; each has three servers on this host. In a round the producer and the bare ledger
-take turns on one cluster, case by case, and the first of them changes from round to round. A figure is the median over the
-rounds, a ratio that of the medians, and processor time is that of the client and of all servers. All lines are kept in
+Law: Bookspark and Kafka never run at once; each has three servers on this host. The producer and the bare ledger share a
+cluster and take turns case by case; the first of them changes from round to round. A figure is the median over the rounds,
+a ratio that of the medians, and processor time is that of the client and of all servers. All lines are kept in
 ``log-results.jsonl``.
 
 Cases: rows of 100 bytes appended one by one without waiting, a thousand at a time, and one at a time; a tail, from the

@@ -4,11 +4,10 @@ Law: two systems never run at once, except for the Spark that drives each. A fig
 round warms its system up with few rows first. Rows come from a Parquet file that was already read once. All lines are kept
 in ``spark-results.jsonl``.
 
-Cases: rows a second of a batch write, of a batch read (it sums their bytes up) and of a query that copies all rows from one
-log, table or topic to another (``availableNow``), at 100 B and 1 KiB a row; beside them the processor time of Spark and
-servers together, which says more on a machine with other work. For comparison with Bookspark, a Python data source that
-does nothing takes the same rows (``limits``). Latency: from the arrival of a row's file to the row's arrival in a second
-query. A first query is in between, and both begin a micro-batch as soon as there is input.
+Cases, at 100 B and 1 KiB a row: rows a second of a batch write, of a batch read (a sum of bytes) and of a query that copies
+all rows from one log, table or topic to another (``availableNow``). The processor time of Spark and servers together says
+more on a busy machine. A Python data source that does nothing takes the same rows as Bookspark (``limits``). Latency: from
+the arrival of a row's file through a first query to a second, both with a micro-batch as soon as there is input.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """A second ledger on the bookies of the first, for faults that need two ledgers.
 
 Law: the ledgers share the single parts of a bookie: its process and its disk with their crashes and syncs, the marker of
-unsynced acks, the lossy-boot mark, phase one, and garbage collection with its note. All other parts belong to a ledger, so
-each ledger has a world that knows nothing of the other. Shared parts exist in both worlds, and the same events keep them
-equal.
+unsynced acks, the lossy-boot mark, phase one, and garbage collection with its note. Everything else belongs to a ledger, in
+a world of its own. Shared parts exist in both worlds, and the same events keep them equal.
 
-The second ledger has a writer and a recoverer. It is created at any time, with the next id. Before that, this id is not
-assigned, and a lossy boot does not know it. All checkers judge both ledgers.
+The second ledger has a writer and a recoverer. It is created at any time, with the next id; before that, a lossy boot does
+not know the id. All checkers judge both ledgers.
 """
 
 from __future__ import annotations

@@ -2,20 +2,20 @@
 
 From some moment on no message is lost, no bookie crashes or leaves, all messages under way arrive, in any order, users
 begin nothing, and the writer's user closes the ledger. Requests to departed bookies time out. Then the writer, each
-recovery, each repair and each read end, with success or an error. A client whose placement has only departed bookies waits
-for new ones, and is exempt; so is a writer without enough bookies that may not replace them, or must keep them. In half of
-the cases the writer's user waits before the close: each append is acknowledged, and after a sync confirmed; on a guaranteed
-ledger each entry is on all of its bookies. The idle writer then sends its LAC (last add confirmed): each remaining bookie
-knows it.
+recovery, each repair and each read end, with success or an error. Exempt are a client that waits for new bookies because
+only departed ones are left, and a writer without enough bookies that may not replace them, or must keep them.
+
+In half of the cases the writer's user waits before the close: each append is acknowledged, and after a sync confirmed; on a
+guaranteed ledger each entry is on all of its bookies. The idle writer then sends its LAC (last add confirmed), and each
+remaining bookie knows it.
 
 A schedule is continued in this way from a random moment, because at its end little is under way. Clients then get
-impossible events, which must have no effect (``clients.writer``). In half of the cases, if no bookie has left yet, a bookie
-leaves, so that the others are needed. An operation that does not end has no possible next move, or goes on for ever.
+impossible events, which must have no effect (``clients.writer``). In half of the cases, if all bookies are there, a bookie
+leaves, so that the others are needed. An operation that does not end has no possible next move, or goes on for ever. A
+second ledger on the same bookies must end, too.
 
-A second ledger on the same bookies is another begun operation.
-
-An exhaustive search has all these continuations among its states. So it continues none, and looks for states without a
-possible next move (``waits_for_ever``). It does not detect endless loops.
+An exhaustive search has all these continuations among its states. So it only looks for states without a possible next move
+(``waits_for_ever``), and does not detect endless loops.
 """
 
 from __future__ import annotations

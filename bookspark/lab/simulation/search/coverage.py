@@ -1,10 +1,8 @@
 """Coverage of schedules: the pairs of a machine's state and an event that came in it, among all possible pairs.
 
-Law: the machines' own tables define the possible pairs (``protocol.ledger.transitions``), so a new pair there is missing
-here at once. Left out are pairs that the simulator's clients never produce: they forget a finished machine, and their users
-do nothing that is refused.
-
-A search without a violation says nothing about a pair that it never met.
+Law: the machines' own tables define the possible pairs (``protocol.ledger.transitions``), so a new pair counts as missing
+at once. Left out are pairs that the simulator's clients never produce: they forget a finished machine, and their users do
+nothing that is refused. A search without a violation says nothing about a pair that it never met.
 """
 
 from __future__ import annotations

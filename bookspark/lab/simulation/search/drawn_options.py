@@ -3,9 +3,9 @@
 Law: the same numbers draw the same options. Half of the schedules are *small*: few entries and clients on few bookies, so that
 rare orders come often. The others have some of everything.
 
-Half of them *aim* at a state of a machine with rare events: among several draws, the draw most likely to reach the state
-wins (``rare_states``). Nothing is learnt between schedules, so that each stays a function of its seed. Given options are
-the only aim: with another aim beside them, 2,000 schedules missed a planted fault.
+Half of them *aim* at a state of a machine with rare events: among several draws, the likeliest to reach the state wins
+(``rare_states``). Nothing is learnt between schedules, so that each stays a function of its seed. With given options there
+is no aim: with an aim, 2,000 schedules missed a planted fault.
 """
 
 from __future__ import annotations

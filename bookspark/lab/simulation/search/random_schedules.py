@@ -1,12 +1,12 @@
 """Random schedules: far longer than an exhaustive search can be, over random options.
 
 Law: a schedule depends only on its seed and on the given options, in any process. Other options are *swarm-drawn*: each
-schedule has some kinds of trouble and not others, and some bookies and clients are much slower than others. So rare
-combinations are common somewhere. A schedule that ends in a violation is shrunk: moves are taken out as long as the
-violation stays; then a shortest story of the same violation replaces it, if the search succeeds (``shortest``).
+schedule has some kinds of trouble and not others, and bookies and clients of very different speeds, so rare combinations
+are common somewhere. A schedule that ends in a violation is shrunk; then a shortest story of the same violation replaces
+it, if the search succeeds (``shortest``).
 
 Schedule number i of ``--random N --seed S`` has the seed S + i, so ``--random 1 --seed S+i`` replays it. A block of seeds
-shares its options, for speed: its schedules take many equal steps, and ``World`` makes each step once.
+shares its options, for speed: many of its steps are equal, and ``World`` makes each step once.
 """
 
 from __future__ import annotations

@@ -4,12 +4,11 @@ Law: two states are treated as equal only if each violation reachable from eithe
 reasons; for comparison, a test can switch off the first, or the other two:
 
 - *exchange*: the bookies of a ledger whose write set is its whole ensemble are alike. To exchange bookies in a client's
-  state, the client is stepped through the exchanged events (``World.origins``), so the exchange does not depend on the
-  machine's storage of names. Not with readers (they ask one bookie before another), spares or healing.
-- *ignored answers*: an answer that its client ignores now and for ever counts as lost, whether it is under way or waits for
-  a sync. If a client ignores all possible answers to a request, it does not wait for it. A trial step of the client decides
-  this. An answer ignored now is ignored for ever if the machine's phases go one way: a lone recoverer never fences twice, a
-  writer without spares never asks for an ack again.
+  state, the client is stepped through the exchanged events (``World.origins``), however its machine keeps names. Not with
+  readers (they ask one bookie before another), spares or healing.
+- *ignored answers*: an answer that its client ignores now and for ever counts as lost, and a request with only such answers
+  has no waiting client. A trial step of the client decides. An answer ignored now is ignored for ever if the machine's
+  phases go one way: a lone recoverer never fences twice, a writer without spares never asks for an ack again.
 - *requests without effect*: a request without a waiting client that changes nothing now never will, because a bookie's
   knowledge only grows, unless a crash or a collection can make it forget. An exception is an explicit LAC (last add
   confirmed) refused because of an unsure fence: the metadata may settle the fence.

@@ -1,4 +1,4 @@
-"""The states after a state, as lookups: per state, a search does only the work that can't be done once for many.
+"""The states after a state, as lookups: the work that many states share is done once.
 
 Law: the states after a state are those of ``World.moves``, ``World.apply`` and ``Reductions.visited``, in the order of the
 moves. A packed state is the number of its *head* (the record, the budgets and the clients), followed by its slots. The
@@ -8,8 +8,8 @@ effect of a move is remembered by the least that it depends on:
 - an answer: by the head, the place and the message, whatever else is in the slot;
 - other moves of a slot: by the head and the slot; moves of clients and of the metadata: by the head.
 
-The effect of a move on another slot is a list of new messages and of clients that stop waiting (``slots.SAME``), whatever
-is in the slot. So a state costs a lookup for each of its slots, and each state after it a lookup for each changed slot.
+The effect on another slot is a list of new messages and of clients that stop waiting (``slots.SAME``). So a state costs a
+lookup for each of its slots, and each state after it a lookup for each changed slot.
 
 With an operator who names departed bookies, a move depends on several slots; then nothing is remembered.
 """

@@ -1,8 +1,8 @@
 """Searches without Python's collector of cyclic garbage.
 
-Law: reference counts free the garbage of a search, except for a few objects of each world. The collector, finding nothing,
-would scan all states and steps of the world again and again: up to a third of the processor time of an exhaustive search.
-After the search it works as before.
+Law: reference counts free the garbage of a search, except for a few objects of each world. The collector would scan all
+states and steps in vain, for up to a third of the processor time of an exhaustive search. After the search it works as
+before.
 """
 
 from __future__ import annotations
