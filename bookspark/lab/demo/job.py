@@ -180,7 +180,7 @@ class Report:
     """A line for each bookie."""
     run: RunFolder
     seconds: float
-    """Of the whole run so far."""
+    """Duration of the run so far."""
 
 
 def describe_ledgers(bookkeeper: BookKeeper) -> str:
