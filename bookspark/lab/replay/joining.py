@@ -1,8 +1,8 @@
 """The histories of all processes, joined by ledger: calls and results of its writers, recoverers, readers and bookies.
 
 Law: only recorded facts count. A decision lies between two moments (``Span``) of its host's clock, a tenth of a second
-apart. It came before another only if its span ended more than ``MARGIN_NS`` before the other's began. So a violation within
-a tenth of a second may be missed, but none is reported because of clocks, if all hosts' clocks agree within that margin.
+apart. It came before another only if its span ended more than ``MARGIN_NS`` before the other's began. So a violation within that
+margin may be missed, but none is reported because of clocks, if all hosts' clocks agree within it.
 
 A killed process loses the end of its record, usually a tenth of a second. Laws that need every step of a writer are not judged
 if the writer's record is torn (``Ledger.whole``).
