@@ -2,7 +2,7 @@
 
 ==============  ===================================================================================
 ``simulation``  the protocol's machines through every order of events, and through failures
-``replay``      recorded decisions, decided again and judged
+``replay``      recorded decisions, repeated and judged
 ``bench``       measurements, alone and beside other systems
 ``demo``        ``bookspark run``: real data through Spark into ledgers and back
 ==============  ===================================================================================

@@ -1,19 +1,19 @@
-"""The public test kit, for users as for our own tests: real clusters to break, and a judge of what clients saw.
+"""Public test kit, for users as for our own tests: real clusters to break, and a judge of the clients' observations.
 
 ==================  =========================================================================================================
-``faulty_cluster``  ``FaultyCluster``: real bookie processes, with the wire to them in the test's hands
-``wire_faults``     what may happen to messages: they are lost, late, held back, or come twice
-``wire_proxy``      ``Wire``: the proxy before each bookie that does that, and cuts links
-``history``         ``History``: what clients saw, in order, checked at once against what a ledger store may show
-``recorded``        ledger handles that write down what they do and see in a ``History``
-``chaos``           all of that at random: faults and clients, drawn from a seed
-``memory_files``    a file system in memory that tells what a power cut leaves of it
-``power_cuts``      what a power cut does to each change that was not synced
-``faulty_files``    a file system of which chosen operations fail
+``faulty_cluster``  ``FaultyCluster``: real bookie processes behind a wire that the test controls
+``wire_faults``     rules for messages: lose, delay, hold back, duplicate
+``wire_proxy``      ``Wire``: the proxy before each bookie that applies these rules and cuts links
+``history``         ``History``: the clients' observations in order, each checked at once against the laws of a ledger store
+``recorded``        ledger handles that record their calls and results in a ``History``
+``chaos``           random faults and clients, drawn from a seed
+``memory_files``    a file system in memory, with the disk that a power cut leaves
+``power_cuts``      power cuts: the fate of each unsynced change
+``faulty_files``    a file system in which chosen operations fail
 ``plugin``          fixtures for pytest: ``local_cluster`` and ``faulty_cluster``
 ==================  =========================================================================================================
 
-``bookspark.local`` has ``LocalCluster``, the cluster without faults of the wire.
+``bookspark.local`` has ``LocalCluster``, the cluster without wire faults.
 
 ::
 

@@ -1,6 +1,6 @@
-"""A local cluster whose wire is in the test's hands.
+"""A local cluster whose wire the test controls.
 
-Law: bookies and clients run as they do in production. Only the address that a bookie registers is that of its proxy.
+Law: bookies and clients run as in production. The only difference: a bookie registers its proxy's address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bookspark.testing.wire_proxy import Proxy, Wire
 class FaultyCluster(LocalCluster):
     """A ``LocalCluster`` whose clients reach each bookie through a proxy in this process.
 
-    ``wire`` drops, delays, duplicates and parks messages, and cuts links. Give clients names to tell them apart::
+    ``wire`` drops, delays, duplicates and parks messages, and cuts links. Named clients can be addressed separately::
 
         with FaultyCluster(bookies=3) as cluster:
             writer = cluster.bookkeeper(client_name="writer")
@@ -39,23 +39,24 @@ class FaultyCluster(LocalCluster):
         zookeeper: ConnectionString | None = None,
         **bookie_options: Any,
     ) -> None:
-        """Prepare a cluster; ``start``, or ``with``, starts it.
+        """Prepare a cluster; ``start`` or ``with`` starts it.
 
         Arguments:
-            bookies: how many bookies.
-            directory: where all of it lies; None: a temporary directory, removed at the end.
-            zookeeper: the connection string of a ZooKeeper that runs; None: the cluster starts its own.
+            bookies: number of bookies.
+            directory: folder of all data; None: a temporary directory, removed at the end.
+            zookeeper: connection string of a running ZooKeeper; None: the cluster starts its own.
             bookie_options: fields of ``BookieConfig``, for all bookies.
 
         Raises:
-            ConfigurationError: an option is unknown, or has a value that can't be used.
+            ConfigurationError: an option is unknown or has an unusable value.
         """
         super().__init__(bookies, directory, zookeeper, **bookie_options)
         self.wire: Wire
-        """The faults of the wire. It exists from ``start`` to ``stop``."""
+        """The faults of the wire, from ``start`` to ``stop``."""
 
     def start(self) -> None:
-        """Return once every bookie serves behind its proxy. A failed start leaves nothing running. Raises BookieError."""
+        """Start all bookies behind their proxies and return once they serve. A failed start leaves nothing running. Raises
+        BookieError."""
         self.wire = Wire()
         try:
             super().start()
@@ -64,14 +65,15 @@ class FaultyCluster(LocalCluster):
             raise
 
     def stop(self) -> None:
-        """Stop the cluster, and then the proxies. Raises BookieError if a bookie had to be killed."""
+        """Stop the cluster, then the proxies. Raises BookieError if a bookie had to be killed."""
         try:
             super().stop()
         finally:
             self.wire.close()
 
     def mend(self) -> None:
-        """Undo every fault: no rule and no cut remains, and every bookie serves. Raises BookieError if one does not start."""
+        """Undo every fault: remove all rules and cuts, resume and start all bookies. Raises BookieError if a bookie does
+        not start."""
         self.wire.heal()
         for bookie in self.bookies:
             if bookie.pid is not None:
@@ -79,7 +81,7 @@ class FaultyCluster(LocalCluster):
             bookie.start()
 
     def bookie(self, bookie_id: BookieId) -> LocalBookie:
-        """The bookie with this id. Raises BookieError if there is none."""
+        """The bookie with this id. Raises BookieError for an unknown id."""
         bookies = {bookie.bookie_id: bookie for bookie in self.bookies}
         if bookie_id not in bookies:
             raise BookieError(f"there is no bookie {bookie_id}; there are: {', '.join(bookies)}")
@@ -97,7 +99,7 @@ class _ProxiedBookie(LocalBookie):
         self._proxy = proxy
 
     def start(self, timeout: float = START_SECONDS) -> None:
-        """Return once it serves behind its proxy. Does nothing if it runs. Raises BookieError with its last words."""
+        """Return once the bookie serves behind its proxy. Does nothing if it runs. Raises BookieError with its last output."""
         if self.pid is None:
             self._proxy.leads_to("", "")
             super().start(timeout)

@@ -1,6 +1,6 @@
-"""A file system in which chosen operations fail. Rules choose them.
+"""A file system in which chosen operations fail, by rules.
 
-Law: an operation that no rule names is passed on unchanged. A rule is data, one line of text::
+Law: an operation without a matching rule passes unchanged. A rule is data, one line of text::
 
     <operation> <path pattern> <which> <fault>          sync */logs/*.arrows 1.. io-error
 
@@ -8,21 +8,21 @@ Law: an operation that no rule names is passed on unchanged. A rule is data, one
                   rename unlink sync_directory free_bytes total_bytes · * for any of them (``create`` is an ``open`` that makes
                   the file)
     path pattern  a pattern of ``fnmatch`` for the whole path (for a rename: the source); in quotes if it has spaces
-    which         which of the operations that match, counted from 1: ``3``, ``3..5`` or ``3..``
+    which         which of the matching operations, counted from 1: ``3``, ``3..5`` or ``3..``
     fault         io-error     the operation fails with EIO
                   no-space     it fails with ENOSPC
                   too-many-files   it fails with EMFILE
                   short:N      a write writes only N bytes, and returns N
-                  flip:N.B     bit B (0 is the lowest) of the file's byte N is wrong in what is read, or in what is written
-                  lost         a write is reported done, and the disk does not have it
-                  misdirected:N   a write is reported done, and lies N bytes further on (N may be negative) on the disk
-                  write-back:SEED   a sync fails with EIO, or a write's data is written back and the next sync fails: the disk has
-                               some of it, drawn from SEED, and later syncs succeed without the rest
+                  flip:N.B     bit B (0 is the lowest) of the file's byte N is inverted in the data read or written
+                  lost         a write is reported done, but never reaches the disk
+                  misdirected:N   a write is reported done, but lands N bytes further on (N may be negative) on the disk
+                  write-back:SEED   write-back fails: the disk has a part of the unsynced data, drawn from SEED. On a sync, this
+                               sync fails with EIO; on a write, the next one does. Later syncs succeed without the rest
                   slow:S       the operation takes S seconds longer
                   hold         the operation waits until ``release()``
 
-The first rule that strikes decides. Every rule counts all operations that match it. ``lost``, ``misdirected`` and ``write-back``
-need a ``MemoryFileSystem`` below, which tells page cache and disk apart.
+The first rule that strikes decides. Every rule counts all its matching operations. ``lost``, ``misdirected`` and
+``write-back`` need a ``MemoryFileSystem`` below, which separates page cache and disk.
 
 Source: pebble's ``errorfs``.
 """
@@ -46,12 +46,12 @@ from bookspark.testing.memory_files import MemoryFile, MemoryFileSystem
 from bookspark.testing.power_cuts import drawn
 
 HOLD_SECONDS_MAX = 60.0
-"""A held operation that nobody releases fails with ETIMEDOUT after this time."""
+"""A held operation without a release fails with ETIMEDOUT after this time."""
 _ERRORS = {"io-error": errno.EIO, "no-space": errno.ENOSPC, "too-many-files": errno.EMFILE}
 
 
 class Operation(NamedTuple):
-    """One operation on the file system. ``kind`` is the word for it in a rule."""
+    """An operation on the file system. ``kind`` is its word in a rule."""
 
     kind: str
     path: str
@@ -59,20 +59,20 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, as described at the top of this module."""
+    """A rule in the language of the module docstring."""
 
     kind: str
     path: str
     first: int
-    """The number, from 1, of the first matching operation that it strikes."""
+    """Number, from 1, of the first matching operation that fails."""
     last: int | None
-    """The number of the last one; None: all that follow."""
+    """Number of the last such operation; None: all later ones."""
     fault: str
     argument: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """The rule of one line of text. Raises ValueError that says what is wrong with it."""
+        """Parse a rule from a line of text. Raises ValueError with the reason."""
         words = shlex.split(text)
         if len(words) != 4:
             raise ValueError(f"{text!r} is no rule: it takes <operation> <path pattern> <which> <fault>")
@@ -89,18 +89,17 @@ class Rule:
         return cls(kind, path, int(start), last, name, argument)
 
     def matches(self, operation: Operation) -> bool:
-        """Whether the rule is about this kind of operation and this path."""
         return self.kind in ("*", operation.kind) and fnmatchcase(operation.path, self.path)
 
     def strikes(self, number: int) -> bool:
-        """Whether the rule strikes the ``number``-th operation that matches, counted from 1."""
+        """Whether the rule strikes the ``number``-th matching operation, counted from 1."""
         return self.first <= number and (self.last is None or number <= self.last)
 
 
 class FaultyFileSystem:
-    """A file system over another one, with rules: ``FaultyFileSystem(RealFileSystem(), "write * 3 no-space")``.
+    """A file system over another, with rules: ``FaultyFileSystem(RealFileSystem(), "write * 3 no-space")``.
 
-    ``calls`` has every operation so far, whether it failed or not.
+    ``calls`` lists every operation so far, failed or not.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class FaultyFileSystem:
         before: Callable[[Operation], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``before`` is called before each operation, in the thread that makes it. ``sleep`` is what ``slow`` calls."""
+        """``before`` is called before each operation, in the operation's thread. ``slow`` calls ``sleep``."""
         self._inner = inner
         self._before = before
         self._sleep = sleep
@@ -122,14 +121,14 @@ class FaultyFileSystem:
         self.calls: list[Operation] = []
 
     def add(self, rule: str) -> None:
-        """Add a rule. It counts the operations from now on. Raises ValueError if it is no rule."""
+        """Add a rule, which counts operations from now on. Raises ValueError for a malformed rule."""
         parsed = Rule.parse(rule)
         with self._lock:
             self._matched[parsed] = 0
             self._rules.append(parsed)
 
     def clear(self) -> None:
-        """Remove all rules, and release what is held."""
+        """Remove all rules, and release held operations."""
         with self._lock:
             self._rules.clear()
             self._matched.clear()
@@ -141,7 +140,7 @@ class FaultyFileSystem:
             raise TimeoutError("no operation was held")
 
     def release(self) -> None:
-        """Let the held operations go on. Later ones are held again."""
+        """Let held operations continue. The rule holds later ones again."""
         self._holding.clear()
         self._released.set()
 
@@ -191,8 +190,8 @@ class FaultyFileSystem:
     # -- rules
 
     def strike(self, kind: str, path: str) -> Rule | None:
-        """Do what the first rule that strikes this operation says. Return the rule, since ``short`` and ``flip`` are done by the
-        caller; None if no rule strikes. Raises OSError if the operation is to fail."""
+        """Apply the first rule that strikes this operation. Returns that rule, because the caller carries out faults of the
+        data such as ``short`` and ``flip``; None if no rule strikes. Raises OSError for a fault that fails the operation."""
         operation = Operation(kind, path)
         if self._before is not None:
             self._before(operation)
@@ -285,7 +284,7 @@ class _FaultyFile:
 
 
 def _flipped(content: Buffer, position: int, place: str) -> bytes:
-    """``content``, which lies at ``position`` of the file, with one bit inverted. ``place`` is ``N.B``: byte of the file, bit."""
+    """``content``, located at ``position`` in the file, with one bit inverted. ``place`` is ``N.B``: byte of the file, bit."""
     byte, _, bit = place.partition(".")
     at = int(byte) - position
     changed = bytearray(content)

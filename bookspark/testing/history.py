@@ -1,16 +1,14 @@
-"""Records what clients saw, in the order in which it happened, and checks whether a ledger store may show it to them.
+"""History of the clients' observations, checked against the laws of a ledger store.
 
-Law: an append is recorded before the call, and what a client saw after the call returned. So if one event was recorded before
-another call began, it did happen before. The checker knows nothing of bookies, quorums or faults. It compares what all clients
-saw of a ledger (LAC is the last add confirmed):
+Law: an append is recorded before its call, an observation after its call returned. So an event recorded before the start of
+another call happened before that call. The checker knows nothing of bookies, quorums or faults. It compares all clients'
+observations of a ledger (LAC is the last add confirmed):
 
-- an entry that was acknowledged, or covered by a LAC that somebody saw, or by a close, is never absent afterwards;
-- an entry has one value: the one that was appended under its id;
+- an entry that is acknowledged, or covered by an observed LAC or close, is never absent afterwards;
+- an entry has one value: the payload appended under its id;
 - an observer's LAC never goes back, and no LAC is beyond the end;
-- all who see a ledger closed see the same end, at or above every acknowledged entry, and the sum of its payloads as the length;
-- if the writer's own close succeeded, an append that raised is not in the ledger.
-
-If its writer did not close the ledger, an append that failed may be in it or not.
+- a closed ledger has one end for all observers, at or above every acknowledged entry, and the length of its payloads;
+- after a successful close by the writer, a failed append is not in the ledger; otherwise it may be.
 """
 
 from __future__ import annotations
@@ -27,24 +25,19 @@ from typing import NamedTuple
 from bookspark.support.arguments import checks_methods
 
 EVENTS_KEPT = 200
-"""How many events of each ledger are kept for excerpts."""
+"""Events kept for each ledger, for excerpts."""
 _PAYLOAD_BYTES_SHOWN = 40
 _CONTEXT_EVENTS = 30
 
 
 class EventKind(Enum):
-    """What happened."""
-
     APPENDED = "appended"
     """An append is about to be called."""
     ACKED = "acked"
-    """An append succeeded."""
     FAILED = "failed"
-    """An append raised an error."""
     READ = "read"
-    """An entry was read."""
     ABSENT = "absent"
-    """A read was told that the entry does not exist."""
+    """A read reported that the entry does not exist."""
     LAC = "lac"
     """A client saw a LAC: ``entry_id``."""
     CLOSED = "closed"
@@ -52,28 +45,25 @@ class EventKind(Enum):
     CLOSED_BY_WRITER = "closed by writer"
     """The writer's own close succeeded. ``entry_id`` is the ledger's last entry."""
     FAULT = "fault"
-    """Something was done to the cluster. It belongs to no ledger."""
+    """A fault of the cluster. It belongs to no ledger."""
 
 
 class Event(NamedTuple):
-    """One observation."""
-
     kind: EventKind
     client: str
-    """Who saw it, by the name of the handle."""
+    """Name of the observing handle."""
     ledger_id: int = -1
     entry_id: int = -1
     payload: bytes = b""
     length: int = 0
-    """The length of the closed ledger, in bytes."""
+    """Length of the closed ledger, in bytes."""
     note: str = ""
-    """Text for people."""
     since: int = 0
-    """The number of the last event before the call was made: what is absent was absent at some moment after it."""
+    """Number of the last event before the call: the entry was absent at some moment after it."""
     number: int = 0
-    """The place of the event in the history, from 1; the history sets it."""
+    """Position from 1, set by the history."""
     seconds: float = 0.0
-    """The time since the history began; the history sets it."""
+    """Time since the history's start, set by the history."""
 
     def __str__(self) -> str:
         what = f"{self.number:>8} {self.seconds:10.4f} s  {self.client}: {self.kind.value}"
@@ -89,21 +79,19 @@ class Event(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """A rule that was broken, the event that shows it, and the events that explain it."""
+    """A broken rule, the event that breaks it, and an excerpt of the history."""
 
     rule: str
     event: Event
     excerpt: tuple[str, ...] = ()
-    """The last events about its entry and its ledger, the ledger's first end, and the last faults, in their order, a line each.
-    They are taken when the rule is broken: the clients go on, and some hundred events later these would be forgotten."""
+    """Last events of the entry and the ledger, the ledger's first end, and the last faults, in order. Taken at once,
+    because the history discards them some hundred events later."""
 
     def __str__(self) -> str:
         return f"{self.rule}:\n{self.event}"
 
 
 class _Ledger:
-    """What is known of one ledger."""
-
     __slots__ = ("closed", "closed_by_writer", "confirmed", "confirmed_since", "failed", "lacs", "payloads")
 
     def __init__(self) -> None:
@@ -111,9 +99,9 @@ class _Ledger:
         self.failed: dict[int, Event] = {}
         self.lacs: dict[str, int] = {}
         self.confirmed = array("q")
-        """Entry ids, ascending: each became confirmed together with all below it."""
+        """Entry ids, ascending: each confirmed together with all ids below it."""
         self.confirmed_since = array("q")
-        """For each item of ``confirmed``, the number of the event that confirmed it."""
+        """Parallel to ``confirmed``: the number of the confirming event."""
         self.closed: tuple[int, int] | None = None
         self.closed_by_writer = False
 
@@ -137,7 +125,7 @@ class Checker:
         self._ledgers: defaultdict[int, _Ledger] = defaultdict(_Ledger)
 
     def observe(self, event: Event) -> Violation | None:
-        """Take the next event. Returns the rule that it breaks, if it breaks one."""
+        """Take the next event. Returns the rule that it breaks, or None."""
         if event.kind is EventKind.FAULT:
             return None
         rule = _RULES[event.kind](self._ledgers[event.ledger_id], event)
@@ -232,8 +220,8 @@ _RULES = {
 class History:
     """Records events, from any thread, and checks each at once.
 
-    ``violations`` has what was found, ``violated`` is set once there is one, and ``counts`` has the number of events by kind.
-    ``watcher`` is given each event in its order, for another judge.
+    ``violations`` lists the violations, ``violated`` is set at the first, and ``counts`` counts events by kind. ``watcher``
+    gets each event in order, for another judge.
     """
 
     def __init__(self, watcher: Callable[[Event], object] | None = None) -> None:
@@ -247,14 +235,14 @@ class History:
         self._number = 0
         self._kept: defaultdict[int, deque[Event]] = defaultdict(lambda: deque(maxlen=EVENTS_KEPT))
         self._ends: dict[int, Event] = {}
-        """The first end that was seen of each ledger."""
+        """The first observed end of each ledger."""
 
     def now(self) -> int:
-        """The number of the last event, for an event's ``since``."""
+        """Number of the last event, for an event's ``since``."""
         return self._number
 
     def record(self, event: Event) -> None:
-        """Give the event its number and time, keep it, and check it."""
+        """Number the event, time it, keep it, and check it."""
         with self._lock:
             self._number += 1
             event = event._replace(number=self._number, seconds=time.monotonic() - self._began)
@@ -269,7 +257,7 @@ class History:
                 self._violated(violation)
 
     def report(self, rule: str, note: str) -> None:
-        """Add a violation that no event shows: something hangs, or raised an unexpected exception."""
+        """Add a violation without an event: a hang or an unexpected exception."""
         with self._lock:
             event = Event(EventKind.FAULT, "", note=note, number=self._number, seconds=time.monotonic() - self._began)
             self._violated(Violation(rule, event))

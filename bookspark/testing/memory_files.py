@@ -1,19 +1,18 @@
-"""A file system in memory that tells what a power cut leaves of it, and that lies when it is told to.
+"""A file system in memory that shows the disk after a power cut, and simulates disk faults on request.
 
-Law: it loses all that POSIX allows to be lost, and nothing else. Synced data stays. Each piece of unsynced data is kept or lost
-on its own: a write sector by sector (so perhaps partly, out of order, or with zeros for its data), and a creation, a rename or an
-unlink until its directory is synced. A synced file whose name is not durable is lost. ``crashed`` changes nothing: one moment can
-be asked for every disk that it might leave, while the bookie goes on.
+Law: a power cut loses everything that POSIX allows to be lost, and nothing else. Each piece of unsynced data is kept or
+lost on its own: each sector of a write (perhaps as zeros), and a creation, a rename or an unlink until its directory is
+synced. A synced file without a durable name is lost. ``crashed`` changes nothing, so a test can derive every possible disk
+while the bookie goes on. A kill of the process alone loses nothing.
 
-A disk that breaks this law does so only by a call of its own: ``flip``, ``lose``, and of an open file ``fail_write_back`` and
-``write_elsewhere``. ``evict`` shows what is on the disk without a crash. ``faulty_files`` calls them by rules. Who is killed, and
-not its host, goes on with the same file system.
+Disk faults beyond this law have their own calls: ``flip``, ``lose``, and on an open file ``fail_write_back`` and
+``write_elsewhere``; ``faulty_files`` has rules for them. ``evict`` shows the disk's content without a crash.
 
 ::
 
     files = MemoryFileSystem("/disk")
     ...  # a bookie works on it
-    after = files.crashed(nothing_kept)  # the disk that the next boot finds
+    after = files.crashed(nothing_kept)  # the disk of the next boot
 
 Source: pebble's ``vfs.MemFS`` (its strict mode).
 """
@@ -30,44 +29,44 @@ from bookspark.store.bookie.disk.file_system import File
 from bookspark.store.wire.entry_batch import Buffer
 from bookspark.testing.power_cuts import Change, Fate, Loss
 
-# -- The files and directories of ``memory_files``: what is in the page cache, and what is on the disk.
+# -- Files and directories: page cache and disk.
 #
-# Law: a reader sees the page cache, a boot after a power cut the disk. ``pending`` is what the disk does not have yet: a sync
-# puts it there, a power cut decides the fate of each piece of it. A write-back that fails leaves on the disk what its ``Loss``
-# keeps and takes all pages for clean, so that a later sync succeeds and brings nothing. It is told once to each file that was
-# open before, and to one that is opened before anybody was told: Linux since 4.17 does so.
+# Law: a reader sees the page cache, a boot after a power cut the disk. ``pending`` is the difference: a sync applies it to
+# the disk, a power cut decides the fate of each piece of it. A failed write-back leaves on the disk the pieces that its
+# ``Loss`` keeps and marks all pages clean, so a later sync succeeds without the rest. Like Linux since 4.17, it reports the
+# error once to each file that was open before, and to a file opened before the first report.
 #
 # Source: pebble's ``vfs.MemFS``; "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 
 
 Piece = tuple[int, bytes | None]
-"""(position, what is written there), or (length, None) for a truncation."""
+"""(position, written data), or (length, None) for a truncation."""
 
 
 class Node:
-    """The content of a file, whatever its name."""
+    """A file's content, independent of its name."""
 
     def __init__(self, content: bytes | bytearray = b"") -> None:
         self.content = bytearray(content)
-        """What is in the page cache, so what is read."""
+        """The page cache, seen by reads."""
         self.durable = bytearray(content)
-        """What is on the disk."""
+        """The disk."""
         self.pending: list[Piece] = []
-        """What a sync makes durable, in the order of the writes."""
+        """Unsynced changes, in order."""
         self.reserved = 0
-        """The size that was preallocated, in bytes."""
+        """Preallocated bytes."""
         self.errors = 0
-        """How many write-backs have failed."""
+        """Failed write-backs."""
         self.told = True
-        """Was somebody told of the last one?"""
+        """Whether any open file reported the last failure."""
 
     def write(self, position: int, data: bytes) -> None:
         put(self.content, position, data)
         self.pending.append((position, data))
 
     def write_elsewhere(self, position: int, data: bytes, target: int | None) -> None:
-        """The page cache takes a write as it is. The disk says that it has taken it, too, and puts it at ``target`` of the same
-        file: nowhere (None), or in part, if that is not in the file."""
+        """Apply a write to the page cache, but let the disk put it at ``target`` of the same file: nowhere (None), or only
+        the part within the file."""
         put(self.content, position, data)
         self.pending.append((len(self.content), None))
         if target is not None and (hit := data[max(0, -target) : max(0, len(self.content) - target)]):
@@ -94,7 +93,7 @@ class Node:
         self.told = False
 
     def evict(self) -> None:
-        """The page cache is needed for something else: what is clean is read from the disk again."""
+        """Drop clean pages: later reads see the disk's content with the unsynced changes."""
         self.content = bytearray(self.durable)
         _apply(self.content, self.pending)
 
@@ -122,7 +121,7 @@ Nodes = list["Node | Directory"]
 
 
 class Directory:
-    """A directory's names. ``pending`` has the changes since the last sync: (name that goes, name that comes, its node)."""
+    """A directory's names. ``pending`` has the changes since the last sync: (removed name, added name, its node)."""
 
     def __init__(self) -> None:
         self.names: Names = {}
@@ -134,7 +133,7 @@ class Directory:
         _rename(self.names, gone, came, node)
 
     def lose(self, name: str) -> None:
-        """A file is gone from the page cache and from the disk."""
+        """Remove a file from the page cache and from the disk."""
         node = self.names.pop(name)
         self.pending = [change for change in self.pending if change[2] is not node]
         self.durable = {other: kept for other, kept in self.durable.items() if kept is not node}
@@ -191,28 +190,28 @@ def _apply(content: bytearray, pieces: list[Piece]) -> None:
 
 
 def resize(content: bytearray, size: int) -> None:
-    """Cut ``content``, or fill it up with zeros."""
+    """Cut ``content``, or extend it with zeros."""
     del content[size:]
     content.extend(bytes(size - len(content)))
 
 
 def put(content: bytearray, position: int, data: bytes) -> None:
-    """Write ``data`` at ``position``; a gap before it is filled with zeros."""
+    """Write ``data`` at ``position``; zeros fill a gap before it."""
     if len(content) < position:
         resize(content, position)
     content[position : position + len(data)] = data
 
 
-# --
+# -- The file system
 
 
 SECTOR_BYTES = 128
-"""A sector is written completely or not at all. It is smaller than a disk's, so that small frames are torn too."""
+"""A sector is written completely or not at all. Smaller than a disk's sector, so that small frames are torn too."""
 _UNBOUNDED = 1 << 50
 
 
 class MemoryFile:
-    """An open file. It stays usable when its name is renamed or unlinked."""
+    """An open file. It stays usable after a rename or unlink of its name."""
 
     def __init__(self, file_system: MemoryFileSystem, path: str, node: Node, lock: threading.RLock) -> None:
         self._file_system = file_system
@@ -229,8 +228,8 @@ class MemoryFile:
         return len(data)
 
     def write_elsewhere(self, buffers: Sequence[Buffer], position: int, target: int | None) -> int:
-        """A write that the disk reports as done and makes at ``target`` of the same file, or (None) nowhere. It shows once the
-        page cache is gone."""
+        """Report a write as done, but put it at ``target`` of the same file on the disk, or (None) nowhere. Visible once
+        the page cache is gone."""
         data = b"".join(buffers)
         with self._lock:
             data = self._that_fits(data, position)
@@ -259,8 +258,8 @@ class MemoryFile:
             node.sync()
 
     def fail_write_back(self, loss: Loss) -> None:
-        """What is not synced is written back, and the disk fails: ``loss`` says what of it is on the disk. The next sync tells of
-        it (``memory_files``), and the syncs after that one succeed."""
+        """Write back unsynced data to a failing disk: ``loss`` decides the part that reaches it. The next sync raises EIO,
+        later syncs succeed."""
         with self._lock:
             self._node.fail_write_back(self._path, self._file_system.sector_bytes, loss)
 
@@ -280,7 +279,7 @@ class MemoryFile:
         return len(self._node.content)
 
     def close(self) -> None:
-        """Do nothing: an open file holds nothing."""
+        """Do nothing."""
 
     def _that_fits(self, data: bytes, position: int) -> bytes:
         growth = position + len(data) - max(len(self._node.content), self._node.reserved)
@@ -291,7 +290,7 @@ class MemoryFile:
 
 
 class MemoryFileSystem:
-    """A ``FileSystem`` in memory, with absolute paths. The directories that it is made with are durable from the start."""
+    """A ``FileSystem`` in memory, with absolute paths. The initial directories are durable from the start."""
 
     def __init__(self, *directories: str, capacity_bytes: int = _UNBOUNDED, sector_bytes: int = SECTOR_BYTES) -> None:
         """``capacity_bytes`` may be changed at any time. A write beyond it fails with ENOSPC."""
@@ -304,7 +303,7 @@ class MemoryFileSystem:
         self.sync_all()
 
     def crashed(self, loss: Loss) -> MemoryFileSystem:
-        """A file system with what is on the disk after the power cut ``loss``. This one stays as it is."""
+        """A file system with the disk's content after the power cut ``loss``. This one stays unchanged."""
         with self._lock:
             after = MemoryFileSystem(capacity_bytes=self.capacity_bytes, sector_bytes=self.sector_bytes)
             after._root = self._root.crashed("", self.sector_bytes, loss)
@@ -317,42 +316,41 @@ class MemoryFileSystem:
                 node.sync()
 
     def flip(self, path: str, byte: int, bit: int, *, cached: bool = False) -> None:
-        """Invert one bit of a file, durably (0 is the lowest bit). ``cached``: the page cache has the old one still. Raises
-        OSError if there is no such file."""
+        """Invert one bit of a file (0 is the lowest), durably. ``cached``: the page cache keeps the old bit. Raises OSError
+        for an unknown file."""
         with self._lock:
             self._node(path).flip(byte, bit, cached=cached)
 
     def lose(self, path: str) -> None:
-        """Lose a file with its name, durably. Raises OSError if there is none."""
+        """Lose a file with its name, durably. Raises OSError for an unknown file."""
         with self._lock:
             self._node(path)
             directory, name = self._parent(path)
             directory.lose(name)
 
     def evict(self) -> None:
-        """Empty the page cache: reads show what is on the disk, and what is not synced."""
+        """Empty the page cache: reads see the disk's content with the unsynced changes."""
         with self._lock:
             for node in self._nodes():
                 if isinstance(node, Node):
                     node.evict()
 
     def fail_directory_write_back(self, path: str, loss: Loss) -> None:
-        """What changed in a directory's names is written back, and the disk fails: ``loss`` says what of it is on the disk. Later
-        syncs of the directory bring nothing of it."""
+        """Write back a directory's changed names to a failing disk: ``loss`` decides the part that reaches it. Later syncs
+        of the directory do not write the rest."""
         with self._lock:
             self._directory(path).fail_write_back(path, loss)
 
     def files(self) -> dict[str, bytes]:
-        """The content of every file by its path, sorted by path."""
         with self._lock:
             return dict(sorted(_contents(self._root, "")))
 
     def used_bytes(self) -> int:
-        """The bytes that all files take, with what is preallocated for them."""
+        """Bytes of all files, preallocated space included."""
         return sum(max(len(node.content), node.reserved) for node in self._nodes() if isinstance(node, Node))
 
     def room(self, wanted: int) -> int:
-        """How many more bytes fit, ``wanted`` at most."""
+        """Free bytes, ``wanted`` at most."""
         if wanted <= 0 or self.capacity_bytes >= _UNBOUNDED:
             return max(wanted, 0)
         return min(wanted, max(0, self.capacity_bytes - self.used_bytes()))
@@ -397,7 +395,7 @@ class MemoryFileSystem:
                 at = node
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file within one directory. Raises OSError (EXDEV) for two directories."""
+        """Rename a file within its directory. Raises OSError (EXDEV) across directories."""
         with self._lock:
             directory, name = self._parent(source)
             target_directory, target_name = self._parent(target)

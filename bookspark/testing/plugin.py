@@ -2,16 +2,16 @@
 
     pytest_plugins = ["bookspark.testing.plugin"]
 
-A module gets three bookies with default options, unless it says otherwise::
+A module gets three bookies with default options; a mark changes them::
 
     pytestmark = pytest.mark.cluster(bookies=5, journal_write_data=False)
 
 ``bookspark_zookeeper``
-    An ``EmbeddedZooKeeper`` for the whole session, at which each cluster has a chroot of its own.
+    An ``EmbeddedZooKeeper`` for the whole session, with a chroot for each cluster.
 ``local_cluster``
-    A ``LocalCluster`` that the tests of a module share.
+    A ``LocalCluster`` shared by the tests of a module.
 ``faulty_cluster``
-    A ``FaultyCluster`` that the tests of a module share. It is mended after each test.
+    A ``FaultyCluster`` shared by the tests of a module, mended after each test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def bookspark_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """Its start takes longer than that of three bookies. Whoever uses it keeps to a chroot, and does not stop it."""
+    """Shared, because its start takes longer than that of three bookies. Users stay within a chroot and do not stop it."""
     with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
@@ -49,7 +49,7 @@ def _cluster_options(request: pytest.FixtureRequest, bookspark_zookeeper: Embedd
 
 @pytest.fixture(scope="module")
 def local_cluster(_cluster_options: dict[str, Any]) -> Iterator[LocalCluster]:
-    """A LocalCluster that the tests of a module share. Each test has to leave it as it found it."""
+    """A LocalCluster shared by the tests of a module. Each test leaves it unchanged."""
     with LocalCluster(**_cluster_options) as cluster:
         yield cluster
 
@@ -62,6 +62,6 @@ def _faulty_cluster_of_module(_cluster_options: dict[str, Any]) -> Iterator[Faul
 
 @pytest.fixture
 def faulty_cluster(_faulty_cluster_of_module: FaultyCluster) -> Iterator[FaultyCluster]:
-    """A FaultyCluster that the tests of a module share. Break it as you like: it is mended after each test."""
+    """A FaultyCluster shared by the tests of a module. Tests break it freely: it is mended after each test."""
     yield _faulty_cluster_of_module
     _faulty_cluster_of_module.mend()

@@ -1,8 +1,8 @@
-"""Power cuts: what happens to each change of a file system that was not synced. ``memory_files`` applies them.
+"""Power cuts: the fate of each unsynced change of a file system. ``memory_files`` applies them.
 
-Law: each change has a fate of its own, whatever happens to the others. POSIX promises no order of the changes between two syncs.
+Law: each change has its own fate, independent of the others. POSIX promises no order of the changes between two syncs.
 
-Source: "All File Systems Are Not Created Equal" (OSDI 2014), whose persistence properties these losses take away one by one.
+Source: "All File Systems Are Not Created Equal" (OSDI 2014); each loss takes away one of its persistence properties.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from enum import Enum
 
 
 class Fate(Enum):
-    """What a crash does to a change that was not synced."""
+    """Fate of an unsynced change in a crash."""
 
     KEPT = "kept"
     LOST = "lost"
     ZEROED = "zeroed"
-    """The file has its length, with zeros where the data should be. A change of a name can't be zeroed: it is kept."""
+    """The file keeps its length, with zeros in place of the data. A change of a name can't be zeroed: it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was not synced: a sector of a write, a truncation, or a name's creation, rename or unlink."""
+    """An unsynced change: a sector of a write, a truncation, or a name's creation, rename or unlink."""
 
     path: str
-    """The path of the file; for a name, the path of its directory."""
+    """For a name, the path of its directory."""
     kind: str
     """``write``, ``truncate`` or ``name``."""
     index: int
-    """The place of this change among the unsynced changes of the same file or directory, from 0."""
+    """Position among the unsynced changes of the same file or directory, from 0."""
     count: int
-    """How many unsynced changes that file or directory has."""
+    """Unsynced changes of that file or directory."""
 
 
 Loss = Callable[[Change], Fate]
-"""A power cut: it decides the fate of each change that was not synced."""
+"""A power cut: a function from each unsynced change to its fate."""
 
 
 def nothing_kept(change: Change) -> Fate:
@@ -46,32 +46,32 @@ def nothing_kept(change: Change) -> Fate:
 
 
 def everything_kept(change: Change) -> Fate:
-    """Every change is kept, as if only the process had been killed."""
+    """Every change is kept, as after a kill of the process alone."""
     return Fate.KEPT
 
 
 def names_kept(change: Change) -> Fate:
-    """Changes of names are kept, the files' contents are lost."""
+    """File contents are lost."""
     return Fate.KEPT if change.kind == "name" else Fate.LOST
 
 
 def contents_kept(change: Change) -> Fate:
-    """The files' contents are kept, changes of names are lost."""
+    """Changes of names are lost."""
     return Fate.LOST if change.kind == "name" else Fate.KEPT
 
 
 def lengths_kept(change: Change) -> Fate:
-    """Changes of names are kept, and files have their lengths, with zeros where the data should be."""
+    """File contents become zeros of the same length."""
     return Fate.ZEROED
 
 
 def last_kept(change: Change) -> Fate:
-    """Out of order: of each file and directory only the newest change is kept."""
+    """Out of order: only the newest change of each file and directory is kept."""
     return Fate.KEPT if change.index == change.count - 1 else Fate.LOST
 
 
 def last_lost(change: Change) -> Fate:
-    """Torn: of each file and directory only the newest change is lost."""
+    """Torn: only the newest change of each file and directory is lost."""
     return Fate.LOST if change.index == change.count - 1 else Fate.KEPT
 
 
@@ -81,7 +81,7 @@ def every_other_kept(change: Change) -> Fate:
 
 
 def drawn(seed: int) -> Loss:
-    """A power cut that draws a fate for each change, the same for the same seed."""
+    """A random fate for each change, the same for the same seed."""
     source = random.Random(seed)
     fates = list(Fate)
     return lambda change: source.choice(fates)
@@ -97,4 +97,4 @@ LOSSES: tuple[Loss, ...] = (
     last_lost,
     every_other_kept,
 )
-"""All power cuts that draw nothing."""
+"""All power cuts without randomness."""

@@ -1,6 +1,6 @@
-"""Ledger handles that write down what they do and see in a ``History``.
+"""Ledger handles that record their calls and results in a ``History``.
 
-Law: nothing is hidden. An error that a handle raises is recorded, and then raised here too.
+Law: errors are not hidden. An error of a handle is recorded and raised.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from bookspark.testing.history import Event, EventKind, History
 
 @checks_methods
 class RecordedWriter:
-    """The only user of a ``LedgerHandle``. All appends come from one thread, so that their ids are known before the call.
-
-    ``client`` is the writer's name in the history.
-    """
+    """The only user of a ``LedgerHandle``, with the handle's calls and errors. All appends come from one thread, so that
+    their ids are known before the call. ``client`` is the writer's name in the history."""
 
     def __init__(self, history: History, client: str, handle: LedgerHandle) -> None:
         self.handle = handle
@@ -29,15 +27,15 @@ class RecordedWriter:
         self._next_entry_id = 0
 
     def append_async(self, payload: Payload) -> AppendFuture:
-        """Append one entry, like ``LedgerHandle.append_async``, and with its errors. The outcome is recorded once it is known."""
+        """Append an entry. The outcome is recorded once known."""
         return self.append_batch_async([payload])
 
     def append(self, payload: Payload) -> int:
-        """Append one entry and return its id, like ``LedgerHandle.append``, and with its errors."""
+        """Append an entry and return its id."""
         return self.append_async(payload).result()
 
     def append_batch_async(self, payloads: Sequence[Payload]) -> AppendFuture:
-        """Append at least one entry, like ``LedgerHandle.append_batch_async``, and with its errors."""
+        """Append at least one entry, as a batch."""
         first = self._next_entry_id
         last = first + len(payloads) - 1
         for entry_id, payload in enumerate(payloads, first):
@@ -53,7 +51,7 @@ class RecordedWriter:
         return future
 
     def close(self, timeout: WaitSeconds | None = None) -> None:
-        """Close the ledger, like ``LedgerHandle.close``, and with its errors. Its last entry and length are recorded."""
+        """Close the ledger, and record its last entry and length."""
         self.handle.close(timeout=timeout)
         metadata = self.handle.metadata
         self._history.record(
@@ -84,8 +82,8 @@ class RecordedWriter:
 
 @checks_methods
 class RecordedReader:
-    """The only user of a ``ReadHandle``. ``client`` is this observer's name in the history; each handle needs a name of its
-    own."""
+    """The only user of a ``ReadHandle``, with the handle's calls and errors. ``client`` is the observer's name in the history,
+    different for each handle."""
 
     def __init__(self, history: History, client: str, handle: ReadHandle) -> None:
         self.handle = handle
@@ -94,24 +92,20 @@ class RecordedReader:
         self.saw()
 
     def saw(self) -> None:
-        """Record what the handle knows now: the last add confirmed (LAC), and the end of the ledger if it is closed."""
+        """Record the handle's current last add confirmed (LAC), and the end of a closed ledger."""
         metadata = self.handle.metadata
         if metadata.closed:
             self._record(EventKind.CLOSED, metadata.last_entry_id, length=metadata.length)
         self._record(EventKind.LAC, self.handle.last_add_confirmed)
 
     def read_last_add_confirmed(self) -> int:
-        """Ask the bookies for the LAC, like ``ReadHandle.read_last_add_confirmed``, and with its errors."""
+        """Ask the bookies for the LAC."""
         confirmed = self.handle.read_last_add_confirmed()
         self.saw()
         return confirmed
 
     def wait_for(self, entry_id: EntryId, timeout: WaitSeconds) -> bool:
-        """Wait up to ``timeout`` seconds for an entry, like ``ReadHandle.read_last_add_confirmed_and_entry``, and with its
-        errors.
-
-        Returns whether the entry came.
-        """
+        """Wait up to ``timeout`` seconds for an entry. Returns whether it came."""
         since = self._history.now()
         try:
             _, entry = self.handle.read_last_add_confirmed_and_entry(entry_id, timeout)
@@ -124,7 +118,7 @@ class RecordedReader:
         return entry is not None
 
     def read(self, first: EntryId, last: LastEntryId) -> int:
-        """Read the entries ``first..last``, like ``ReadHandle.read``, and with its errors. Returns how many there were."""
+        """Read the entries ``first..last``. Returns their number."""
         since, following = self._history.now(), first
         try:
             for entry in self.handle.read(first, last):

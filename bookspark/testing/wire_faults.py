@@ -1,11 +1,10 @@
-"""What may happen to messages between clients and bookies, as rules that a test sets and removes at any moment.
+"""Faults of messages between clients and bookies, as rules that a test sets and removes at any moment.
 
-Law: a message to which no rule applies passes at once and unchanged. If several rules apply, the one that was set last decides.
-Messages that a rule holds back may be overtaken by others, as if they had come by another connection. When a rule is removed, the
-messages that it still holds are sent on. A response is matched by its request: ``park(Kind.ADD, response=True)`` holds the
-acknowledgements of adds.
+Law: a message without a matching rule passes at once and unchanged. Among several matching rules, the newest decides. Held
+messages may be overtaken by others, as on separate connections. Removal of a rule sends its held messages on. A response is
+matched by its request: ``park(Kind.ADD, response=True)`` holds the acknowledgements of adds.
 
-Nothing is sent here: ``wire_proxy`` gives each message to ``Rules.apply``, together with the function that sends it on.
+``wire_proxy`` calls ``Rules.apply`` with each message and the function that sends it.
 """
 
 from __future__ import annotations
@@ -19,26 +18,23 @@ from bookspark.store.wire.header import Flag, Header, Kind
 from bookspark.support.arguments import BytesOrNone, WaitSeconds, checks_arguments, judged_tuple
 
 WAIT_SECONDS = 300.0
-"""How long ``Fault.wait`` waits by default."""
+"""Default timeout of ``Fault.wait``."""
 
 FaultKind = TypeVar("FaultKind", bound="Fault")
 
 
 class Message(NamedTuple):
-    """A request, or a whole response, on its way."""
+    """A request, or a whole response, in transit."""
 
     client: str
-    """The client's ``client_name``."""
     bookie: str
-    """The bookie's id."""
     response: bool
-    """True for a response, False for a request."""
     request: Header
-    """The header of the request, for a response too."""
+    """Header of the request, also in a response."""
     header: Header
-    """The header of the message; of a response with several frames, that of the last."""
+    """Header of the message; for a response of several frames, that of the last frame."""
     byte_length: int
-    """The size of the message on the wire."""
+    """Size on the wire."""
 
     def __str__(self) -> str:
         way = f"{self.bookie} → {self.client}" if self.response else f"{self.client} → {self.bookie}"
@@ -50,33 +46,28 @@ class Message(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Which messages a rule is about. A message has to match every field that is not None."""
+    """Selection of messages for a rule. A message matches if it matches every field that is not None."""
 
     kind: Kind | None = None
-    """The kind of the request."""
     bookie: str | None = None
-    """The bookie's id."""
     client: str | None = None
-    """The client's ``client_name``."""
     response: bool = False
     """True: responses. False: requests."""
     ledger_id: int | None = None
-    """The ledger of the request."""
     entry_id: int | None = None
-    """An entry that the request is about."""
+    """An entry within the request's range."""
     flags: Flag = Flag.NONE
-    """Flags that all have to be set in the request."""
+    """Flags that must all be set in the request."""
     without: Flag = Flag.NONE
-    """Flags of which none may be set in the request."""
+    """Flags that must all be clear in the request."""
     where: Callable[[Message], bool] | None = None
-    """Anything else: it has to return True for the message. It is called in the wire's thread."""
+    """Any other condition, called in the wire's thread."""
 
     def checked(self) -> Self:
-        """This pattern. Raises InvalidArgumentError if no message could ever match it: a test with it would inject nothing."""
+        """This pattern. Raises InvalidArgumentError if no message can match it: a test with it would inject nothing."""
         return judged_tuple("pattern", self)
 
     def matches(self, message: Message) -> bool:
-        """Whether the rule is about this message."""
         request = message.request
         return (
             self.response == message.response
@@ -92,8 +83,8 @@ class Pattern(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message, and what to do with it: ``send(delay_seconds)`` sends it on, ``abandon()`` says that it never will be. Both
-    may be called from any thread."""
+    """A message with its two outcomes: ``send(delay_seconds)`` sends it on, ``abandon()`` gives it up. Both are callable
+    from any thread."""
 
     message: Message
     send: Callable[[float], None]
@@ -102,15 +93,13 @@ class Delivery(NamedTuple):
 
 @checks_arguments
 class Fault:
-    """One rule. This one loses messages; its subclasses do other things to them.
+    """A rule that loses messages; subclasses treat them in other ways.
 
-    It applies from the moment that it is set until ``remove()`` or the end of its ``with`` statement. ``seen`` has the messages
-    that it was applied to.
+    It applies until ``remove()`` or the end of its ``with`` statement. ``seen`` lists its messages.
     """
 
     def __init__(self, pattern: Pattern, count: BytesOrNone | None = None) -> None:
-        """``count``: how many messages it is applied to at most; None: to all. Raises InvalidArgumentError for a pattern that
-        nothing matches."""
+        """``count``: maximum number of messages; None: all. Raises InvalidArgumentError for a pattern that matches nothing."""
         self.pattern = pattern.checked()
         self.seen: list[Message] = []
         self._left = count
@@ -118,10 +107,8 @@ class Fault:
         self._removed = False
 
     def wait(self, count: BytesOrNone = 1, timeout: WaitSeconds = WAIT_SECONDS) -> list[Message]:
-        """Wait until the rule was applied to ``count`` messages, and return all that it was applied to.
-
-        Raises TimeoutError after ``timeout`` seconds.
-        """
+        """Wait until the rule has met ``count`` messages, and return all its messages so far. Raises TimeoutError after
+        ``timeout`` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.seen) >= count, timeout):
                 seen = ", ".join(map(str, self.seen)) or "none"
@@ -129,17 +116,16 @@ class Fault:
             return list(self.seen)
 
     def remove(self) -> None:
-        """Remove the rule. From now on, messages pass."""
+        """Remove the rule. Later messages pass."""
         with self._changed:
             self._removed = True
 
     @property
     def removed(self) -> bool:
-        """Whether the rule was removed."""
         return self._removed
 
     def take(self, delivery: Delivery) -> bool:
-        """Apply the rule to this message, and return True, or return False if the rule is not about it."""
+        """Apply the rule to this message. Returns False if the rule does not match or is used up."""
         if not self.pattern.matches(delivery.message):
             return False
         with self._changed:
@@ -164,7 +150,7 @@ class Fault:
 
 @checks_arguments
 class Delay(Fault):
-    """Messages come later: by ``seconds``, or, with a ``random``, by a time drawn from 0 to ``seconds``."""
+    """Delays messages by ``seconds`` or, with a ``random``, by a random time from 0 to ``seconds``."""
 
     def __init__(
         self, pattern: Pattern, seconds: WaitSeconds, count: BytesOrNone | None = None, random: Random | None = None
@@ -179,7 +165,7 @@ class Delay(Fault):
 
 @checks_arguments
 class Duplicate(Fault):
-    """Messages come twice, the second time ``seconds`` later."""
+    """Sends messages twice, the second time ``seconds`` later."""
 
     def __init__(self, pattern: Pattern, seconds: WaitSeconds, count: BytesOrNone | None = None) -> None:
         super().__init__(pattern, count)
@@ -192,7 +178,7 @@ class Duplicate(Fault):
 
 @checks_arguments
 class Park(Fault):
-    """Messages wait until they are released or lost, in the order in which they came."""
+    """Holds messages, in order of arrival, until release or loss."""
 
     def __init__(self, pattern: Pattern, count: BytesOrNone | None = None) -> None:
         super().__init__(pattern, count)
@@ -200,24 +186,24 @@ class Park(Fault):
 
     @property
     def parked(self) -> list[Message]:
-        """The messages that wait now."""
+        """The messages held now."""
         with self._changed:
             return [delivery.message for delivery in self._parked]
 
     def release(self, count: BytesOrNone | None = None) -> None:
-        """Send on the first ``count`` parked messages. Without ``count``: all of them, and remove the rule."""
+        """Send on the first ``count`` parked messages. Without ``count``: send all and remove the rule."""
         if count is None:
             self.remove()
         for delivery in self._take_out(count):
             delivery.send(0.0)
 
     def lose(self, count: BytesOrNone | None = None) -> None:
-        """Lose the first ``count`` parked messages; without ``count``, all of them. The rule goes on parking others."""
+        """Lose the first ``count`` parked messages; without ``count``, all. The rule continues to park others."""
         for delivery in self._take_out(count):
             delivery.abandon()
 
     def remove(self) -> None:
-        """Remove the rule, and send on what is parked."""
+        """Remove the rule, and send on its parked messages."""
         super().remove()
         for delivery in self._take_out(None):
             delivery.send(0.0)
@@ -240,7 +226,7 @@ class Rules:
         self._faults: tuple[Fault, ...] = ()
 
     def add(self, fault: FaultKind) -> FaultKind:
-        """Set a rule, and return it. It decides before the rules that are set already."""
+        """Set a rule, and return it. It takes precedence over older rules."""
         with self._lock:
             self._faults = (fault, *(other for other in self._faults if not other.removed))
         return fault
@@ -253,6 +239,6 @@ class Rules:
             fault.remove()
 
     def apply(self, delivery: Delivery) -> None:
-        """Do what the first rule that is about the message says; send it on at once if there is none."""
+        """Apply the newest matching rule to the message; without a match, send it at once."""
         if not any(fault.take(delivery) for fault in self._faults):
             delivery.send(0.0)

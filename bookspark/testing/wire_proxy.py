@@ -1,9 +1,9 @@
-"""The wire between clients and bookies, in the hands of a test: a TCP proxy before each bookie, which reads the frames.
+"""The wire between clients and bookies under a test's control: a TCP proxy before each bookie that parses the frames.
 
-Law: bookies and clients run as they do in production and know nothing of the proxy. A bookie registers its proxy's address
-(``advertised_address``), so the clients of all processes come through here. Clients are told apart by the ``client_name`` of
-their HELLO. When one side of a connection ends, so does the other. But a message that a rule holds of a client that is gone is
-still delivered, as a network would do. A connection with TLS can't be read.
+Law: bookies and clients run as in production. A bookie registers its proxy's address (``advertised_address``), so the
+clients of all processes come through here. The ``client_name`` in its HELLO identifies a client. The end of one side of a
+connection ends the other, but a held request of a gone client is still delivered, as by a network. A connection with TLS
+can't be parsed.
 
 ::
 
@@ -11,7 +11,7 @@ still delivered, as a network would do. A connection with TLS can't be read.
     park.wait()  # an add is held
     park.release()
 
-All sockets belong to one I/O thread. Everything public may be called from any thread.
+All sockets belong to one I/O thread. All public calls are thread-safe.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _pattern(kind: Kind | None, fields: dict[str, Any]) -> Pattern:
 
 @checks_methods
 class Cut:
-    """A cut link: connections are reset, old and new ones, until ``mend()`` or the end of the ``with`` statement."""
+    """A cut link: old and new connections are reset until ``mend()`` or the end of the ``with`` statement."""
 
     def __init__(self, wire: Wire, bookie: str | None, client: str | None) -> None:
         self._wire = wire
@@ -50,12 +50,12 @@ class Cut:
         self._client = client
 
     def is_between(self, client: str | None, bookie: str) -> bool:
-        """Whether the link between this client and this bookie is cut. ``client`` is None while its name is not known: then
-        only a cut of all clients counts."""
+        """Whether the link between this client and this bookie is cut. A client without a known name is None: only a cut of
+        all clients affects it."""
         return self._bookie in (None, bookie) and (self._client is None or self._client == client)
 
     def mend(self) -> None:
-        """Let connections be made again."""
+        """Allow connections again."""
         self._wire.mend(self)
 
     def __enter__(self) -> Cut:
@@ -69,10 +69,9 @@ class Cut:
 class Wire:
     """All proxies of a cluster, and the faults of its wire.
 
-    ``park``, ``drop``, ``delay`` and ``duplicate`` set a rule and return it. The rule applies until its ``remove()`` or the end
-    of its ``with`` statement. All take ``kind`` (the kind of request), ``count`` (how many messages at most; None: all) and, as
-    ``pattern``, the other fields of ``Pattern``: ``bookie``, ``client``, ``response``, ``ledger_id``, ``entry_id``, ``flags``,
-    ``without``, ``where``. They raise InvalidArgumentError for a pattern that no message can match.
+    ``park``, ``drop``, ``delay`` and ``duplicate`` set a rule and return it. The rule applies until its ``remove()`` or the
+    end of its ``with`` statement. All take the fields of ``Pattern`` as arguments, and ``count`` (maximum number of
+    messages; None: all). They raise InvalidArgumentError for a pattern that no message can match.
     """
 
     def __init__(self) -> None:
@@ -84,11 +83,11 @@ class Wire:
     # -- faults
 
     def park(self, kind: Kind | None = None, *, count: BytesOrNone | None = None, **pattern: Any) -> Park:
-        """Hold messages back until they are released or lost."""
+        """Hold messages until release or loss."""
         return self._rules.add(Park(_pattern(kind, pattern), count))
 
     def drop(self, kind: Kind | None = None, *, count: BytesOrNone | None = None, **pattern: Any) -> Fault:
-        """Lose messages. ``drop(bookie=…)`` alone makes a bookie fall silent."""
+        """Lose messages. ``drop(bookie=…)`` alone silences a bookie."""
         return self._rules.add(Fault(_pattern(kind, pattern), count))
 
     def delay(
@@ -100,13 +99,13 @@ class Wire:
         random: Random | None = None,
         **pattern: Any,
     ) -> Delay:
-        """Make messages come ``seconds`` later or, with a ``random``, later by a time drawn from 0 to ``seconds``."""
+        """Delay messages by ``seconds`` or, with a ``random``, by a random time from 0 to ``seconds``."""
         return self._rules.add(Delay(_pattern(kind, pattern), seconds, count, random))
 
     def duplicate(
         self, kind: Kind | None = None, *, seconds: WaitSeconds = 0.0, count: BytesOrNone | None = None, **pattern: Any
     ) -> Duplicate:
-        """Make messages come twice, the second time ``seconds`` later."""
+        """Send messages twice, the second time ``seconds`` later."""
         return self._rules.add(Duplicate(_pattern(kind, pattern), seconds, count))
 
     def cut(self, bookie: str | None = None, client: str | None = None) -> Cut:
@@ -122,7 +121,6 @@ class Wire:
         return cut
 
     def mend(self, cut: Cut) -> None:
-        """End one cut."""
         self._io.call(self._mend(cut))
 
     def heal(self) -> None:
@@ -133,7 +131,7 @@ class Wire:
     # -- proxies
 
     def add_proxy(self) -> Proxy:
-        """A new proxy that listens. Connections to it wait until ``Proxy.leads_to`` names its bookie."""
+        """A new listening proxy. Its connections wait until ``Proxy.leads_to`` names its bookie."""
         return self._io.call(self._add_proxy())
 
     def close(self) -> None:
@@ -165,12 +163,12 @@ class Wire:
             await proxy.close()
 
     def is_cut(self, client: str | None, bookie: str) -> bool:
-        """Whether any cut is between the two; ``client`` is None while its name is not known. Only in the I/O thread."""
+        """Whether any cut affects this pair; ``client`` is None before its name is known. Only in the I/O thread."""
         return any(cut.is_between(client, bookie) for cut in self._cuts)
 
 
 class Proxy:
-    """The proxy of one bookie. It keeps its address while the bookie is stopped and started."""
+    """The proxy of a bookie. Its address survives restarts of the bookie."""
 
     def __init__(self, wire: Wire, io: IoLoop, rules: Rules) -> None:
         self.wire = wire
@@ -178,20 +176,19 @@ class Proxy:
         self.bookie_id = ""
         self.links: dict[_Link, asyncio.Task[Any] | None] = {}
         self.address = ""
-        """``host:port``, which the bookie registers as its own."""
+        """``host:port``, registered as the bookie's own."""
         self._io = io
         self._server: asyncio.Server | None = None
         self._target = ""
         self._known = asyncio.Event()
 
     async def listen(self) -> None:
-        """Listen at any free port of this host."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
 
     def leads_to(self, bookie_id: str, address: str) -> None:
-        """From now on, connections go to ``address``. While it is empty, they wait."""
+        """Send connections to ``address`` from now on. While it is empty, they wait."""
         self._io.call(self._leads_to(bookie_id, address))
 
     async def _leads_to(self, bookie_id: str, address: str) -> None:
@@ -209,7 +206,7 @@ class Proxy:
             if not self.wire.is_cut(None, self.bookie_id):
                 host, _, port = self._target.rpartition(":")
                 await link.run(*await asyncio.open_connection(host, int(port)))
-        # Nobody listens there: the end of its connection tells the client. Or ``close`` cancelled it.
+        # No listener there: the client sees the end of its connection. Or ``close`` cancelled this task.
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -217,7 +214,7 @@ class Proxy:
             del self.links[link]
 
     async def close(self) -> None:
-        """End every connection, and listen no more."""
+        """End every connection, and stop listening."""
         if self._server is not None:
             self._server.close()
         tasks = [task for task in self.links.values() if task is not None]
@@ -227,7 +224,7 @@ class Proxy:
 
 
 class _Link:
-    """One connection of a client, together with the connection to the bookie that continues it."""
+    """A client's connection, together with its continuation to the bookie."""
 
     def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.client: str | None = None
@@ -236,13 +233,13 @@ class _Link:
         self._to_bookie: asyncio.StreamWriter | None = None
         self._requests: dict[int, Header] = {}
         self._parts: dict[int, bytes] = {}
-        """By request id, the frames of answers whose last frame has not come: an answer is one message."""
+        """By request id, frames of answers without their last frame yet: an answer is one message."""
         self._unsettled = 0
-        """The number of requests that are neither sent on nor lost."""
+        """Number of requests neither sent on nor lost."""
         self._settled = asyncio.Event()
 
     async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass messages on until either side has ended."""
+        """Pass messages on until either side ends."""
         self._to_bookie = writer
         requests = asyncio.ensure_future(self._pump(self._from_client, writer, response=False))
         responses = asyncio.ensure_future(self._pump(reader, self._to_client, response=True))
@@ -267,7 +264,7 @@ class _Link:
         self._settled.set()
 
     def close(self) -> None:
-        """End both connections. What was sent on still arrives."""
+        """End both connections. Sent data still arrives."""
         for writer in (self._to_client, self._to_bookie):
             if writer is not None:
                 writer.close()
@@ -310,7 +307,7 @@ class _Link:
         self._deliver(request, header, frame, writer, response)
 
     def _pass_on_ack(self, acks: Header, request_id: int, writer: asyncio.StreamWriter) -> None:
-        """Of a frame with several acknowledgements, each is passed on as a message of its own."""
+        """Pass on each acknowledgement of a frame as a message of its own."""
         frame = control_frame(acks._replace(value=1), Acks.encode((request_id,)))
         request = self._requests.pop(request_id, acks)
         self._deliver(request, acks._replace(value=1), frame, writer, response=True)
@@ -330,7 +327,7 @@ class _Link:
 
 
 class _Outgoing:
-    """A frame that is sent on at once, later, never, or twice. Its methods may be called from any thread."""
+    """A frame to send at once, later, never, or twice. Its methods are callable from any thread."""
 
     def __init__(self, writer: asyncio.StreamWriter, frame: bytes, request_of: _Link | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -369,7 +366,7 @@ class _Outgoing:
 
 
 async def _drain(writer: asyncio.StreamWriter) -> None:
-    """Wait until the other side took enough in. An error is ignored: the next read from that side shows whether it is gone."""
+    """Wait until the peer accepts more data. An error is ignored: the next read from the peer shows it."""
     if not writer.is_closing():
         with contextlib.suppress(OSError):
             await writer.drain()

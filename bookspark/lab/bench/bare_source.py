@@ -1,12 +1,12 @@
-"""``format("bare")``: a Python data source that does nothing, so that a bench can tell what Spark itself costs with any of them.
+"""``format("bare")``: a Python data source that does nothing, to measure the cost of Spark itself with such a source.
 
-Law: each method does as little as Spark accepts, and the worker's collector is spared as Bookspark's is. The sink takes its rows
-and forgets them. The source has a row for each micro-batch, or, in a batch, yields the same Arrow batch again and again, which is
-made once in a process. What Bookspark takes more than this is its own; what a sink or a source of Spark's own takes less, no
-Python data source can save.
+Law: each method does as little as Spark accepts, and the worker's garbage collector runs as rarely as with Bookspark. The
+sink drops its rows. The source has a row for each micro-batch; in a batch it repeats an Arrow batch made once in a process.
+Time beyond this is Bookspark's own; the lower times of Spark's built-in sinks and sources are out of reach for any Python
+data source.
 
-Options of the source: ``rows``, how many; ``partitions``, in how many tasks; ``rowBytes``, the size of a row; ``batchRows``, how
-many rows an Arrow batch has.
+Options of the source: ``rows``, number of rows; ``partitions``, number of tasks; ``rowBytes``, size of a row;
+``batchRows``, rows of an Arrow batch.
 """
 
 from __future__ import annotations
@@ -34,27 +34,21 @@ if TYPE_CHECKING:
 
 
 class BareSource(DataSource):
-    """The format."""
-
     @classmethod
     def name(cls) -> str:
         """The format's name."""
         return "bare"
 
     def schema(self) -> str:
-        """One column."""
         return "value binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
         return _Reader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``."""
         return _StreamReader()
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For ``df.write``."""
         return _Writer()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:

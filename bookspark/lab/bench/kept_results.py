@@ -1,8 +1,8 @@
-"""What earlier runs measured: each run appends its medians to a file, with the commit and the machine.
+"""Kept results: each run appends its medians to a file, with the commit and the machine.
 
-Law: the file is only appended to, a JSON line for each run, so that a change is seen that no target tells. Runs are compared on
-the same machine alone: its name, processors and memory. What differs by more than CHANGE is told; the load while it was measured
-stands beside it, because a busy machine changes more than that.
+Law: the file is only appended to, a JSON line for each run, and shows changes that no target shows. Only runs on the same
+machine (name, processors, memory) are compared. A change by more than CHANGE is reported, with the load during the run,
+because a busy machine changes more than that.
 """
 
 from __future__ import annotations
@@ -33,27 +33,26 @@ FIGURES = (
     ),
     *("alone_p99_9_ms", "beside_p99_9_ms"),
 )
-"""The figures that are kept. Of rates and of shares of a bare loop more is better, of the others less."""
+"""The kept figures. For rates and shares of a bare loop more is better, for the others less."""
 NUMBERS = ("entries", "ledgers", "rows", "commits", "triggers", "files")
-"""How much a case did, which is kept beside its figures and never compared."""
+"""Amounts of a case's work, kept beside its figures and never compared."""
 FILE = "history.jsonl"
 
 Line = dict[str, Any]
 
 
 def machine() -> str:
-    """The machine, in words that stay the same over runs."""
+    """The machine, in words that are the same in all runs."""
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return f"{platform.node()}, {os.cpu_count()} processors, {gigabytes:.0f} GB, {platform.machine()}"
 
 
 def checkout() -> Path:
-    """The folder that this code is in."""
     return Path(__file__).parents[3]
 
 
 def commit(tree: Path) -> str:
-    """The commit of the checkout ``tree``, with ``+`` if files differ from it; ``unknown`` outside of a checkout."""
+    """The commit of the checkout ``tree``, with ``+`` for uncommitted changes; ``unknown`` outside of a checkout."""
     try:
         found = _git(tree, "rev-parse", "--short=12", "HEAD")
         return found + ("+" if _git(tree, "status", "--porcelain", "--untracked-files=no") else "")
@@ -68,7 +67,7 @@ def _git(tree: Path, *words: str) -> str:
 
 
 def medians(lines: Iterable[Line]) -> dict[str, dict[str, float]]:
-    """The median of each figure of FIGURES and NUMBERS, by ``system label api``; of a bench with cases, ``system case``."""
+    """The median of each figure of FIGURES and NUMBERS, by ``system label api``; for a bench with cases, by ``system case``."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         name = " ".join(str(line[key]) for key in ("system", "label", "case", "api") if key in line)
@@ -79,8 +78,8 @@ def medians(lines: Iterable[Line]) -> dict[str, dict[str, float]]:
 
 
 def keep(cache: Path, bench: str, lines: Sequence[Line], scale: float, tree: Path) -> list[str]:
-    """Append what ``lines`` say to the file in ``cache``. Returns what differs by more than CHANGE from the last run of the same
-    bench, machine and scale, in words."""
+    """Append the medians of ``lines`` to the file in ``cache``. Returns the changes by more than CHANGE since the last run
+    of the same bench, machine and scale, in words."""
     loads = [line["load"] for line in lines if "load" in line]
     run = {
         "bench": bench,
@@ -101,7 +100,7 @@ def keep(cache: Path, bench: str, lines: Sequence[Line], scale: float, tree: Pat
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs by more than CHANGE between two runs."""
+    """Figures that differ by more than CHANGE, in words."""
     told = []
     for name, figures in now["figures"].items():
         for figure, value in figures.items():

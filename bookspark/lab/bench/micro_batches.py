@@ -1,6 +1,6 @@
-"""``bookspark bench micro-batches``: what Spark's small work costs with Bookspark, beside the same work that is not small.
+"""``bookspark bench micro-batches``: the cost of small Spark work with Bookspark, beside the same work in one piece.
 
-Law: what is compared runs by turns in one session on one cluster, after a warm-up of each. A figure is the median of all rounds.
+Law: compared cases run by turns in one session on one cluster, after a warm-up of each. A figure is the median of all rounds.
 
 ======================  =======================================================================================================
 ``commits 1500``        the rows of a log of 1,500 commits, ten rows each, are counted, hashed and streamed (``availableNow``);
@@ -10,10 +10,9 @@ Law: what is compared runs by turns in one session on one cluster, after a warm-
 ``trigger source``      a trigger of a query from a log, one row each, whose sink does nothing
 ======================  =======================================================================================================
 
-The limit of both is a sink and a source in Python that do nothing (``bare_source``): Spark hands a micro-batch to three Python
-processes one after the other, which a sink of its own saves.
-
-A trigger takes what Spark's progress calls ``triggerExecution``; triggers follow each other without a pause.
+The limit is a Python sink and source that do nothing (``bare_source``): Spark hands a micro-batch to three Python processes
+one after the other, unlike with its built-in sinks. A trigger's time is ``triggerExecution`` in Spark's progress; triggers
+follow each other without a pause.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ Line = dict[str, Any]
 
 
 def measure(rounds: int, scale: float, directory: Path | None) -> Iterator[Line]:
-    """The lines of all cases; a round has one of each. ``scale`` multiplies commits and triggers. ``directory``: a folder on the
-    disk to measure."""
+    """The lines of all cases, one of each in a round. ``scale`` multiplies commits and triggers. ``directory``: a folder on
+    the disk to measure."""
     commits, triggers = max(2, int(COMMITS * scale)), max(5, int(TRIGGERS * scale))
     with (
         tempfile.TemporaryDirectory(prefix="bench-micro-", dir=directory) as place,
@@ -61,7 +60,7 @@ def measure(rounds: int, scale: float, directory: Path | None) -> Iterator[Line]
         with cluster.bookkeeper() as bookkeeper:
             for name, count, each in (("many", commits, ROWS_EACH), ("one", 1, commits * ROWS_EACH)):
                 write_log(bookkeeper, name, count, each)
-            # A row for each trigger, those of the warm-up and those that Spark makes ahead too.
+            # A row for each trigger, including those of the warm-up and those that Spark prepares ahead.
             write_log(bookkeeper, "rows", triggers + 4 * _WARM_UP_TRIGGERS, 1)
         spark = session("bench", master="local[2]", zookeeper=cluster.zookeeper)
         spark.dataSource.register(BareSource)
@@ -80,7 +79,7 @@ def measure(rounds: int, scale: float, directory: Path | None) -> Iterator[Line]
 
 
 def write_log(bookkeeper: BookKeeper, name: str, commits: int, rows_each: int) -> None:
-    """A log of so many commits, each of rows that two tasks wrote, as micro-batches of a query write them."""
+    """Write a log with ``commits`` commits of rows from two tasks, like the micro-batches of a query."""
     create_log(bookkeeper, name)
     record = LogRegistry(bookkeeper.metadata).claim(name, "run", "query:bench")
     run = LogRun.of(LogAddress(bookkeeper.zookeeper, name), record)
@@ -124,7 +123,7 @@ def _small_commits(spark: SparkSession, shapes: dict[str, int], rows: int, home:
             found = read()
             figures = {"seconds": time.monotonic() - began, "cpu_seconds": family_cpu_seconds() - used}
             assert found == rows, f"{found} rows of {rows} came"
-            # The label is that of the full run, so that the table finds it in a short one too.
+            # The label of the full run, also in a short run, so that the table can look it up.
             yield {
                 "label": f"commits {COMMITS if commits > 1 else 1} {how}",
                 "rows": rows,
@@ -156,7 +155,7 @@ def _triggers(spark: SparkSession, triggers: int, home: Path) -> list[Line]:
 
 
 def _trigger(writer: DataStreamWriter, triggers: int) -> Line:
-    """The median and the 99th percentile of a trigger, in ms, and processor time of Spark and servers for one."""
+    """The median and the 99th percentile of a trigger, in ms, and processor time of Spark and servers for a trigger."""
     query = writer.start()
     try:
         deadline = time.monotonic() + _SECONDS_MAX

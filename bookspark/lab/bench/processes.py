@@ -1,4 +1,4 @@
-"""What processes use, as the kernel counts it."""
+"""Resources used by processes, as counted by the kernel."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BLOCK_BYTES = 512
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Processor time of these processes so far, in seconds, all of their threads together."""
+    """Processor time of these processes so far, in seconds, summed over all their threads."""
     used = [psutil.Process(pid).cpu_times() for pid in pids]
     return sum(times.user + times.system for times in used)
 
 
 def family_cpu_seconds() -> float:
-    """Processor time of this process and its descendants so far, in seconds. Descendants that ended count once they were
-    waited for."""
+    """Processor time of this process and its descendants so far, in seconds. An ended descendant counts after its parent
+    has waited for it."""
     this = psutil.Process()
     total = 0.0
     for process in (this, *this.children(recursive=True)):
@@ -39,19 +39,19 @@ def resident_bytes(pids: Iterable[int]) -> list[int]:
 
 
 def written_bytes(*pids: int) -> int:
-    """Bytes that these processes wrote to disks so far. The kernel counts whole pages."""
+    """Bytes that these processes wrote to disks so far, in whole pages."""
     return sum(psutil.Process(pid).io_counters().write_bytes for pid in pids)
 
 
 def bytes_written_by_ended_children() -> int:
-    """Bytes that children of this process wrote to disks. A child counts once it ended and was waited for."""
+    """Bytes that children of this process wrote to disks. A child counts after its end and a wait for it."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_oublock * _BLOCK_BYTES
 
 
 def use_memory_once(directory: Path, byte_count: int) -> None:
-    """Have the page cache take so many bytes, a quarter of the free memory at most, and give them back: write a file, and remove
-    it. The host of a virtual machine gives a page at the first touch, which costs up to ten times the write into it. Without this
-    who writes first pays for all that write later."""
+    """Make the page cache use and free ``byte_count`` bytes, a quarter of the free memory at most, with a temporary file.
+    The host of a virtual machine assigns a page at the first touch, which costs up to ten times the write into it.
+    Otherwise the first writer pays for all later ones."""
     left = min(byte_count, psutil.virtual_memory().available // 4, psutil.disk_usage(str(directory)).free // 4)
     piece = os.urandom(1 << 20)
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:

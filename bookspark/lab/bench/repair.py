@@ -1,14 +1,13 @@
-"""``bookspark bench repair``: a lost bookie's data is copied to the others, beside a plain copy of files with the same bytes.
+"""``bookspark bench repair``: re-replication of a lost bookie's data, beside a plain copy of files with the same bytes.
 
-Law: re-replication and the plain copy take turns, on the same disk. A plain copy uses ``shutil.copyfile`` and syncs
-each. ``ratio`` is the speed of re-replication divided by that of the plain copies before and after it; the last line has the
-median of the rounds. Each round stops another bookie, so its data has copies on two others, and empties its disk before it is
-started again: a bookie that still had the copies would only compare them. Speeds are 10⁶ bytes a second, and processor time is in
-seconds for 10⁹ bytes.
+Law: re-replication and the plain copy (``shutil.copyfile`` and a sync of each file) take turns, on the same disk. ``ratio``
+is the speed of re-replication divided by that of the plain copies before and after it; the last line has the median of the
+rounds. Each round stops another bookie, and empties its disk before the restart: a bookie that still had the copies would
+only compare them. Speeds are 10⁶ bytes a second, and processor time is in seconds for 10⁹ bytes.
 
-The data: closed ledgers of ensemble size 3, write quorum 3 and ack quorum 2 on four bookies, which got random bytes in batches of
-256 KiB. All of it is in the page cache, for both. The ratio falls with the size of the ledgers, because each costs some requests
-of ZooKeeper, and with the size of the batches: docs/decisions/profile.md has figures.
+The data: closed ledgers of ensemble size 3, write quorum 3 and ack quorum 2 on four bookies, with random bytes in batches of
+256 KiB, all in the page cache. The ratio falls with smaller ledgers, because each costs some requests to ZooKeeper, and with
+smaller batches: docs/decisions/profile.md has figures.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ Case = dict[str, Any]
 def measure_repair(
     rounds: int, entry_bytes: int, megabytes: int, ledgers: int, ledgers_at_once: int, directory: Path | None
 ) -> Iterator[Case]:
-    """One case for each round, then their median. ``megabytes``: payload that is written to so many ``ledgers``, in 10⁶ bytes;
-    each bookie gets three quarters of it. Raises BookKeeperError if a repair takes longer than ten minutes."""
+    """A case for each round, then their median. ``megabytes``: payload written to all ``ledgers``, in 10⁶ bytes; each
+    bookie gets three quarters of it. Raises BookKeeperError if a repair takes longer than ten minutes."""
     with (
         tempfile.TemporaryDirectory(prefix="bookspark-bench-", dir=directory) as place,
         LocalCluster(_BOOKIES, Path(place, "cluster")) as cluster,
@@ -66,7 +65,6 @@ class _Bench:
         self._config = config
 
     def write_ledger(self, byte_count: int) -> None:
-        """Write and close one."""
         ledger = self._bookkeeper.create_ledger(3, 3, 2)
         batch = [os.urandom(self._entry_bytes) for _ in range(max(1, _BATCH_BYTES // self._entry_bytes))]
         for _ in range(max(1, byte_count // (len(batch) * self._entry_bytes))):
@@ -105,10 +103,10 @@ class _Bench:
         }
 
     def _repaired(self, lost: LocalBookie, ledger_ids: list[int]) -> float:
-        """How many seconds it takes until every copy is made and named."""
+        """Seconds until every copy is made and named."""
         tasks = self._bookkeeper.metadata.underreplication
         with self._cluster.bookkeeper() as own:
-            # A worker has had its session for long when a bookie is lost.
+            # In production, a worker's session is old when a bookie is lost.
             own.metadata.bookies()
             worker = ReplicationWorker(own, self._config)
             tasks.mark(Mark(ledger_id, {lost.bookie_id: Reason.LOST}) for ledger_id in ledger_ids)
@@ -124,7 +122,7 @@ class _Bench:
                 worker.stop()
 
     def _plain_copy(self, byte_count: int) -> float:
-        """How many seconds it takes to copy files of ``byte_count`` bytes, synced."""
+        """Seconds to copy files of ``byte_count`` bytes, synced."""
         source, target = self._place / "source", self._place / "target"
         source.mkdir()
         target.mkdir()

@@ -1,8 +1,8 @@
 """``bookspark bench against``: the ledger bench of this checkout and of another commit of it, in turns.
 
-Law: the two never run at once, and take turns at being the first. Each runs its own code in its own process, with the packages of
-this environment. The other commit is a work tree of its own in a temporary folder, which is gone at the end; this checkout is not
-changed, and is measured as it is, with what is not committed.
+Law: the two never run at once, and take turns at being the first. Each runs its own code in its own process, with the
+packages of this environment. The other commit is a work tree in a temporary folder, removed at the end; this checkout stays
+unchanged, and is measured with its uncommitted changes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Line = dict[str, Any]
 def against(
     tree: Path, revision: str, turns: Sequence[Turn], rounds: int, scale: float, directory: Path | None
 ) -> tuple[str, list[Line]]:
-    """Measure both trees. Each line goes to standard output. Returns a Markdown table, and the lines. Raises ConfigurationError
-    if ``tree`` is no checkout, or has no such commit, RuntimeError if a bench fails."""
+    """Measure both trees. Each line goes to standard output. Returns a Markdown table, and the lines. Raises
+    ConfigurationError if ``tree`` is no checkout or lacks the commit, RuntimeError if a bench fails."""
     lines: list[Line] = []
     with checked_out(tree, revision) as other:
         for number in range(rounds):
@@ -47,10 +47,9 @@ def against(
 
 @contextmanager
 def checked_out(tree: Path, revision: str) -> Iterator[Path]:
-    """A work tree of ``revision``, for as long as the ``with`` block lasts."""
     with tempfile.TemporaryDirectory(prefix="bench-tree-") as folder:
         place = Path(folder) / "tree"
-        # "--" would be taken for a path, so a revision that looks like an option is refused here.
+        # git would take "--" for a path, so a revision that looks like an option is refused here.
         if revision.startswith("-"):
             raise ConfigurationError(f"{revision!r} is no commit")
         _git(tree, revision, "worktree", "add", "--quiet", "--detach", str(place), revision)
@@ -72,7 +71,7 @@ def _git(tree: Path, revision: str, *words: str) -> None:
 
 
 def bench(tree: Path, turn: Turn, scale: float, directory: Path | None) -> Iterator[Line]:
-    """The lines of ``bookspark bench ledger`` of the code in ``tree``. Raises RuntimeError if that fails."""
+    """The lines of ``bookspark bench ledger`` from the code in ``tree``. Raises RuntimeError if it fails."""
     command = [sys.executable, "-m", "bookspark", "bench", "ledger", "--turn", turn, "--scale", str(scale)]
     if directory is not None:
         command += ["--directory", str(directory)]

@@ -3,10 +3,10 @@
 ========================  =====================================================================================================
 ``job``                   the run from its first process to its last
 ``inputs``                the files that a run ingests, listed and counted without Spark
-``event_logs``            Spark's event logs as an input that grows
+``event_logs``            Spark's event logs as a growing input
 ``bookies_application``   the bookies' Spark application, as a child process
 ``spark_side``            the second Spark application: ingest, read back, compare
-``run_folder``            the folder of everything that a run writes
+``run_folder``            the folder of all files of a run
 ========================  =====================================================================================================
 
 Example::

@@ -1,9 +1,9 @@
 """The bookies' Spark application as a child process: ``spark-submit`` of the packaged job ``bookies``.
 
-Law: it ends with the process that started it, whatever ends that process. It has a session of its own, so that Ctrl-C reaches
-only its starter, which then stops it cleanly. If the starter is killed, a watcher in the application's process group reads the
-end of a pipe and ends the group (as EmbeddedZooKeeper does). Bookies have sessions of their own: their service asks them to stop.
-If the service was killed, they are found by the locks of their directories.
+Law: the application ends with its starter, however that ends. It has its own session, so Ctrl-C reaches only the starter,
+which stops it cleanly. After a kill of the starter, a watcher in the application's process group sees the end of a pipe and
+ends the group (like EmbeddedZooKeeper). Bookies have sessions of their own: their service stops them; without the service,
+the locks of their directories identify them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from bookspark.support.packaged_files import job, settings_file
 
 MASTER = "local-cluster[3,2,1024]"
 START_SECONDS = 300.0
-"""More than a session and ``BookieService.start`` take when their own times are over, so that the application can say itself
-what it lacked."""
+"""Longer than the timeouts of a session and ``BookieService.start`` together, so that the application reports its problem."""
 STOP_SECONDS = 60.0
 _LAST_WORDS = "bookspark bookies: "
 _PROGRESS = "bookies: "
@@ -65,13 +64,13 @@ class BookiesApplication:
         self._last_line = ""
         self._progress: Callable[[str], None] = _nobody
         self.bookies: list[dict[str, Any]] = []
-        """Once it serves: ``bookie_id``, ``address``, ``pid``, ``host`` and ``home`` of each."""
+        """From ``start`` on: ``bookie_id``, ``address``, ``pid``, ``host`` and ``home`` of each."""
 
     def start(
         self, progress: Callable[[str], None], environment: Mapping[str, str], timeout: float = START_SECONDS
     ) -> None:
-        """Start the application with the variables ``environment``. Returns once every bookie serves. ``progress`` gets its lines
-        of progress. Raises BookieError with the application's last words if it ends, or after ``timeout`` seconds."""
+        """Start the application with the variables ``environment``. Returns once every bookie serves. ``progress`` gets its
+        progress lines. Raises BookieError with the application's last output if it ends, or after ``timeout`` seconds."""
         self._progress = progress
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHED, "bookies", *self._command],
@@ -90,7 +89,7 @@ class BookiesApplication:
         self._reader.start()
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            # The wait is in short pieces, so that Ctrl-C is noticed between them.
+            # Short waits, so that Ctrl-C is noticed between them.
             with contextlib.suppress(queue.Empty):
                 description = self._descriptions.get(timeout=0.5)
                 if description is None:
@@ -103,12 +102,12 @@ class BookiesApplication:
         raise BookieError(f"the bookies' application was not ready within {timeout:g} s; see {self._log} ({said})")
 
     def check(self) -> None:
-        """Raise BookieError with its last words if the application has ended."""
+        """Raise BookieError with its last output if the application has ended."""
         if self._process is not None and self._process.poll() is not None:
             raise BookieError(self._failure())
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """Stop the bookies cleanly, then the application. Returns when no process of either is left."""
+        """Stop the bookies cleanly, then the application. Returns when all their processes have ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -119,7 +118,8 @@ class BookiesApplication:
             process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
-        # This ends the watcher, and whatever has not ended by now. The group's number is not used again: the watcher is in it.
+        # This ends the watcher and all remaining processes. The group's number can't have been reused: the watcher is in
+        # the group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -135,7 +135,7 @@ class BookiesApplication:
         return self._last_words or f"the bookies' application ended; see {self._log}"
 
     def _read(self, stream: IO[str]) -> None:
-        """Read the application's output: its log, its progress, its description, its last words."""
+        """Read the application's output: log, progress, description, last words."""
         with stream, self._log.open("a", encoding="utf-8") as log:
             for line in stream:
                 log.write(line)
@@ -152,11 +152,11 @@ class BookiesApplication:
 
 
 def _nobody(_line: str) -> None:
-    """Takes the progress when nobody waits for it."""
+    """Ignore progress after the start."""
 
 
 def stop_bookies_in(directory: Path) -> None:
-    """End every bookie process that still holds a directory below ``directory``: cleanly if possible, by force if not."""
+    """End every bookie process that still holds a directory below ``directory``, by force if necessary."""
     for home in sorted(directory.glob("*/")):
         with contextlib.suppress(BookieError):
             process = lock_holder(str(home))
@@ -168,12 +168,12 @@ def stop_bookies_in(directory: Path) -> None:
 
 
 def _child_driver(parent: int) -> Process | None:
-    """The Python process that spark-submit started for the job. None if it has not started it yet."""
+    """The Python process that spark-submit started for the job; None before that."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(parent).children():
             with contextlib.suppress(psutil.Error):
                 command = child.cmdline()
-                # The driver's command is python …/jobs/bookies.py; the watcher's is another one.
+                # The driver's command is python …/jobs/bookies.py; the watcher's differs.
                 if len(command) > 1 and command[1].endswith("bookies.py"):
                     return Process.of(child.pid)
     return None

@@ -1,8 +1,8 @@
-"""Spark's event logs as an input that grows while it is ingested.
+"""Spark's event logs as an input that grows during its ingestion.
 
-Law: only complete lines are staged, and each line once. A staged file appears whole: it is written outside the folder that Spark
-watches, and then renamed into it. Spark appends to its event logs and renames them at the end (``.inprogress`` is dropped), so
-the staged position of a log is kept by its name without ``.inprogress``.
+Law: only complete lines are staged, each line once. A staged file appears whole, by a rename into Spark's watched folder.
+Spark appends to its event logs and drops ``.inprogress`` from their names at the end, so the staged position is kept by the
+name without it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _READ_BYTES_MAX = 64 << 20
 
 
 class EventLogStager:
-    """Every ``interval_seconds``, makes a file in ``destination`` from the new lines of the event logs in ``source``. Files are
-    written in ``temporary``, which must be on the same file system."""
+    """Makes a file in ``destination`` every ``interval_seconds`` from the new lines of the event logs in ``source``. Files are
+    written in ``temporary``, on the same file system."""
 
     def __init__(self, source: Path, destination: Path, temporary: Path, interval_seconds: float = 1.0) -> None:
         self._source = source
@@ -31,7 +31,6 @@ class EventLogStager:
 
     @property
     def files(self) -> list[Path]:
-        """The files that were staged so far."""
         return list(self._staged)
 
     def start(self) -> None:
@@ -39,7 +38,7 @@ class EventLogStager:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop staging. Raises the error that staging failed with. May be called again."""
+        """Stop staging. Raises the error of a failed staging. May be called again."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -47,7 +46,6 @@ class EventLogStager:
             raise self._error
 
     def stage(self) -> None:
-        """Stage the lines that are new now."""
         for log in sorted(self._source.iterdir()):
             name = log.name.removesuffix(_IN_PROGRESS)
             position = self._positions.get(name, 0)
@@ -56,7 +54,7 @@ class EventLogStager:
                     file.seek(position)
                     data = file.read(_READ_BYTES_MAX)
             except FileNotFoundError:
-                # Spark renamed the file at this moment. The next call finds its new name.
+                # Spark renamed the file at this moment. The next call sees its new name.
                 continue
             complete = data[: data.rfind(b"\n") + 1]
             if not complete:

@@ -1,8 +1,8 @@
-"""The files that a run ingests, listed and counted here without Spark.
+"""The files that a run ingests, listed and counted without Spark.
 
-Law: a run ingests a fixed list of files. Each has a link in the run's input folder, so odd file names and files that come later
-don't matter. A line ends with a line feed only; the last line of a file need not have one. Hidden files (``.name``) and Spark's
-own (``_name``) are left out, as Spark does. The counts share no code with Spark.
+Law: a run ingests a fixed list of files. Each has a link in the run's input folder, so odd names and later files don't
+matter. A line ends only with a line feed, optional after a file's last line. Hidden files (``.name``) and Spark's own
+(``_name``) are left out, as in Spark. The counts share no code with Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OPENERS: dict[str, Callable[[Path], IO[bytes] | gzip.GzipFile | bz2.BZ2File]] =
     ".bz2": bz2.BZ2File,
 }
 _OTHER_CODECS = frozenset({".deflate", ".lz4", ".snappy", ".zst"})
-"""Spark decompresses files with these names, and Python can't."""
+"""Spark decompresses files with these suffixes, and Python can't."""
 
 
 class InputError(ConfigurationError):
@@ -43,7 +43,6 @@ class Content:
     """Figures of files."""
 
     lines: int = 0
-    """How many lines."""
     size: int = 0
     """Bytes of the lines, without line breaks."""
     longest: int = 0
@@ -55,32 +54,28 @@ class Content:
 
 @dataclass(frozen=True)
 class InputFiles:
-    """The files of a folder."""
-
     folder: Path
-    """The folder."""
     files: tuple[Path, ...]
-    """The files under it, sorted."""
+    """The files under the folder, sorted."""
     versions: tuple[tuple[int, int], ...]
-    """Time of the last change and size of each file, when it was counted."""
+    """Modification time and size of each file at its count."""
     content: Content
-    """Figures of all files together."""
 
     def link_into(self, directory: Path) -> None:
-        """Make a link to each file in ``directory``. Its name is a number."""
+        """Make a link to each file in ``directory``, with a number as its name."""
         for number, file in enumerate(self.files):
             kind = file.suffix.lower() if file.suffix.lower() in _OPENERS else ".txt"
             (directory / f"{number:06d}{kind}").symlink_to(file)
 
     def check_unchanged(self) -> None:
-        """Raise InputChangedError if a file was changed since it was counted."""
+        """Raise InputChangedError if a file changed after its count."""
         for file, version in zip(self.files, self.versions, strict=True):
             if _version(file) != version:
                 raise InputChangedError(f"{file} was changed while it was ingested; run again when nobody writes there")
 
 
 def find_input(folder: Path) -> InputFiles:
-    """List and count the files under ``folder``. Raises InputError if there are none, or if one can't be ingested."""
+    """List and count the files under ``folder``. Raises InputError if there are none, or if a file can't be ingested."""
     if not folder.exists():
         raise InputError(f"folder {folder} does not exist; name one with text or JSON-lines files")
     if not folder.is_dir():
@@ -107,12 +102,12 @@ def find_input(folder: Path) -> InputFiles:
 
 
 def count_files(files: Iterable[Path]) -> Content:
-    """The content of all ``files``."""
+    """Figures of all ``files``."""
     return sum(map(count_file, files), Content())
 
 
 def count_file(path: Path) -> Content:
-    """The content of one file. It is decompressed if its name ends with .gz or .bz2."""
+    """Figures of a file, decompressed if its name ends with .gz or .bz2."""
     opener = _OPENERS.get(path.suffix.lower())
     with opener(path) if opener else path.open("rb") as file:
         lines = size = longest = begun = 0

@@ -1,8 +1,8 @@
 """The main job from its first process to its last.
 
-Law: everything that was started is stopped in the opposite order, whatever ends the run: success, an error, Ctrl-C, SIGTERM or a
-closed terminal. While things are being stopped, signals are ignored. This process starts, in this order: the embedded ZooKeeper;
-the bookies' Spark application (spark-submit on local-cluster, a child process); a Spark session (``local[2]``, in this process).
+Law: all started parts are stopped in the opposite order, however the run ends: success, an error, Ctrl-C, SIGTERM or a
+closed terminal. Signals are ignored meanwhile. The parts, in order: the embedded ZooKeeper; the bookies' Spark application
+(spark-submit on local-cluster, a child process); a Spark session (``local[2]``, in this process).
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- What a person sees of a run: one line for each step, with its progress.
+# -- Screen: a line for each step, with its progress.
 #
-# Law: standard error gets progress and problems. Standard output gets the report and nothing else. All other output (the JVM's
-# log, Python's warnings, Spark's workers) inherits descriptors 1 and 2. So these two are redirected to the run's log file, and
-# the screen writes to copies of the original ones.
+# Law: standard error gets progress and problems, standard output only the report. All other output (the JVM's log, Python's
+# warnings, Spark's workers) inherits descriptors 1 and 2. So these two lead to the run's log file, and the screen writes to
+# copies of the originals.
 
 
 _PLAIN_WIDTH = 160
@@ -72,7 +72,7 @@ _PLAIN_INTERVAL_SECONDS = 5.0
 
 
 class Screen:
-    """Writes to the standard output and standard error of the moment when it was made."""
+    """Writes to the standard output and standard error at the time of its creation."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
@@ -82,7 +82,7 @@ class Screen:
 
     @contextmanager
     def redirected(self, log: Path) -> Iterator[None]:
-        """Within the block, descriptors 1 and 2 lead to the file ``log``, for this process and all that it starts."""
+        """Redirect descriptors 1 and 2 to the file ``log`` within the block, for this process and its children."""
         sys.stdout.flush()
         sys.stderr.flush()
         saved = [os.dup(1), os.dup(2)]
@@ -100,12 +100,11 @@ class Screen:
             os.close(target)
 
     def say(self, text: str) -> None:
-        """Print a line of progress."""
         self._progress.print(text, markup=False)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Callable[[str], None]]:
-        """A step that takes a while. Yields a function that shows the step's progress. The last text stays on the screen."""
+        """A long step. Yields a function that shows the step's progress. The last text stays on the screen."""
         began = time.monotonic()
         step = _LiveStep(self._progress, title) if self._progress.is_terminal else _PlainStep(self._progress, title)
         try:
@@ -154,7 +153,7 @@ class _PlainStep:
         self.text = text
 
     def end(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there is no line to remove."""
 
 
 def _console(file: object) -> Console:
@@ -164,29 +163,24 @@ def _console(file: object) -> Console:
     return console
 
 
-# -- The main job's report: the input, the log, the speed, and where everything lies.
+# -- Report: the input, the log, the speed, and the location of all files.
 
 
 @dataclass(frozen=True)
 class Report:
-    """Facts of a run that succeeded."""
+    """Facts of a successful run."""
 
     source: str
-    """Where the input came from."""
+    """Origin of the input, in words."""
     content: Content
-    """Figures of the input."""
     ingested: Ingested
-    """Figures of the query that wrote it."""
     read_seconds: float
-    """Time of reading the log back."""
     ledgers: str
-    """The log's ledgers."""
     bookies: Sequence[str]
     """A line for each bookie."""
     run: RunFolder
-    """The run's folder."""
     seconds: float
-    """Time of the whole run so far."""
+    """Duration of the run so far."""
 
 
 def describe_ledgers(bookkeeper: BookKeeper) -> str:
@@ -200,7 +194,7 @@ def describe_ledgers(bookkeeper: BookKeeper) -> str:
 
 
 def describe_bookies(bookkeeper: BookKeeper, bookies: Sequence[dict[str, Any]], run: RunFolder) -> list[str]:
-    """A line for each bookie: its id, how much it holds, and its directories."""
+    """A line for each bookie: its id, its amount of data, and its directories."""
     lines = []
     for bookie in sorted(bookies, key=lambda bookie: str(bookie["home"])):
         status = bookkeeper.bookie_status(bookie["bookie_id"])
@@ -211,7 +205,6 @@ def describe_bookies(bookkeeper: BookKeeper, bookies: Sequence[dict[str, Any]], 
 
 
 def show(console: Console, report: Report) -> None:
-    """Print the report."""
     content, ingested, run = report.content, report.ingested, report.run
     lines, size = content.lines, size_text(content.size)
     write_rate = rate_text(lines, content.size, ingested.seconds)
@@ -244,7 +237,7 @@ def _inside(run: RunFolder, path: Path) -> str:
 
 
 def pasteable_lines(zookeeper: str) -> list[tuple[str, str]]:
-    """Pairs of a word (write, read, audit) and the line for a shell that does it."""
+    """Shell lines that write, read and audit, each as a pair of its word and the line."""
     command = shlex.quote(str(Path(sys.executable).with_name("bookspark")))
     cluster = f"--zookeeper {shlex.quote(zookeeper)}"
     return [
@@ -254,7 +247,7 @@ def pasteable_lines(zookeeper: str) -> list[tuple[str, str]]:
     ]
 
 
-# --
+# -- The job
 
 
 BOOKIES = 3
@@ -264,7 +257,7 @@ _WATCH_SECONDS = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends the run. ``status`` is the exit status for it."""
+    """A signal that ends the run with the exit ``status``."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -275,11 +268,12 @@ def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> in
     """Run the main job.
 
     ``folder``: the files to ingest; None: the event logs of the run's own Spark applications. ``directory``: a new folder for
-    everything that the run writes; None: one of ``_runs_folder``. ``serve``: keep the cluster up at the end, until Ctrl-C.
+    all files of the run; None: a folder in ``_runs_folder``. ``serve``: keep the cluster up at the end, until Ctrl-C.
 
-    Returns the exit status: 0 for success, 1 if the log differs from its input, 2 for another error, 128 plus the signal's number
-    after a signal. Before anything is started, raises InputError if ``folder`` can't be ingested, and ConfigurationError if there
-    is no Java or ``directory`` can't be used."""
+    Returns the exit status: 0 for success, 1 if the log differs from its input, 2 for another error, 128 plus the signal's
+    number after a signal. Before any start, raises InputError if ``folder`` can't be ingested, and ConfigurationError if
+    there is no Java or ``directory`` can't be used.
+    """
     find_java()
     inputs = find_input(folder) if folder is not None else None
     run = RunFolder(_runs_folder(), directory)
@@ -323,7 +317,7 @@ class _MainJob:
         with ExitStack() as spark_stack:
             with screen.step("starting a second Spark application"):
                 spark = spark_stack.enter_context(spark_session(zookeeper, self._spark_conf()))
-                # Spark has replaced our handlers with its own, so they are set again.
+                # Spark has replaced our handlers with its own.
                 _raise_on_signals()
             content, ingested = self._ingest(spark, inputs)
             with screen.step("reading the log back and comparing it with the input") as tell:
@@ -353,7 +347,7 @@ class _MainJob:
             self._serve(zookeeper, bookies)
 
     def _prepare_environment(self) -> None:
-        """Set the variables for this process and its children: this Spark, this Python, and all files in the run's folder."""
+        """Set the variables for this process and its children: this Spark, this Python, and the run's folder for all files."""
         import pyspark
 
         # pyspark's own search for SPARK_HOME fails if the path has spaces.
@@ -371,7 +365,7 @@ class _MainJob:
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
             "spark.sql.warehouse.dir": str(self.run_folder.temporary / "warehouse"),
-            # Splits of this size let a large file keep both cores busy.
+            # Splits of this size keep both cores busy with a large file.
             "spark.sql.files.maxPartitionBytes": "16m",
             "spark.driver.extraJavaOptions": QUICK_JVM,
             "spark.executor.extraJavaOptions": QUICK_JVM,
@@ -425,14 +419,14 @@ class _MainJob:
 
 
 def _runs_folder() -> Path:
-    """The folder of the runs' folders: ``.cache/runs`` in a checkout, ``runs`` in the user's cache otherwise."""
+    """The folder of the runs' folders: ``.cache/runs`` in a checkout, else ``runs`` in the user's cache."""
     checkout = Path(bookspark.__file__).resolve().parents[1]
     return checkout / ".cache" / "runs" if (checkout / "scripts" / "run").is_file() else cache_folder() / "runs"
 
 
 @contextmanager
 def _stopping_undisturbed(screen: Screen) -> Iterator[ExitStack]:
-    """Yields a stack. It is closed while signals are ignored, so that a second Ctrl-C leaves nothing running either."""
+    """Yield a stack, closed while signals are ignored: a second Ctrl-C can't leave a process running."""
     stack = ExitStack()
     try:
         yield stack
@@ -456,7 +450,7 @@ def _raising_signals() -> Iterator[None]:
 
 def _raise_on_signals() -> None:
     for number in _SIGNALS:
-        # A run under nohup goes on: SIGHUP stays ignored.
+        # A run under nohup continues: SIGHUP stays ignored.
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
 

@@ -1,13 +1,13 @@
-"""A run's folder: everything that a run writes lies in it.
+"""A run's folder, with all files of the run.
 
-Law: two runs never share a folder. The process of a run holds an flock on ``LOCK`` as long as it lives. A folder without a holder
-belongs to a run that has ended, and only the last few of these are kept. The content::
+Law: two runs never share a folder. The process of a run holds an flock on ``LOCK`` as long as it lives. A folder without a
+holder belongs to an ended run, and only the last few of these are kept. Content::
 
-    run.log         what Spark and Python logged        bookies.log     what the bookies' application logged
+    run.log         log of Spark and Python             bookies.log     log of the bookies' application
     zookeeper/      ZooKeeper's data and log            bookies/        the bookies' entry logs, indexes and cookies
-    input/          the files that were ingested        event-logs/     Spark's event logs of both applications
+    input/          the ingested files                  event-logs/     Spark's event logs of both applications
     checkpoint/     the streaming query's               snapshots/      Delta tables
-    spark-work/     the executors' logs                 tmp/            Spark's local directory, gone at the end
+    spark-work/     the executors' logs                 tmp/            Spark's local directory, removed at the end
 """
 
 from __future__ import annotations
@@ -46,22 +46,18 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What Spark and Python logged."""
         return self.path / "run.log"
 
     @property
     def bookies_log(self) -> Path:
-        """What the bookies' application printed."""
         return self.path / "bookies.log"
 
     @property
     def zookeeper(self) -> Path:
-        """ZooKeeper's data and log."""
         return self.path / "zookeeper"
 
     @property
     def bookies(self) -> Path:
-        """The bookies' directories."""
         return self.path / "bookies"
 
     @property
@@ -71,7 +67,6 @@ class RunFolder:
 
     @property
     def event_logs(self) -> Path:
-        """Spark's event logs of both applications."""
         return self.path / "event-logs"
 
     @property
@@ -81,12 +76,10 @@ class RunFolder:
 
     @property
     def snapshots(self) -> Path:
-        """The snapshot's Delta tables."""
         return self.path / "snapshots"
 
     @property
     def spark_work(self) -> Path:
-        """The executors' logs."""
         return self.path / "spark-work"
 
     @property
@@ -101,7 +94,7 @@ class RunFolder:
 
 
 def _remove_ended(runs: Path) -> None:
-    """Remove the oldest folders of runs that have ended. The names sort by time."""
+    """Remove the oldest folders of ended runs. The names sort by time."""
     folders = sorted(path.parent for path in runs.glob(f"*/{_LOCK}"))
     ended = [folder for folder in folders if not _is_running(folder)]
     for folder in ended[: max(0, len(ended) - ENDED_RUNS_KEPT)]:

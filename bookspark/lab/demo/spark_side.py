@@ -1,8 +1,8 @@
 """The main job's second Spark application, in this process: ingest, read back, compare.
 
-Law: Spark computes the same three figures of the input and of the log: count, bytes, and the sum of all lines' 64-bit hashes. The
-sum does not depend on the order of the lines, and changes if a line is lost, doubled or altered. ``inputs``, which shares no code
-with Spark, computes the input's count and bytes once more.
+Law: Spark computes three figures of the input and of the log: count, bytes, and the sum of all lines' 64-bit hashes. The
+sum is independent of the order, and changes with a lost, doubled or altered line. ``inputs`` computes the input's count and
+bytes again, without Spark.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _BATCH_BYTES = 32 << 20
 _FOLLOW_SECONDS_MIN = 15.0
 _FOLLOW_BATCHES_MIN = 5
 _FOLLOW_SECONDS_MAX = 600.0
-"""It ends a query that hangs, so it is far above what a busy host needs."""
+"""Ends a hanging query, so it is far above the need of a busy host."""
 _STOP_SECONDS = 30.0
 _GATEWAY_MARK = "_PYSPARK_DRIVER_CONN_INFO_PATH"
-"""A variable in the environment of the JVM that pyspark starts."""
+"""An environment variable of the JVM that pyspark starts."""
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +56,10 @@ class Digest:
     """Figures of a multiset of lines."""
 
     lines: int
-    """How many lines."""
     size: int
     """Bytes of the lines, without line breaks."""
     hashes: Decimal
-    """The sum of the lines' 64-bit hashes."""
+    """Sum of the lines' 64-bit hashes."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,15 @@ class Ingested:
     """The work of a streaming query."""
 
     batches: int
-    """Micro-batches with rows."""
     rows: int
-    """Rows of all micro-batches."""
     seconds: float
     """Time of the micro-batches, without the pauses between them."""
 
 
 @contextmanager
 def spark_session(zookeeper: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session on ``local[2]``. At the end of the block its JVM has ended too. An error in the block becomes a BookKeeperError
-    of one line: an error of Spark has no message any more once the JVM has ended."""
+    """A session on ``local[2]``. Its JVM ends with the block. An error in the block becomes a BookKeeperError of one line:
+    an error of Spark loses its message with the JVM."""
     from bookspark.spark.session import session
 
     try:
@@ -108,8 +105,8 @@ def ingest_folder(
 def ingest_event_logs(
     spark: SparkSession, stager: EventLogStager, source: Path, checkpoint: Path, tell: Callable[[str], None]
 ) -> Ingested:
-    """Stream the files that ``stager`` puts into ``source``: for at least 15 s and five micro-batches while it stages, then the
-    rest. ``tell`` gets the progress. Raises BookKeeperError if five micro-batches take more than ten minutes."""
+    """Stream the files that ``stager`` puts into ``source``: for at least 15 s and five micro-batches during staging, then
+    the rest. ``tell`` gets the progress. Raises BookKeeperError if five micro-batches take more than ten minutes."""
     began = time.monotonic()
     query = _stream(spark, source, checkpoint).trigger(processingTime="1 second").start()
     with _stopped(query):
@@ -130,7 +127,7 @@ def ingest_event_logs(
 
 
 def digest_of_input(spark: SparkSession, source: Path) -> Digest:
-    """Figures of the files in ``source``, as Spark reads them."""
+    """Figures of the files in ``source``, by Spark."""
     return _digest(spark.read.text(str(source), lineSep="\n").selectExpr("CAST(value AS BINARY) AS value"))
 
 
@@ -140,7 +137,7 @@ def digest_of_log(spark: SparkSession) -> Digest:
 
 
 def compare(counted: Content, read: Digest, stored: Digest) -> None:
-    """Raise ComparisonError unless Python's count of the input, Spark's figures of it and the log's figures are the same."""
+    """Compare Python's count of the input, Spark's figures of it and the log's figures. Raises ComparisonError if they differ."""
     if (counted.lines, counted.size) != (read.lines, read.size):
         raise ComparisonError(
             f"Spark reads {read.lines:,} lines of {read.size:,} bytes in the input, and Python {counted.lines:,} lines of "
@@ -161,8 +158,8 @@ def rate_text(rows: int, size: int, seconds: float) -> str:
 
 
 def _stream(spark: SparkSession, source: Path, checkpoint: Path) -> DataStreamWriter:
-    # The size limit gives progress, and sync groups and partitions of a sensible size. Lines end with "\n" only, so that the
-    # ingested bytes are known exactly.
+    # The size limit gives visible progress and sync groups and partitions of a sensible size. Lines end with "\n" only, so
+    # that the ingested bytes are known exactly.
     reader = spark.readStream.option("lineSep", "\n").option("maxBytesPerTrigger", _BATCH_BYTES)
     lines = reader.text(str(source)).selectExpr("CAST(value AS BINARY) AS value")
     return lines.writeStream.format("bookspark").option("log", LOG).option("checkpointLocation", str(checkpoint))
@@ -184,7 +181,7 @@ def _stopped(query: StreamingQuery) -> Iterator[None]:
 
 
 def _progress_of(query: StreamingQuery) -> Ingested:
-    """The query's work so far. Raises the query's own error if it failed."""
+    """The query's work so far. Raises the error of a failed query."""
     error = query.exception()
     if error is not None:
         raise error
@@ -205,7 +202,7 @@ def _digest(lines: DataFrame) -> Digest:
 
 
 def _end_spark() -> None:
-    """Stop the session if there is one, and its JVM. Spark would keep the JVM until this process ends."""
+    """Stop the session, if any, and its JVM. Spark would keep the JVM until this process ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -230,7 +227,7 @@ def _end_spark() -> None:
 
 
 def _end_gateways_begun() -> None:
-    """End the JVM of a session whose start was interrupted. No object of Python refers to it."""
+    """End the JVM of a session whose start was interrupted: no Python object refers to it."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if _GATEWAY_MARK in child.environ():
@@ -241,7 +238,7 @@ def _end_gateways_begun() -> None:
 def _stop_session(kind: type[SparkSession]) -> None:
     from pyspark import SparkContext
 
-    # A JVM that does not answer is killed later.
+    # A hanging JVM is killed later.
     with contextlib.suppress(Exception):
         session = kind._instantiatedSession
         if session is not None:

@@ -1,12 +1,11 @@
-"""The histories of all processes, joined by ledger: what its writers, recoverers, readers and bookies did and were told.
+"""The histories of all processes, joined by ledger: calls and results of its writers, recoverers, readers and bookies.
 
-Law: nothing is claimed that the records don't show. A decision lies between two moments (``Span``), a tenth of a second apart, by
-the clock of its host. One came before another only if its span ended before the other's began, and ``MARGIN_NS`` more. So a
-violation that is found is none of the clock's, and one that hides in a tenth of a second is not found. Clocks of several hosts
-have to agree within that margin.
+Law: only recorded facts count. A decision lies between two moments (``Span``) of its host's clock, a tenth of a second
+apart. It came before another only if its span ended more than ``MARGIN_NS`` before the other's began. So a violation within that
+margin may be missed, but none is reported because of clocks, if all hosts' clocks agree within it.
 
-What a process was killed with is not in its record: a tenth of a second, usually. Laws that need all that a writer did are not
-judged for a ledger whose writer's record is torn (``Ledger.whole``).
+A killed process loses the end of its record, usually a tenth of a second. Laws that need every step of a writer are not judged
+if the writer's record is torn (``Ledger.whole``).
 """
 
 from __future__ import annotations
@@ -29,22 +28,20 @@ _REPAIRS = frozenset(("LedgerHealing", "LedgerReplication"))
 
 
 class Bookie:
-    """One bookie's part in a ledger."""
-
     def __init__(self) -> None:
         self.rows: set[int] = set()
-        """The entries that it said to have added."""
+        """Entries that it acknowledged."""
         self.last_add_confirmed = NO_ENTRY
-        """The highest LAC that it noted."""
+        """Its highest LAC (last add confirmed)."""
         self.fenced_in = ""
-        """The process in which it was fenced."""
+        """The process that fenced it."""
         self.taken_after_fence: tuple[str, Span] | None = None
-        """Where it took an add of the writer after its fence."""
+        """Process and time of a writer's add that it accepted after its fence."""
         self.lossy_boots: set[int] = set()
 
 
 class Seen:
-    """Something that a client did or was told, to be judged in order."""
+    """A client's call or result, to be judged in order."""
 
     __slots__ = ("at_ns", "entry_id", "kind", "length", "since_ns", "who")
 
@@ -56,8 +53,6 @@ class Seen:
 
 
 class Ledger:
-    """What is known of one ledger."""
-
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
         self.seen: list[Seen] = []
@@ -65,24 +60,23 @@ class Ledger:
         self.metadata: LedgerMetadata | None = None
         self.version = -1
         self.begun: LedgerMetadata | None = None
-        """The record that its writer began with."""
+        """The metadata at the start of its writer."""
         self.writers: set[str] = set()
         """The processes that wrote it."""
         self.confirmed = NO_ENTRY
-        """The highest entry that a writer confirmed."""
+        """The highest entry confirmed by a writer."""
         self.acked: dict[int, set[str]] = {}
         """The bookies that acknowledged each entry."""
         self.batch_ends: dict[int, int] = {}
-        """By the last entry of each append, its first one."""
+        """By the last entry of each append, its first entry."""
         self.given_up = False
-        """An operator accepted a loss."""
+        """Whether an operator accepted a loss."""
 
     def whole(self, torn: Collection[str]) -> bool:
-        """Is all there that its writer did? ``torn``: processes whose record has no clean end."""
+        """Whether the record has every step of its writer. ``torn``: processes whose record has no clean end."""
         return bool(self.writers) and self.writers.isdisjoint(torn)
 
     def know(self, metadata: LedgerMetadata, version: int) -> None:
-        """A version of the ledger's record."""
         self.given_up = self.given_up or metadata.accepted_loss is not None
         if version > self.version:
             self.metadata, self.version = metadata, version
@@ -94,7 +88,7 @@ class Joined:
     def __init__(self) -> None:
         self.ledgers: dict[int, Ledger] = {}
         self._asked: dict[tuple[str, int], LedgerMetadata] = {}
-        """What each machine is about to write to the metadata store."""
+        """By machine, the metadata of its write in progress."""
         self._ledger_of: dict[tuple[str, int], int] = {}
         self._began: dict[tuple[str, int], Span] = {}
 
@@ -104,7 +98,6 @@ class Joined:
         return self.ledgers[ledger_id]
 
     def observe(self, step: Step) -> None:
-        """Take a decision."""
         if step.kind == "BookieLedger":
             self._at_bookie(step)
         elif step.kind in _CLIENTS or step.kind in _REPAIRS:
@@ -173,7 +166,7 @@ class Joined:
                     self._see(ledger, EventKind.CLOSED_BY_WRITER, step, m.last_entry_id, m.length)
 
     def _metadata(self, who: tuple[str, int], ledger: Ledger, event: Any, step: Step) -> None:
-        """Versions of the record that the machine read or wrote."""
+        """Note the metadata versions that the machine read or wrote."""
         known: tuple[LedgerMetadata, int] | None = None
         match event:
             case act.MetadataRead(metadata, version):
@@ -189,7 +182,7 @@ class Joined:
                 self._asked[who] = action.metadata
 
     def _of_machine(self, who: tuple[str, int], step: Step) -> int | None:
-        """The ledger that a machine is about; None if it does not know yet."""
+        """The ledger of a machine; None if the machine does not know it yet."""
         known = self._ledger_of.get(who)
         if known is None:
             event = step.args[0]
@@ -210,6 +203,6 @@ class Joined:
 
 
 def machine_knows_more(machine: Any) -> bool:
-    """Did the machine end because the ledger is closed? Then what it tells is the end, and ``CLOSED`` was seen."""
+    """Whether the machine ended because the ledger is closed. Its LAC is then the ledger's end, already seen as ``CLOSED``."""
     metadata = metadata_of(machine)
     return metadata is not None and metadata.closed

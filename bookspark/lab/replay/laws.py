@@ -1,8 +1,8 @@
-"""The laws of the checkers, over the joined histories.
+"""The checkers' laws, applied to joined histories.
 
-Law: a verdict is that of the judges that are there already. ``bookspark.testing.history.Checker`` judges what clients did and
-were told, in order. The simulator's checkers judge the state at the end, of which they see what the records tell (``View``). A
-law that needs what the records don't have is not judged: contents are not recorded. A loss that an operator accepted is none.
+Law: existing judges give every verdict: ``bookspark.testing.history.Checker`` on the clients' calls and results in order,
+the simulator's checkers on the end state, as far as the records show it (``View``). A law that needs unrecorded facts, such
+as contents of entries, is not judged. A loss accepted by an operator breaks no law.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ OF_THE_END = (
     "all_committed_entries_reach_ack_quorum",
     "last_add_confirmed_is_confirmed",
 )
-"""The simulator's checkers that are shown the end."""
+"""The simulator's checkers that judge the end state."""
 FENCE = "no_add_after_the_fence"
 
 
 class Broken(NamedTuple):
-    """A law that a ledger's history breaks."""
+    """A broken law and its ledger."""
 
     law: str
     ledger_id: int
     what: str
     at_ns: int
-    """When, or the end of the record."""
+    """Time of the violation, or the end of the record."""
 
 
 class View:
-    """What a checker of the simulator is shown of a ledger (``bookspark.lab.simulation.view.WorldView``)."""
+    """A ledger as seen by a simulator's checker (``bookspark.lab.simulation.view.WorldView``)."""
 
     def __init__(self, ledger: Ledger) -> None:
         m = ledger.metadata
@@ -52,18 +52,17 @@ class View:
         self._acked = ledger.acked
 
     def holders(self, entry_id: int) -> list[str]:
-        """The bookies that acknowledged the entry, of those that the metadata assigns to it."""
+        """The bookies of the entry's write set that acknowledged it."""
         return [name for name in self.metadata.write_set_of(entry_id) if name in self._acked.get(entry_id, ())]
 
 
 def broken_laws(joined: Joined, torn: Collection[str]) -> Iterator[Broken]:
-    """What the ledgers break, ledger by ledger. ``torn``: the processes whose record has no clean end."""
+    """The broken laws, by ascending ledger id. ``torn``: the processes whose record has no clean end."""
     for _, ledger in sorted(joined.ledgers.items()):
         yield from broken_by(ledger, torn)
 
 
 def broken_by(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
-    """What a ledger breaks."""
     for name, bookie in sorted(ledger.bookies.items()):
         if bookie.taken_after_fence is not None:
             process, span = bookie.taken_after_fence
@@ -83,7 +82,7 @@ def broken_by(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
 
 
 class _Payload:
-    """Stands for a payload: its length only. Of a batch of entries the last one has the length of all."""
+    """Stand-in for a payload, with only its length. The last entry of a batch has the length of all."""
 
     __slots__ = ("length",)
 
@@ -98,7 +97,7 @@ class _Payload:
 
 
 def _history(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
-    """What clients did and were told, judged in order: an append as early as it may have been, all else as late."""
+    """The clients' calls and results, judged in order: appends at their earliest possible time, all else at the latest."""
     whole = ledger.whole(torn)
     seen = sorted(ledger.seen, key=lambda one: (one.at_ns, one.kind is not EventKind.APPENDED))
     payloads: dict[int, Any] = {}
@@ -109,7 +108,7 @@ def _history(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
             payload = payloads[one.entry_id] = _Payload(one.length)
             length = 0
         if not whole and one.kind is not EventKind.APPENDED and one.entry_id not in payloads and one.entry_id >= 0:
-            # The writer's last appends are not in its record.
+            # The record lacks the writer's last appends.
             continue
         if one.kind in (EventKind.CLOSED, EventKind.CLOSED_BY_WRITER) and not _ends_an_append(ledger, one.entry_id):
             # Lengths within an append are not recorded.
@@ -130,5 +129,5 @@ def _ends_an_append(ledger: Ledger, entry_id: int) -> bool:
 
 
 def _before(times: list[int], ns: int) -> int:
-    """How many of the events were surely before ``ns``."""
+    """Number of events surely before ``ns``."""
     return bisect_right(times, ns)

@@ -1,8 +1,8 @@
-"""One process's record, fed to the pure code again.
+"""A process's record, fed to the pure code again.
 
-Law: every answer is compared. A machine whose answer differs is not believed from there on, and every other one still is: the
-record of a process tells of each machine by itself. What can't be replayed (a machine that was made before what is kept, a
-definition that is gone) is counted, and never taken for equal.
+Law: every answer is compared. After a different answer, its machine is skipped and all others continue, because each
+machine's record is independent. A record that refers to discarded ones (its machine's creation, a definition) counts as
+lost, never as equal.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from bookspark.store.decisions.recorder import version
 
 _decode = msgspec.msgpack.Decoder().decode
 _NO_WORDS = "IllegalEventError"
-"""Its words tell the event, with the content of entries, which the record does not have."""
+"""Its message quotes the event with entry contents, which the record lacks."""
 
 
 class Span(NamedTuple):
-    """Two moments, in nanoseconds since 1970, between which something was decided."""
+    """The time of a decision, between two moments in nanoseconds since 1970."""
 
     begin_ns: int
     end_ns: int
 
 
 class Step(NamedTuple):
-    """One decision: of machine ``number`` of class ``kind``, or of a pure function (number 0)."""
+    """A decision of machine ``number`` of class ``kind``, or of a pure function (number 0)."""
 
     process: str
     bookie: str
-    """The bookie that the process is; "": none."""
+    """The process's bookie id; "": no bookie."""
     kind: str
     number: int
     span: Span
     at_ns: int
-    """About when, between the two: by its place among the records of the span."""
+    """Approximate time within the span, by the record's position in it."""
     method: str
     args: Sequence[Any]
     answer: Any
@@ -59,40 +59,39 @@ class Step(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """An answer that is another one now."""
+    """A recorded answer that differs now."""
 
     process: str
     machine: str
     decision: int
-    """Which of the machine's decisions, from 1."""
+    """Number of the machine's decision, from 1."""
     span: Span
     given: str
     recorded: str
     now: str
     ledger_id: int | None
-    """The ledger that the machine is about; None if that is not known."""
+    """The machine's ledger; None if unknown."""
 
     @property
     def at(self) -> str:
-        """When, in words."""
         return datetime.fromtimestamp(self.span.begin_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-5] + " UTC"
 
 
 class Counts(NamedTuple):
-    """What one process's record had."""
+    """Counts of a process's record."""
 
     process: str
     machines: int
     decisions: int
     by_kind: Counter[str]
     lost: int
-    """Records of machines that were made before what is kept."""
+    """Records of machines whose creation is no longer kept."""
     clean: bool
-    """The process ended its record itself."""
+    """Whether the process ended its record itself."""
     torn: int
-    """Bytes at the end that are no whole chunk."""
+    """Bytes at the end that are not a whole chunk."""
     differences: list[Difference]
-    """The first one of each machine, at most ``DIFFERENCES_MAX``."""
+    """The first difference of each machine, at most ``DIFFERENCES_MAX``."""
     span: Span
 
 
@@ -100,7 +99,7 @@ DIFFERENCES_MAX = 20
 
 
 class ScriptedRoom(Room):
-    """A room that answers what it answered when the record was made."""
+    """A room that repeats its recorded answers."""
 
     answers: list[bool]
 
@@ -113,7 +112,7 @@ class ScriptedRoom(Room):
 
 
 class _Known:
-    """A machine that is being replayed. ``off``: it answered otherwise, so nothing more is compared."""
+    """A machine in replay. ``off``: it has answered differently, so it is no longer compared."""
 
     __slots__ = ("admitted", "count", "kind", "machine", "methods", "off", "room")
 
@@ -140,7 +139,7 @@ def records_in(folder: Path) -> dict[str, list[Path]]:
 
 
 class ProcessReplay:
-    """Feeds the record of one process to the pure code. ``observe`` is given each decision that is equal."""
+    """Feeds a process's record to the pure code. ``observe`` is called with each equal decision."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class ProcessReplay:
         self._paths = paths
         self._observe = observe
         self.bookie = ""
-        """The bookie that the process is; "": none, or that is not known yet."""
+        """The process's bookie id; "": none, or not known yet."""
         self._values = Values()
         self._forms = Forms(None, numbers=self._values.numbers)
         self._known: dict[int, _Known] = {}
@@ -164,7 +163,7 @@ class ProcessReplay:
         self._span, self._at_ns = Span(0, 0), 0
 
     def run(self) -> Counts:
-        """Raises ConfigurationError if a segment is of another version, or no record."""
+        """Replay the whole record. Raises ConfigurationError if a segment has another version or is no record."""
         first: int | None = None
         clean, torn, last = False, 0, 0
         for path in self._paths:
@@ -211,7 +210,7 @@ class ProcessReplay:
             elif number in (DEFINE_CLASS, DEFINE_VALUE):
                 self._values.define(record)
         except KeyError:
-            # Something that it rests on is not in what is kept.
+            # The record refers to a definition that is no longer kept.
             self._lost += 1
 
     def _make(self, record: list[Any]) -> None:
@@ -267,7 +266,7 @@ class ProcessReplay:
 
     @staticmethod
     def _looked(machine: Any, form: list[Any]) -> list[Any]:
-        """The arguments of a look for lost bookies; the delay may have been set before it."""
+        """The arguments of a look for lost bookies. It may set the delay first."""
         machine.delay_seconds = form[-1]
         return form[:-1]
 
@@ -299,7 +298,6 @@ class ProcessReplay:
             )
 
     def _words(self, form: Any) -> str:
-        """A recorded answer in words."""
         try:
             return repr(self._values.value(form))
         except Exception:
@@ -345,7 +343,7 @@ _POSITIVE = Positive()
 
 
 def _told(value: Any, told: Iterator[Any]) -> Any:
-    """A batch whose earlier plan may be asked for: what was told then is told again."""
+    """A batch with its lookup of an earlier plan replaced by the recorded results."""
     return value if getattr(value, "before", None) is None else value._replace(before=lambda number: next(told))
 
 
@@ -354,19 +352,19 @@ def replayed(
     observe: Callable[[Step], object] | None = None,
     on_difference: Callable[[Difference], object] | None = None,
 ) -> Iterable[Counts]:
-    """Replay every process's record in a folder. Raises ConfigurationError if one can't be read."""
+    """Replay every process's record in a folder. Raises ConfigurationError for an unreadable record."""
     for process, paths in records_in(folder).items():
         yield ProcessReplay(process, paths, observe, on_difference).run()
 
 
 def metadata_of(machine: Any) -> LedgerMetadata | None:
-    """The record of the ledger that a machine is about; None if it does not know it."""
+    """The metadata of a machine's ledger; None if the machine does not know it."""
     found = getattr(machine, "metadata", None) or getattr(machine, "_metadata", None)
     return found if isinstance(found, LedgerMetadata) else None
 
 
 def ledger_of(machine: Any) -> int | None:
-    """The id of that ledger."""
+    """The id of a machine's ledger; None if unknown."""
     metadata = metadata_of(machine)
     found = metadata.ledger_id if metadata is not None else getattr(machine, "ledger_id", None)
     return found if isinstance(found, int) else None

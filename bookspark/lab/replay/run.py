@@ -1,6 +1,7 @@
-"""The replay of a folder: every process, then the joined histories, then the story of a ledger.
+"""The replay of a folder: every process, then the joined histories, then a ledger's story.
 
-Law: a record is read from the disk each time, so the folder may be larger than memory; what is joined of it is kept.
+Law: each pass reads the records from the disk, and only joined histories stay in memory, so the folder may be larger than
+memory.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ from bookspark.lab.simulation.checkers import CHECKERS
 from bookspark.lab.simulation.story_page import drawn_page, law_of
 from bookspark.lab.simulation.view import Violation
 
-# -- The history of a ledger as a page: a simulator's story, but of real processes.
-#
-# Law, as in ``bookspark.lab.simulation.story_page``: the page needs nothing but itself, and every line has its words.
+# -- Page: a ledger's history in the style of a simulator's story (``bookspark.lab.simulation.story_page``).
 
 
 _EQUAL = "A machine's answer follows from what it was given: the pure code gives the recorded answer again."
@@ -58,34 +57,32 @@ def history_page(
     return drawn_page(violation, law or _EQUAL, telling, telling.lines, beside, command, sound)
 
 
-# --
+# -- The replay
 
 
 class Result(NamedTuple):
-    """What a replay found."""
-
     counts: list[Counts]
     broken: list[Broken]
     ledgers: int
 
     @property
     def decisions(self) -> int:
-        """How many were made again, and were equal."""
+        """Repeated decisions with equal answers."""
         return sum(one.decisions for one in self.counts)
 
     @property
     def lost(self) -> int:
-        """How many records could not be replayed."""
+        """Records that could not be replayed."""
         return sum(one.lost for one in self.counts)
 
     @property
     def differences(self) -> list[Difference]:
-        """The first of each machine that answers otherwise, process by process."""
+        """The first difference of each machine, process by process."""
         return [difference for one in self.counts for difference in one.differences]
 
     @property
     def first_failing(self) -> int | None:
-        """The ledger of the first violation, or else of the first difference; None if there is none."""
+        """The ledger of the first violation, else of the first difference; None without either."""
         if self.broken:
             return min(self.broken, key=lambda one: one.at_ns).ledger_id
         about = [one.ledger_id for one in self.differences if one.ledger_id is not None]
@@ -101,9 +98,9 @@ class Replay:
         self._result: Result | None = None
 
     def run(self, progress: Callable[[Counts], object] = lambda counts: None) -> Result:
-        """Replay every process, and judge the joined histories. ``progress`` is given each process's counts.
+        """Replay every process, and judge the joined histories. ``progress`` is called with each process's counts.
 
-        Raises ConfigurationError if the folder has no record, or one of another version.
+        Raises ConfigurationError if the folder has no record, or a record of another version.
         """
         counts = []
         for one in replayed(self._folder, self._joined.observe):
@@ -115,7 +112,7 @@ class Replay:
         return self._result
 
     def page(self, ledger_id: int) -> str:
-        """The history of a ledger as HTML. Raises ConfigurationError if no record has the ledger."""
+        """A ledger's history as HTML. Raises ConfigurationError if no record has the ledger."""
         assert self._result is not None, "run() comes first"
         if ledger_id not in self._joined.ledgers:
             raise ConfigurationError(f"no record in {self._folder} has ledger {ledger_id}")
@@ -128,7 +125,7 @@ class Replay:
         return history_page(ledger_id, telling, found, differences, command, self.simulation(ledger_id))
 
     def staged(self, ledger_id: int) -> Played:
-        """The history of a ledger, made again in the simulator. Raises ConfigurationError if no record has its writer."""
+        """A ledger's history, repeated in the simulator. Raises ConfigurationError if no record has its writer."""
         ledger = self._joined.ledgers.get(ledger_id)
         if ledger is None or ledger.begun is None:
             raise ConfigurationError(f"no record in {self._folder} has the writer of ledger {ledger_id}")

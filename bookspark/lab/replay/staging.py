@@ -1,11 +1,11 @@
-"""The history of one ledger, made again in the simulator: recorded steps of its writer and recoverers become moves of a world.
+"""A ledger's history, repeated in the simulator: recorded steps of its writer and recoverers become moves of a world.
 
-Law: nothing is invented. A message arrives because its answer was heard, in the order of the record, and the world's own machines
-and bookies decide. So the story ends at its own end, with a violation if the protocol allows one. Or it ends where reality left
-the simulator: a bookie answered what none of the simulator would, or a step has no move. Either is told.
+Law: nothing is invented. A message arrives only because its answer was heard, in the order of the record; the world's own
+machines and bookies decide. So the story ends with the history, with a violation that the protocol allows, or where reality
+leaves the simulator: a bookie's answer differs, or a step has no move.
 
-Entries that were appended together are appended one after the other. What the simulator has no move for is passed over, and
-counted: a connection that is there again, a reader, an explicit LAC that nobody owes there.
+A batch is appended entry by entry. Steps without a counterpart in the simulator are skipped and counted: a restored
+connection, a reader, an explicit LAC (last add confirmed) that no client owes there.
 """
 
 from __future__ import annotations
@@ -51,17 +51,16 @@ _ANSWERS: dict[type, tuple[type, type]] = {
 
 
 class Played(NamedTuple):
-    """What became of a history in the simulator."""
+    """Result of a history in the simulator."""
 
     world: World
     moves: list[Move]
     violation: Violation | None
     left: str
-    """Where reality left the simulator, in words; empty: nowhere."""
+    """Where reality left the simulator, in words; "": nowhere."""
     passed_over: int
 
     def lines(self) -> list[str]:
-        """The story, in the simulator's words."""
         lines = tell(self.world, self.moves)
         if self.left:
             lines.append(f"     → here reality left the simulator: {self.left}.")
@@ -69,11 +68,11 @@ class Played(NamedTuple):
 
 
 class _LeftError(Exception):
-    """A recorded step that the world has no move for."""
+    """A recorded step without a move in the world."""
 
 
 class Staging:
-    """Collects the steps of one ledger's writer and recoverers. Give ``observe`` to a replay, then ``play``."""
+    """Collects the steps of a ledger's writer and recoverers. Give ``observe`` to a replay, then ``play``."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -81,7 +80,7 @@ class Staging:
         self._ours: dict[tuple[str, int], bool] = {}
 
     def observe(self, step: Step) -> None:
-        """Take a decision, if it is about the ledger."""
+        """Record a decision, if it concerns the ledger."""
         if step.kind not in ("LedgerWriter", "LedgerRecovery") or step.error is not None:
             return
         who = (step.process, step.number)
@@ -90,11 +89,10 @@ class Staging:
             about = event.metadata.ledger_id if isinstance(event, act.MetadataRead) else ledger_of(step.machine)
             self._ours[who] = about == self._ledger.ledger_id
         if self._ours[who]:
-            # The machine goes on, and is not looked at any more.
+            # Safe to keep: nothing reads the step's machine later, though it changes.
             self._steps.append((step.at_ns, step))
 
     def play(self) -> Played:
-        """The steps as moves."""
         steps = [step for _, step in sorted(self._steps, key=lambda one: one[0])]
         stage = _Stage(self._ledger, steps)
         left = ""
@@ -110,7 +108,7 @@ class Staging:
 
 
 class _Stage:
-    """A world, and where it has got to."""
+    """A world, its current state and the moves so far."""
 
     def __init__(self, ledger: Ledger, steps: list[Step]) -> None:
         m = ledger.begun or ledger.metadata
@@ -140,7 +138,7 @@ class _Stage:
         self.passed_over = 0
         self._names = dict(zip(bookies, self.world.bookies, strict=True))
         self._taken = {(self._names[bookie], entry_id) for bookie, entry_id in _taken(steps)}
-        """Which bookie took which entry from the writer."""
+        """Pairs of a bookie and an entry that it accepted from the writer."""
         self._clients = {who: number for number, who in enumerate(recoverers, 1)}
 
     @property
@@ -181,12 +179,12 @@ class _Stage:
         for entry_id in ids:
             first = getattr(event, "first", None) if entry_id is None else entry_id
             self._heard(client, event, first, matters)
-            # The first refusal ends the writer, and what comes with it is late.
+            # The first refusal ends the writer; the rest comes late.
             matters = matters and not _is_fenced(event)
 
     def _heard(self, client: int, event: Any, first: int | None, matters: bool) -> None:
-        """A client hears a bookie, or hears nothing. ``first``: the first entry that it asked for. ``matters``: it did something
-        because of that."""
+        """Deliver a bookie's answer, or a timeout, to a client. ``first``: the first requested entry. ``matters``: the
+        client reacted to it."""
         asked, answer = _ANSWERS[type(event)]
         name = self._names[event.bookie]
         if _unheard(event):
@@ -222,7 +220,7 @@ class _Stage:
         self._make(hears)
 
     def _fence(self, name: str) -> None:
-        """A bookie refused as fenced, so the request of a recoverer has arrived, though nobody heard its answer yet."""
+        """Deliver the recoverer's fencing request: a refusal as fenced shows its arrival, even before its answer is heard."""
         for move in self._at_bookie("request", name):
             if _fences(self.world.slots.messages[move.argument].body):
                 self._adds_before(name)
@@ -230,14 +228,14 @@ class _Stage:
                 return
 
     def _adds_before(self, name: str) -> None:
-        """Adds of the writer that this bookie took are there before the request that fences it."""
+        """Deliver the adds that this bookie accepted from the writer, before the request that fences it."""
         for move in self._at_bookie("request", name):
             message = self.world.slots.messages[move.argument]
             if message.client == 0 and isinstance(message.body, Add) and (name, message.body.first) in self._taken:
                 self._make(move)
 
     def _lacs_before(self, name: str, last_add_confirmed: int) -> None:
-        """The explicit LACs that this bookie's answer knows are there before the request for it."""
+        """Deliver the explicit LACs that this bookie's answer reflects, before the request for it."""
         for move in self._at_bookie("request", name):
             body = self.world.slots.messages[move.argument].body
             if isinstance(body, WriteLac) and body.last_add_confirmed <= last_add_confirmed:
@@ -252,7 +250,7 @@ class _Stage:
         ]
 
     def _message(self, kind: str, name: str, client: int, kinds: tuple[type, ...], first: int | None) -> Move | None:
-        """The move that brings a message between a client and a bookie."""
+        """The move that delivers a message between a client and a bookie."""
         for move in self._at_bookie(kind, name):
             message = self.world.slots.messages[move.argument]
             fits = isinstance(message.body, kinds) and (first is None or getattr(message.body, "first", None) == first)
@@ -261,7 +259,7 @@ class _Stage:
         return None
 
     def _syncs(self, name: str) -> Move | None:
-        """The sync that an answer of this bookie may wait for."""
+        """A sync that an answer of this bookie may wait for."""
         return next(iter(self._at_bookie("sync", name)), None)
 
     def _tell_lac(self, client: int, event: TellLac | Idle) -> None:
@@ -300,7 +298,7 @@ class _Stage:
 
     def _make(self, move: Move) -> None:
         after = self.world.apply(self.state, move)
-        # A sentence can be made of it, or it is not possible.
+        # Fails here if the move can't be told as a sentence.
         sentence(self.world, self.state, move, after)
         self.moves.append(move)
         self.state = after
@@ -315,8 +313,8 @@ def _chosen(step: Step) -> Iterator[str]:
 
 
 def _taken(steps: list[Step]) -> set[tuple[str, int]]:
-    """Which bookie took which entry from the writer: it said so to the writer, or gave the entry to a recoverer that asked before
-    one wrote it there."""
+    """Pairs of a bookie and an entry that it accepted from the writer: it acknowledged the add, or returned the entry to a
+    recoverer that asked before any recoverer wrote the entry there."""
     taken: set[tuple[str, int]] = set()
     written: frozenset[tuple[str, int]] = frozenset()
     asked: dict[tuple[str, int, str, int], frozenset[tuple[str, int]]] = {}
@@ -344,7 +342,7 @@ def _appends(step: Step) -> bool:
 
 
 def _unheard(event: Any) -> bool:
-    """Was there no answer of the bookie?"""
+    """Whether no answer came from the bookie."""
     response = getattr(event, "following", None) or getattr(event, "response", None)
     came = isinstance(event, act.ReadAnswered) and event.last >= event.first
     return isinstance(response, Unknown) and response.reason in NOT_HEARD and not came
@@ -360,7 +358,7 @@ def _fences(body: Any) -> bool:
 
 
 def _same_class(event: Any, body: Any) -> bool:
-    """Do a recorded answer and the simulator's say the same to a machine?"""
+    """Whether a recorded answer and the simulator's mean the same to a machine."""
     if isinstance(event, act.ReadAnswered):
         if event.last != body.last:
             return False
@@ -368,6 +366,6 @@ def _same_class(event: Any, body: Any) -> bool:
     if isinstance(event, act.HeldAnswered) and (event.last < event.first) != (body.last < body.first):
         return False
     if isinstance(event, act.LacAnswered) and event.last_add_confirmed < body.last_add_confirmed:
-        # It may be higher: what told it may have been passed over.
+        # Higher is possible: its cause may be a skipped step.
         return False
     return type(event.response) is type(body.response)

@@ -1,8 +1,8 @@
-"""The history of one ledger in real processes, as steps in words and messages between lanes.
+"""A ledger's history in real processes, as steps in words and messages between lanes.
 
-Law: what one process did stands in its order. Steps of different processes are put in order by their clocks, to about a tenth of
-a second, so a bookie's own steps may stand beside the message that they answer. A message reaches a bookie if the client heard
-the answer; the step at which it arrives is told right before that answer.
+Law: the steps of a process keep their order. Steps of different processes are ordered by their clocks, to about a tenth of a
+second, so a bookie's step may stand beside the message that it answers. The arrival of a request is drawn right before its
+answer.
 
 The lanes are those of the simulator's stories (``bookspark.lab.simulation.sequence``): the metadata store, clients, bookies.
 """
@@ -24,7 +24,7 @@ from bookspark.protocol.ledger.responses import Positive, Response, Unknown, Unk
 from bookspark.protocol.writing.writer_events import Append, BookieBack, Close, ExplicitLacAnswered
 
 ROWS_MAX = 300
-"""A page has the last ones up to what fails."""
+"""A page shows the last steps up to the violation."""
 _AFTER = 10
 _WORDS = {
     "LedgerWriter": "writer",
@@ -37,25 +37,23 @@ _WORDS = {
     "LedgerHealing": "healing",
 }
 _EACH = frozenset(("LedgerWriter", "LedgerRecovery"))
-"""Machines that have a lane each; of the others all of a kind and process have one."""
+"""Machines with a lane each; other machines share a lane by kind and process."""
 NOT_HEARD = frozenset((UnknownReason.TIMEOUT, UnknownReason.UNREACHABLE))
 
 
 class _Row(NamedTuple):
-    """A step."""
-
     at_ns: int
     lane: str
     line: str
     asks: bool = False
     sends: tuple[tuple[str, str], ...] = ()
-    """Messages that it sends: bookie and words."""
+    """Bookie and words of each sent message."""
     hears: tuple[str, str, bool] | None = None
-    """The bookie that it heard, in which words, and whether the bookie had the request."""
+    """The answering bookie, the answer in words, and whether the bookie received the request."""
 
 
 class Telling:
-    """The steps of one ledger. Give ``observe`` and ``differs`` to a replay; then read it as a ``Drawing``."""
+    """The steps of a ledger. Give ``observe`` and ``differs`` to a replay; ``draw`` then makes it a ``Drawing``."""
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -71,10 +69,10 @@ class Telling:
         self.left_out = 0
         """Earlier steps that are not drawn."""
 
-    # -- what is collected
+    # -- Collection
 
     def observe(self, step: Step) -> None:
-        """Take a decision, if it is about the ledger."""
+        """Record a decision, if it concerns the ledger."""
         if step.kind == "BookieLedger":
             if step.machine.ledger_id == self.ledger_id:
                 self._at_bookie(step)
@@ -82,7 +80,7 @@ class Telling:
             self._at_client(step)
 
     def differs(self, difference: Difference) -> None:
-        """Take an answer that is another one now."""
+        """Record an answer that differs now."""
         if difference.ledger_id == self.ledger_id:
             line = (
                 f"{difference.machine} was given {difference.given}: it answered {difference.recorded}, and the pure code "
@@ -153,10 +151,10 @@ class Telling:
         self._bookies.update(to for to, _ in sends)
         self._rows.append(_Row(step.at_ns, name, line, asks, tuple(sends), hears))
 
-    # -- what is drawn
+    # -- Drawing
 
     def draw(self, failing_ns: int | None) -> None:
-        """Make the drawing of the steps up to ``failing_ns`` and a few more; None: up to the last one."""
+        """Draw the steps up to ``failing_ns`` and a few more; None: up to the last."""
         rows = sorted(self._rows, key=lambda row: row.at_ns)
         if failing_ns is not None:
             rows = rows[: sum(row.at_ns <= failing_ns for row in rows) + _AFTER]
@@ -196,7 +194,7 @@ class Telling:
 
 
 def say_heard(event: Any) -> tuple[str, Response]:
-    """A bookie's answer in words, and its class."""
+    """A bookie's answer in words, and its response class."""
     match event:
         case act.AddAnswered(_, first, last, response):
             return f"add of {_ids(first, last)} {say_response(response)}", response
@@ -218,7 +216,7 @@ def say_heard(event: Any) -> tuple[str, Response]:
 
 
 def say_event(event: Any) -> str:
-    """What else a client was given."""
+    """Any other event of a client, in words."""
     match event:
         case Append(count, byte_length):
             return f"appends {count} {'entry' if count == 1 else 'entries'} of {byte_length} bytes"
@@ -248,7 +246,7 @@ def say_event(event: Any) -> str:
 
 
 def say_action(action: Any) -> str:
-    """What it makes of that, if it is no message."""
+    """An action that is no message, in words; "" for a message."""
     match action:
         case act.Confirm(last):
             return f"entry {last} is confirmed"
@@ -268,7 +266,7 @@ def say_action(action: Any) -> str:
 
 
 def say_sent(action: Any) -> list[tuple[str, str]]:
-    """The messages of an action: to whom, in which words."""
+    """Messages of an action: bookie and words."""
     match action:
         case act.SendAdd(bookies, first, last, lac):
             return [(bookie, f"add of {_ids(first, last)} (LAC {lac})") for bookie in bookies]
@@ -290,7 +288,7 @@ def _ids(first: int, last: int) -> str:
 
 
 def simulator_command(ledger: Ledger) -> str:
-    """The command that searches the simulator, in a small world of the ledger's shape, for what befell it."""
+    """The command that searches the simulator for such a history, in a small world of the ledger's shape."""
     m = ledger.metadata
     words = ["bookspark simulate --random 10000"]
     if m is not None:

@@ -1,27 +1,27 @@
-"""A deterministic world around the real machines of ``bookspark.protocol``, and the checks of what they may never do.
+"""Simulation: a deterministic world around the real machines of ``bookspark.protocol``, with checks of its invariants.
 
-Messages are lost, late and duplicated, bookies crash and lose their disks, and metadata is changed by compare-and-set. A list of
+Messages are lost, late and duplicated, bookies crash and lose their disks, and metadata changes by compare-and-set. A list of
 moves is a replay.
 
 ======================  ========================================================================================================
-``simulation_options``  sizes, modes, budgets of mishaps, and the protections that are switched off
-``world``               what each move makes of the world
-``moves``               what may happen next
-``state``               the layout of a state, and what a move is
-``slots``               one bookie with all messages from and to it
-``bookie``              a bookie: the real decisions over a disk that can forget
-``messages``            what travels between clients and bookies
-``clients``             the writer, recoverers, readers, and those that repair
+``simulation_options``  sizes, modes, budgets of mishaps, and switches of protections
+``world``               the effect of each move on the world
+``moves``               the possible next moves
+``state``               the layout of a state and of a move
+``slots``               a bookie with all messages from and to it
+``bookie``              the real decisions of a bookie over a disk that can forget
+``messages``            messages between clients and bookies
+``clients``             the writer, recoverers, readers and repairs
 ``ledgers``             a second ledger on the same bookies
 ``search``              every order within bounds, and random schedules
 ``checkers``            the invariants, one module each
-``verdicts``            what the checkers say of states
-``view``                what a checker is shown
+``verdicts``            the checkers' verdicts on states
+``view``                a state as checkers see it
 ``story``               moves told in sentences
-``sequence``            the messages of a story: sent, arrived, given up
+``sequence``            the messages of a story
 ``story_page``          a violation as a page with a sequence diagram
-``values``              frozen forms and copies of machines, and numbers for them
-``compiled``            modules of the simulator that were compiled to C, where somebody did
+``values``              frozen forms, copies and numbers of machines
+``compiled``            modules of the simulator compiled to C, where they exist
 ======================  ========================================================================================================
 
 Example::

@@ -1,7 +1,7 @@
 """A bookie in the simulation: the real decisions of ``bookie_ledger`` and ``bookie_boot`` over a disk that can forget.
 
-Law: the protocol's functions decide every answer, and what has to be synced before it; this module only stores. The disk has a
-durable and a volatile part. Control records are durable before the answer that rests on them, entries after the next ``sync``. A
+Law: the protocol's functions decide every answer, and the syncs that must precede it; this module only stores. The disk has a
+durable and a volatile part. Control records are durable before the answer that needs them, entries after the next ``sync``. A
 crash loses the volatile part, or everything. The bookie does not know its name (``messages``).
 """
 
@@ -65,18 +65,16 @@ _CONFLICT = Unknown(UnknownReason.CONFLICT)
 
 
 class Found(NamedTuple):
-    """What a bookie that starts again finds beside its own disk. ``ledgers``: what the metadata has of all ledgers."""
+    """Facts for a restarted bookie from beyond its own disk. ``ledgers``: the metadata of all ledgers."""
 
     ledgers: tuple[LedgerMetadata, ...]
     highest_ledger_id: int = LEDGER_ID
-    """The highest id that was given out."""
+    """The highest assigned ledger id."""
     unclean: bool = False
-    """Is the marker there because of adds of other ledgers?"""
+    """Whether adds of other ledgers left the marker."""
 
 
 class Row(NamedTuple):
-    """An entry as it is stored."""
-
     content: str
     last_add_confirmed: int
     last_add_fully_replicated: int
@@ -84,7 +82,7 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Unsure:
-    """An add that waits for the ledger's metadata. ``answer`` follows from the metadata; None until it was read."""
+    """An add that waits for the ledger's metadata. ``answer`` follows from the metadata; None until then."""
 
     message: Message
     answer: Response | None = None
@@ -92,7 +90,7 @@ class Unsure:
 
 @dataclass(slots=True)
 class SimulatedBookie:
-    """One bookie's memory and disk, for one ledger."""
+    """A bookie's memory and disk, for one ledger."""
 
     ledger_id: ClassVar[int] = LEDGER_ID
     master_key: ClassVar[bytes] = b"key"
@@ -101,31 +99,31 @@ class SimulatedBookie:
     rows: dict[int, Row] = field(default_factory=dict)
     unsynced: set[int] = field(default_factory=set)
     control: BookieLedger | None = None
-    """The state that the records of the control log make."""
+    """The state rebuilt from the control log's records."""
     mark: LossyBootNoted = NO_LOSSY_BOOT
     collected: CollectionNoted = NOTHING_COLLECTED
     unclean: bool = False
     """The marker: adds were acked unsynced."""
     waiting: list[Message] = field(default_factory=list)
-    """Acks that wait for the sync, and requests for a sync."""
+    """Acks that wait for the sync, and sync requests."""
     unsure: list[Unsure] = field(default_factory=list)
     booting: PhaseOne | None = None
-    """Phase one is under way: nothing is served."""
+    """Phase one in progress; the bookie does not serve."""
     cursor: SyncCursor | None = None
-    """The sync cursor of a VD ledger (volatile durability) that was written to; None for other ledgers."""
+    """The sync cursor of a written VD ledger (volatile durability); None for other ledgers."""
     incarnation: int = 1
-    """The number of the bookie's process. It is counted for VD ledgers (volatile durability) only."""
+    """Number of the bookie's process, counted only for VD ledgers."""
     lost_boots: int = 0
-    """How often the bookie may have lost entries; for the checkers."""
+    """Times that the bookie may have lost entries; for the checkers."""
     gone: bool = False
-    """It is gone for good, with its disks."""
+    """Gone for good, with its disks."""
     defect: str = ""
-    """What a decision raised, instead of deciding."""
+    """Error raised by a decision."""
 
     # -- requests
 
     def deliver(self, message: Message, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
-        """Take a request. Returns the answers that can be given now."""
+        """Take a request. Returns the immediate answers."""
         request = message.body
         match request:
             case Add():
@@ -145,7 +143,7 @@ class SimulatedBookie:
             case Held():
                 return _reply(message, self._held())
             case Clear():
-                # The ledger was not deleted and collected meanwhile.
+                # Skipped if the ledger was deleted and collected meanwhile.
                 if self.ledger is not None:
                     lost = [EntriesLost(self.ledger.ledger_id, first, last) for first, last in request.lost]
                     for record in lost:
@@ -192,7 +190,7 @@ class SimulatedBookie:
         return answer + (self.sync() if sync_at_once else [])
 
     def _sync(self, message: Message, request: SyncLedger, sync_at_once: bool) -> list[Message]:
-        """Sync everything that has arrived so far, and answer after that."""
+        """Sync all data that has arrived, and answer then."""
         refusal = self._sync_answer(request)
         if not isinstance(refusal.response, Positive):
             return _reply(message, refusal)
@@ -204,7 +202,7 @@ class SimulatedBookie:
         return SyncAnswer(response, self._report(request.assignment) if isinstance(response, Positive) else None)
 
     def _report(self, assignment: Assignment | None) -> SyncReport | None:
-        """The report that goes with every answer to the writer of a VD ledger."""
+        """The sync report in every answer to the writer of a VD ledger."""
         if assignment is None:
             return None
         if self.cursor is None or self.cursor.assign(assignment):
@@ -251,7 +249,7 @@ class SimulatedBookie:
         return WriteLacAnswer(decision.response)
 
     def _met(self) -> BookieLedger:
-        """The ledger's state. If there is none, a new one, which the caller keeps if the request is taken."""
+        """The ledger's state, or a new state, which the caller keeps if it accepts the request."""
         return self.ledger or first_contact(self.ledger_id, self.mark, self.collected)
 
     def _held(self) -> HeldListed:
@@ -264,15 +262,15 @@ class SimulatedBookie:
                 self.control = BookieLedger(self.ledger_id)
             self.control.replay(record)
 
-    # -- an add that waits for the metadata
+    # -- Adds that wait for the metadata
 
     def metadata_read(self, metadata: LedgerMetadata | None, name: str) -> None:
-        """The oldest add that waits is told what the metadata says now."""
+        """Give the oldest waiting add the present metadata."""
         waiting = next(unsure for unsure in self.unsure if unsure.answer is None)
         waiting.answer = answer_unsure(name, metadata)
 
     def metadata_told(self, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
-        """Decide the oldest add that was told of the metadata, with what is known by now."""
+        """Decide the oldest add with metadata, by the bookie's present knowledge."""
         unsure = next(unsure for unsure in self.unsure if unsure.answer is not None)
         self.unsure.remove(unsure)
         request = unsure.message.body
@@ -285,17 +283,16 @@ class SimulatedBookie:
 
     @property
     def owes_answers(self) -> bool:
-        """Does somebody wait for a sync, or for metadata that the bookie reads?"""
+        """Whether a client waits for a sync, or for metadata that the bookie reads."""
         return bool(self.waiting or self.unsure)
 
     def forget(self, client: int) -> None:
-        """The client waits for nothing any more."""
         self.waiting = [message for message in self.waiting if message.client != client]
 
-    # -- the disk
+    # -- The disk
 
     def sync(self) -> list[Message]:
-        """Everything that was written is durable now. Returns the acks that waited for it."""
+        """Make all written data durable. Returns the acks that waited for it."""
         waiting, self.waiting = self.waiting, []
         if self.cursor is not None:
             for entry_id in sorted(self.unsynced):
@@ -311,7 +308,7 @@ class SimulatedBookie:
         return answers
 
     def collect(self, options: SimulationOptions, ledger_ids: Collection[int]) -> None:
-        """These ledgers were deleted. Forget them, if they are on this disk."""
+        """Forget these deleted ledgers, if they are on this disk."""
         if options.collection_mark:
             self.collected = note_collection(self.collected, ledger_ids)
         if self.ledger_id not in ledger_ids:
@@ -321,8 +318,8 @@ class SimulatedBookie:
         self.unsynced = set()
 
     def crash(self, found: Found, name: str, options: SimulationOptions) -> None:
-        """The process dies and starts again. The volatile part is gone, and phase one begins if the boot is lossy. One that was
-        not at its end begins anew: the marker goes after it, and of its records the mark alone may be durable."""
+        """End the process and start it again. The volatile part is lost, and a lossy boot begins phase one. An unfinished
+        phase one starts over: its end removes the marker, and of its records only the mark may be durable already."""
         everything = options.crash_loses is CrashLoses.EVERYTHING
         unclean = self.unclean or found.unclean or self.booting is not None
         lossy = is_lossy(unclean=unclean, directory_lost=everything)
@@ -346,11 +343,11 @@ class SimulatedBookie:
             self.booting = phase_one(name, found.ledgers, found.highest_ledger_id, mark)
 
     def depart(self) -> None:
-        """The bookie is gone for good. Nothing that was asked of it is answered any more."""
+        """Leave for good. Pending requests get no answer."""
         self.__init__(lost_boots=self.lost_boots + 1, incarnation=self.incarnation, gone=True)  # type: ignore[misc]
 
     def booted(self, options: SimulationOptions) -> None:
-        """Phase one is durable; the bookie serves. A protection that is switched off leaves no record."""
+        """End phase one with its records durable, and serve. A protection that is switched off leaves no record."""
         assert self.booting is not None
         if options.lossy_boot_mark:
             self.mark = self.booting.mark
@@ -365,7 +362,7 @@ class SimulatedBookie:
         self._replay()
 
     def _replay(self) -> None:
-        """Make the ledger's state again, from the control log and the entries."""
+        """Rebuild the ledger's state from the control log and the entries."""
         self.ledger = clone(self.control)
         if self.ledger is None and self.rows:
             self.ledger = self._met()

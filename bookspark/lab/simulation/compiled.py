@@ -1,15 +1,14 @@
-"""Modules of the simulator that were compiled to C, where somebody compiled them (``scripts/compile-simulator``).
+"""Modules of the simulator compiled to C by ``scripts/compile-simulator``, where they exist.
 
-Law: the same sources, the same results byte for byte, and never a stale module. What was compiled lies in a folder of its own.
-The folder's name is a digest of all sources that it was made from and may know of, and of the Python that runs it. After an edit
-there is no such folder, so the sources are used until they are compiled again. A wheel has sources only, and nothing here needs
-the compiler.
+Law: the same sources, the same results byte for byte, and never a stale module. The folder of compiled modules is named by
+a digest of all their sources and of the running Python, so after an edit the sources run until the next compilation. A
+wheel has only sources, and nothing here needs the compiler.
 
-Only a process that asks for them gets them, before it imports any of them: ``bookspark simulate`` does, and says so. Tests change
-functions and constants of modules in memory, so they use the sources; ``tests/system/acceptance`` compares both.
+A process gets compiled modules only on request, before it imports any of them, like ``bookspark simulate``. Tests use the
+sources, because they change functions and constants in memory; ``tests/system/acceptance`` compares both.
 
-mypyc compiles them (it comes with mypy, a requirement of development only). The machines of the protocol stay as they are:
-``values`` looks through their fields, and they are to be the very ones that ship.
+The compiler is mypyc, a part of mypy. The machines of the protocol are not compiled: ``values`` reads their fields, and the
+simulator must run the shipped code.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
 FOLDER = _ROOT / ".cache" / "simulator"
-"""Only a checkout has it."""
+"""Only in a checkout."""
 SHARED = "simulator__mypyc"
-"""The module that has all of the code. The others are what imports by their names find."""
+"""The module with all compiled code. The other modules are stubs that import it by name."""
 MODULES = (
     "bookspark.lab.simulation.ledgers.second_ledger",
     "bookspark.lab.simulation.moves",
@@ -41,7 +40,7 @@ _SOURCES = ("bookspark/lab/simulation", "bookspark/protocol", "bookspark/errors.
 
 
 def digest_of(root: Path) -> str:
-    """What stands for the sources in a checkout and for this Python."""
+    """Digest of a checkout's sources and of this Python."""
     digest = sha256(f"{sys.implementation.cache_tag} {sys.platform}".encode())
     for source in _SOURCES:
         for path in sorted((root / source).rglob("*.py")) or [root / source]:
@@ -51,7 +50,8 @@ def digest_of(root: Path) -> str:
 
 
 def use_compiled(folder: Path = FOLDER) -> bool:
-    """Have the modules imported that were compiled from these sources. False if there are none, or if it is too late for them."""
+    """Make later imports use the modules compiled from these sources. Returns False if none exist, or if a module is
+    already imported."""
     if not folder.is_dir() or any(name in sys.modules for name in MODULES):
         return False
     found = folder / digest_of(_ROOT)

@@ -1,4 +1,4 @@
-"""What travels between a client and a bookie in the simulation, without the bookie's name.
+"""Messages between a client and a bookie in the simulation.
 
 Law: a message is a value. It does not name the bookie, so that equal bookies can be exchanged. The contents of entries are
 strings, one for each id.
@@ -24,7 +24,7 @@ from bookspark.protocol.repair.bookie_healing import HeldListed, LimboIsCleared
 from bookspark.protocol.writing.writer_events import BookieBack, ExplicitLacAnswered
 
 NOBODY = -1
-"""The client number of a request whose answer nobody waits for any more."""
+"""Client number of a request without a waiting client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ReadLac:
 
 @dataclass(frozen=True, slots=True)
 class WriteLac:
-    """Explicit LAC; the LAFR goes with it."""
+    """Explicit LAC (last add confirmed), with the LAFR (last add fully replicated)."""
 
     last_add_confirmed: int
     last_add_fully_replicated: int = NO_ENTRY
@@ -66,19 +66,19 @@ class SyncLedger:
 
 @dataclass(frozen=True, slots=True)
 class HeldFrom:
-    """A recovery asks which entries from ``first`` on the bookie holds."""
+    """A recovery's question for the bookie's entries from ``first`` on."""
 
     first: int
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A bookie's own healing asks which entries the bookie holds."""
+    """The question of a bookie's own healing for the bookie's entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """A bookie's own healing notes what is lost, and ends limbo."""
+    """The order of a bookie's own healing to note the lost entries and to end limbo."""
 
     boot: int
     lost: tuple[tuple[int, int], ...] = ()
@@ -112,7 +112,7 @@ class LacAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HeldFromAnswer:
-    """``last``: the highest id; ``first − 1`` if there is none."""
+    """``last``: the highest id; ``first − 1`` without an entry."""
 
     first: int
     last: int
@@ -132,7 +132,7 @@ class WriteLacAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Reachable:
-    """The bookie can be connected to again. What was under way on the old connection is answered to nobody."""
+    """The bookie accepts connections again. Pending requests of the old connection get no answer."""
 
 
 Answer = (
@@ -150,13 +150,13 @@ Answer = (
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request under way, or an answer. ``client`` is the number of the client that waits for it."""
+    """A request or an answer under way. ``client`` is the number of the client that waits for it."""
 
     client: int
     body: Request | Answer
 
     def is_add_of_writer_up_to(self, entry_id: int) -> bool:
-        """Is it an add of the ledger's writer, which waits for the answer, with no entry after ``entry_id``?"""
+        """Whether it is an add whose writer waits for the answer, with no entry after ``entry_id``."""
         return self.client == 0 and isinstance(self.body, Add) and self.body.last <= entry_id
 
 
@@ -174,7 +174,7 @@ def event_of(
         case HeldFromAnswer():
             return HeldAnswered(bookie, answer.first, answer.last, answer.response)
         case WriteLacAnswer():
-            # The time is a placeholder: the writer's client puts its own in.
+            # The time is a placeholder: the writer's client replaces it.
             return ExplicitLacAnswered(bookie, answer.response, 0.0)
         case SyncAnswer():
             return SyncAnswered(bookie, answer.response, answer.synced)
@@ -184,7 +184,7 @@ def event_of(
 
 
 def unanswered(body: Request | Answer, response: Response) -> Answer:
-    """What the client believes when a request, or the answer to it, does not come in time."""
+    """The client's substitute answer if a request, or its answer, does not come in time."""
     match body:
         case Add() | AddAnswer():
             return AddAnswer(body.first, body.last, response)
@@ -205,5 +205,5 @@ def is_request(body: Request | Answer) -> bool:
 
 
 def matters(body: Request | Answer) -> bool:
-    """Does the request change the bookie even if nobody waits for its answer? (A bookie's own healing ends with the bookie.)"""
+    """Whether the request changes the bookie even without a waiting client. (A bookie's own healing ends with the bookie.)"""
     return isinstance(body, Add | SyncLedger | WriteLac) or (isinstance(body, Read | ReadLac) and body.fence)

@@ -1,7 +1,6 @@
-"""Everything that may happen next in a world.
+"""All possible next moves in a world.
 
-Law: the moves, and their order, depend on nothing but what the state says. Whatever may be lost, late or out of order in
-production may be so here.
+Law: the moves, and their order, depend on the state only. All losses, delays and reorderings of production are possible here.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _Groups = dict[int, Group]
 
 
 class Terms(NamedTuple):
-    """What has a say in the moves of more than one place: whether budgets are left, and what is deleted, sent and named."""
+    """Facts that decide the moves of more than one place: remaining budgets, and deleted, finished and named things."""
 
     crashes: bool
     losses: bool
@@ -47,11 +46,11 @@ class Terms(NamedTuple):
 
 _DELETE = (Move("delete", METADATA),)
 _move: Callable[[tuple[str, int, int]], Move] = partial(tuple.__new__, Move)
-"""Schedules make some ten thousand moves a second, and a named tuple's own way takes twice as long."""
+"""About 10,000 moves a second are made, and NamedTuple's own constructor takes twice as long."""
 
 
 class PossibleMoves:
-    """The moves of one world, which shares its tables with this. Each group is made once and lives as long as the world."""
+    """The moves of a world, which shares its tables with this object. A group is made once and lives as long as the world."""
 
     def __init__(
         self,
@@ -76,11 +75,10 @@ class PossibleMoves:
         self._tables: dict[Terms, list[_Groups]] = {}
 
     def groups(self, state: State) -> list[Group]:
-        """What may happen to the metadata, to each client and in each slot."""
+        """The possible moves of the metadata, of each client and of each slot."""
         return MovesAhead(self, state).groups
 
     def terms(self, state: State) -> Terms:
-        """Those of a state."""
         o = self._options
         return Terms(
             state[CRASHES] > 0,
@@ -93,7 +91,7 @@ class PossibleMoves:
         )
 
     def same_terms(self, before: State, after: State) -> bool:
-        """Are the terms those of ``before``, for sure? Who is named changes when a bookie departs."""
+        """Whether the terms surely equal those of ``before``. Named bookies change only with a departure."""
         o = self._options
         return (
             before[CRASHES:SECOND] == after[CRASHES:SECOND]
@@ -102,7 +100,7 @@ class PossibleMoves:
         )
 
     def tables(self, terms: Terms) -> list[_Groups]:
-        """The groups of each place by the number that is there (``numbers``)."""
+        """For each place, its groups by number (``numbers``)."""
         found = self._tables.get(terms)
         if found is None:
             clients, slots = (terms.losses, terms.named), terms[:-1]
@@ -115,7 +113,8 @@ class PossibleMoves:
         return found
 
     def numbers(self, state: State) -> Sequence[int]:
-        """What the groups depend on beside the terms. A bookie may heal only if its healing is not under way."""
+        """The facts that decide the groups beside the terms. The complement of a slot's number allows the bookie to heal:
+        its healing is not under way."""
         if not self._options.heals:
             return state[CLIENTS:]
         numbers, healing = list(state[CLIENTS:]), self._slots_from - len(self._bookies)
@@ -127,14 +126,12 @@ class PossibleMoves:
         return numbers
 
     def moves_of_clients(self, state: State, terms: Terms) -> list[Move]:
-        """What may happen to the metadata and to clients."""
         moves = list(_DELETE) if self._options.deletes and not terms.deleted else []
         for index in range(CLIENTS, self._slots_from):
             moves += self.group_of(index, state[index], terms)
         return moves
 
     def group_of(self, index: int, number: int, terms: Terms) -> Group:
-        """The moves at a place."""
         table = self.tables(terms)[index - CLIENTS]
         found = table.get(number)
         if found is None:
@@ -164,7 +161,7 @@ class PossibleMoves:
             else:
                 yield Move(kind, index, what)
         if terms.losses:
-            # What a client may give up: a request to the metadata store, or, except for the writer, the whole thing.
+            # A client may give up a request to the metadata store, or, except for the writer, the whole operation.
             told = self._clients[client]
             if told.store is not None or told.choosing is not None:
                 yield Move("store_lost", index)
@@ -172,7 +169,7 @@ class PossibleMoves:
                 yield Move("deadline", index)
 
     def _slot_moves(self, index: int, slot: int, terms: Terms, heals: bool) -> Group:
-        """Equal messages under way are named once. They are neighbours."""
+        """Equal messages under way, which are neighbours, give one move."""
         crashes, losses, duplicates, departures, deleted, done_with, _ = terms
         bookie, all_traits = self._slots.traits(slot), self._slots.message_traits
         moves: list[Move] = []
@@ -210,7 +207,7 @@ class PossibleMoves:
         return tuple(moves)
 
     def choices(self, client: int) -> tuple[tuple[str, int], ...]:
-        """(kind, argument) of what a client's user and the metadata store may do."""
+        """(kind, argument) of each possible move of a client's user and of the metadata store for it."""
         found = self._choices.get(client)
         if found is None:
             told = self._clients[client]
@@ -223,7 +220,7 @@ class PossibleMoves:
 
 
 class MovesAhead:
-    """The moves of a state. As that goes from move to move, they are looked up only where something changed."""
+    """The moves of a state. After each further move, only changed places are looked up again."""
 
     def __init__(self, possible: PossibleMoves, state: State) -> None:
         self.groups: list[Group] = []
@@ -249,7 +246,7 @@ class MovesAhead:
         return found
 
     def go_on(self, state: State) -> Sequence[int]:
-        """The moves of ``state``, which follows on the one before. Returns the indices of the groups that were looked up."""
+        """Advance to ``state``, the successor of the current state. Returns the indices of the groups that were looked up."""
         if not self._possible.same_terms(self._state, state):
             self._find(state)
             return range(len(self.groups))

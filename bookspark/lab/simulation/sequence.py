@@ -1,8 +1,7 @@
-"""The messages of a list of moves: who sent each, at which step, and what became of it.
+"""The messages of a list of moves: sender, sending step and fate of each.
 
-Law: a drawing shows what happened. It is made by replaying the moves in the world, and each message of the world is in it once: a
-message comes to be at one step, and at a later one it arrives, is given up, or is still under way at the end. Of equal messages
-the oldest one arrives first.
+Law: a drawing comes from a replay of the moves in the world, and shows each message once: sent at a step, and at a later step
+arrived, given up, or still under way at the end. Among equal messages the oldest arrives first.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ASKS = frozenset(("store", "ask", "crash", "heal", "delete"))
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A message between two lanes. ``arrived``, ``given_up``: the step, None if that did not happen."""
+    """A message between two lanes. ``arrived``, ``given_up``: the step, or None."""
 
     what: str
     sender: int
@@ -37,35 +36,31 @@ class Arrow:
 
 
 class Drawing(Protocol):
-    """What a page draws. Steps count from 1."""
+    """The contents of a page's drawing. Steps count from 1."""
 
     @property
     def lanes(self) -> Seq[str]:
-        """The names of the metadata store, of clients and of bookies."""
+        """Names of the metadata store, of clients and of bookies."""
         ...
 
     @property
     def places(self) -> list[int]:
-        """The lane where each step happens."""
+        """The lane of each step."""
         ...
 
     @property
     def arrows(self) -> list[Arrow]:
-        """The messages, in the order of their sending."""
+        """The messages, in order of sending."""
         ...
 
     @property
     def asked(self) -> set[int]:
-        """The steps at which that lane talks to the metadata store."""
+        """The steps that talk to the metadata store."""
         ...
 
 
 class Sequence:
-    """What a story's drawing shows. Steps count from 1.
-
-    ``lanes``: names of the metadata store, of clients and of bookies. ``places``: the lane where each step happens. ``arrows``:
-    the messages, in the order of their sending. ``asked``: the steps at which that lane talks to the metadata store.
-    """
+    """The ``Drawing`` of a story."""
 
     def __init__(self, world: World, moves: Iterable[Move]) -> None:
         self.lanes: Seq[str] = ("metadata", *world.client_names, *world.bookies)
@@ -74,7 +69,7 @@ class Sequence:
         self.asked: set[int] = set()
         self._world = world
         self._under_way: dict[tuple[int, int], list[int]] = {}
-        """Indices of arrows by the place of the slot and the number of the message, the oldest first."""
+        """Indices of arrows by slot place and message number, oldest first."""
         state = world.initial
         for step, move in enumerate(moves, 1):
             after = world.apply(state, move)
@@ -97,7 +92,7 @@ class Sequence:
                 self._end(place, move.argument, arrived=step)
             made = new - under_way
             for number in (under_way - new).elements():
-                # A request that nobody waits for any more may stay under way.
+                # A request without a waiting client may stay under way.
                 orphan = world.slots.message(Message(NOBODY, world.slots.messages[number].body))
                 if made[orphan] > 0:
                     made[orphan] -= 1

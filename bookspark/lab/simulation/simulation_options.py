@@ -1,7 +1,7 @@
-"""The options of a simulation: sizes, modes, budgets of mishaps, and the protections that are switched off.
+"""The options of a simulation: sizes, modes, budgets of mishaps, and switches of protections.
 
-Law: the world around the real machines switches a protection off (it drops a record, or clears a flag). The machines themselves,
-which production runs, have no such switch.
+Law: the world around the real machines switches a protection off (it drops a record, or clears a flag). The machines
+themselves, which run in production, have no such switch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bookspark.protocol.writing.ensemble_change import ChangeMode
 
 
 class CrashLoses(Enum):
-    """What a bookie's crash loses: everything that was not synced, or all its disks."""
+    """Extent of a bookie's crash: all unsynced data, or all its disks."""
 
     UNSYNCED = "unsynced"
     EVERYTHING = "everything"
@@ -29,60 +29,57 @@ def _switch(help_text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The options for one ledger with one writer. Each budget is a maximum over a whole run."""
+    """Options for a ledger with one writer. Each budget is a maximum over a whole run."""
 
     ensemble: int = 3
-    """How many bookies the ledger's ensemble has."""
     write_quorum: int = 3
-    """How many copies each entry has."""
+    """Copies of each entry."""
     ack_quorum: int = 2
-    """How many copies confirm an entry."""
+    """Copies that confirm an entry."""
     spares: int = 0
-    """How many bookies there are outside the first ensemble."""
+    """Bookies outside the first ensemble."""
     entries: int = 1
-    """How many entries the writer appends at most."""
+    """Maximum number of the writer's appends."""
     closes: bool = True
-    """May the writer's user close the ledger?"""
+    """Whether the writer's user may close the ledger."""
     abandons: bool = False
-    """May the writer's client end without a close, at any moment?"""
+    """Whether the writer's client may end without a close, at any moment."""
     holds_back: bool = False
-    """Do adds wait for a bookie that is behind? Entries that the writer is done with meanwhile are not sent to it any more."""
+    """Whether adds wait for a slow bookie. An entry that the writer finishes meanwhile is no longer sent to it."""
     hold_ups: int = 0
-    """How often the writer finds that a bookie holds it up, beside the others."""
+    """Times that a bookie is reported to hold the writer up."""
     recoverers: int = 1
-    """How many attempts at ledger recovery are made. They begin at any time, and may run at once."""
+    """Attempts at ledger recovery. They begin at any time, and may overlap."""
     readers: int = 0
-    """How many tailing readers there are."""
     reads: int = 2
-    """How often each reader asks for the LAC and reads up to it."""
+    """Times that each reader asks for the LAC (last add confirmed) and reads up to it."""
     long_polls: bool = False
-    """May readers wait for the next entry to be confirmed?"""
+    """Whether readers may wait for the next entry to be confirmed."""
     explicit_lacs: int = 0
-    """How often the writer may tell its LAC without an entry."""
+    """Times that the writer may send its LAC without an entry."""
     replicators: int = 0
-    """How many attempts autorecovery makes to replace a bookie that it takes for lost. They begin at any time."""
+    """Autorecovery's attempts to replace a bookie that it believes lost. They begin at any time."""
     second_ledger: bool = False
-    """Do the bookies have a second ledger, with a writer and a recoverer? Only random schedules have it."""
+    """Whether the bookies have a second ledger, with a writer and a recoverer. Only for random schedules."""
     deletes: bool = False
-    """May the ledger be deleted, and then be collected by its bookies?"""
+    """Whether the ledger may be deleted and then collected by its bookies."""
     crashes: int = 0
-    """How often a bookie crashes."""
     losses: int = 0
-    """How many requests and answers time out. The request may still arrive, at any later time."""
+    """Requests and answers that time out. The request may still arrive, at any later time."""
     duplicates: int = 0
-    """How many requests arrive twice."""
+    """Requests that arrive twice."""
     departures: int = 0
-    """How many bookies go away for good, with their disks."""
+    """Bookies that leave for good, with their disks."""
     accept_loss: bool = False
-    """Does an operator accept a loss where a recoverer can't know? The operator names the bookies that are gone for good."""
+    """Whether an operator accepts a loss if a recoverer can't know. The operator names the bookies that are gone for good."""
     crash_loses: CrashLoses = CrashLoses.UNSYNCED
     heals: bool = False
-    """Does a bookie go through phase two after a lossy boot?"""
+    """Whether a bookie goes through phase two after a lossy boot."""
     journal_write_data: bool = True
     ledger_type: LedgerType = LedgerType.PD_JOURNAL
     replication: Replication = Replication.BEST_EFFORT
     ensemble_changes: ChangeMode = ChangeMode.OFF
-    """When the writer replaces a bookie that failed. Recovery replaces bookies unless this is OFF."""
+    """When the writer replaces a failed bookie. Recovery replaces bookies unless this is OFF."""
 
     limbo: bool = _switch("put ledgers in limbo at a lossy boot (BP-46)")
     boot_fencing: bool = _switch("fence ledgers at a lossy boot (BP-46)")
@@ -104,19 +101,18 @@ class SimulationOptions:
 
     @classmethod
     def switches(cls) -> Iterator[tuple[str, str]]:
-        """Names of the protections that can be switched off, with what each does."""
+        """Names of the switchable protections, each with its effect."""
         for option in fields(cls):
             if "switch" in option.metadata:
                 yield option.name, option.metadata["switch"]
 
     def without(self, *protections: str) -> SimulationOptions:
-        """These options with some protections switched off."""
         off: dict[str, Any] = dict.fromkeys(protections, False)
         return replace(self, **off)
 
     def arguments(self, names: Collection[str] | None = None) -> str:
-        """The command-line options of ``bookspark simulate`` that give these options: those in ``names``, or all that differ
-        from their default."""
+        """The command-line options of ``bookspark simulate`` for these options: those in ``names``, or all that differ from
+        their default."""
         words: list[str] = []
         default = SimulationOptions()
         for option in fields(self):
@@ -132,5 +128,5 @@ class SimulationOptions:
 
 
 def word_of(choice: Enum) -> str:
-    """The word for a choice on the command line."""
+    """A choice as a word of the command line."""
     return str(choice.value).replace(" ", "-")

@@ -1,8 +1,7 @@
-"""A bookie together with every message from and to it: the part of the world that one bookie's moves change.
+"""A slot: a bookie with every message from and to it, the part of the world that a bookie's move changes.
 
-Law: a change in a slot depends on the slot alone (and on the metadata, where the bookie reads it). So the real decisions make
-each change once, and it is looked up after that. Messages are kept in an order of their contents, so equal slots have one
-number.
+Law: a change in a slot depends on the slot alone, and on the metadata if the bookie reads it. So each change is made once
+and then looked up. Messages are sorted by their contents, so equal slots have the same number.
 """
 
 from __future__ import annotations
@@ -28,41 +27,37 @@ class Slot(NamedTuple):
 
 
 SAME = -1
-"""The symbolic slot that stands for any slot, as it is. What is put there, taken or purged leads to another symbolic slot, which
-stands for any slot with that done to it (``Slots.resolved``). Symbolic slots are numbers below zero."""
+"""Symbolic slot for any slot, unchanged. A put, take, purge or leave on it gives another symbolic slot, which stands for
+any slot with this change (``Slots.resolved``). Symbolic slots have negative numbers."""
 
 
 class BookieTraits(NamedTuple):
-    """Properties of a bookie's state on which it depends what may happen next in its slot."""
+    """Properties of a bookie's state that decide the possible moves in its slot."""
 
     serves: bool
     moves: tuple[str, ...]
     """Some of "boot", "sync", "ask" and "told" (``Slots.change``, ``Slots.ask``)."""
     gone: bool
-    """Is the bookie gone for good?"""
+    """Whether the bookie is gone for good."""
     limbo_boot: int
     collectable: bool
-    """Does the bookie have anything of the ledger, to be collected if that is deleted?"""
+    """Whether the bookie has any data of the ledger to collect after its deletion."""
 
 
 class MessageTraits(NamedTuple):
-    """Properties of a message that are needed often."""
-
     request: bool
     fallible: bool
-    """May the network lose it or bring it twice?"""
+    """Whether the network may lose or duplicate it."""
     reachable: bool
 
 
 _LOCAL = (Held, HeldListed, Clear, LimboIsCleared, Reachable)
 _Done = tuple[tuple[str, int], ...]
 _slot: Callable[[tuple[int, tuple[int, ...]]], Slot] = partial(tuple.__new__, Slot)
-"""Schedules make some ten thousand slots a second, and a named tuple's own way takes twice as long."""
+"""About 10,000 slots a second are made, and NamedTuple's own constructor takes twice as long."""
 
 
 class Slots:
-    """Numbers for slots, and the changes of slots."""
-
     def __init__(self, options: SimulationOptions, bookie: type[SimulatedBookie] = SimulatedBookie) -> None:
         self._options = options
         self.bookies: Table[SimulatedBookie] = Table()
@@ -73,7 +68,7 @@ class Slots:
         self._bookie_traits: list[BookieTraits] = []
         self._changes: dict[tuple[object, ...], int] = {}
         self._steps: dict[tuple[int, tuple[object, ...]], tuple[int, list[int]]] = {}
-        """By the number of a bookie and what it does: the bookie after that, and its answers."""
+        """By the number of a bookie and its step: the bookie after it, and its answers."""
         self._symbols: dict[int, _Done] = {SAME: ()}
         self._symbol_numbers: dict[_Done, int] = {(): SAME}
         self._put: dict[tuple[int, int], int] = {}
@@ -83,11 +78,10 @@ class Slots:
         self.empty = self.table.number(Slot(self._numbered(bookie()), ()))
 
     def bookie(self, slot: int) -> SimulatedBookie:
-        """The bookie's state, not to be changed."""
+        """The bookie's state. Callers must not change it."""
         return self.bookies[self.table[slot].bookie]
 
     def message(self, message: Message) -> int:
-        """The number of a message."""
         number = self.messages.number(message)
         if number == len(self._order):
             self._order.append(repr(message))
@@ -96,7 +90,6 @@ class Slots:
         return number
 
     def traits(self, slot: int) -> BookieTraits:
-        """Those of the bookie."""
         return self._bookie_traits[self.table.values[slot][0]]
 
     def _numbered(self, bookie: SimulatedBookie) -> int:
@@ -112,7 +105,6 @@ class Slots:
         return self.table.number(_slot((bookie, tuple(messages))))
 
     def put(self, slot: int, message: int) -> int:
-        """A message is sent."""
         key = (slot, message)
         found = self._put.get(key)
         if found is None:
@@ -127,7 +119,7 @@ class Slots:
         return found
 
     def take(self, slot: int, message: int) -> int:
-        """A message is gone: it arrived at its client, or it is lost."""
+        """Remove a message: it arrived at its client, or was lost."""
         key = (slot, message)
         found = self._taken.get(key)
         if found is None:
@@ -141,13 +133,13 @@ class Slots:
         return found
 
     def arrive(self, slot: int, message: int) -> int:
-        """An answer reaches its client. A new connection ends the one before."""
+        """Let an answer reach its client. A new connection ends the previous one."""
         left = self.take(slot, message)
         found = self.messages[message]
         return self.purge(left, found.client) if isinstance(found.body, Reachable) else left
 
     def purge(self, slot: int, client: int) -> int:
-        """The client waits for nothing any more: only what still changes the bookie stays under way."""
+        """Drop the messages of a client that no longer waits, except those that still change the bookie."""
         key = (slot, client)
         found = self._purged.get(key)
         if found is None:
@@ -161,7 +153,7 @@ class Slots:
         return found
 
     def leave(self, slot: int, client: int) -> int:
-        """``purge``, and what the bookie would answer after its next sync is for nobody."""
+        """Like ``purge``, and drop the client's answers that wait for the bookie's next sync."""
         key = (slot, client)
         found = self._left.get(key)
         if found is None:
@@ -178,14 +170,14 @@ class Slots:
         return found
 
     def unheard(self, slot: int, answer: Message) -> int:
-        """Nobody listens to what the bookie would answer after its next sync."""
+        """Drop an answer that waits for the bookie's next sync."""
         bookie, messages = self.table[slot]
         copy = clone(self.bookies[bookie])
         copy.waiting.remove(answer)
         return self.table.number(_slot((self._numbered(copy), messages)))
 
     def time_out(self, slot: int, message: int) -> int:
-        """The client gives up waiting. A request may still arrive."""
+        """End the client's wait for a message. A request may still arrive."""
         found = self.messages[message]
         after = self.take(slot, message)
         orphan = self._without(message, found.client)
@@ -203,7 +195,7 @@ class Slots:
         return number
 
     def resolved(self, symbolic: int, slot: int) -> int:
-        """``slot``, with that done to it for which the symbolic slot stands."""
+        """Apply the changes of a symbolic slot to ``slot``."""
         for what, argument in self._symbols[symbolic]:
             match what:
                 case "put":
@@ -219,7 +211,7 @@ class Slots:
     # -- the bookie
 
     def deliver(self, slot: int, message: int, *, sync_at_once: bool, kept: bool = False) -> int:
-        """A request arrives. ``kept``: a copy of it stays under way, and the answer to this one is lost."""
+        """Let a request arrive. ``kept``: a copy stays under way, and the answer to this delivery is lost."""
         key = ("deliver", slot, message, sync_at_once, kept)
         found = self._changes.get(key)
         if found is None:
@@ -237,7 +229,7 @@ class Slots:
         return found
 
     def change(self, slot: int, kind: str, *, sync_at_once: bool) -> int:
-        """Phase one ends ("boot"), the disk is synced ("sync"), metadata that was read is told ("told"), or the bookie is gone
+        """End phase one ("boot"), sync the disk ("sync"), deliver the metadata that was read ("told"), or remove the bookie
         for good ("depart")."""
         key = (kind, slot, sync_at_once)
         found = self._changes.get(key)
@@ -262,8 +254,8 @@ class Slots:
         return found
 
     def ask(self, slot: int, name: str, metadata: LedgerMetadata | None, version: int) -> int:
-        """An add whose ledger has an unsure fence needs the present metadata (None: there is none any more), for which
-        ``version`` stands."""
+        """Read the present metadata for an add whose ledger has an unsure fence. None: the ledger is deleted. ``version``
+        stands for the metadata in the lookup."""
 
         def step(bookie: SimulatedBookie) -> list[Message]:
             bookie.metadata_read(metadata, name)
@@ -272,7 +264,7 @@ class Slots:
         return self._told(slot, ("ask", name, version), step)
 
     def crash(self, slot: int, name: str, found: Found) -> int:
-        """A crash, and the boot that follows."""
+        """Crash and boot the bookie."""
 
         def step(bookie: SimulatedBookie) -> list[Message]:
             bookie.crash(found, name, self._options)
@@ -281,7 +273,6 @@ class Slots:
         return self._told(slot, ("crash", name, found), step)
 
     def collect(self, slot: int, ledger_ids: tuple[int, ...]) -> int:
-        """Ledgers that were deleted are collected."""
 
         def step(bookie: SimulatedBookie) -> list[Message]:
             bookie.collect(self._options, ledger_ids)
@@ -304,7 +295,7 @@ class Slots:
         what: tuple[object, ...],
         step: Callable[[SimulatedBookie], list[Message]],
     ) -> int:
-        """The slot after ``step``, which ``what`` stands for. What the bookie does is not made again for other messages."""
+        """The slot after ``step``. ``what`` identifies the step, so that it is made once for a bookie, whatever its messages."""
         key = (bookie, what)
         found = self._steps.get(key)
         if found is None:
@@ -341,5 +332,5 @@ def _own_moves(bookie: SimulatedBookie) -> Iterator[str]:
 
 
 def _fallible(message: Message) -> bool:
-    """A bookie's own healing talks to it without a network, and nobody waits for an orphan."""
+    """Whether a network fault may hit it: a bookie's own healing needs no network, and an orphan has no waiting client."""
     return message.client != NOBODY and not isinstance(message.body, _LOCAL)

@@ -1,10 +1,10 @@
-"""The layout of a world's state, and what a move is.
+"""The layout of a world's state, and of a move.
 
 Law: a state is a value, a tuple of small numbers from the world's tables (``values.Table``)::
 
     metadata │ crashes left │ losses left │ duplicates left │ departures left │ second ledger │ client … │ slot …
 
-The number of the second ledger's state is 0 where there is none (``ledgers.second_ledger``).
+The second ledger's number is 0 in a world with one ledger (``ledgers.second_ledger``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ METADATA, CRASHES, LOSSES, DUPLICATES, DEPARTURES, SECOND, CLIENTS = range(7)
 
 
 class Move(NamedTuple):
-    """One thing that happens. ``place`` is that of a client, of a slot or of the metadata in the state. ``argument`` is the
-    number of an event or of a message."""
+    """A single step of the world. ``place`` is the index in the state of a client, a slot or the metadata. ``argument`` is
+    the number of an event or a message."""
 
     kind: str
     place: int
@@ -28,7 +28,7 @@ class Move(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The ledger's record in the metadata store. If it was deleted, ``metadata`` is the last one."""
+    """The ledger's record in the metadata store. For a deleted ledger, ``metadata`` is its last version."""
 
     metadata: LedgerMetadata
     version: int

@@ -1,6 +1,6 @@
-"""A list of moves told in plain, numbered sentences.
+"""A list of moves, told in plain, numbered sentences.
 
-Law: a story is made by replaying the moves in the world, so it tells what happened. A move that is not possible ends it with an
+Law: a story comes from a replay of the moves in the world, so it tells only real events. An impossible move ends it with an
 error.
 """
 
@@ -60,9 +60,9 @@ from bookspark.protocol.writing.writer_events import Abandon, Append, Close, Hel
 
 
 def tell(world: World, moves: Iterable[Move]) -> list[str]:
-    """One sentence for each move, numbered from 1, and the violation at the end if there is one.
+    """A sentence for each move, numbered from 1, and at the end the violation, if any.
 
-    Raises ValueError for a move that is not possible.
+    Raises ValueError for an impossible move.
     """
     lines: list[str] = []
     state = world.initial
@@ -209,7 +209,7 @@ def _store(world: World, state: State, place: int, name: str) -> str:
 
 
 def _told(world: World, state: State, place: int, event: int) -> str:
-    """What the client tells its user, after a semicolon."""
+    """The client's results for its user, after a semicolon."""
     copy = clone(world.clients[state[place]])
     _, told = copy.stepped(world.events[event], world.options)
     failed = f"; its machine fails: {copy.defect}" if copy.defect else ""
@@ -229,7 +229,7 @@ def _say_told(action: Any) -> Iterator[str]:
 
 
 def say_store(world: World, state: State) -> str:
-    """The ledger's record as the metadata store has it."""
+    """The ledger's record in the metadata store, in words."""
     record = world.records[state[METADATA]]
     return "it is deleted" if record.deleted else say_metadata(record.metadata)
 
@@ -243,7 +243,7 @@ def _whose(world: World, client: int) -> str:
 
 
 def say_metadata(metadata: LedgerMetadata) -> str:
-    """The state, the end if the ledger is closed, and the fragments if there are several."""
+    """The state, the end of a closed ledger, and the fragments if there are several."""
     words = metadata.state.value
     if metadata.closed:
         words += f" at entry {metadata.last_entry_id}"
@@ -310,7 +310,7 @@ def say_response(response: Response) -> str:
 
 
 def _outcome(world: World, before: int, after: int) -> str:
-    """What the request led to, by what is new in the slot."""
+    """The effect of the request, from the changes in the slot."""
     slots = world.slots
     old, new = slots.bookie(before), slots.bookie(after)
     was = slots.table[before].messages

@@ -1,10 +1,10 @@
-"""A violation as one page to look at: the law, the moves as a sequence diagram, and the same story as text.
+"""A violation as a page: the law, the moves as a sequence diagram, and the same story as text.
 
-Law: the page needs nothing but itself: no script, no font, no picture from elsewhere. It says nothing that ``tell`` and
-``Sequence`` do not say, and every line of the drawing has its words.
+Law: the page is self-contained, without scripts, fonts or pictures from elsewhere. It shows only facts of ``tell`` and
+``Sequence``, and every line of the drawing has its words.
 
-The drawing has a column for each client, bookie and the metadata store, and a row for each step. One thing happens in a row, so
-what is written there belongs to it. A message goes down from the row in which it was sent to the row in which it arrived.
+The drawing has a column for the metadata store, each client and each bookie, and a row with one event for each step. A message
+goes down from its sending row to its arrival row.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _LABEL_MAX = 44
 
 
 def story_page(world: World, moves: Seq[Move], violation: Violation, command: str) -> str:
-    """The page as HTML. ``command``: what finds the violation again."""
+    """The page as HTML. ``command``: the command that reproduces the violation."""
     lines = [line.split(". ", 1)[1] for line in tell(world, moves)[: len(moves)]]
     options = f"The options: <code>{escape(world.options.arguments() or 'the defaults')}</code>"
     return drawn_page(violation, law_of(violation.invariant), Sequence(world, moves), lines, options, command)
 
 
 def law_of(invariant: str) -> str:
-    """The law of a checker, as its module states it."""
+    """The law of a checker: its module's docstring."""
     return inspect.getdoc(inspect.getmodule(CHECKERS.get(invariant, calm_down))) or ""
 
 
 def drawn_page(
     violation: Violation, law: str, drawing: Drawing, lines: Seq[str], beside: str, command: str, sound: bool = False
 ) -> str:
-    """A page about ``drawing``, whose steps ``lines`` tell in words. ``beside``: HTML that stands by the key. ``sound``: nothing
-    is wrong, and ``violation`` says so."""
+    """A page about ``drawing``, with its steps in words in ``lines``. ``beside``: HTML beside the key. ``sound``:
+    ``violation`` states that nothing is wrong."""
     items = "".join(f'<li id="step{number}">{escape(line)}</li>' for number, line in enumerate(lines, 1))
     return _PAGE.format(
         title=escape(violation.invariant.replace("_", " ")),
@@ -118,7 +118,7 @@ def _arrow(arrow: Arrow, last: int) -> str:
             f'<g class="{kind}">{title}<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
             f'<path d="M{x2} {y2} l{side * 9} -4 v8 z"/></g>'
         )
-    # Half of the way: it did not arrive.
+    # Ends half-way: it did not arrive.
     x2 = (x1 + x2) // 2
     y2 = _y(min(arrow.given_up or last, arrow.sent + 2))
     mark = "○" if arrow.given_up is None else "×"
@@ -130,7 +130,6 @@ def _arrow(arrow: Arrow, last: int) -> str:
 
 
 def _events(sequence: Drawing, lines: Seq[str]) -> Iterator[str]:
-    """What happens in each row, beside the lane where it happens."""
     arriving = {one.arrived: one for one in sequence.arrows if one.arrived is not None}
     for step, (lane, line) in enumerate(zip(sequence.places, lines, strict=True), 1):
         x, y = _x(lane), _y(step)
@@ -147,7 +146,7 @@ def _events(sequence: Drawing, lines: Seq[str]) -> Iterator[str]:
 
 
 def _short(line: str, name: str) -> str:
-    """The sentence without who does it, and without what it tells besides."""
+    """The sentence without its subject and its details."""
     for who in (f"the {name} ", f"the {name}'s ", f"{name} ", "the "):
         line = line.removeprefix(who)
     return line.split(" (")[0].split(";")[0].split(":")[0]

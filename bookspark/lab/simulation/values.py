@@ -1,16 +1,16 @@
-"""Freezing and cloning plain objects, so that real machines can be states of a search.
+"""Frozen forms, clones and numbers of plain objects, so that real machines can be states of a search.
 
-Law: two machines with equal frozen forms decide alike for ever. A machine's future is a function of its fields, because it has no
-callbacks, generators or closures (docs/decisions/pure-protocol.md). So the frozen form is all of its fields, whatever they
-are called. The order of a dict or a set carries no decision, and is left out of the comparison.
+Law: two machines with equal frozen forms decide alike for ever. A machine's future is a function of its fields, because it
+has no callbacks, generators or closures (docs/decisions/pure-protocol.md). So the frozen form covers all fields. The order
+of a dict or a set carries no decision, and is not compared.
 
-An immutable value is frozen to a token: equal ones have the same token, which stands for nothing else. So a ledger's metadata,
-which many machines have, is hashed once for each object and not once for each state. Functions that freeze or copy the objects of
-a class are written from the names of its fields, because half of the time of a random schedule went into walking through them.
+An immutable value is frozen to a token, equal for equal values only. So a ledger's metadata, shared by many machines, is
+hashed once for each object. Freezing and cloning functions are generated from a class's field names, because generic ones
+took half of the time of a random schedule.
 
-A component of the world (a bookie, a client, the metadata) is kept as a small number from a ``Table``. A step of a component is
-remembered by its number and the number of the event. So each distinct step of a real machine is made once, and the world
-goes through millions of states that are combinations of few distinct component states.
+A component of the world (a bookie, a client, the metadata) is a small number from a ``Table``. Each distinct step of a real
+machine is made once, and then looked up by the numbers of the component and the event. So the world goes through millions of
+states that combine few distinct component states.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-# -- What stands for immutable values in frozen forms (``values``).
+# -- Tokens: stand-ins for immutable values in frozen forms.
 #
-# Law: equal values have the same token as long as anybody keeps it, and it stands for nothing else. A value is forgotten with
-# the last frozen form that its token is in, since nothing is compared with it then: a run of any length keeps what its worlds
-# keep.
+# Law: equal values have the same token while any frozen form keeps it. The token is freed with the last such form, because
+# nothing can be compared with it later: a long run keeps only the tokens of its worlds.
 
 
 class Token:
@@ -37,7 +36,7 @@ _TOKENS: WeakValueDictionary[Any, Token] = WeakValueDictionary()
 
 
 def token_of(value: Any) -> Token:
-    """What stands for a hashable value."""
+    """The token of a hashable value."""
     token = _TOKENS.get(value)
     if token is None:
         token = _TOKENS[value] = Token()
@@ -45,11 +44,10 @@ def token_of(value: Any) -> Token:
 
 
 def tokens_kept() -> int:
-    """How many values have a token now."""
     return len(_TOKENS)
 
 
-# --
+# -- Freezing and cloning
 
 
 T = TypeVar("T")
@@ -58,18 +56,18 @@ _ATOMS = (int, str, bytes, bool, float, type(None), type, Enum)
 
 Function = Callable[[Any], Any]
 _UNSET = None
-"""The frozen form of a field that was never set."""
+"""Frozen form of an unset field."""
 _PLAIN: set[type] = set()
-"""Types whose values are their own frozen form. Most fields are of these, so they are asked first."""
+"""Types whose values are their own frozen form. Checked first, because most fields have such a type."""
 _SHARED: set[type] = set()
 """Types whose values are their own copy."""
 _BY_ID: dict[int, tuple[Any, object]] = {}
-"""What stands for an immutable value, by the identity of an object, which is kept here so that its identity stays its own."""
+"""By object identity: the object and its token. The object is kept so that its identity is not reused."""
 _BY_ID_MAX = 20_000
 
 
 class _Functions(dict[type, Function]):
-    """What is done with values of a type; made when the type is met first."""
+    """Functions by type, made at the first use of the type."""
 
     def __init__(self, make: Callable[[type], Function]) -> None:
         self._make = make
@@ -80,7 +78,7 @@ class _Functions(dict[type, Function]):
 
 
 def freeze(value: Any) -> Hashable:
-    """A hashable value that is equal for equal objects."""
+    """A hashable value, equal for equal objects."""
     return _FREEZERS[type(value)](value)  # type: ignore[no-any-return]
 
 
@@ -98,14 +96,14 @@ def _freezer(kind: type) -> Function:
         for x in value:
             if type(x) not in plain and freezers[type(x)] is not itself:
                 return (kind, *[x if type(x) in plain else freezers[type(x)](x) for x in value])
-        # Nothing else begins with a plain tuple.
+        # Unambiguous: no other frozen form begins with a plain tuple.
         return value, kind
 
     def freeze_frozenset(value: Any) -> Hashable:
         for x in value:
             if type(x) not in plain and freezers[type(x)] is not itself:
                 return kind, frozenset([x if type(x) in plain else freezers[type(x)](x) for x in value])
-        # It keeps its hash, and nothing else is its own form.
+        # It keeps its hash, and no other type is its own frozen form here.
         return value  # type: ignore[no-any-return]
 
     def freeze_mapping(value: Any) -> Hashable:
@@ -140,7 +138,7 @@ def _immutable_freezer(kind: type) -> Function:
     by_id = _BY_ID
 
     def freeze_immutable(value: Any) -> Hashable:
-        """What stands for it, unless there is something changeable in it."""
+        """The token, or the structure of a value with a mutable part."""
         found = by_id.get(id(value))
         if found is not None:
             return found[1]
@@ -157,8 +155,8 @@ def _immutable_freezer(kind: type) -> Function:
 
 
 def clone(value: T) -> T:
-    """A copy that shares nothing changeable with ``value``. A part of it that may change must be reachable in one way only. A
-    tuple is taken to hold nothing that may change."""
+    """A copy that shares no mutable part with ``value``. A mutable part must be reachable by one path only. Tuples must
+    hold only immutable values."""
     return _CLONERS[type(value)](value)  # type: ignore[no-any-return]
 
 
@@ -172,7 +170,7 @@ def _cloner(kind: type) -> Function:
             {name: x if type(x) in shared else cloners[type(x)](x) for name, x in value.items()} if value else {}
         )
     if kind is set:
-        # What can be in a set can't change.
+        # Members of a set are immutable.
         return set.copy
     if kind is list:
         return lambda value: [x if type(x) in shared else cloners[type(x)](x) for x in value] if value else []
@@ -184,7 +182,7 @@ def _cloner(kind: type) -> Function:
 
 
 def freeze_fields(value: Any) -> Hashable:
-    """``freeze`` of an object, without a token: quicker for one that is frozen once."""
+    """``freeze`` of an object, without a token: faster for an object frozen once."""
     return _STRUCTURES[type(value)](value)  # type: ignore[no-any-return]
 
 
@@ -193,7 +191,7 @@ _STRUCTURES = _Functions(_structure_freezer)
 _CLONERS = _Functions(_cloner)
 
 
-# -- functions that are written
+# -- Generated functions
 
 
 def _freezing(names: Sequence[str]) -> str:
@@ -209,7 +207,8 @@ def _copying(names: Sequence[str]) -> str:
 
 
 def _written(kind: type, write: Callable[[Sequence[str]], str], plain: set[type], others: _Functions) -> Function:
-    """What ``write`` says, for an object of ``kind``: fields of ``plain`` types as they are, ``others`` for the others."""
+    """Compile the source from ``write`` for objects of ``kind``: fields of ``plain`` types as they are, ``others`` for the
+    rest."""
 
     def function_of(names: tuple[str, ...]) -> Function:
         def complete(value: Any) -> Any:
@@ -247,7 +246,7 @@ def _written(kind: type, write: Callable[[Sequence[str]], str], plain: set[type]
 
 
 def itself(value: Any) -> Any:
-    """``value``, where it stands for itself."""
+    """``value``, as its own frozen form or copy."""
     return value
 
 
@@ -257,7 +256,7 @@ def _immutable(kind: type) -> bool:
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:
-    """The fields that an instance keeps in slots; none if it keeps its fields in ``__dict__``. Not both."""
+    """The fields that an instance keeps in slots; none if it has a ``__dict__``. A class must not have both."""
     names: list[str] = []
     for base in reversed(kind.__mro__):
         slots = base.__dict__.get("__slots__", ())
@@ -267,8 +266,8 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 class Table(Generic[T]):
-    """Numbers for values: equal values have one number. What is put in is not changed any more. ``key``: what is equal for equal
-    values. ``kept``: what is kept of one, if not all of it."""
+    """Numbers for values: equal values have the same number. Stored values must not change. ``key``: equal for equal values.
+    ``kept``: the part of a value to keep; None: all."""
 
     def __init__(self, key: Callable[[Any], Hashable] = freeze, kept: Callable[[Any], T] | None = None) -> None:
         self.values: list[T] = []
@@ -277,7 +276,7 @@ class Table(Generic[T]):
         self._kept = kept
 
     def number(self, value: Any) -> int:
-        """The number of ``value``, which is kept."""
+        """The number of ``value``, which is stored if new."""
         key = self._key(value)
         new = len(self.values)
         number = self._numbers.setdefault(key, new)

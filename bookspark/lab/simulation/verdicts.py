@@ -1,7 +1,7 @@
-"""What the checkers say of states, each thing said once.
+"""The checkers' verdicts on states, each made once.
 
-Law: a checker judges by what it is shown (``view``), and is shown nothing but what ``seen`` and ``SeenBookie`` name: reading more
-raises. So states that look the same to it share one verdict, and most states of a schedule look like one before.
+Law: a checker sees only the parts of a state that ``seen`` and ``SeenBookie`` name (``view``); other reads raise. So states
+with equal visible parts share a verdict, and most states of a schedule equal an earlier state in them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 class SeenLedger(NamedTuple):
-    """What a checker sees of a bookie's knowledge of the ledger."""
+    """The visible part of a bookie's knowledge of the ledger."""
 
     last_add_confirmed: int
 
 
 class SeenBookie(NamedTuple):
-    """What a checker sees of a bookie."""
+    """The visible part of a bookie."""
 
     rows: Mapping[int, Row]
     ledger: SeenLedger | None
@@ -37,15 +37,14 @@ class SeenBookie(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """States whose ledger and clients look the same: the numbers of what is seen of these, and verdicts by what is seen of the
-    bookies."""
+    """States with equal visible ledger and clients: the view ids of these, and verdicts by the view ids of the bookies."""
 
     seen: State
     verdicts: dict[tuple[int, ...], Violation | None]
 
 
 class Verdicts:
-    """The verdicts of one world, which shares its tables with this."""
+    """The verdicts of a world, which shares its tables with this object."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Verdicts:
         self._seen_ledgers: Table[tuple[LedgerMetadata, bool]] = Table(tuple)
         self._seen_clients: Table[Client] = Table(_looks_of_client, _seen)
         self._seen_bookies: Table[SeenBookie] = Table(_looks_of_bookie, _seen_bookie)
-        # The number of what is seen, by the number of a record, of a client, of a bookie and of a slot.
+        # View ids, indexed by record, client, bookie and slot number.
         self._by_record: list[int] = []
         self._by_client: list[int] = []
         self._by_bookie: list[int] = []
@@ -77,11 +76,11 @@ class Verdicts:
         return self._judged
 
     def of(self, state: State) -> Violation | None:
-        """What the first checker that is not satisfied says of ``state``."""
+        """The first checker's violation in ``state``, or None."""
         return self.of_slots(self.alike(state), state[self._slots_from :])
 
     def after(self, before: State, state: State) -> Violation | None:
-        """The verdict of ``state``, which follows on ``before``, of which there was nothing to say."""
+        """The verdict of ``state``, which follows ``before``, itself without a violation."""
         if len(self._by_client) != len(self._clients.values):
             self._look()
         by_client, slots, start = self._by_client, self._slots.table.values, self._slots_from
@@ -97,7 +96,7 @@ class Verdicts:
         return None if seen else self.of(state)
 
     def alike(self, state: State) -> Alike:
-        """Those states whose ledger and clients look the same as those of ``state``."""
+        """The states whose ledger and clients look the same as in ``state``."""
         if len(self._by_client) != len(self._clients.values) or len(self._by_record) != len(self._records.values):
             self._look()
         by_client = self._by_client
@@ -109,7 +108,7 @@ class Verdicts:
         return found
 
     def of_slots(self, alike: Alike, slots: tuple[int, ...]) -> Violation | None:
-        """The verdict of the state among those that has these slots."""
+        """The verdict of such a state with these slots."""
         by_slot = self._by_slot
         if len(by_slot) != len(self._slots.table.values):
             self._look()
@@ -122,7 +121,7 @@ class Verdicts:
             return verdict
 
     def _look(self) -> None:
-        """See what is new in the tables."""
+        """Assign view ids to new values of the tables."""
         slots, records, clients = self._slots, self._records.values, self._clients.values
         if len(self._by_slot) < len(slots.table.values):
             bookies, by_bookie = slots.bookies.values, self._by_bookie
@@ -150,7 +149,7 @@ class Verdicts:
 
 
 def _looks_of_client(client: Client) -> Hashable:
-    """It is equal for clients of which the same is seen."""
+    """Equal for clients with equal visible parts."""
     return (type(client), *[freeze(getattr(client, name)) for name in client.seen])
 
 
@@ -161,7 +160,7 @@ def _looks_of_bookie(bookie: SimulatedBookie) -> Hashable:
 
 
 def _seen(client: Client) -> Client:
-    """One of the client's class that has nothing but what checkers may see."""
+    """An object of the client's class with only its visible fields."""
     shown = object.__new__(type(client))
     for name in client.seen:
         setattr(shown, name, getattr(client, name))

@@ -1,7 +1,7 @@
-"""What a checker is shown of a state.
+"""A state as a checker sees it.
 
-Law: a checker sees the metadata, the bookies and what each client was told. It sees no message under way: such a message has not
-happened yet, and states that differ in messages only share one verdict.
+Law: a checker sees the metadata, the bookies and each client's results. It sees no message under way: such a message has no
+effect yet, and states that differ only in messages share a verdict.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 class Violation(NamedTuple):
-    """``invariant`` is the checker's name, which is the TLA+ specification's where it has it."""
+    """``invariant`` is the checker's name, from the TLA+ specification where it has the invariant."""
 
     invariant: str
     what: str
 
 
 class WorldView:
-    """One state. ``lost_boots``: how often a bookie may have lost entries; ``disks_lost``: how often all. If the ledger is
-    ``deleted``, ``metadata`` is the last one: its copies don't matter any more, but what was fenced stays fenced."""
+    """A state. ``lost_boots``: times that a bookie may have lost entries; ``disks_lost``: times that it lost all. For a
+    ``deleted`` ledger, ``metadata`` is its last version: its copies no longer matter, but fenced bookies stay fenced."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class WorldView:
             self.disks_lost = self.lost_boots
 
     def accepted_as_lost(self, entry_id: int) -> bool:
-        """Is it an entry of the ledger that an operator gave up?"""
+        """Whether an operator gave the entry up as lost."""
         loss = self.metadata.accepted_loss
         entries = () if loss is None else (one for one in loss.losses if one.kind is LossKind.ENTRIES)
         return any(one.first <= entry_id <= one.last for one in entries)
 
     def holders(self, entry_id: int) -> list[str]:
-        """The bookies that hold the entry and that the metadata assigns to it."""
+        """The bookies of the entry's write set that hold it."""
         bookies = self.bookies
         return [name for name in self.metadata.write_set_of(entry_id) if entry_id in bookies[name].rows]

@@ -1,12 +1,11 @@
-"""The world around the real machines: messages, disks and metadata, and what each move makes of them.
+"""The world around the real machines: messages, disks and metadata, and the effect of each move on them.
 
-Law: a state is a value (``state``), and a move leads to exactly one state, so a list of moves is a replay. Whatever may be lost,
-late or out of order in production may be so here (``moves``): a request is delivered at any later time, a time-out is told
-while the request is still under way, an answer waits as long as it likes, and a bookie crashes between any two moves.
+Law: a state is a value (``state``), and a move leads to exactly one state, so a list of moves is a replay. All losses,
+delays and reorderings of production are possible (``moves``): a request may arrive at any later time, even after its
+time-out, an answer may wait for any time, and a bookie may crash between any two moves.
 
-Numbers come from tables (``values``). Each step of a component is made by the real machine once and is looked up after that.
-Metadata is read in one move: an answer that comes late is one that came just before its client's next move. It is written in
-two moves: the compare-and-set, and its answer.
+Components have numbers from tables (``values``), and each step is made once. A read of metadata is a single move: a late
+answer equals a read just before its client's next move. A write takes two moves: the compare-and-set, and its answer.
 """
 
 from __future__ import annotations
@@ -55,15 +54,15 @@ from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import PassedOver
 
-# -- Which clients a world has, in what order, and what a story calls them.
+# -- Clients of a world, their order and their names in stories.
 #
-# Law: a client's number is its place in this order. The writer is number 0.
+# Law: a client's number is its index in this order. The writer is number 0.
 
 
 def make_clients(
     metadata: LedgerMetadata, version: int, bookies: tuple[str, ...], options: SimulationOptions
 ) -> list[Client]:
-    """The writer first, then recoverers, readers, replicators, and one healing for each bookie if they heal."""
+    """The writer first, then recoverers, readers, replicators, and with ``heals`` a healing client for each bookie."""
     clients: list[Client] = [WriterClient(metadata, version, options)]
     clients += [RecovererClient() for _ in range(options.recoverers)]
     clients += [ReaderClient(options) for _ in range(options.readers)]
@@ -74,7 +73,7 @@ def make_clients(
 
 
 def names_of(clients: list[Client]) -> tuple[str, ...]:
-    """The kind of each client, with a number if there are several of the same kind."""
+    """The kind of each client, with a number among several of the same kind."""
     names: list[str] = []
     for client in clients:
         if isinstance(client, HealingClient):
@@ -86,7 +85,7 @@ def names_of(clients: list[Client]) -> tuple[str, ...]:
     return tuple(names)
 
 
-# --
+# -- The world
 
 
 _TIMEOUT = Unknown(UnknownReason.TIMEOUT)
@@ -95,7 +94,7 @@ _DELETED = MetadataFailed(NoSuchLedgerError("the ledger was deleted"))
 
 
 class Met(NamedTuple):
-    """An event that came to a machine in a state; a writer has two, what it does and what it waits for."""
+    """An event that came to a machine in a state; a writer has two states: its phase and its pending question."""
 
     machine: type
     states: tuple[Enum, ...]
@@ -103,7 +102,7 @@ class Met(NamedTuple):
 
 
 class ClientStep(NamedTuple):
-    """What one event makes of a client: its state, (slot, message) for each request, and whether it waits for nothing more."""
+    """A client's step: its state after it, (slot, message) for each request, and whether the client is done."""
 
     after: int
     sends: tuple[tuple[int, int], ...]
@@ -111,7 +110,7 @@ class ClientStep(NamedTuple):
 
 
 class World:
-    """All that can happen to one ledger under ``options``."""
+    """All possible events of a ledger under ``options``."""
 
     def __init__(self, options: SimulationOptions, bookie: type[SimulatedBookie] = SimulatedBookie) -> None:
         self.options = options
@@ -135,9 +134,9 @@ class World:
         self.events: Table[Any] = Table(_event_key)
         self.slots = Slots(options, bookie)
         self.origins: dict[int, tuple[int, int, int]] = {}
-        """Of a client's state: the place, the state and the event that first led to it."""
+        """For each client state: place, state and event of the step that first led to it."""
         self.met: set[Met] = set()
-        """What came to machines in which states (``search.coverage``)."""
+        """Pairs of machine states and events met so far (``search.coverage``)."""
         self._steps: dict[tuple[int, int, int], ClientStep] = {}
         self.possible = PossibleMoves(
             options, self.bookies, self.records, self.clients, self.events, self.slots, self.slots_from
@@ -161,31 +160,30 @@ class World:
 
     @property
     def size(self) -> int:
-        """How much the tables hold."""
+        """Count of numbers in the tables."""
         return len(self.verdicts) + len(self.slots.table) + len(self.clients)
 
-    # -- what can happen
+    # -- Possible moves
 
     def moves(self, state: State) -> list[Move]:
-        """Everything that may happen next, in an order that depends on nothing but what the state says."""
+        """All possible next moves, in an order that depends on the state only."""
         return [move for group in self.groups(state) for move in group]
 
     def groups(self, state: State) -> list[tuple[Move, ...]]:
-        """``moves``, of each place by themselves. A group is made once and lives as long as the world."""
+        """``moves``, grouped by place. A group is made once and lives as long as the world."""
         return self.possible.groups(state)
 
     def ahead(self, state: State) -> MovesAhead:
-        """``groups``, to go on from ``state`` move by move."""
+        """``groups``, to be updated move by move from ``state``."""
         return MovesAhead(self.possible, state)
 
     def choices(self, client: int) -> tuple[tuple[str, int], ...]:
-        """(kind, argument) of what a client's user and the metadata store may do."""
+        """(kind, argument) of each possible move of a client's user and of the metadata store for it."""
         return self.possible.choices(client)
 
-    # -- what happens
+    # -- Effects of moves
 
     def apply(self, state: State, move: Move) -> State:
-        """The state after ``move``."""
         kind, index, argument = move
         after = list(state)
         slot = state[index]
@@ -245,24 +243,23 @@ class World:
         return tuple(after)
 
     def heard(self, state: State, index: int, message: int, incarnation: int) -> State:
-        """The state after an answer that is no new connection, from a bookie of that incarnation. ``state`` may have symbols of
-        slots."""
+        """The state after an answer, other than a new connection, from a bookie of this incarnation. ``state`` may have
+        symbolic slots."""
         after = list(state)
         after[index] = self.slots.take(after[index], message)
         self.step(after, *self.answered(index, message, incarnation))
         return tuple(after)
 
     def sync_at_once(self, state: State) -> bool:
-        """Where no crash can tell the difference, everything is synced at once."""
+        """Whether everything is synced at once: true if no crash can show the difference."""
         return not self._is_volatile and (self._instant or not state[CRASHES])
 
     def metadata(self, state: State) -> LedgerMetadata | None:
-        """What the metadata store has of the ledger. None if it was deleted."""
+        """The ledger's metadata in the metadata store. None for a deleted ledger."""
         record = self.records[state[METADATA]]
         return None if record.deleted else record.metadata
 
     def crash(self, after: list[int], index: int, found: Found) -> None:
-        """A bookie crashes, and starts again."""
         after[CRASHES] -= 1
         after[index] = self.slots.crash(after[index], self.bookies[index - self.slots_from], found)
         if self._is_volatile or self.options.losses:
@@ -271,7 +268,7 @@ class World:
             self.step(after, index - len(self.bookies), self.events.number(Crashed()))
 
     def _reconnect(self, after: list[int], index: int) -> None:
-        """The writer's connection to the bookie is to be made anew."""
+        """Let the writer connect to the bookie again."""
         again = self.slots.message(Message(0, Reachable()))
         if self.slots.traits(after[index]).gone:
             return
@@ -279,7 +276,7 @@ class World:
             after[index] = self.slots.put(after[index], again)
 
     def _cut_off(self, after: list[int], index: int) -> None:
-        """Before the writer hears of a new connection it hears that what was under way on the old one is not answered."""
+        """Time out the writer's messages of the old connection, before it learns of the new connection."""
         for number in self.slots.table[after[index]].messages:
             message = self.slots.messages[number]
             if message.client == 0 and not isinstance(message.body, Reachable):
@@ -300,12 +297,12 @@ class World:
     # -- clients
 
     def event(self, index: int, message: Message, incarnation: int) -> tuple[int, int]:
-        """The place of the client that ``message`` of a bookie at ``index`` is for, and what it is told."""
+        """The place of the receiving client, and its event, for ``message`` from the bookie at ``index``."""
         event = event_of(self.bookies[index - self.slots_from], message.body, incarnation)  # type: ignore[arg-type]
         return CLIENTS + message.client, self.events.number(event)
 
     def answered(self, index: int, message: int, incarnation: int) -> tuple[int, int]:
-        """``event`` for the message of a number."""
+        """``event`` for the number of a message."""
         key = (index, message, incarnation)
         found = self._answered.get(key)
         if found is None:
@@ -313,7 +310,7 @@ class World:
         return found
 
     def step(self, after: list[int], index: int, event: int) -> None:
-        """A client is told something, and what it sends is under way."""
+        """Step a client, and send its requests."""
         found = self.client_step(index, after[index], event)
         after[index] = found.after
         for slot, message in found.sends:
@@ -336,7 +333,7 @@ class World:
             messages: list[tuple[int, int]] = []
             last: Any = None
             for bookie, request in sends:
-                # Mostly it is one request to several bookies.
+                # Mostly the same request to several bookies.
                 if request is not last:
                     last, number = request, self.slots.message(Message(index - CLIENTS, request))
                 messages.append((self.slots_from + self.bookies.index(bookie), number))
@@ -345,7 +342,7 @@ class World:
         return found
 
     def _serve(self, after: list[int], index: int) -> None:
-        """The metadata store takes the client's request, or its answer arrives."""
+        """Apply the client's request in the metadata store, or deliver its answer."""
         key = (after[index], after[METADATA])
         found = self._served.get(key)
         if found is None:
@@ -365,18 +362,18 @@ class World:
         after[METADATA], told = found
         self.step(after, index, told)
 
-    # -- checks
+    # -- Checks
 
     def violation(self, state: State) -> Violation | None:
-        """What the first checker that is not satisfied says of ``state``."""
+        """The first checker's violation in ``state``, or None."""
         return self.verdicts.of(state)
 
     def violation_after(self, before: State, state: State) -> Violation | None:
-        """``violation`` of the state that follows on ``before``, of which there was nothing to say."""
+        """``violation`` of a state that follows ``before``, itself without a violation."""
         return self.verdicts.after(before, state)
 
     def view(self, state: State) -> WorldView:
-        """What checkers and stories look at; not to be changed."""
+        """The state as seen by checkers and stories. Callers must not change it."""
         record = self.records[state[METADATA]]
         bookies = (self.slots.bookie(slot) for slot in state[self.slots_from :])
         return WorldView(
@@ -389,7 +386,7 @@ class World:
 
 
 def _event_key(event: Any) -> Hashable:
-    """An error stands for itself by its words, which stories tell."""
+    """Equal for events with equal fields, except that an error counts by its message, which stories quote."""
     return (NoBookies, str(event.error)) if isinstance(event, NoBookies) else freeze_fields(event)
 
 

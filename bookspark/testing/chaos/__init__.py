@@ -1,10 +1,10 @@
-"""Chaos: a cluster whose bookies and links are broken at random while clients work, and a judge of what the clients saw.
+"""Chaos: a cluster with random faults of bookies and links while clients work, and a judge of the clients' observations.
 
 ==================  =========================================================================================================
 ``run``             ``Chaos``: one run, from the start of the cluster to the last read of every ledger
 ==================  =========================================================================================================
 
-``bookspark chaos`` runs it from the command line. The seed repeats what is drawn; docs/testing.md tells how to use it.
+``bookspark chaos`` runs it from the command line. The seed repeats all random choices; docs/testing.md is its guide.
 
 ::
 

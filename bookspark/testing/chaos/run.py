@@ -1,7 +1,7 @@
-"""One chaos run: a cluster, faults and clients. At its end, everything is mended and every ledger is read once more.
+"""A chaos run: a cluster, faults and clients, then a repair of all faults and a last read of every ledger.
 
-Law: a run ends, whatever hangs. A thread that has not returned ``END_SECONDS_MAX`` after the time is over is a violation, and its
-stack is reported. The reading at the end takes longer the more ledgers there are. A run stops at the first violation.
+Law: a run ends even if a call hangs. A thread that is alive ``END_SECONDS_MAX`` after the last second is a violation,
+reported with its stack. The last reading takes longer with more ledgers. A run stops at the first violation.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bookspark.testing.history import Event, EventKind, History
 from bookspark.testing.recorded import RecordedReader, RecordedWriter
 from bookspark.testing.wire_faults import Message
 
-# -- The clients of a chaos run: writers, recoverers and readers, each on a thread with a client of its own.
+# -- Clients: writers, recoverers and readers, each on a thread with a client of its own.
 #
-# Law: they do what users do. An error that users get (``BookKeeperError``) is counted, and the client goes on. Any other
-# exception, and a call that does not end within its deadline, is a defect and ends the run.
+# Law: clients behave as users do. A user's error (``BookKeeperError``) is counted, and the client goes on. Any other
+# exception, and a call beyond its deadline, is a defect and ends the run.
 
 
 ADD_SECONDS = 6.0
@@ -42,7 +42,7 @@ CLIENT_OPTIONS = {
     "quarantine_seconds": 2.0,
 }
 APPEND_SECONDS_MAX = 60.0
-"""An append that takes longer hangs. This is far above the client's own deadlines, because the machine may be busy."""
+"""A longer append counts as hung. Far above the client's own deadlines, because the machine may be busy."""
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (4, 3, 2), (5, 3, 2), (5, 5, 3))
 _ENTRIES_MAX = (1, 20, 100, 400)
 _BURST_MAX = (1, 1, 5, 40)
@@ -51,7 +51,7 @@ _PAUSE_SECONDS_MAX = 0.1
 
 
 class Ledgers:
-    """The ledgers of the run, and which of them are being written now. Thread-safe."""
+    """The ledgers of the run, and those with a writer now. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,24 +59,24 @@ class Ledgers:
         self._written: list[int] = []
 
     def begin(self, ledger_id: int) -> None:
-        """The ledger was created and has a writer."""
+        """Note a created ledger with a writer."""
         with self._lock:
             self._all.append(ledger_id)
             self._written.append(ledger_id)
 
     def end(self, ledger_id: int) -> None:
-        """The ledger's writer is gone."""
+        """Note the end of a ledger's writer."""
         with self._lock:
             self._written.remove(ledger_id)
 
     def every(self) -> list[int]:
-        """The ids of all ledgers, in the order of their creation."""
+        """Ids of all ledgers, in order of creation."""
         with self._lock:
             return list(self._all)
 
     def pick(self, random: Random, written: bool) -> int | None:
-        """The id of a random ledger. ``written``: True takes only ledgers that are being written now; False takes any, mostly one
-        of the newest. None if there is no such ledger."""
+        """Id of a random ledger, or None without a candidate. ``written``: True takes only ledgers with a writer now; False
+        takes any, mostly one of the newest."""
         with self._lock:
             if written:
                 return random.choice(self._written) if self._written else None
@@ -85,7 +85,7 @@ class Ledgers:
 
 
 class Worker:
-    """The loop of one client. ``errors`` counts the errors that it got, by type."""
+    """The loop of a client. ``errors`` counts its errors by type."""
 
     def __init__(
         self, name: str, connect: Callable[[str], BookKeeper], ledgers: Ledgers, history: History, random: Random
@@ -113,7 +113,7 @@ class Worker:
         raise NotImplementedError
 
     def _observer(self) -> str:
-        """A new name: in the history, each handle is an observer of its own."""
+        """A new name: each handle is a separate observer in the history."""
         self._observers += 1
         return f"{self.name}.{self._observers}"
 
@@ -122,7 +122,7 @@ class Worker:
 
 
 class Writer(Worker):
-    """Creates ledgers of all shapes and writes them. Then it closes the ledger, leaves it open, or dies before the close."""
+    """Creates and writes ledgers of all shapes. Then it closes the ledger, leaves it open, or dies before the close."""
 
     def _turn(self, stop: threading.Event) -> None:
         random = self._random
@@ -147,7 +147,7 @@ class Writer(Worker):
             self._ledgers.end(handle.ledger_id)
 
     def _burst(self, writer: RecordedWriter, count: int, bytes_max: int) -> int:
-        """Append ``count`` entries, one after the other or as one batch. Not every burst is waited for. Returns ``count``."""
+        """Append ``count`` entries, singly or as one batch, and wait for most bursts. Returns ``count``."""
         random, ledger_id = self._random, writer.handle.ledger_id
         payloads = [
             b"%s %d %s" % (self.name.encode(), ledger_id, random.randbytes(random.randint(0, bytes_max)))
@@ -163,7 +163,7 @@ class Writer(Worker):
 
 
 class Recoverer(Worker):
-    """Opens ledgers with recovery, some of them while they are written, and reads all of their entries."""
+    """Opens ledgers with recovery, some during their writing, and reads all their entries."""
 
     def _turn(self, stop: threading.Event) -> None:
         self._pause(stop)
@@ -173,7 +173,7 @@ class Recoverer(Worker):
 
 
 class Reader(Worker):
-    """Follows a ledger while it is written."""
+    """Follows a ledger during its writing."""
 
     def _turn(self, stop: threading.Event) -> None:
         ledger_id = self._ledgers.pick(self._random, written=self._random.random() < 0.8)
@@ -194,37 +194,37 @@ class Reader(Worker):
 
 
 def read_whole(client: BookKeeper, ledger_id: int, history: History, observer: str) -> None:
-    """Open a ledger, with recovery if it is not closed, and read all of its entries."""
+    """Open a ledger, with recovery if it is not closed, and read all its entries."""
     reader = RecordedReader(history, observer, client.open_ledger(ledger_id))
     if reader.handle.last_add_confirmed >= 0:
         reader.read(0, reader.handle.last_add_confirmed)
 
 
-# -- What chaos does to a cluster: one fault after the other, drawn from a seed, each undone after a while.
+# -- Faults: drawn from a seed one after the other, each undone after a while.
 #
-# Law: the history is told of a fault before it begins and after it was undone. A bookie has one fault of its process at a time.
-# When ``run`` returns, every bookie that it touched serves again. All that is drawn comes from the seed; the moment at which a
-# fault hits does not, because processes and networks keep their own time.
+# Law: the history records a fault before its begin and after its end. A bookie has one process fault at a time. After
+# ``run``, every affected bookie serves again. All random choices come from the seed; the moment of a fault does not,
+# because processes and networks keep their own time.
 
 
 _FAULT_SECONDS_MAX = 3.0
 _FAULT_PAUSE_SECONDS_MAX = 1.0
 _DELAY_SECONDS_MAX = 0.5
 _UNLUCKY = 0.2
-"""The share of messages that a fault of the wire hits."""
+"""Share of messages hit by a wire fault."""
 
 Fault = Callable[["Faults", LocalBookie], contextlib.AbstractContextManager[None]]
 
 
 class BookieLocks:
-    """One lock for each bookie. Whoever breaks the bookie's process holds it."""
+    """A lock for each bookie, held during a fault of its process."""
 
     def __init__(self, bookies: list[LocalBookie]) -> None:
         self._locks = {id(bookie): threading.Lock() for bookie in bookies}
 
     @contextlib.contextmanager
     def held(self, *bookies: LocalBookie) -> Iterator[bool]:
-        """Hold the locks of ``bookies``, unless one of them is taken. Yields whether all are held; it does not wait."""
+        """Hold the locks of ``bookies``, or none if any is taken. Yields whether all are held; it does not wait."""
         with contextlib.ExitStack() as stack:
             for bookie in bookies:
                 lock = self._locks[id(bookie)]
@@ -236,8 +236,7 @@ class BookieLocks:
 
 
 class Faults:
-    """One sequence of faults, for one thread. Several may run at once on the same ``locks``. ``counts`` has how many there were
-    of each kind."""
+    """A sequence of faults, for one thread. Several may run at once on the same ``locks``. ``counts`` counts faults by kind."""
 
     def __init__(
         self, cluster: FaultyCluster, clients: list[str], history: History, locks: BookieLocks, random: Random
@@ -252,7 +251,7 @@ class Faults:
         self._coins = Random(random.random())
 
     def run(self, stop: threading.Event) -> None:
-        """Break and mend until ``stop`` is set. Raises BookieError if a bookie does not come back."""
+        """Break and mend until ``stop`` is set. Raises BookieError if a bookie does not restart."""
         names, weights = zip(*((name, weight) for name, (weight, _) in _FAULTS.items()), strict=True)
         while not stop.wait(self._random.uniform(0.0, _FAULT_PAUSE_SECONDS_MAX)):
             (name,) = self._random.choices(names, weights)
@@ -353,7 +352,7 @@ class Faults:
 
     @contextlib.contextmanager
     def _messages_parked(self, bookie: LocalBookie) -> Iterator[None]:
-        """Messages are held back, and arrive when the fault is over."""
+        """Hold messages back until the end of the fault."""
         with self._cluster.wire.park(bookie=bookie.bookie_id, where=self._unlucky):
             yield
 
@@ -372,12 +371,12 @@ _FAULTS: dict[str, tuple[int, Fault]] = {
     "messages twice": (4, Faults._messages_twice),
     "messages parked": (4, Faults._messages_parked),
 }
-"""By name, each with its weight: how often it is drawn in comparison with the others."""
+"""By name, each with its weight in the draw."""
 _OF_ALL = {"power cut of all"}
-"""The faults that hit the processes of all bookies."""
+"""Faults of the processes of all bookies."""
 
 
-# --
+# -- The run
 
 
 END_SECONDS_MAX = 180.0
@@ -386,28 +385,26 @@ _PROGRESS_SECONDS = 0.5
 
 
 class ChaosResult(NamedTuple):
-    """What was done in a run, and what was found."""
+    """Actions and findings of a run."""
 
     seed: int
     seconds: float
-    """How long the run took."""
     ledgers: int
-    """How many ledgers were created."""
     injected: dict[str, int]
-    """The number of faults, by name."""
+    """Faults, by name."""
     errors: dict[str, int]
-    """The number of errors that clients got, by type."""
+    """Clients' errors, by type."""
     checked: dict[str, int]
-    """The number of observations that were checked, by kind."""
+    """Checked observations, by kind."""
     violations: list[str]
-    """What was seen and must not be; empty if all is well."""
+    """Broken rules; empty after a good run."""
     excerpt: list[str]
     """The history around the first violation."""
 
 
 @checks_arguments
 class Chaos:
-    """One chaos run: call ``run()`` once."""
+    """A chaos run: call ``run()`` once."""
 
     def __init__(
         self,
@@ -424,15 +421,15 @@ class Chaos:
         """Prepare a run.
 
         Arguments:
-            seconds: how long faults and clients run. The reading of all ledgers afterwards comes on top.
-            seed: where all draws come from.
-            bookies: the number of bookies.
-            writers: the number of threads that create and write ledgers.
-            recoverers: the number of threads that open ledgers with recovery.
-            readers: the number of threads that follow ledgers while they are written.
-            faults_at_once: the number of threads that break and mend.
-            watcher: is given each event of the history, in order.
-            record: the folder into which bookies and clients record their decisions; "": they don't.
+            seconds: duration of faults and clients. The last reading of all ledgers comes on top.
+            seed: source of all random choices.
+            bookies: number of bookies.
+            writers: threads that create and write ledgers.
+            recoverers: threads that open ledgers with recovery.
+            readers: threads that follow ledgers during their writing.
+            faults_at_once: threads that break and mend.
+            watcher: called with each event of the history, in order.
+            record: folder for decision records of bookies and clients; "": no records.
         """
         self.history = History(watcher)
         self._seconds = seconds
@@ -445,8 +442,8 @@ class Chaos:
         self._stop = threading.Event()
 
     def run(self, progress: Callable[[float, ChaosResult], None] = lambda seconds, result: None) -> ChaosResult:
-        """Run to the end, and return the result. ``progress`` is called twice a second with the seconds since the start and the
-        result so far. Raises BookieError if the cluster does not start."""
+        """Run to the end, and return the result. ``progress`` is called twice a second with the seconds since the start and
+        the result so far. Raises BookieError if the cluster does not start."""
         began = time.monotonic()
         with FaultyCluster(bookies=self._bookies, record_decisions=self._record) as cluster:
             random = Random(self._seed)
@@ -502,7 +499,7 @@ class Chaos:
                 self._defect(f"{thread.name} hangs: it did not end within {END_SECONDS_MAX:g} s", where)
 
     def _mend_and_read_all(self, cluster: FaultyCluster) -> None:
-        """Mend everything. Then every ledger can be read from its first entry to its last, or there is a violation."""
+        """Mend everything. Then every ledger is readable from its first to its last entry, or a violation is reported."""
         cluster.mend()
         self.history.record(Event(EventKind.FAULT, "faults", note="everything is mended"))
         client = cluster.bookkeeper(client_name="last reader")

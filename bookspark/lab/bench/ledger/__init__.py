@@ -1,7 +1,7 @@
 """``bookspark bench ledger``: appends, reads and recovery of ledgers, by one client and three bookies of this host.
 
 =============  ================================================================================================================
-``cases``      what is measured: the workloads L1 to L12, which a peer can be given too
+``cases``      the workloads L1 to L14, in a form for peers too
 ``workloads``  runs them on a ``LocalCluster``
 =============  ================================================================================================================
 

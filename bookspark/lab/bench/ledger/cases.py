@@ -1,8 +1,8 @@
-"""What ``bookspark bench ledger`` measures: the cases L1 to L14, as workloads that a peer can be given too.
+"""The cases of ``bookspark bench ledger``: L1 to L14, as workloads in a form for peers too.
 
-Law: a workload holds every number that matters: sizes, counts, entries in flight. A label belongs to one workload for ever, since
-results are compared by label. A *turn* is a group of workloads that share a fresh cluster of three bookies, with ensemble size
-(E) 3, write quorum (WQ) 3, ack quorum (AQ) 2 and CRC32C.
+Law: a workload holds every number that matters: sizes, counts, entries in flight. A label belongs to one workload for ever,
+since results are compared by label. A *turn* is a group of workloads that share a fresh cluster of three bookies, with
+ensemble size (E) 3, write quorum (WQ) 3, ack quorum (AQ) 2 and CRC32C.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 
 
 class Kind(StrEnum):
-    """What is timed."""
-
     ADD = "add"
     """Appends to one ledger. A warm-up on another ledger comes first."""
     BATCH = "batch"
@@ -25,26 +23,25 @@ class Kind(StrEnum):
     MANY = "many"
     """Appends to many ledgers in turn."""
     READ = "read"
-    """Reads of a closed ledger, in order, by one call that fetches ahead of the caller. A peer whose call returns only with the
-    whole range makes many calls. Writing the ledger is not timed."""
+    """Reads of a closed ledger, in order, by one call that fetches ahead of the caller. A peer whose call returns only with
+    the whole range makes many calls. Writing the ledger is not timed."""
     READ_COLD = "read_cold"
-    """The same reads after the bookies were restarted and their files dropped from the page cache."""
+    """The same reads after a restart of the bookies with their files dropped from the page cache."""
     RECOVER = "recover"
-    """Opens of ledgers that their writer left open. All appends were acknowledged."""
+    """Opens of ledgers left open by their writer, with all appends acknowledged."""
     CREATE_CLOSE = "create_close"
-    """Creation and close of an empty ledger."""
     WRITTEN = "written"
     """Bytes that the bookies wrote to disk from start to stop, for each byte of payload and copy."""
     RESIDENT = "resident"
     """Resident memory of the bookies, idle and after appends."""
     IDLE = "idle"
-    """Resident memory of a client for each ledger that it has open, with one entry each, and that nobody writes."""
+    """Resident memory of a client for each open idle ledger with an entry."""
     RANDOM = "random"
     """Reads of single entries at random places of a closed ledger, one after the other."""
 
 
 class Turn(StrEnum):
-    """A group of workloads that run on one cluster."""
+    """A group of workloads on the same cluster."""
 
     SYNCED = "synced"
     LEDGERS = "ledgers"
@@ -57,29 +54,25 @@ class Turn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One measured piece of work."""
+    """A measured piece of work."""
 
     label: str
-    """Its name in results."""
     kind: Kind
-    """What is timed."""
     size: int = 1024
-    """Bytes of each payload."""
+    """In bytes."""
     entries: int = 1
     """Number of entries: of each ledger for RECOVER, of all ledgers together for the other kinds."""
     in_flight: int = 1
-    """Calls that wait for their acknowledgement at most. A call of BATCH has ``batch`` entries."""
+    """Maximum number of unacknowledged calls. A call of BATCH has ``batch`` entries."""
     batch: int = 1
-    """Entries of each call."""
     ledgers: int = 1
-    """Number of ledgers."""
     reads: int = 0
-    """Number of reads of RANDOM."""
+    """Reads of RANDOM."""
     sync_every: int = 0
-    """0: the ledgers are PD_JOURNAL, each entry is synced before it is acknowledged. Otherwise they are VD_JOURNAL, and the
+    """0: the ledgers are PD_JOURNAL, each entry is synced before its acknowledgement. Otherwise they are VD_JOURNAL, and the
     writer asks for a sync after this many entries and at the end. The time of the syncs counts."""
     replication: Replication = Replication.BEST_EFFORT
-    """How many copies a closed ledger has of each entry."""
+    """Copies of each entry in a closed ledger."""
 
     @property
     def ledger_type(self) -> LedgerType:
@@ -88,12 +81,12 @@ class Workload:
 
     @property
     def case(self) -> str:
-        """The case that it belongs to, such as L2."""
+        """Its case, such as L2."""
         return self.label.partition("-")[0]
 
     @property
     def warm_up(self) -> int:
-        """Number of entries to append before the timed ones, so that a peer's JIT compiler has seen the code."""
+        """Number of appends before the timed ones, to warm up a peer's JIT compiler."""
         return self.entries // 3
 
     def scaled(self, scale: float) -> Workload:
@@ -103,7 +96,7 @@ class Workload:
         return replace(self, entries=entries, ledgers=max(1, round(self.ledgers * scale)), reads=reads)
 
     def numbers(self) -> dict[str, Any]:
-        """Its numbers, as its JSON line shows them."""
+        """Its numbers, as in its JSON line."""
         told = {name: value for name, value in asdict(self).items() if name not in ("label", "kind")}
         return told | {"replication": self.replication.value}
 
@@ -126,7 +119,7 @@ WORKLOADS: dict[Turn, tuple[Workload, ...]] = {
         Workload("L14", Kind.RANDOM, entries=50_000, in_flight=1000, reads=2000),
     ),
     Turn.LEDGERS: (
-        # The memory is that of a process that has done nothing else yet.
+        # First, because it measures the memory of a process without earlier work.
         Workload("L13", Kind.IDLE, size=100, ledgers=1500, in_flight=1000),
         Workload("L7", Kind.MANY, entries=100_000, in_flight=1000, ledgers=1000),
         Workload("L7-10000", Kind.MANY, entries=100_000, in_flight=1000, ledgers=10_000),
@@ -147,13 +140,13 @@ WORKLOADS: dict[Turn, tuple[Workload, ...]] = {
     Turn.DISK: (Workload("L9", Kind.WRITTEN, entries=300_000, in_flight=1000),),
     Turn.MEMORY: (Workload("L11", Kind.RESIDENT, size=100, entries=10_000_000, in_flight=16, batch=1000),),
 }
-"""L10 is processor time, which the line of ``L2-1024`` has."""
+"""L10 is processor time, taken from the line of ``L2-1024``."""
 
 
 def chosen(turn: Turn, cases: Sequence[str], scale: float) -> list[Workload]:
-    """The workloads of ``turn`` that belong to ``cases``, such as L2, or all if there are none, ``scaled``."""
+    """The workloads of ``turn`` in ``cases``, such as L2, or all without ``cases``, ``scaled``."""
     return [one.scaled(scale) for one in WORKLOADS[turn] if not cases or one.case in cases]
 
 
 CASES = sorted({one.case for workloads in WORKLOADS.values() for one in workloads}, key=lambda case: int(case[1:]))
-"""The names of all cases that have a workload of their own."""
+"""Names of all cases with a workload of their own."""

@@ -1,6 +1,6 @@
 """Runs the workloads of ``cases`` on a ``LocalCluster``.
 
-Law: each entry starts with its own number, so that a reader can check what it got. The rest is random bytes. Payloads are made
+Law: each entry starts with its own number, so that a reader can check it. The rest is random bytes. Payloads are made
 before the clock starts.
 """
 
@@ -35,18 +35,18 @@ from bookspark.store.wire.entry_batch import Entry
 
 BOOKIES = 3
 _SAMPLED = 16
-"""The latency of one of this many appends is taken. A callback for each append would be most of the client's work."""
+"""One in this many appends is timed. A callback for each append would be most of the client's work."""
 
 _PAYLOADS_MAX = 500_000
-"""Payloads that are held in memory at once."""
+"""Payloads in memory at once."""
 _IDLE_BEFORE, _RANDOM_BEFORE = 100, 50
-"""Ledgers that are open before memory is measured, and reads before they are timed."""
+"""Open ledgers before the first memory measurement, and reads before the timed ones."""
 
 Figures = dict[str, Any]
 
 
 def measure(turn: Turn, workloads: Sequence[Workload], directory: Path | None) -> Iterator[tuple[Workload, Figures]]:
-    """Run the workloads of ``turn`` on a fresh cluster whose data lies in a new folder in ``directory``. A workload may have two
+    """Run the workloads of ``turn`` on a fresh cluster with its data in a new folder in ``directory``. A workload may have two
     results: by ``read`` and by ``read_batches``."""
     options: dict[str, Any] = {"journal_write_data": False} if turn is Turn.UNJOURNALED else {}
     with ExitStack() as stack:
@@ -59,8 +59,6 @@ def measure(turn: Turn, workloads: Sequence[Workload], directory: Path | None) -
 
 
 class Bench:
-    """A cluster and its client."""
-
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
         self.bookkeeper = cluster.bookkeeper()
@@ -120,7 +118,7 @@ class Bench:
 
     def _timed_adds(self, ledgers: Sequence[LedgerHandle], workload: Workload) -> Figures:
         content = arguments(workload, workload.entries, len(ledgers))
-        # What the ledgers' creation left is not collected while adds are timed.
+        # Garbage of the ledgers' creation is not collected during the timed adds.
         gc.collect()
         since = self._used()
         took = append(ledgers, workload, content)
@@ -179,7 +177,7 @@ class Bench:
         return {"idle_bytes": idle, "resident_bytes": max(resident_bytes(self._pids()))}
 
     def _idle(self, workload: Workload) -> Figures:
-        # What the first ledgers cost once for all is there before.
+        # One-time costs of the first ledgers come before the measurement.
         kept = [self._with_an_entry(workload) for _ in range(_IDLE_BEFORE)]
         gc.collect()
         before = resident_bytes([os.getpid()])[0]
@@ -210,7 +208,6 @@ def _read_one(reader: ReadHandle, place: int, size: int) -> None:
 
 
 def create(bookkeeper: BookKeeper, workload: Workload) -> LedgerHandle:
-    """A new ledger for ``workload``."""
     return bookkeeper.create_ledger(3, 3, 2, ledger_type=workload.ledger_type, replication=workload.replication)
 
 
@@ -233,8 +230,8 @@ def arguments(workload: Workload, entries: int, ledgers: int = 1) -> list[Any]:
 
 
 def append(ledgers: Sequence[LedgerHandle], workload: Workload, content: Sequence[Any]) -> list[float]:
-    """Append to the ledgers in turn, with at most ``workload.in_flight`` calls unacknowledged. Returns latencies in seconds, once
-    all entries are acknowledged and, if the workload syncs, synced."""
+    """Append to the ledgers in turn, with at most ``workload.in_flight`` calls unacknowledged. Returns latencies in
+    seconds, once all entries are acknowledged and, if the workload syncs, synced."""
     if workload.in_flight == 1:
         return [timed(partial(ledgers[0].append, payload)) for payload in content]
     calls: list[Callable[[Any], AppendFuture]] = [
@@ -269,7 +266,7 @@ def _check_entry(entry_id: int, payload: bytes, expected: int, size: int) -> Non
 
 
 def checked_entries(entries: Iterable[Entry], size: int) -> int:
-    """Count ``entries``, and check that each is what was written."""
+    """Count ``entries``, and check each against the written entry."""
     count = 0
     for entry in entries:
         _check_entry(entry.entry_id, entry.payload, count, size)
@@ -289,7 +286,7 @@ def checked_batches(batches: Any, size: int) -> int:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """How many seconds ``call`` takes."""
+    """In seconds."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -1,10 +1,10 @@
-"""The tables of docs/performance.md, written from what the benches kept.
+"""The tables of docs/performance.md, written from the benches' kept results.
 
 ===========  ==================================================================================================================
 ``tables``   the tables, and the page with them
 ===========  ==================================================================================================================
 
-The words about a row, such as what limits it, are the page's own and are written by hand; ``tests/docs`` sees that none lacks.
+The comments on a row, such as its limit, are written by hand in the page; ``tests/docs`` checks that none is missing.
 
 Example::
 

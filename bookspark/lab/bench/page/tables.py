@@ -1,8 +1,8 @@
 """The tables of docs/performance.md, and the page with them.
 
-Law: the lines between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->`` are written by the command alone. A row is of the
-newest kept run that measured it, with all figures of that run; a row that no run measured is left out, and a table of which
-nothing was measured stays as it is in the page. Each run is named above its table: commit, machine, rounds, size and load.
+Law: only the command writes the lines between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``. A row comes from the
+newest kept run that measured it, with all figures of that run. A row without a measurement is left out; a table without any
+measurement stays unchanged. The runs are listed above each table: commit, machine, rounds, size and load.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 from bookspark.errors import ConfigurationError
 from bookspark.lab.bench.kept_results import FILE
 
-# -- What docs/performance.md compares with what, and the aims.
+# -- Comparisons and aims of docs/performance.md.
 #
-# Law: a row compares two figures of one run. Its aim is a bound of their ratio, of Bookspark's own figure, or of the
-# difference; a row without an aim only shows. Of rates more is better, of everything else less. A row that misses its aim
-# stays.
+# Law: a row compares two figures of the same run. Its aim bounds their ratio, Bookspark's own figure, or the difference; a row
+# without an aim is only shown. For rates more is better, for everything else less. A row that misses its aim stays.
 
 
 _WORDS = {
@@ -32,13 +31,13 @@ _WORDS = {
     "L13": "idle open ledger",
     "L14": "one entry at a random place",
 }
-"""By the bench's case: its name on the page."""
+"""Name of the bench's case on the page."""
 
 RATES = ("adds_per_second", "reads_per_second", "rows_per_second", "megabytes_per_second")
 
 
 class Bound(StrEnum):
-    """What an aim bounds."""
+    """The value bounded by an aim."""
 
     RATIO = "ratio"
     OWN = "own"
@@ -46,27 +45,25 @@ class Bound(StrEnum):
 
 
 class Row(NamedTuple):
-    """A line of a table."""
-
     case: str
-    """What the page's words go by; several rows may share it."""
+    """Key of the page's comments; several rows may share it."""
     what: str
-    """What the row shows. It may name numbers of the case in braces."""
+    """Description of the row. Braces insert numbers of the case."""
     bench: str
-    """The bench that measures it, as the kept results name it."""
+    """The measuring bench, by its name in the kept results."""
     ours: str
-    """The name of Bookspark's figures: system, label or case, and call."""
+    """Name of Bookspark's figures: system, label or case, and call."""
     figure: str
     beside: tuple[str, ...] = ()
-    """Names of what it is compared with; the best one counts."""
+    """Names of the figures to compare with; the best of them counts."""
     beside_words: str = ""
     aim: float | None = None
     """At least this for rates, at most this for everything else."""
     bound: Bound = Bound.RATIO
     limit: str = ""
-    """The name of the limit that was measured in the same run."""
+    """Name of the limit measured in the same run."""
     beside_figure: str = ""
-    """The figure of ``beside``, if it is another one."""
+    """The figure of ``beside``, if different."""
 
     @property
     def more_is_better(self) -> bool:
@@ -76,8 +73,8 @@ class Row(NamedTuple):
 def _ledger(
     case: str, what: str, label: str, figure: str, *sides: tuple[str, float | None, Bound], api: str = ""
 ) -> list[Row]:
-    """A row of the figure for each side: what stands beside it, the aim, and what the aim bounds. A side is ``limit``, nothing, a
-    label of BookKeeper's, ``best SIZE`` of its labels, or a name of Bookspark's own figures."""
+    """A row of the figure for each side: its comparison, its aim and the aim's bound. A side is ``limit``, "", a label of
+    BookKeeper's, ``best SIZE`` of its labels, or a name of Bookspark's own figures."""
     rows: list[Row] = []
     for side, aim, bound in sides:
         words, beside = _side(side, label)
@@ -99,7 +96,7 @@ def _ledger(
 
 
 def _side(side: str, label: str) -> tuple[str, tuple[str, ...]]:
-    """The words for it, and the names of its figures."""
+    """The side in words, and the names of its figures."""
     kind, _, rest = side.partition(" ")
     match kind:
         case "":
@@ -227,14 +224,14 @@ SPARK: Sequence[Row] = (
 )  # fmt: skip
 
 TABLES: Mapping[str, Sequence[Row]] = {"ledgers": LEDGERS, "storage": STORAGE, "spark": SPARK}
-"""By the name in the page's marks."""
+"""By name in the page's marks."""
 
 
-# --
+# -- The page
 
 
 QUICK_SCALE_MAX = 0.1
-"""Runs of less than this part of the usual size show that a bench works, and are no result."""
+"""Runs below this part of the usual size only check that a bench works, and are no result."""
 _HEAD = (
     "| | Bookspark | beside | | ratio | aim | | limit of the machine | of it |\n|---|---|---|---|---|---|---|---|---|"
 )
@@ -243,8 +240,6 @@ Run = Mapping[str, Any]
 
 
 class _Line(NamedTuple):
-    """A row with its figures."""
-
     row: Row
     run: Run
     ours: float
@@ -253,8 +248,7 @@ class _Line(NamedTuple):
 
 
 def kept_runs(cache: Path, quick: bool = False) -> list[Run]:
-    """The runs that were kept in ``cache``, the oldest first; with ``quick`` those that were short too. Raises
-    ConfigurationError if there are none."""
+    """The runs kept in ``cache``, the oldest first; with ``quick``, short runs too. Raises ConfigurationError without any."""
     path = cache / FILE
     if not path.exists():
         raise ConfigurationError(f"there is no {path}: run the benches first, with --cache {cache}")
@@ -263,7 +257,7 @@ def kept_runs(cache: Path, quick: bool = False) -> list[Run]:
 
 
 def with_tables(text: str, runs: Sequence[Run]) -> str:
-    """The page ``text`` with new tables. Raises ConfigurationError if it lacks the marks of one."""
+    """The page ``text`` with new tables. Raises ConfigurationError if it lacks a table's marks."""
     for name, rows in TABLES.items():
         begin, end = marks(name)
         before, found, rest = text.partition(begin)
@@ -277,12 +271,11 @@ def with_tables(text: str, runs: Sequence[Run]) -> str:
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The lines around a table."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
 def table(lines: Sequence[_Line]) -> str:
-    """The runs that the lines are of, and the lines as a table."""
+    """The list of the lines' runs, and the lines as a table."""
     told = list(dict.fromkeys(_run(line.run) for line in lines))
     return "\n".join([*told, "", _HEAD, *map(_cells, lines)]) + "\n"
 

@@ -9,7 +9,7 @@
 ``spark_systems``      the three systems as Spark sees them
 ``log_comparison``     a log's producer and readers beside a bare ledger and Kafka, and their table
 ``kafka_peer``         Kafka's brokers and the jars that Spark needs for them
-``services``           ports, settings, start and end of servers that are measured
+``services``           ports, settings, start and end of measured servers
 ``java``               the poms, the timing client for Apache BookKeeper, and a stand-in for Kafka's token provider
 =====================  ========================================================================================================
 

@@ -1,8 +1,8 @@
 """Apache BookKeeper as the peer: its jars, a ZooKeeper and three bookies, a JVM each, and the client that times it.
 
-Law: everything listens on loopback, at ports that were free. The servers end with the ``with`` block. Bookies use
-DbLedgerStorage, with the settings and JVM options of BookKeeper's own start scripts. Three settings are others: they bound disk
-use and listening sockets.
+Law: all servers listen on free ports of loopback, and end with the ``with`` block. Bookies use DbLedgerStorage, with the
+settings and JVM options of BookKeeper's own start scripts, except three settings, which bound disk use and listening
+sockets.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _CLIENT_MEMORY = ["-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g"]
 
 
 def build(cache: Path) -> list[str]:
-    """Fetch the jars into ``cache`` and compile the client there. Returns the class path, as arguments of ``java``. Needs ``mvn``
-    and ``javac``; raises CalledProcessError if one of them fails."""
+    """Fetch the jars into ``cache`` and compile the client there. Returns the class path, as arguments of ``java``. Needs
+    ``mvn`` and ``javac``; raises CalledProcessError if either fails."""
     jars, classes = fetched(_JAVA / "bookkeeper-pom.xml", cache / "jars"), cache / "classes"
     classes.mkdir(parents=True, exist_ok=True)
     subprocess.run(
@@ -50,8 +50,8 @@ def build(cache: Path) -> list[str]:
 
 
 class Peer:
-    """A cluster with its data in the new folder ``home``: ``with Peer(...) as peer: peer.run(workloads)``. ``settings`` are added
-    to each bookie's."""
+    """A cluster with its data in the new folder ``home``: ``with Peer(...) as peer: peer.run(workloads)``. ``settings`` are
+    added to each bookie's."""
 
     def __init__(self, class_path: Sequence[str], home: Path, settings: Mapping[str, str]) -> None:
         self._class_path = list(class_path)
@@ -86,21 +86,20 @@ class Peer:
 
     @property
     def pids(self) -> list[int]:
-        """The bookies' processes."""
         return [bookie.pid for bookie in self._bookies]
 
     @property
     def directories(self) -> list[Path]:
-        """The bookies' data, a folder each."""
+        """A folder for each bookie."""
         return [self._home / f"bookie{k}" for k in range(BOOKIES)]
 
     @property
     def metadata_uri(self) -> str:
-        """Where the cluster's metadata is, as BookKeeper's clients want it."""
+        """The cluster's metadata, as a URI for BookKeeper's clients."""
         return f"zk+hierarchical://127.0.0.1:{self._zookeeper_port}/ledgers"
 
     def start(self) -> None:
-        """Start the bookies. Returns once they listen; raises RuntimeError if one does not."""
+        """Start the bookies. Returns once they listen; raises RuntimeError if a bookie does not."""
         self._bookies = [
             self._java(f"bookie{k}", _BOOKIE_MEMORY, _BOOKIE, "-c", str(self._home / f"bookie{k}.conf"))
             for k in range(BOOKIES)
@@ -109,7 +108,6 @@ class Peer:
             wait_listening(port, bookie)
 
     def stop(self) -> None:
-        """Stop the bookies cleanly."""
         for bookie in self._bookies:
             bookie.terminate()
         for bookie in self._bookies:
@@ -117,7 +115,7 @@ class Peer:
         self._bookies = []
 
     def run(self, workloads: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Have a new client do ``workloads``, as ``timed_by_client`` says."""
+        """Run ``workloads`` in a new client, like ``timed_by_client``."""
         return timed_by_client(self._class_path, self._home, self.metadata_uri, self.pids, workloads)
 
     def _java(self, name: str, memory: Sequence[str], *command: str) -> subprocess.Popen[bytes]:
@@ -162,9 +160,9 @@ class Peer:
 def timed_by_client(
     class_path: Sequence[str], home: Path, metadata_uri: str, pids: Sequence[int], workloads: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Have a new client of BookKeeper's do ``workloads`` (their form is described in ``BenchLedger.java``) on the cluster at
-    ``metadata_uri``, whose bookies are the processes ``pids``. Its log goes to the folder ``home``. Yields the lines that it
-    prints. Raises RuntimeError with the client's last words if it fails."""
+    """Run ``workloads`` (described in ``BenchLedger.java``) in a new client of BookKeeper's, on the cluster at
+    ``metadata_uri``, whose bookies are the processes ``pids``. Its log goes to the folder ``home``. Yields the lines that
+    it prints. Raises RuntimeError with the end of a failed client's output."""
     client = _started(
         class_path,
         home,

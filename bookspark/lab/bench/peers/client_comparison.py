@@ -1,10 +1,10 @@
 """``bookspark bench peers client``: BookKeeper's own client on Bookspark's bookies beside it on BookKeeper's, in turns.
 
-Law: the same Java program, class path and workloads for both; only the bookies behind the client differ, and no two clusters run
-at once. In each round the clusters take turns at being the first. A ratio is that of the medians over the rounds. With
-``against``, the bookies of another commit of this checkout take a third turn.
+Law: the same Java program, class path and workloads for both; only the bookies behind the client differ, and no two
+clusters run at once. In each round the clusters take turns at being the first. A ratio is that of the medians over the
+rounds. With ``against``, the bookies of another commit of this checkout take a third turn.
 
-A workload runs with wire protocol 3, the client's default, and with 2, which Pulsar uses. All entries are single ones.
+A workload runs with wire protocol 3, the client's default, and with 2, used by Pulsar. All entries are single ones.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ OURS, THEIRS, OTHER = "bookspark", "bookkeeper", "against"
 WIRES = (3, 2)
 _PER_CALL = 1000
 _SIZES: Mapping[int, int] = {100: 60_000, 1024: 40_000, 16384: 6_000}
-"""How many entries of each size are added with many in flight."""
+"""Entries of each size, added with many in flight."""
 _ONE_BY_ONE = 1_000
 
 Line = dict[str, Any]
 
 
 def workloads(wire: int, scale: float) -> list[str]:
-    """What is timed by one client, as ``BenchLedger.java`` wants it, without reads."""
+    """The workloads of a client, in the syntax of ``BenchLedger.java``, without reads."""
 
     def some(count: int) -> int:
         return max(1, int(count * scale))
@@ -80,9 +80,9 @@ TARGETS: Sequence[Target] = tuple(
 def compare(
     cache: Path, directory: Path | None, rounds: int, scale: float, against: str, alone: bool
 ) -> tuple[str, list[str]]:
-    """Measure. Each line goes to standard output. ``against``: a commit of this checkout, or nothing; ``alone``: without
-    BookKeeper's bookies. Returns the tables, with what changed since the last run, and the failures. Raises ConfigurationError
-    if there is no such commit."""
+    """Measure. Each line goes to standard output. ``against``: a commit of this checkout, or ""; ``alone``: without
+    BookKeeper's bookies. Returns the tables, with the changes since the last run, and the failures. Raises
+    ConfigurationError for an unknown commit."""
     class_path = build(cache)
     lines: list[Line] = []
     failures: list[str] = []
@@ -113,7 +113,7 @@ def compare(
 
 
 def _measured(class_path: list[str], home: Path, tree: Path | None, scale: float) -> Iterator[Line]:
-    """The lines of one cluster: of the code in ``tree``, or of Apache BookKeeper."""
+    """The lines of a cluster: of the code in ``tree``, or of Apache BookKeeper."""
     with Peer(class_path, home, {}) if tree is None else _bookies_of(tree, home) as cluster:
         pids = cluster.pids
         for wire in WIRES:
@@ -124,7 +124,7 @@ def _measured(class_path: list[str], home: Path, tree: Path | None, scale: float
             ]
             found = list(timed_by_client(class_path, home, cluster.metadata_uri, pids, [*asked, *written]))
             yield from found[: len(asked)]
-            # Each ledger is read twice by one client, and the second time counts.
+            # A client reads each ledger twice; the second read counts.
             twice = [
                 f"{line['label']} read size={line['size']} ledger={line['ledger']} per_call={_PER_CALL} wire={wire}"
                 for line in found[len(asked) :]
@@ -134,7 +134,7 @@ def _measured(class_path: list[str], home: Path, tree: Path | None, scale: float
 
 
 class _Bookies:
-    """Three bookies of Bookspark that a process of their own has started."""
+    """Three bookies of Bookspark, started by a separate process."""
 
     def __init__(self, metadata_uri: str, pids: list[int]) -> None:
         self.metadata_uri, self.pids = metadata_uri, pids
@@ -179,4 +179,4 @@ with EmbeddedZooKeeper(sys.argv[1] + "/zookeeper", 0) as zookeeper:
         print(json.dumps({"metadata_uri": uri, "pids": [bookie.pid for bookie in cluster.bookies]}), flush=True)
         sys.stdin.read()
 """
-"""Serves a cluster until its input ends. The tree may be another one, so it uses nothing of this module."""
+"""Serves a cluster until its input ends. It runs in any tree, so it uses nothing of this module."""

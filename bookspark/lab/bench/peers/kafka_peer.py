@@ -1,8 +1,8 @@
 """Kafka as the peer of the sink and the source: its brokers (KRaft, a JVM each), and the jars that Spark needs for them.
 
-Law: everything listens on loopback, at ports that were free. Brokers end with the ``with`` block. Topics have a replica on each
-broker. With three brokers, two must be in sync for a write, like the ack quorum of a ledger. Everything else is Kafka's default:
-it acknowledges rows that are in the page cache, without a sync.
+Law: all brokers listen on free ports of loopback, and end with the ``with`` block. Topics have a replica on each broker.
+With three brokers, two must be in sync for a write, like the ack quorum of a ledger. Everything else is Kafka's default: it
+acknowledges rows in the page cache, without a sync.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CONNECTOR = ("spark-sql-kafka", "kafka-clients", "commons-pool2")
 
 
 def kafka_jars(cache: Path) -> tuple[Path, list[Path]]:
-    """Returns the folder of the brokers' jars, and the jars that Spark needs. Needs ``mvn``, ``javac`` and ``jar``; raises
-    CalledProcessError if one of them fails."""
+    """The folder of the brokers' jars, and the jars that Spark needs. Needs ``mvn``, ``javac`` and ``jar``; raises
+    CalledProcessError if any of them fails."""
     jars = fetched(_JAVA / "kafka-pom.xml", cache / "kafka-jars")
     classes, tokens = cache / "kafka-classes", cache / "kafka-tokens.jar"
     spark = Path(pyspark.__file__).parent / "jars"
@@ -47,7 +47,7 @@ class Kafka:
 
     @property
     def servers(self) -> str:
-        """``host:port`` of each broker, with commas between them."""
+        """``host:port`` of each broker, separated by commas."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class Kafka:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for broker in self._brokers:
-            # Their data is thrown away, and an orderly end takes minutes once the controller has gone.
+            # Their data is thrown away, and a clean stop takes minutes after the controller's end.
             broker.kill()
         for broker in self._brokers:
             broker.wait()

@@ -1,9 +1,9 @@
 """``bookspark bench peers ledger``: ``bookspark bench ledger`` beside Apache BookKeeper, in turns, and the table of ratios.
 
-Law: the two never run at once. In each round, a turn's workloads run on a fresh cluster of Bookspark, then on a fresh cluster of
-Apache BookKeeper; the limits of the machine are measured before the two. A ratio is that of the medians over the rounds. All
-lines are kept in ``results.jsonl``, the medians of each run in ``history.jsonl``, and what changed since the last run is told. A
-failed turn leaves its lines out of the table, and the failure is told at the end.
+Law: the two never run at once. In each round, a turn's workloads run on a fresh cluster of Bookspark, then on a fresh
+cluster of Apache BookKeeper; the limits of the machine are measured before both. A ratio is that of the medians over the
+rounds. All lines are kept in ``results.jsonl``, the medians of each run in ``history.jsonl``, and changes since the last
+run are reported. The lines of a failed turn are left out of the table, and the failure is reported at the end.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from bookspark.lab.bench.peers.ledger_targets import table
 from bookspark.lab.bench.processes import bytes_written_by_ended_children, drop_cached, resident_bytes, use_memory_once
 from bookspark.protocol.ledger.ledger_metadata import Replication
 
-# -- The limits of this machine for the cases of ``bookspark bench ledger``: bare loops that do the unavoidable and nothing else.
+# -- Limits of this machine for the cases of ``bookspark bench ledger``: bare loops of the unavoidable work.
 #
-# Law: a limit is measured in the same run as what is held against it, on the same disk, with the bytes of the same workload. It
-# has no protocol, no checksum and no index, so nothing that keeps the promises of a ledger gets past it; it is not the best
-# that another machine, or another durability, could do.
+# Law: a limit is measured in the same run as its case, on the same disk, with the bytes of the same workload. It has no
+# protocol, no checksum and no index, so no system with the promises of a ledger gets past it; another machine, or another
+# durability, may have a better limit.
 #
 # ========  ==================================================================================================================
-# ``L1``    a write and fdatasync of one entry, and two echoes of its bytes over loopback: what a writer, a bookie and the way
-#           between them can't be without. Both in turns, so that a busy moment hits both
+# ``L1``    a write and fdatasync of one entry, and two echoes of its bytes over loopback: the minimum of a writer, a bookie
+#           and the way between them. Both in turns, so that a busy moment hits both
 # ``L2``    the bytes of all entries, in frames of FRAME_BYTES, fed over loopback to three processes that write and sync them; a
-# ``L3``    frame counts when an ack quorum of two has synced it. L7's are the same: many ledgers share the disks' syncs
+# ``L3``    frame counts after its sync by an ack quorum of two. The same for L7: many ledgers share the disks' syncs
 # ``L7``
 # ``L8``    the same without a sync
 # ``L14``   an echo over loopback that answers with a pread of one entry, at a random place of a file in the page cache
-# ``L4``    the file with the bytes of all entries, read in pieces of 1 MiB: from the page cache, or after it was dropped
+# ``L4``    the file with the bytes of all entries, read in pieces of 1 MiB: from the page cache, or after its removal from it
 # ========  ==================================================================================================================
 
 
 SYSTEM = "limit"
 FRAME_BYTES = 640 << 10
-"""As the client's frames are by default."""
+"""Default size of the client's frames."""
 _PIECE_BYTES = 1 << 20
 _COPIES, _ACK_QUORUM = 3, 2
 _SECONDS_MAX = 60.0
 _IN_FLIGHT = 8
-"""Frames that are under way to each process."""
+"""Frames under way to each process."""
 _BYTES_MAX = 256 << 20
-"""More bytes than this say nothing more about the rate."""
+"""More bytes do not change the rate."""
 
 Line = dict[str, Any]
 
 
 def limits(turn: Turn, workloads: list[Workload], directory: Path) -> Iterator[Line]:
-    """A line for each workload of the turn that has a limit. ``directory`` is on the disk to measure."""
+    """A line for each workload of the turn with a limit. ``directory`` is on the disk to measure."""
     with tempfile.TemporaryDirectory(prefix="bench-limit-", dir=directory) as place:
         for workload in workloads:
             found = _limit(turn, workload, Path(place))
@@ -124,7 +124,7 @@ def one_in_flight(place: Path, size: int, rounds: int) -> dict[str, float]:
 
 
 def random_preads(place: Path, size: int, entries: int, reads: int) -> dict[str, float]:
-    """The median and the 99th percentile, in ms, of a question over loopback whose answer is read from a file."""
+    """The median and the 99th percentile, in ms, of a request over loopback whose answer is read from a file."""
     path = place / "random"
     with open(path, "wb") as file:
         file.write(os.urandom(size) * entries)
@@ -183,7 +183,7 @@ while True:
 
 
 def fed_loops(place: Path, size: int, entries: int, *, syncs: bool) -> float:
-    """Entries a second that three processes take in over loopback and write, each synced at two of them."""
+    """Entries a second that three processes receive over loopback and write; an entry counts once two have synced it."""
     total = min(size * entries, _BYTES_MAX)
     frame = min(FRAME_BYTES, max(size, total))
     frames = max(1, total // frame)
@@ -214,7 +214,7 @@ def fed_loops(place: Path, size: int, entries: int, *, syncs: bool) -> float:
                 connection.close()
             for loop in loops:
                 loop.wait(_SECONDS_MAX)
-            # The next limit is of appends too, and not of writes over blocks and pages that are there.
+            # The next limit must append, too, and not overwrite existing blocks and pages.
             for path in paths:
                 path.unlink(missing_ok=True)
     ends = [sorted(at)[_ACK_QUORUM - 1] for at in zip(*done, strict=True)]
@@ -224,7 +224,7 @@ def fed_loops(place: Path, size: int, entries: int, *, syncs: bool) -> float:
 
 
 def _feed(connection: socket.socket, data: bytes, frames: int, done: list[float]) -> None:
-    """Send the frames, some of them ahead of their answers; note when each was answered."""
+    """Send the frames, some ahead of their answers, and note the time of each answer."""
     sent = 0
     while len(done) < frames:
         while sent < frames and sent - len(done) < _IN_FLIGHT:
@@ -237,7 +237,7 @@ def _feed(connection: socket.socket, data: bytes, frames: int, done: list[float]
 
 
 def file_read(place: Path, size: int, entries: int, *, cold: bool) -> float:
-    """Entries a second that a read of a file of their bytes makes."""
+    """Entries a second of a read of a file with their bytes."""
     total, folder = min(size * entries, _BYTES_MAX), place / "read"
     folder.mkdir(exist_ok=True)
     path, piece = folder / "bytes", os.urandom(_PIECE_BYTES)
@@ -256,19 +256,19 @@ def file_read(place: Path, size: int, entries: int, *, cold: bool) -> float:
     return total / size / took
 
 
-# --
+# -- The comparison
 
 
 _DEEP = 10_000
-"""Adds in flight for the peer's best throughput, and entries that it reads by one call. It is measured with 1,000 too."""
+"""Adds in flight for the peer's best throughput, and entries of its read calls. Both are measured with 1,000 too."""
 
 
 def compare(
     cache: Path, directory: Path | None, turns: Sequence[Turn], rounds: int, scale: float, cases: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
-    """Measure both systems. Each line goes to standard output and to ``results.jsonl`` in ``cache``, where the peer's jars are
-    kept too. ``directory``: a folder on the disk to measure (default: ``cache``). ``cases``: only these, such as
-    L2. Returns the table, with what changed since the last run, and the failures."""
+    """Measure both systems. Each line goes to standard output and to ``results.jsonl`` in ``cache``, the folder of the
+    peer's jars too. ``directory``: a folder on the disk to measure (default: ``cache``). ``cases``: only these, such as L2.
+    Returns the table, with the changes since the last run, and the failures."""
     class_path = build(cache)
     lines: list[Line] = []
     failures: list[str] = []
@@ -312,7 +312,7 @@ def ours(turn: Turn, scale: float, directory: str, cases: Sequence[str] = ()) ->
 
 
 def theirs(turn: Turn, workloads: list[Workload], class_path: list[str], directory: Path) -> Iterator[Line]:
-    """Lines of Apache BookKeeper. Raises RuntimeError if it can't be started or its client fails."""
+    """Lines of Apache BookKeeper. Raises RuntimeError if its start or its client fails."""
     settings = {"journalWriteData": "false"} if turn is Turn.UNJOURNALED else {}
     before = bytes_written_by_ended_children()
     with Peer(class_path, directory / "peer", settings) as peer:
@@ -336,7 +336,7 @@ def theirs(turn: Turn, workloads: list[Workload], class_path: list[str], directo
 
 
 def reads_and_adds(peer: Peer, workloads: list[Workload]) -> Iterator[Line]:
-    """Workloads that need nothing done between them. One client runs them all, so that its JIT compiler has seen the code."""
+    """Workloads without steps between them. One client runs them all, to warm up its JIT compiler."""
     others = (Kind.READ, Kind.BATCH, Kind.IDLE)
     asked = [w for w in workloads if w.kind not in others and w.replication is Replication.BEST_EFFORT]
     if asked:
@@ -348,15 +348,15 @@ def reads_and_adds(peer: Peer, workloads: list[Workload]) -> Iterator[Line]:
     reads = [workload for workload in workloads if workload.kind is Kind.READ]
     if reads:
         written = list(peer.run([_write(workload) for workload in reads]))
-        # Each ledger is read twice, and the second time counts.
+        # Each ledger is read twice; the second read counts.
         twice = [_read(line, per_call) for line in written for per_call in (1000, _DEEP) for _ in range(2)]
         yield from list(peer.run(twice))[1::2]
 
 
 def cold_reads(peer: Peer, workloads: list[Workload]) -> Iterator[Line]:
-    """Reads after the bookies were restarted and their files dropped from the page cache."""
+    """Reads after a restart of the bookies with their files dropped from the page cache."""
     for workload in workloads:
-        # The first ledger is read so that the client's JIT compiler has seen the code. The second one counts.
+        # The first ledger warms up the client's JIT compiler; the second counts.
         first, second = peer.run([_write(workload), _write(workload)])
         peer.stop()
         drop_cached(peer.directories)

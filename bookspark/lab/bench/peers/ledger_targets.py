@@ -1,7 +1,7 @@
 """The targets of ``bookspark bench peers ledger``, and the table that compares them with the measured figures.
 
 A target is a ratio of medians over the rounds, Bookspark's to the peer's. L9's target is Bookspark's own figure. L12 compares
-guaranteed replication with Bookspark's own best effort. Beside each ratio stands the limit that was measured in the same run
+guaranteed replication with Bookspark's own best effort. Beside each ratio stands the limit measured in the same run
 (``bench.peers.ledger_comparison``), and Bookspark's figure divided by it: 1 is the limit itself.
 """
 
@@ -16,18 +16,16 @@ Figure = Callable[[Line], float]
 
 
 class Target(NamedTuple):
-    """One row of the table."""
+    """A row of the table."""
 
     case: str
     """The case, such as L2."""
     what: str
-    """What the row shows. It may name numbers of the workload in braces."""
+    """Description of the row. Braces insert numbers of the workload."""
     label: str
-    """The label of Bookspark's lines."""
     figure: Figure
-    """The figure of a line."""
     bound: float | None
-    """Above 0: the ratio must be at least this. Below 0: at most minus this. None: the ratio is shown only."""
+    """Above 0: the ratio must be at least this. Below 0: at most minus this. None: the ratio is only shown."""
     peers: tuple[str, ...] = ()
     """Labels of the peer's lines; the highest figure counts. Empty: the same label."""
     api: str | None = None
@@ -116,8 +114,7 @@ TARGETS: Sequence[Target] = (
 
 
 def table(lines: Iterable[Line], targets: Sequence[Target] = TARGETS, peer: str = "BookKeeper") -> str:
-    """A Markdown table of the targets that ``lines`` have figures for. ``peer``: what the table calls the system
-    ``bookkeeper``."""
+    """A Markdown table of the targets with figures in ``lines``. ``peer``: the table's name for the system ``bookkeeper``."""
     lines = list(lines)
     rows = [
         f"| case | | bookspark | {peer} | ratio | target | | limit | of it |",
@@ -146,7 +143,7 @@ def table(lines: Iterable[Line], targets: Sequence[Target] = TARGETS, peer: str 
 
 
 def _limit(lines: Sequence[Line], target: Target) -> float | None:
-    """The limit that was measured for the target; None if there is none, as of processor time."""
+    """The limit measured for the target; None without one, as for processor time."""
     try:
         return _median(lines, "limit", target.label, target.figure, None)
     except KeyError:

@@ -1,13 +1,13 @@
-"""``bookspark bench peers logs``: a log's producer beside a bare ledger and beside confluent-kafka's client of Kafka, in turns.
+"""``bookspark bench peers logs``: a log's producer beside a bare ledger and confluent-kafka's client of Kafka, in turns.
 
-Law: Bookspark and Kafka never run at once; each has three servers on this host. In a round the producer and the bare ledger take
-turns on one cluster, each case of one behind that of the other, and who begins changes from round to round. A figure is the
-median over the rounds, a ratio that of the medians, and processor time is that of the client and of all servers. All lines are
-kept in ``log-results.jsonl``.
+Law: Bookspark and Kafka never run at once; each has three servers on this host. The producer and the bare ledger share a
+cluster and take turns case by case; the first of them changes from round to round. A figure is the median over the rounds,
+a ratio that of the medians, and processor time is that of the client and of all servers. All lines are kept in
+``log-results.jsonl``.
 
 Cases: rows of 100 bytes appended one by one without waiting, a thousand at a time, and one at a time; a tail, from the
-acknowledgement of a row until a reader in another thread has it; and the place of a time in 10⁷ rows of 12,000 commits, whose
-distances in time are random.
+acknowledgement of a row to its arrival at a reader in another thread; and the place of a time in 10⁷ rows of 12,000 commits
+with random distances in time.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from bookspark.logs.chain.codec import encode_commit
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.store.client import BookKeeper, LedgerHandle
 
-# -- What ``log_comparison`` times: a log's producer, a bare ledger, and confluent-kafka's client of a Kafka broker.
+# -- Systems: a log's producer, a bare ledger, and confluent-kafka's client of a Kafka broker.
 #
-# Law: each of them takes the same calls and the same rows, and acknowledges by the same rule: two of three servers have the
-# row. A bookie has synced it by then; a broker has it in its page cache, which is Kafka's default.
+# Law: each system gets the same calls and rows, and acknowledges by the same rule: two of three servers have the row. A
+# bookie has synced it by then; a broker has it in its page cache, Kafka's default.
 
 
 _ANSWER_SECONDS_MAX = 600.0
 
 
 class Appends(NamedTuple):
-    """One system, as the bench writes to it."""
+    """A system, as the bench writes to it."""
 
     name: str
     single: Callable[[Sequence[bytes]], None]
@@ -52,7 +52,6 @@ class Appends(NamedTuple):
     batch: Callable[[Sequence[bytes]], None] | None
     """Append rows a thousand at a time, and wait for all. None: the system has no such call."""
     one: Callable[[bytes], None]
-    """Append a row, and wait for it."""
 
 
 BATCH = 1000
@@ -81,8 +80,8 @@ def of_ledger(name: str, writer: LedgerHandle | Producer) -> Appends:
 
 
 def of_kafka(servers: str, topic: str) -> Appends:
-    """Kafka's producer, as confluent-kafka has it. Its client makes batches of single rows, and waits 5 ms for more unless it is
-    told otherwise; it is told so where one row is waited for."""
+    """Kafka's producer in confluent-kafka. Its client batches single rows, and waits 5 ms for more by default; the producer
+    for one row at a time does not wait."""
     from confluent_kafka import KafkaException
     from confluent_kafka import Producer as KafkaProducer
 
@@ -124,14 +123,12 @@ def make_topic(servers: str, topic: str, copies: int) -> None:
     """Make a topic of one partition. Raises KafkaException."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    # Kept: what it was asked fails when it is dropped.
+    # Kept in a variable: its requests fail when it is freed.
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, 1, copies)])[topic].result(_ANSWER_SECONDS_MAX)
 
 
 class KafkaTail:
-    """Reads a topic's newest rows as they come."""
-
     def __init__(self, servers: str, topic: str) -> None:
         from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
@@ -151,12 +148,12 @@ class KafkaTail:
         self._consumer.close()
 
 
-# --
+# -- The comparison
 
 
 ROW_BYTES, SERVERS = 100, 3
 ROWS = {"single": 200_000, "batch": 500_000, "one": 1000, "tail": 300, "time": 100}
-"""What each case does in a round."""
+"""Rows or repetitions of each case in a round."""
 _COMMITS, _ROWS_EACH, _MS_BETWEEN = 12_000, 833, 5000.0
 _PAUSE_SECONDS = 0.02
 _WAIT_SECONDS_MAX = 60.0
@@ -165,13 +162,11 @@ Line = dict[str, Any]
 
 
 class Limit(NamedTuple):
-    """A row of the table."""
-
     case: str
     figure: str
     what: str
     ratio_min: float | None = None
-    """The producer's figure divided by the bare ledger's, or the other way round where less is better."""
+    """Minimum of the producer's figure divided by the bare ledger's; inverted where less is better."""
     at_most: float | None = None
 
 
@@ -191,7 +186,7 @@ LIMITS = (
 
 
 def compare(cache: Path, directory: Path | None, rounds: int, scale: float, kafka: bool) -> str:
-    """Measure. Each line goes to standard output and to ``log-results.jsonl`` in ``cache``, where jars are kept too.
+    """Measure. Each line goes to standard output and to ``log-results.jsonl`` in ``cache``, the folder of the jars too.
     ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table."""
     jars = kafka_jars(cache)[0] if kafka else None
     lines: list[Line] = []
@@ -214,7 +209,7 @@ def compare(cache: Path, directory: Path | None, rounds: int, scale: float, kafk
 
 
 def ours(home: Path, scale: float, number: int) -> Iterator[Line]:
-    """The lines of the producer and the bare ledger in one round."""
+    """The lines of the producer and the bare ledger in a round."""
     with LocalCluster(SERVERS, home) as cluster, cluster.bookkeeper() as bookkeeper:
         log = create_log(bookkeeper, "bench")
         with (
@@ -230,7 +225,7 @@ def ours(home: Path, scale: float, number: int) -> Iterator[Line]:
 
 
 def kafkas(jars: Path, home: Path, scale: float) -> Iterator[Line]:
-    """The lines of Kafka in one round. Raises RuntimeError if it does not start, and KafkaException."""
+    """The lines of Kafka in a round. Raises RuntimeError if it does not start, and KafkaException."""
     with Kafka(jars, home, SERVERS) as brokers:
         make_topic(brokers.servers, "bench", SERVERS)
         system = of_kafka(brokers.servers, "bench")
@@ -243,7 +238,7 @@ def kafkas(jars: Path, home: Path, scale: float) -> Iterator[Line]:
 
 
 def appended(systems: Sequence[Appends], scale: float) -> Iterator[Line]:
-    """The three ways to append, each system's turn after the other's."""
+    """The lines of the three ways to append, the systems in turns."""
     made = [os.urandom(ROW_BYTES) for _ in range(10 * BATCH)]
 
     def rows(case: str) -> list[bytes]:
@@ -279,7 +274,7 @@ def _percentiles(seconds: Sequence[float]) -> Line:
 
 
 def tailed(name: str, append: Callable[[bytes], object], following: Callable[[], bytes], scale: float) -> Line:
-    """The time from the acknowledgement of a row until a reader in another thread has it; below 0 if it has it first."""
+    """The time from the acknowledgement of a row to its arrival at a reader in another thread; below 0 if it arrives first."""
     seen: queue.SimpleQueue[tuple[bytes, float]] = queue.SimpleQueue()
     count = max(20, int(ROWS["tail"] * scale))
     last = b"%d" % (count - 1)
@@ -292,7 +287,7 @@ def tailed(name: str, append: Callable[[bytes], object], following: Callable[[],
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
-    # The reader begins at the end, wherever that is when it looks first: until it has this row, it is sent again.
+    # The reader begins at the end of the log at its first look, so this row is sent again until it arrives.
     first = b"first".ljust(ROW_BYTES)
     while True:
         append(first)
@@ -317,7 +312,7 @@ def tailed(name: str, append: Callable[[bytes], object], following: Callable[[],
 
 
 def found(bookkeeper: BookKeeper, scale: float) -> Line:
-    """How long a reader takes to go to a time."""
+    """The time of a reader's seek to a time."""
     log, first_ms, last_ms = filled(bookkeeper)
     chance, took = random.Random(1), []
     with log.reader() as reader:
@@ -333,7 +328,7 @@ def found(bookkeeper: BookKeeper, scale: float) -> Line:
 
 
 def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
-    """A log of many commits, whose rows are nowhere: times are those of commits. Returns it with its first and last time."""
+    """A log of many commits without rows: times are those of commits. Returns it with its first and last time."""
     log, chance = create_log(bookkeeper, "times"), random.Random(0)
     record = LogRegistry(bookkeeper.metadata).claim("times", "run", "query:bench")
     run = LogRun.of(LogAddress(bookkeeper.zookeeper, "times"), record)
@@ -355,7 +350,7 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
             commit = header.placed(following(number))
             header = header.followed_by(commit)
             entries.append(encode_commit(commit))
-        # One add for each, as commits are.
+        # An add for each, as for commits.
         futures = [ledger.append_async(entry) for entry in entries]
         futures[-1].result(_WAIT_SECONDS_MAX)
         committer._header = header
@@ -364,7 +359,6 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """A Markdown table of the medians."""
     rows = ["| | producer | bare ledger | ratio | Kafka | wanted | |", "|---|---|---|---|---|---|---|"]
     for limit in LIMITS:
         ours, ledger, kafka = (_median(lines, system, limit) for system in ("producer", "ledger", "kafka"))

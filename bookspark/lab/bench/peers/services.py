@@ -1,4 +1,4 @@
-"""What the measured servers have in common: free ports, settings files, waiting for their start and end."""
+"""Common parts of measured servers: jars, free ports, settings files, waits for start and end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-# -- Jars from Maven Central, which ``mvn`` copies into a folder.
+# -- Jars from Maven Central, copied by ``mvn`` into a folder.
 
 
 def fetched(pom: Path, jars: Path) -> Path:
-    """The folder ``jars`` with every jar that ``pom`` needs at run time. It is filled again when the pom changed. Needs ``mvn``;
-    raises CalledProcessError if it fails."""
+    """The folder ``jars`` with every jar that ``pom`` needs at run time, filled again after a change of the pom. Needs
+    ``mvn``; raises CalledProcessError if it fails."""
     complete = jars.with_name(f"{jars.name}-complete")
     wanted = pom.read_text()
     if not complete.exists() or complete.read_text() != wanted:
@@ -27,7 +27,7 @@ def fetched(pom: Path, jars: Path) -> Path:
     return jars
 
 
-# --
+# -- Servers
 
 
 _START_SECONDS = 180.0
@@ -40,7 +40,6 @@ def write_settings(path: Path, settings: Mapping[str, object]) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -49,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return once something listens on ``port``. Raises RuntimeError if ``process`` ends, or after three minutes."""
+    """Return once ``port`` has a listener. Raises RuntimeError if ``process`` ends, or after three minutes."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
@@ -62,7 +61,7 @@ def wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Stop ``process`` and wait for its end. The kernel counts what a child used once it was waited for."""
+    """Stop ``process`` and wait for its end. The kernel counts a child's resources only after a wait for it."""
     process.terminate()
     try:
         process.wait(_STOP_SECONDS)

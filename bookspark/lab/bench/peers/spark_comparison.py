@@ -1,14 +1,13 @@
 """``bookspark bench peers spark``: rows through Spark into Bookspark, Delta and Kafka and back, in turns, and the table of it.
 
-Law: two systems never run at once, but for the Spark that drives each. A figure is the median over the rounds. Each round warms
-its system up with few rows first. Rows come from a Parquet file that was read once before. All lines are kept in
-``spark-results.jsonl``.
+Law: two systems never run at once, except for the Spark that drives each. A figure is the median over the rounds. Each
+round warms its system up with few rows first. Rows come from a Parquet file that was already read once. All lines are kept
+in ``spark-results.jsonl``.
 
-Cases: rows a second of a batch write, of a batch read (it sums their bytes up) and of a query that copies all rows from one log,
-table or topic to another (``availableNow``), at 100 B and 1 KiB a row, with the processor time of Spark and servers together,
-which says more than rows a second on a machine with other work. Beside Bookspark stands what a Python data source that does
-nothing takes with the same rows (``limits``). Latency from the moment when a row's file is there to the moment
-when a second query has the row. A first query is in between, and both begin a micro-batch as soon as there is something.
+Cases, at 100 B and 1 KiB a row: rows a second of a batch write, of a batch read (a sum of bytes) and of a query that copies
+all rows from one log, table or topic to another (``availableNow``). The processor time of Spark and servers together says
+more on a busy machine. A Python data source that does nothing takes the same rows as Bookspark (``limits``). Latency: from
+the arrival of a row's file through a first query to a second, both with a micro-batch as soon as there is input.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _WAIT_SECONDS_MAX = 600.0
 _WARM_UP_ROWS = 1000
 _CORES = 2
 _BARE_BATCH_BYTES = 512 << 10
-"""About the size of the Arrow batches that Bookspark's source yields."""
+"""About the size of the Arrow batches from Bookspark's source."""
 
 Line = dict[str, Any]
 
@@ -50,9 +49,9 @@ Line = dict[str, Any]
 def compare(
     cache: Path, directory: Path | None, systems: Sequence[str], rounds: int, scale: float
 ) -> tuple[str, list[str]]:
-    """Measure ``systems`` (names in ``SYSTEMS``). Each line goes to standard output and to ``spark-results.jsonl`` in ``cache``,
-    where jars are kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table, with
-    what changed since the last run, and the failures: the rest of a turn that failed is not in the table."""
+    """Measure ``systems`` (names in ``SYSTEMS``). Each line goes to standard output and to ``spark-results.jsonl`` in
+    ``cache``, the folder of the jars too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the
+    table, with the changes since the last run, and the failures: the rest of a failed turn is not in the table."""
     broker_jars, connector = kafka_jars(cache)
     lines: list[Line] = []
     failures: list[str] = []
@@ -81,9 +80,8 @@ def compare(
 def turn(
     name: str, home: Path, number: int, broker_jars: Path, connector: Sequence[Path], scale: float
 ) -> Iterator[Line]:
-    """The lines of a system in one round."""
-    # Each system has a Spark session of its own: no Python worker keeps a client of a system that has gone. The JVM stays, and is
-    # warm.
+    """The lines of a system in a round."""
+    # Each system has its own Spark session: no Python worker keeps a client of a stopped system. The JVM stays, and is warm.
     with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
         inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
         yield from measure(spark, system, inputs, home / f"{name}{number}", scale)
@@ -120,7 +118,7 @@ def make_rows(spark: SparkSession, home: Path, size: int, count: int) -> None:
 def measure(
     spark: SparkSession, system: System, inputs: dict[int, DataFrame], folder: Path, scale: float
 ) -> Iterator[Line]:
-    """The lines of one system in one round."""
+    """The lines of a system in a round."""
     few = next(iter(inputs.values())).limit(_WARM_UP_ROWS).repartition(_CORES)
     system.write(few, "warm-up")
     _sum_of(system.read(spark, "warm-up"))
@@ -145,13 +143,13 @@ def measure(
 
 
 def limits(spark: SparkSession, system: System, inputs: dict[int, DataFrame]) -> Iterator[Line]:
-    """The lines of a Python data source that does nothing, with the rows and in as many tasks as ``system``."""
+    """The lines of a Python data source that does nothing, with the same rows and number of tasks as ``system``."""
     spark.dataSource.register(BareSource)
     next(iter(inputs.values())).limit(_WARM_UP_ROWS).repartition(_CORES).write.format("bare").mode("append").save()
     for size, rows in inputs.items():
         count, tasks = rows.count(), system.read(spark, f"rows-{size}").rdd.getNumPartitions()
         shape = {"rows": count, "partitions": tasks, "rowBytes": size, "batchRows": _BARE_BATCH_BYTES // size}
-        # Each worker makes its batch the first time.
+        # Each worker makes its batch at the first use.
         for is_warm_up in (True, False):
             clock = Clock(count)
             found = _sum_of(spark.read.format("bare").options(**shape).load())
@@ -173,7 +171,7 @@ def copy(spark: SparkSession, system: System, name: str, checkpoint: Path) -> No
 
 
 class Clock:
-    """Measures the time since it was made, for ``rows`` rows."""
+    """Measures the time since its creation, for ``rows`` rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows, self._began, self._used = rows, time.monotonic(), family_cpu_seconds()
@@ -193,7 +191,7 @@ def _sum_of(rows: DataFrame) -> int:
 
 
 def latency(spark: SparkSession, system: System, folder: Path, files: int) -> list[float]:
-    """Seconds from each file to its row in the second query. The first few files are left out."""
+    """Seconds from each file to its row in the second query, without the first few files."""
     source = folder / "input"
     source.mkdir(parents=True)
     arrived: dict[int, int] = {}
@@ -212,7 +210,7 @@ def latency(spark: SparkSession, system: System, folder: Path, files: int) -> li
     try:
         for number in range(files + warm_up):
             if number == 1:
-                # The second query starts once there is a row: some systems can't read a stream before that.
+                # The second query starts after the first row: some systems can't read an empty stream.
                 _wait(lambda: any(progress.numInputRows for progress in queries[0].recentProgress), queries)
                 second = system.stream(spark, "latency").writeStream.foreachBatch(take)
                 second = second.option("checkpointLocation", str(folder / "second"))
@@ -238,7 +236,7 @@ def _wait(done: Callable[[], bool], queries: Sequence[StreamingQuery]) -> None:
 
 
 def table(lines: list[Line]) -> str:
-    """A Markdown table: each figure of each system, and how many times better Bookspark is than each other system."""
+    """A Markdown table: each figure of each system, and the factor by which Bookspark is better than each other system."""
     names = list(dict.fromkeys(line["system"] for line in lines))
     others = [name for name in names if name != "bookspark"] if "bookspark" in names else []
     heads = ["case", *names, *(f"against {name}" for name in others)]

@@ -18,19 +18,19 @@ COPIES = 3
 
 
 class System(Protocol):
-    """A system that runs. ``name`` is that of a log, table or topic."""
+    """A running system. ``name`` is the name of a log, table or topic."""
 
     def write(self, rows: DataFrame, name: str) -> None:
         """Append all rows. Returns once they are acknowledged."""
 
     def read(self, spark: SparkSession, name: str) -> DataFrame:
-        """The rows that are there now. The column ``value`` is a string or binary."""
+        """The present rows. The column ``value`` is a string or binary."""
 
     def writer(self, rows: DataFrame, name: str) -> DataStreamWriter:
         """A query that appends. The caller starts it."""
 
     def stream(self, spark: SparkSession, name: str) -> DataFrame:
-        """The rows that are there and those that come. The column ``value`` is a string or binary."""
+        """The present rows and all later ones. The column ``value`` is a string or binary."""
 
 
 class _Bookspark:
@@ -64,7 +64,7 @@ class _Delta:
         return spark.read.format("delta").load(str(self._home / name))
 
     def writer(self, rows: DataFrame, name: str) -> DataStreamWriter:
-        # Delta reads a stream only from a table that exists already.
+        # Delta can stream only from an existing table.
         rows.sparkSession.createDataFrame([], "value string").write.format("delta").save(str(self._home / name))
         return rows.writeStream.format("delta").option("path", str(self._home / name))
 
@@ -102,7 +102,7 @@ def bookspark(home: Path, jars: Path) -> Iterator[System]:
         with LocalCluster(bookies=COPIES, directory=home / "bookspark") as cluster:
             yield _Bookspark(cluster.zookeeper)
     finally:
-        # The next round begins with nothing, also after a turn that failed.
+        # The next round begins empty, also after a failed turn.
         shutil.rmtree(home / "bookspark", ignore_errors=True)
 
 
@@ -123,4 +123,4 @@ def kafka(home: Path, jars: Path) -> Iterator[System]:
 
 
 SYSTEMS = {"bookspark": bookspark, "delta": delta, "kafka": kafka}
-"""Name → what starts the system: a context manager that takes a folder for its data and the folder of Kafka's jars."""
+"""By name, a context manager that starts the system; its arguments are a folder for data and the folder of Kafka's jars."""

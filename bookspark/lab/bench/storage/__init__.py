@@ -1,7 +1,7 @@
 """``bookspark bench storage``: a bookie's storage alone, without sockets and without a client.
 
 =================  ============================================================================================================
-``storage_cases``  the cases: adds, rewriting, and what a boot costs
+``storage_cases``  the cases: adds, rewriting, and the cost of a boot
 ``boot_probe``     a process of its own that boots a storage and measures it
 =================  ============================================================================================================
 

@@ -1,4 +1,4 @@
-"""What a bookie's state costs to read and to hold. It runs as a process of its own, on a directory that ``make`` made.
+"""Cost of a bookie's state: its load time and its memory, measured in a separate process on a directory made by ``make``.
 
 It prints one JSON line: memory of the index alone in MB; seconds and CPU seconds of a boot; and for each background work of a
 bookie the longest step, in CPU milliseconds. The bookie's event loop stands still during a step.
@@ -33,8 +33,8 @@ _KEY = bytes(16)
 
 
 def make(directory: Path, ledgers: int, entries: int) -> None:
-    """Make a directory with a checkpoint of ``ledgers`` ledgers. Each has ``entries`` ranges of one entry. Their log is there,
-    and nothing reads it."""
+    """Make a directory with a checkpoint of ``ledgers`` ledgers. Each has ``entries`` ranges of one entry. Their log
+    exists, but nothing reads it."""
     files = RealFileSystem()
     os.makedirs(directory / "logs")
     log = EntryLog(files, str(directory), 1)
@@ -82,11 +82,11 @@ def probe(directory: Path) -> Iterator[tuple[str, Any]]:
     yield "boot_cpu_seconds", round(time.process_time() - cpu, 2)
     ledgers = storage.status().ledgers
     yield "ledgers", ledgers
-    # A bookie does the same after its boot.
+    # As in a bookie after its boot.
     gc.freeze()
     yield "held_step_ms", _longest_step(storage.garbage_collection.held())
     yield "checkpoint_step_ms", _longest_step(storage.checkpoint())
-    # An eighth of the ledgers is enough for the control log to be rewritten.
+    # An eighth of the ledgers is enough to trigger a rewrite of the control log.
     eighth = range(0, ledgers, 8)
     yield "forget_step_ms", _longest_step(storage.garbage_collection.forget(eighth))
     yield "use_step_ms", _longest_step(storage.reclaiming.uses())

@@ -1,7 +1,7 @@
 """The cases of ``bookspark bench storage``: a bookie's storage beside a bare loop that writes and syncs the same bytes.
 
 Law: rounds of the storage and of the bare loop take turns. ``ratio`` is the storage's speed divided by the bare loop's, the
-median of the rounds. ``written_per_byte`` are the bytes that the kernel counted for the disk (logs, notes, control log and
+median of the rounds. ``written_per_byte`` is the kernel's count of bytes for the disk (logs, notes, control log and
 checkpoints) divided by the bytes of payload. Latencies are milliseconds, speeds are 10⁶ bytes of payload a second.
 """
 
@@ -38,21 +38,20 @@ from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.store.wire.header import Header, Kind, Status, decode
 
-# -- Runs a bookie's storage alone, without sockets, and a bare loop that writes the same bytes.
+# -- Storage alone, without sockets, and a bare loop that writes the same bytes.
 #
-# Law: frames are encoded and checked before the clock starts. The timed part begins where a bookie has a request's bytes, and
-# ends with the acknowledgement. What a bookie's process does for its storage is done here too: a turn of the loop brings as
-# many requests as a receive from a busy client, and Python's collector looks as seldom. The bare loop is the limit: one
-# ``pwritev`` of as many frames as the storage may have in flight, then one ``fdatasync`` if wanted, into a file that is
-# preallocated in the same way.
+# Law: frames are encoded and checked before the clock starts. The timed part begins when a bookie has a request's bytes,
+# and ends with the acknowledgement. The bench works like a bookie's process: a turn of the loop brings as many requests as
+# a receive from a busy client, and Python's collector runs as rarely. The bare loop is the limit: one ``pwritev`` of as
+# many frames as the storage may have in flight, then one ``fdatasync`` if wanted, into a file with the same preallocation.
 
 
 KEY = bytes(range(16))
 IN_FLIGHT_FRAMES_MAX = 1000
 IN_FLIGHT_BYTES_MAX = 4 << 20
 _TURN_BYTES = 256 << 10
-"""A turn of the loop brings requests of so many bytes, or as many as may be under way. A busy connection's receive brings up to
-eight times as many."""
+"""Bytes of requests in a turn of the loop, limited by the bytes in flight. A receive from a busy connection brings up to eight
+times as many."""
 _HEADER_AT = 88
 _LOG_BYTES = 64 << 20
 _POLL_SECONDS = 0.001
@@ -60,7 +59,7 @@ _STALLED_SECONDS = 60.0
 
 
 class Add(NamedTuple):
-    """An add request as a bookie has it after its checks. ``size``: bytes of its frame."""
+    """An add request after a bookie's checks. ``size``: bytes of its frame."""
 
     header: Header
     batch: EntryBatch
@@ -91,28 +90,27 @@ class StorageRun:
     def __init__(self, directory: Path, **options: Any) -> None:
         self._posted: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = SimpleQueue()
         self._soon: list[Callable[[], None]] = []
-        """What is to be called at the end of this turn of the loop."""
+        """Calls for the end of this turn of the loop."""
         self.storage = Storage(BookieConfig(directories=(str(directory),), zookeeper="-", **options)).open()
         self.storage.start(lambda function, *arguments: self._posted.put((function, arguments)), self._soon.append)
         self._thresholds, self._switch_interval = gc.get_threshold(), sys.getswitchinterval()
         suit_a_bookie()
 
     def close(self) -> None:
-        """Close the storage."""
         self.storage.close()
         gc.set_threshold(*self._thresholds)
         sys.setswitchinterval(self._switch_interval)
         gc.unfreeze()
 
     def add_all(self, requests: Sequence[Add]) -> None:
-        """Add ``requests``, with at most ``IN_FLIGHT_FRAMES_MAX`` of them and ``IN_FLIGHT_BYTES_MAX`` bytes unacknowledged. No
-        clock is read meanwhile, as the bare loop reads none. Raises StorageError if an add fails or nothing happens for a
+        """Add ``requests``, with at most ``IN_FLIGHT_FRAMES_MAX`` of them and ``IN_FLIGHT_BYTES_MAX`` bytes unacknowledged.
+        It reads no clock meanwhile, like the bare loop. Raises StorageError if an add fails or nothing happens for a
         minute."""
         self._add(requests, IN_FLIGHT_FRAMES_MAX, None, None)
 
     def timed_adds(self, requests: Sequence[Add], in_flight: int, background: Steps[Any] | None = None) -> list[float]:
-        """Add ``requests``, with at most ``in_flight`` of them unacknowledged; returns the seconds that each took. ``background``
-        is carried on beside them, to its end. Raises StorageError as ``add_all`` does."""
+        """Add ``requests``, with at most ``in_flight`` of them unacknowledged; returns the seconds of each. ``background``
+        runs beside them, to its end. Raises StorageError if an add fails or nothing happens for a minute."""
         took: list[float] = []
         driver = StepDriver(background) if background is not None else None
         self._add(requests, in_flight, took, driver)
@@ -124,7 +122,7 @@ class StorageRun:
         self, requests: Sequence[Add], frames_max: int, took: list[float] | None, driver: StepDriver | None
     ) -> None:
         under_way: deque[int] = deque()
-        """The sizes of what is not acknowledged yet."""
+        """Sizes of unacknowledged requests."""
         bytes_in_flight = turn_bytes = 0
         clock = time.perf_counter
 
@@ -154,7 +152,7 @@ class StorageRun:
             self._pump(driver)
 
     def _pump(self, driver: StepDriver | None, *, wait: bool = True) -> None:
-        """End the turn, or else run the next posted call. Wait for it if there is none."""
+        """End the turn if it has calls; otherwise run the next posted call, after a wait if there is none."""
         if self._soon:
             self._end_turn()
             return
@@ -169,7 +167,7 @@ class StorageRun:
         function(*arguments)
 
     def _is_idle(self) -> bool:
-        """Is there nothing to call? What is for the turn's end may be what a step waits for."""
+        """Whether there is no call to run. A step may wait for a call at the turn's end."""
         return self._posted.empty() and not self._soon
 
     def _end_turn(self) -> None:
@@ -180,7 +178,7 @@ class StorageRun:
 
 
 class StepDriver:
-    """Carries background steps on, beside the adds."""
+    """Runs background steps beside the adds."""
 
     def __init__(self, steps: Steps[Any]) -> None:
         self._steps = steps
@@ -191,7 +189,7 @@ class StepDriver:
         self.ended = False
 
     def step(self, idle: Callable[[], bool]) -> bool:
-        """Do one step, and more as long as ``idle()`` is true. Returns True once all steps are done."""
+        """Do a step, and more while ``idle()`` is true. Returns True once all steps are done."""
         while not self.ended:
             if self._running is not None:
                 if not self._running.done():
@@ -210,12 +208,11 @@ class StepDriver:
         return True
 
     def close(self) -> None:
-        """End the thread that does blocking steps."""
         self._thread.shutdown()
 
 
 def bare_loop(directory: Path, requests: Sequence[Add], *, synced: bool) -> float:
-    """Write the frames of ``requests`` to a file in ``directory``. Returns the seconds that it took."""
+    """Write the frames of ``requests`` to a file in ``directory``. Returns the seconds."""
     files = RealFileSystem()
     groups: list[list[Any]] = [[]]
     size = 0
@@ -242,7 +239,7 @@ def bare_loop(directory: Path, requests: Sequence[Add], *, synced: bool) -> floa
 
 
 def read_loop(directory: Path) -> float:
-    """Read all files under ``directory`` in pieces and sum each piece up. Returns the processor seconds that it took."""
+    """Read all files under ``directory`` in pieces and sum each piece up. Returns the processor seconds."""
     used, memory = time.process_time(), memoryview(bytearray(1 << 20))
     for path in directory.rglob("*"):
         if path.is_file():
@@ -252,7 +249,7 @@ def read_loop(directory: Path) -> float:
     return time.process_time() - used
 
 
-# --
+# -- Cases
 
 
 _SIZES, _BATCHES = (100, 1024, 16384), (1, 10, 100, 1000)
@@ -266,8 +263,6 @@ Case = dict[str, Any]
 
 
 class Part(StrEnum):
-    """What is measured."""
-
     ADDS = "adds"
     REWRITING = "rewriting"
     REPLAY = "replay"
@@ -314,7 +309,7 @@ def _adds(place: Path, scale: float) -> Iterator[Case]:
 
 
 def _rewriting(place: Path, scale: float) -> Iterator[Case]:
-    """Bytes written for each byte added, before and after all logs were rewritten, and latencies of adds alone and beside it."""
+    """Bytes written for each added byte, before and after a rewrite of all logs, and latencies of adds alone and beside it."""
     from bookspark.lab.bench.processes import written_bytes
     from bookspark.store.bookie.space.reclaiming import unlimited
     from bookspark.store.bookie.space.rewriting_process import RewritingProcess
@@ -354,7 +349,7 @@ def _rewriting(place: Path, scale: float) -> Iterator[Case]:
 
 
 def _replay(place: Path, scale: float) -> Iterator[Case]:
-    """A boot that reads a log of small frames again, beside a loop that reads the same file."""
+    """A boot that replays a log of small frames, beside a loop that reads the same file."""
 
     count = max(1000, int(_REPLAYED_FRAMES * scale))
     for entries in (1, 10):
@@ -362,7 +357,7 @@ def _replay(place: Path, scale: float) -> Iterator[Case]:
         there.mkdir(parents=True)
         run = StorageRun(there)
         run.add_all(adds(1, count, entries, partial(_same, os.urandom(100))))
-        # What a crash would leave: no checkpoint has these frames.
+        # The state after a crash: no checkpoint has these frames.
         shutil.copytree(there, copy)
         run.close()
         bare = read_loop(copy)
@@ -421,7 +416,7 @@ def _text_payload(entry_id: int) -> bytes:
 
 
 def kept_lines(cases: Iterable[Case]) -> list[Case]:
-    """The cases as the lines that ``kept_results`` keeps: with a label, and the bare loop as a system of its own."""
+    """The cases as lines for ``kept_results``: with a label, and the bare loop as a system of its own."""
     lines = []
     for case in cases:
         match case:
@@ -446,4 +441,4 @@ CASES: dict[Part, Callable[[Path, float], Iterator[Case]]] = {
     Part.REPLAY: _replay,
     Part.STATE: _state,
 }
-"""What measures each part: a function of a folder and a scale."""
+"""The function that measures each part, of a folder and a scale."""

@@ -1,13 +1,12 @@
-"""Only what is gone is accepted as lost.
+"""Only lost entries are accepted as lost.
 
-Law: with an accepted loss, a confirmed entry may be cut off, or be given up, only if an ack quorum of copies of it may have been
-lost. If nobody else may have written it back meanwhile (another recoverer, repair), no bookie has it either: a bookie that is
-merely away keeps its entries.
+Law: with an accepted loss, a confirmed entry may be cut off or given up only if an ack quorum of its copies may have been
+lost. If no other client (another recoverer, repair) may have written it back, no bookie has it either: an unreachable
+bookie keeps its entries.
 
-What the record says is about the right bookies: of entries that are given up these are the ones that the record assigns to them,
-whoever took them over meanwhile, since repair passes over these and over nothing else. Of a fence or an end that is not known
-they said themselves that they lost something, or the operator named them. A record that tells of a loss says of what: a ledger
-that could be closed without one has none.
+The record names the right bookies. For an entry that is given up, these stay its assigned bookies, because repair skips such
+entries and no others. For an unknown fence or end, each named bookie reported a loss itself, or the operator named it. A
+record with a loss says which: a ledger that could be closed without a loss has none.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def check(view: WorldView) -> str | None:
     confirmed = view.writer.last_add_confirmed
     for entry_id in (*given_up, *range(end + 1, confirmed + 1)):
         holders = [name for name, bookie in view.bookies.items() if entry_id in bookie.rows]
-        # Of two ledgers, a boot that lost what was the other one's does not know that it never had this entry.
+        # With two ledgers, a bookie that lost only the other's data can't know whether it held this entry.
         known = entry_id <= confirmed or not options.second_ledger
         if (known and view.lost_boots < options.ack_quorum) or (alone and holders):
             return (
@@ -38,7 +37,7 @@ def check(view: WorldView) -> str | None:
 
 
 def _about_others(view: WorldView) -> str | None:
-    """A loss of nothing, or of an entry on other bookies than those that are to have it."""
+    """A loss without content, or of an entry on other bookies than its assigned ones."""
     loss = view.metadata.accepted_loss
     if loss is not None and not loss.losses:
         return "a loss was accepted, and the record does not say of what"
@@ -53,15 +52,15 @@ def _about_others(view: WorldView) -> str | None:
 
 
 def _not_lost(view: WorldView) -> str | None:
-    """A bookie that counts as lost, that nobody named and that has nothing to say itself."""
+    """A bookie counted as lost without a name from the operator or a loss of its own."""
     loss = view.metadata.accepted_loss
-    # Of two ledgers, what a boot lost may have been the other one's.
+    # With two ledgers, a boot may have lost only the other's data.
     if loss is None or view.options.second_ledger:
         return None
     for one in loss.losses:
         for name in one.bookies if one.kind is not LossKind.ENTRIES else ():
             bookie = view.bookies[name]
-            # The boot that is counted for a bookie that went for good is none after which it answers.
+            # The boot counted for a departed bookie is not a real boot: no answer follows it.
             if name not in loss.named and bookie.lost_boots <= bookie.gone:
                 return f"{name} counts as lost, nobody named it, and it lost nothing"
     return None

@@ -1,7 +1,8 @@
-"""An entry that was confirmed is on a bookie where readers look for it.
+"""A confirmed entry is on a bookie where readers look for it.
 
-Law: every entry up to the writer's LAC is on at least one bookie that the current metadata assigns to it, as long as fewer
-than AQ copies may have been lost with disks: that is what the durability mode promises. TLA+: ``AllAckedEntriesAreReadable``.
+Law: every entry up to the writer's LAC (last add confirmed) is on at least one bookie that the current metadata assigns to
+it, as long as fewer than AQ (ack quorum) copies may have been lost with disks: the promise of the durability mode. TLA+:
+``AllAckedEntriesAreReadable``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An entry that was confirmed is on an ack quorum.
+"""A confirmed entry is on an ack quorum.
 
-Law: every entry up to the writer's LAC is on AQ bookies that the current metadata assigns to it, less one for each time that a
-bookie may have lost entries. TLA+: ``AllCommittedEntriesReachAckQuorum``.
+Law: every entry up to the writer's LAC (last add confirmed) is on AQ (ack quorum) bookies that the current metadata assigns
+to it, less one for each possible loss of entries by a bookie. TLA+: ``AllCommittedEntriesReachAckQuorum``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A ledger is not closed after an entry that nobody has.
+"""Every entry of a closed ledger is on a bookie.
 
-Law: every entry up to the last one of a closed ledger is on at least one bookie that the metadata assigns to it, as long as fewer
-than AQ copies may have been lost with disks. It is ``all_acked_entries_are_readable`` for what recovery confirmed. What is given
-up is judged by ``accepted_losses_are_losses``.
+Law: every entry up to the last one of a closed ledger is on at least one bookie that the metadata assigns to it, as long as
+fewer than AQ (ack quorum) copies may have been lost with disks. This is ``all_acked_entries_are_readable`` for entries that
+recovery confirmed. ``accepted_losses_are_losses`` judges entries that are given up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A guaranteed ledger that is closed is on the whole write quorum.
+"""A closed guaranteed ledger is on the whole write quorum.
 
-Law: every id of it is on all bookies that the metadata assigns to it, less one for each time that a bookie may have lost entries,
-unless an operator gave it up. "Guaranteeing write quorum", tweaks 2 and 3; TLA+:
+Law: every entry is on all bookies that the metadata assigns to it, less one for each possible loss of entries by a bookie,
+unless an operator gave the entry up. "Guaranteeing write quorum", tweaks 2 and 3; TLA+:
 ``AllEntriesOfClosedLedgerReachedWriteQuorum``.
 """
 

@@ -1,6 +1,6 @@
-"""A LAC (last add confirmed) that a bookie tells is confirmed.
+"""A LAC (last add confirmed) that a bookie reports is confirmed.
 
-Law: the writer was told that the entry is confirmed, or the ledger is closed at or after it. Readers read up to the LAC (TLA+:
+Law: the entry is confirmed to the writer, or the ledger is closed at or after it. Readers read up to the LAC (TLA+:
 ``NoDirtyReads``).
 """
 

@@ -1,8 +1,8 @@
-"""A reader sees confirmed entries only, and what it saw stays so.
+"""A reader sees only confirmed entries, and its reads repeat.
 
-Law: no reader reads an entry that is not confirmed, reads repeat, a LAC never goes back and comes from a bookie, and no
-entry up to the LAC is ever said not to exist (as long as fewer than AQ copies may have been lost with disks). What an operator
-accepted as lost may have been read before. TLA+: ``NoDirtyReads``.
+Law: no reader reads an unconfirmed entry, a second read gives the same value, a LAC (last add confirmed) never goes back
+and comes from a bookie, and no entry up to the LAC is reported missing (as long as fewer than AQ, the ack quorum, copies
+may have been lost with disks). An entry accepted as lost by an operator may have been read before. TLA+: ``NoDirtyReads``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A closed ledger ends at or after everything that its writer confirmed.
+"""A closed ledger ends at or after every entry confirmed to its writer.
 
-Law: whenever the metadata is CLOSED, no writer has a LAC above its last entry, unless an operator accepted a loss
-(``accepted_losses_are_losses`` judges that). It is the law that each of BookKeeper's published
-truncations broke (#2614, #2616; BP-46, scenarios 1 and 2). TLA+: ``NoDivergenceBetweenWriterAndMetaData``.
+Law: while the metadata is CLOSED, no writer has a LAC (last add confirmed) above its last entry, unless an operator accepted a
+loss (``accepted_losses_are_losses`` judges that). Each of BookKeeper's published truncations broke this law (#2614, #2616;
+BP-46, scenarios 1 and 2). TLA+: ``NoDivergenceBetweenWriterAndMetaData``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 """Every event that can happen is decided.
 
-Law: no machine and no decision raises, whatever comes in whatever order: not for an event that its table lacks, and not for a
-record that can't be (an ensemble with a bookie twice, a last entry below the first). A writer that is told that its time is over,
-or that its client can't go on, ends at once with an error: nobody waits for it any more. One that is idle tells its LAC (last add
-confirmed) to the bookies that may not know it, and so does one whose user asks for it. What it tells its user is news, never a
-step back; bookies hear the LAC and the LAFR (last add fully replicated) that the user knows at that moment. A new ensemble is
-told. One that gives up for lack of bookies has fewer than an ack quorum in some write set that never refused or were silent. From
-what can't be, such as an answer to what nobody asked, nothing follows (``clients.writer``). A recovery fences nobody before
-the record says IN_RECOVERY: a bookie that lost its fences asks the record, and OPEN means that there was none.
+Law: no machine and no decision raises, for any event in any order: not for an event missing in its table, and not for an
+impossible record (an ensemble with a bookie twice, a last entry below the first). Impossible events, such as an answer
+without a request, have no effect (``clients.writer``).
+
+A writer whose time is over, or whose client can't go on, ends at once with an error. An idle writer sends its LAC (last add
+confirmed) to the bookies that may not know it, and on its user's request to all of them. Each of its reports to the user is
+news, never a step back. Bookies get the user's current LAC and LAFR (last add fully replicated). A new ensemble is
+reported. A writer gives up for lack of bookies only if the bookies of some write set without a refusal or a silence are
+fewer than an ack quorum.
+
+A recovery fences no bookie before the record says IN_RECOVERY: a bookie that lost its fences asks the record, and OPEN
+means that there was none.
 """
 
 from __future__ import annotations

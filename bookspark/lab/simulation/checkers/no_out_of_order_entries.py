@@ -1,6 +1,6 @@
 """Each entry has its own id everywhere.
 
-Law: what a bookie holds as entry i is what the writer appended as entry i, everywhere. TLA+: ``NoOutOfOrderEntries``.
+Law: every bookie's entry i is the writer's entry i. TLA+: ``NoOutOfOrderEntries``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A repair has done what it says.
+"""A repair keeps its word.
 
-Law: a copy that a repair's record names is there, synced: only a disk that is lost takes it away. A repair that ended well names
-no bookie any more that it took for lost. Nothing is asked of entries that are accepted as lost
-(docs/decisions/delta-snapshots.md).
+Law: a copy named by a repair's record exists, synced: only the loss of its disk takes it away. The record of a successful
+repair no longer names the lost bookie. Entries accepted as lost are exempt (docs/decisions/delta-snapshots.md).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def check(view: WorldView) -> str | None:
         for entry_id, target in replicator.copied:
             bookie = view.bookies[target]
             lost_its_disk = bookie.gone or (crashes_lose_disks and bookie.lost_boots)
-            # Others may have replaced it again, or have cut the ledger off before the entry.
+            # Other clients may have replaced it again, or have cut the ledger off before the entry.
             asked = target in metadata.write_set_of(entry_id) and not (
                 metadata.closed and entry_id > metadata.last_entry_id
             )

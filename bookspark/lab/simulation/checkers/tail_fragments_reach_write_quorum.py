@@ -1,7 +1,7 @@
-"""Of a guaranteed ledger, all but the last fragment is on the whole write quorum.
+"""All but the last fragment of a guaranteed ledger is on the whole write quorum.
 
 Law: every id up to LAFR (last add fully replicated), and every id of every fragment but the last, is on all bookies that the
-metadata assigns to it, less one for each time that a bookie may have lost entries. "Guaranteeing write quorum"; TLA+:
+metadata assigns to it, less one for each possible loss of entries by a bookie. "Guaranteeing write quorum"; TLA+:
 ``TailFragmentsReachWriteQuorum``.
 """
 

@@ -1,14 +1,14 @@
-"""An end that somebody was told stays the ledger's end.
+"""An end reported to a client stays the ledger's end.
 
-Law: once a close or a recovery ended well, the ledger's record is CLOSED, at the last entry and with the length that were told.
-Only repair changes the record after that, and only its ensembles (docs/decisions/traps.md, trap 4).
+Law: after a successful close or recovery, the ledger's record is CLOSED, with the reported last entry and length. Only repair
+changes the record later, and only its ensembles (docs/decisions/traps.md, trap 4).
 
-The record with which a writer closes its ledger ends at or after everything that it acknowledged. On a VD ledger (volatile
-durability) that is more than what is confirmed: what it may not close it leaves open, to be recovered (BP-14). If its user is
-told that the close went well, every append was acknowledged, and is part of the ledger.
+The closing record of a writer ends at or after every acknowledged entry. On a VD ledger (volatile durability) these are
+more than the confirmed entries: a ledger that the writer may not close with them stays open, for recovery (BP-14). If the
+user gets a successful close, every append was acknowledged and is part of the ledger.
 
-A writer that is told that its ledger belongs to another client is told the truth: the record is not OPEN any more, or it was
-deleted, or a bookie fenced it at a lossy boot (BP-46).
+If a writer learns that its ledger belongs to another client, this is true: the record is no longer OPEN, or it was deleted,
+or a bookie fenced it at a lossy boot (BP-46).
 """
 
 from __future__ import annotations

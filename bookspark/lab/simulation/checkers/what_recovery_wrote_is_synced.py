@@ -1,8 +1,8 @@
-"""What recovery wrote back outlives any crash that loses only what was not synced.
+"""Entries written back by recovery outlive any crash that loses only unsynced data.
 
 Law: once a recoverer has closed the ledger, each entry that it wrote back is on an ack quorum of the bookies that the metadata
-assigns to it, however many bookies crash. Only a disk that is lost takes a copy away. That is why one positive answer is
-enough for a recovery read (docs/decisions/one-log.md and three-valued-answers.md).
+assigns to it, however many bookies crash. Only a lost disk takes a copy away. Therefore a single positive answer is enough for
+a recovery read (docs/decisions/one-log.md and three-valued-answers.md).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The clients in the simulation: each hands events to a real machine of the protocol, and makes its actions part of the world.
+"""Clients in the simulation: each hands events to a real machine of the protocol, and carries its actions out in the world.
 
 ===============  ===============================================================================================================
-``client``       what all clients have
+``client``       the common part of all clients
 ``writer``       the application that created the ledger and appends to it
-``recoverer``    somebody who opens the ledger, and so recovers it
+``recoverer``    a client that opens the ledger, and so recovers it
 ``reader``       a tailing reader: LAC reads, long polls and reads of entries
 ``repair``       autorecovery of the ledger, and a bookie's healing
 ===============  ===============================================================================================================

@@ -1,7 +1,7 @@
-"""What all clients in the simulation have: a real machine of the protocol, and what its actions do to the world.
+"""The common part of all clients in the simulation: a real machine of the protocol, and its actions' effects on the world.
 
-Law: a client decides nothing. It hands events to its machine, supplies contents where a real driver would, and remembers what the
-machine told the user. A client that is done forgets everything else, so that worlds that differ in nothing else are one state.
+Law: a client decides nothing. It hands events to its machine, supplies contents like a real driver, and remembers the
+machine's results. A finished client forgets everything else, so that worlds that differ only in this are the same state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from bookspark.protocol.ledger.transitions import IllegalEventError
 
 Sends = list[tuple[str, Request]]
 Step = tuple[Sends, list[Any]]
-"""The requests, each with its bookie, and the other actions, which tell the user something."""
+"""The requests, each with its bookie, and the other actions, which are results for the user."""
 
 
 def content_of(entry_id: int) -> str:
@@ -48,8 +48,6 @@ def content_of(entry_id: int) -> str:
 
 
 class Begin:
-    """A user starts the client."""
-
     def __repr__(self) -> str:
         return "Begin()"
 
@@ -59,7 +57,7 @@ BEGIN = Begin()
 
 @dataclass(frozen=True, slots=True)
 class WriteTaken:
-    """The metadata store has taken the client's write; ``answer`` is under way."""
+    """The metadata store has applied the client's write; ``answer`` is under way."""
 
     answer: MetadataWritten | MetadataConflict | MetadataFailed
 
@@ -73,12 +71,12 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The bookie that healed is gone."""
+    """The healing bookie crashed or left."""
 
 
 @dataclass(frozen=True, slots=True)
 class CannotBe:
-    """The machine is handed an event that nothing in the world leads to (``writer``)."""
+    """An event without a cause in the world, handed to the machine anyway (``writer``)."""
 
     event: Any
 
@@ -87,38 +85,35 @@ FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | MetadataFailed
 
 
 class Client:
-    """What all clients have."""
-
     kind = ""
     seen: tuple[str, ...] = ("defect",)
-    """What checkers see of it."""
+    """Names of the fields that checkers may see."""
 
     def __init__(self) -> None:
         self.machine: Any = None
         self.store: Any = None
-        """The request to the metadata store that is under way, or the answer to it."""
+        """The request to the metadata store that is under way, or its answer."""
         self.choosing: ChooseBookies | None = None
         """Set while the machine waits for bookies."""
         self.outcome = ""
-        """Why it is done. Empty while it is not."""
+        """How it ended; "" before its end."""
         self.defect = ""
-        """What its machine raised, instead of deciding."""
 
     @property
     def done_with(self) -> int:
-        """The id up to which the writer sends nothing any more. Other clients give ``NO_ENTRY``."""
+        """The id up to which the writer sends nothing more. ``NO_ENTRY`` for other clients."""
         return NO_ENTRY
 
     def choices(self) -> list[Any]:
-        """What the user may do now."""
+        """Possible next actions of the user."""
         return []
 
     def cannot_be(self) -> list[Any]:
-        """Events that can't be now."""
+        """Events that are impossible now."""
         return []
 
     def placements(self, bookies: tuple[str, ...]) -> list[Any]:
-        """The answers that placement may give a machine that waits for bookies."""
+        """Possible answers of placement to a machine that waits for bookies."""
         if self.choosing is None:
             return []
         free = [bookie for bookie in bookies if bookie not in self.choosing.ensemble]
@@ -130,7 +125,7 @@ class Client:
         return [BookiesChosen(chosen) for chosen in permutations(free, wanted)]
 
     def stepped(self, event: Any, options: SimulationOptions) -> Step:
-        """``step``, which never raises: an error of the machine is a ``defect``, and the client does nothing more."""
+        """``step``, but an error of the machine becomes a ``defect`` and ends the client."""
         try:
             return self.step(event, options)
         except Exception as error:
@@ -139,7 +134,7 @@ class Client:
             return [], []
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
-        """Hand ``event`` to the machine and carry its actions out."""
+        """Hand ``event`` to the machine and carry out its actions."""
         if isinstance(event, CannotBe):
             self._doubt(event.event)
             return [], []
@@ -155,7 +150,7 @@ class Client:
         return self._perform(self.machine.step(event), options)
 
     def _doubt(self, event: Any) -> None:
-        """Nothing follows from what can't be."""
+        """Check that an impossible event has no effect."""
         if event not in self.cannot_be():
             return
         machine = clone(self.machine)
@@ -202,7 +197,7 @@ class Client:
         return action.fence and options.fence_on_recovery_read
 
     def _add(self, action: SendAdd) -> Request:
-        """An add of a recoverer, with the contents as they were read."""
+        """A recoverer's add, with the contents of its reads."""
         return Add(
             action.first,
             action.last,
@@ -213,12 +208,12 @@ class Client:
         )
 
     def _end_of(self, action: Finish | Fail) -> tuple[int, int] | None:
-        """Last entry and length of the closed ledger, as the machine told them; None if it told no end."""
+        """Last entry and length of the closed ledger, as reported by the machine; None without an end."""
         found = action.metadata if isinstance(action, Finish) else None
         return None if found is None else (found.last_entry_id, found.length)
 
     def _told(self, action: Action) -> None:
-        """The machine told the user something."""
+        """Note a result of the machine for the user."""
 
     def _end(self, action: Finish | Fail) -> None:
         self.outcome = "finished" if isinstance(action, Finish) else type(action.error).__name__

@@ -1,6 +1,6 @@
-"""A tailing reader in the simulation: LAC reads or long polls, and reads of all entries that it may read.
+"""A tailing reader in the simulation: LAC reads or long polls, and reads of all entries up to the LAC (last add confirmed).
 
-Law: as in ``client``. The reader remembers everything that it was ever told, and every contradiction in it.
+Law: as in ``client``. The reader remembers all its results, and every contradiction among them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from bookspark.protocol.reading.lac_wait import LacWait, LacWaitPhase
 from bookspark.protocol.reading.range_read import RangeRead, RangeReadPhase
 
 _VAIN_ANSWERS_MAX = 2
-"""A user gives up waiting after this many answers without a new entry."""
+"""Answers without a new entry after which the user stops waiting."""
 
 
 class BeginWaiting(Begin):
-    """A user asks for the next entry, and waits for it (long poll)."""
+    """A user waits for the next entry (long poll)."""
 
 
 class MetadataWatched:
-    """The metadata may have changed: a reader that waits looks at it."""
+    """A waiting reader looks at the metadata, which may have changed."""
 
     def __repr__(self) -> str:
         return "MetadataWatched()"
@@ -49,8 +49,8 @@ _WATCHED = MetadataWatched()
 
 
 class ReaderClient(Client):
-    """A tailing reader. It opens the ledger without recovery, asks for the LAC or waits for the next entry, and reads up to the
-    LAC. It does that several times."""
+    """A tailing reader. Several times, it opens the ledger without recovery, asks for the LAC or waits for the next entry,
+    and reads up to the LAC."""
 
     kind = "reader"
     seen = ("defect", "contradiction", "denied", "read")
@@ -60,21 +60,20 @@ class ReaderClient(Client):
         self.reads_left = options.reads
         self.may_wait = options.long_polls
         self.may_watch = False
-        """May the watch of the metadata fire? It does once in each long poll."""
+        """Whether the watch of the metadata may fire: once in each long poll."""
         self.patience = 0
-        """How many more answers without a new entry the user waits for."""
+        """Further answers without a new entry that the user waits for."""
         self.may_speculate = False
-        """May another replica be asked before the first has answered? Once in each read."""
+        """Whether another replica may be asked before the first answers: once in each read."""
         self.waits_for = NO_ENTRY
-        """The entry that the user waits for."""
         self.metadata: LedgerMetadata | None = None
         self.last_add_confirmed = NO_ENTRY
         self.heard = False
-        """Did a bookie tell what it knows of the LAC, in the read of the LAC that is under way?"""
+        """Whether a bookie has answered the current LAC read."""
         self.read: dict[int, str] = {}
-        """Everything that was ever read, by id."""
+        """Contents of all reads so far, by id."""
         self.denied: frozenset[int] = frozenset()
-        """The ids up to the LAC of which the reader was told that they don't exist."""
+        """Ids up to the LAC that were reported missing."""
         self.contradiction = ""
         """A read that did not repeat, or a LAC that went back."""
 
@@ -106,8 +105,8 @@ class ReaderClient(Client):
                 self.heard = self.heard or not isinstance(event.response, Unknown)
                 return self._lac_told(self.machine.step(event), options)
             case MetadataFailed(), LacWait() if self.machine.phase is LacWaitPhase.WAITING:
-                # The watch has failed. The reader waits on without it, because the bookies tell of new entries, unless the ledger
-                # is gone.
+                # A failed watch. The reader waits without it, because the bookies report new entries, unless the ledger is
+                # gone.
                 return self._perform([Fail(event.error)] if isinstance(event.error, NoSuchLedgerError) else [], options)
             case LacAnswered() | MetadataRead() | MetadataFailed() | DeadlinePassed(), LacWait():
                 return self._lac_told(self._waited(event), options)
@@ -115,7 +114,7 @@ class ReaderClient(Client):
                 self.may_speculate = False
                 return self._perform(self.machine.step(event), options)
             case MetadataRead() | MetadataFailed(), RangeRead() if self.machine.phase is not RangeReadPhase.LOOKING:
-                # The look belongs to a long poll that is over.
+                # The answer belongs to a finished long poll.
                 return [], []
             case ReadAnswered() | MetadataRead() | MetadataFailed(), RangeRead():
                 return self._perform(self.machine.step(event), options)
@@ -135,7 +134,7 @@ class ReaderClient(Client):
         return self._perform(self.machine.start(), options)
 
     def _waited(self, event: Any) -> list[Action]:
-        """A bookie answers when its LAC is high enough, or, without a new entry, when it has waited long enough."""
+        """A bookie answers when its LAC is high enough, or after a long wait without a new entry."""
         actions: list[Action] = self.machine.step(event)
         if isinstance(event, LacAnswered) and not isinstance(event.response, Unknown):
             self.patience -= event.last_add_confirmed < self.waits_for

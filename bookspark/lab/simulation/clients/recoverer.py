@@ -1,4 +1,4 @@
-"""Somebody who opens the ledger, and so recovers it.
+"""A client that opens the ledger, and so recovers it.
 
 Law: as in ``client``. Each recoverer begins once, at any time. If losses are accepted, its operator names the bookies that are
 gone for good at that moment.
@@ -21,14 +21,12 @@ from bookspark.protocol.writing.ensemble_change import ChangeMode
 
 @dataclass(frozen=True)
 class BeginAccepting(Begin):
-    """A user opens the ledger and accepts the loss of what can't be known; ``named`` are the bookies declared lost."""
+    """A user opens the ledger and accepts the loss of unknown entries; ``named`` are the bookies declared lost."""
 
     named: tuple[str, ...]
 
 
 class RecovererClient(Client):
-    """Somebody who opens the ledger, once, at any time."""
-
     kind = "recoverer"
     seen = ("defect", "told_end", "outcome", "wrote_back")
 
@@ -37,9 +35,9 @@ class RecovererClient(Client):
         self.wrote_back: tuple[int, ...] = ()
         """Ids that it wrote back; kept if it closed the ledger itself."""
         self.may_fence = False
-        """Does the record say that the ledger is being recovered?"""
+        """Whether the record has left the state OPEN."""
         self.told_end: tuple[int, int] | None = None
-        """Last entry and length of the closed ledger, as its user was told."""
+        """Last entry and length of the closed ledger, as reported to its user."""
 
     def choices(self) -> list[Any]:
         return [] if self.outcome or self.machine else [BEGIN]

@@ -1,6 +1,6 @@
 """The clients that repair a ledger: autorecovery, and a bookie's own healing after a lossy boot.
 
-Law: as in ``client``. Autorecovery only believes that a bookie is lost: it may take any bookie for lost at any time.
+Law: as in ``client``. Autorecovery's belief may be wrong: it may take any bookie for lost at any time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GRACE_SECONDS = 1.0
 
 
 class HealingClient(Client):
-    """A bookie's own phase two. The world starts it when the bookie is in limbo, and ends it when the bookie crashes."""
+    """A bookie's own phase two. The world starts it for a bookie in limbo, and ends it at the bookie's crash."""
 
     kind = "healing"
 
@@ -57,7 +57,7 @@ class HealingClient(Client):
         return sends, told
 
     def _end(self, action: Finish | Fail) -> None:
-        # The repair may begin again.
+        # It may begin again.
         self.machine = self.store = None
 
 
@@ -72,7 +72,7 @@ class TakeForLost(Begin):
 
 
 class ReplicatorClient(Client):
-    """Autorecovery, once: it takes one bookie for lost, and repairs the ledger."""
+    """A single autorecovery: it takes a bookie for lost, and repairs the ledger."""
 
     kind = "replicator"
     seen = ("defect", "copied", "still_named")
@@ -83,15 +83,15 @@ class ReplicatorClient(Client):
         self.lost = ""
         """The bookie that it takes for lost."""
         self.record: LedgerMetadata | None = None
-        """The record as it was read last."""
+        """The last read record."""
         self.naming: tuple[tuple[int, str], ...] = ()
-        """The copies that the record under way names."""
+        """The copies named by the record under way."""
         self.copied: tuple[tuple[int, str], ...] = ()
-        """The copies that its records named: entry and bookie."""
+        """The copies named by its written records: entry and bookie."""
         self.still_named = ""
-        """The lost bookie, if it ended well with a record that names it."""
+        """The lost bookie, if the record of a successful end still names it."""
         self.waits = False
-        """Is it waiting for the grace time to pass?"""
+        """Whether the grace time is running."""
 
     def choices(self) -> list[Any]:
         if self.outcome:
@@ -133,7 +133,7 @@ class ReplicatorClient(Client):
 
 
 def _copies(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[tuple[int, str]]:
-    """What ``after`` says that bookies hold of fragments that get no more entries, and ``before`` does not."""
+    """Copies that ``after`` adds to ``before``, in fragments that get no more entries."""
     for fragment, last in before.fragment_ranges():
         for entry_id in range(fragment.first_entry_id, 0 if last is None else last + 1):
             for bookie in set(after.write_set_of(entry_id)) - set(before.write_set_of(entry_id)):

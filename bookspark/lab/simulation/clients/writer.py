@@ -1,6 +1,6 @@
 """The application that created the ledger and appends to it.
 
-Law: as in ``client``. ``choices`` says what its user may do, and nothing else starts anything.
+Law: as in ``client``. ``choices`` lists the user's possible actions; nothing else starts an action.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from bookspark.protocol.writing.writer_events import (
 )
 from bookspark.protocol.writing.writer_state import State
 
-# -- What can't be: events that nothing in the world leads to, for a machine that is handed one all the same.
+# -- Impossible events: without a cause in the world, handed to a machine anyway.
 #
-# Law: an answer of a bookie that was never asked, to what was never sent, or with a content that no bookie can give; an answer
-# of the metadata store or of placement that nobody waits for, or that does not fit the question; an append that can't be part
-# of the ledger. Nothing follows from such an event: the machine raises, or ignores it, and is what it was before.
+# Law: an answer from a bookie that was never asked, to a request that was never sent, or with a content that no bookie can
+# give; an unexpected or unfitting answer of the metadata store or of placement; an append that can't be part of the ledger.
+# Such an event has no effect: the machine raises or ignores it, and stays unchanged.
 #
-# The list is made of what the writer sent and was told, not of what its machine would check.
+# The list comes from the writer's requests and results, not from its machine's checks.
 
 
 STRANGER = "a stranger"
@@ -71,7 +71,7 @@ _VERSION = 1000
 
 
 def for_a_writer(client: Client, pushed: int) -> list[Any]:
-    """Events that can't be, for the machine of a writer that appended everything up to ``pushed``."""
+    """Impossible events for the machine of a writer that appended everything up to ``pushed``."""
     metadata: LedgerMetadata = client.machine.metadata
     volatile = metadata.ledger_type is LedgerType.VD_JOURNAL
     striped = metadata.ensemble_size > metadata.write_quorum
@@ -139,20 +139,17 @@ def _of_placement(client: Client, metadata: LedgerMetadata) -> Iterator[Any]:
         yield BookiesChosen((stays[0], *(f"{STRANGER} {i}" for i in range(wanted - 1))))
 
 
-# --
+# -- The writer
 
 
 _LAC_INTERVAL_SECONDS = 1.0
 _LAC_STEP_SECONDS = 100.0
-"""The step of the clock between two explicit LACs, in seconds. After it, an explicit LAC that a bookie did not take is due
-again."""
+"""Time between two explicit LACs, in seconds. After it, a LAC that a bookie did not accept is due again."""
 _APPEND, _SYNC, _CLOSE, _BOOKIES_CHANGED, _TELL_LAC = Append(1, 1), Sync(), Close(), BookiesChanged(), TellLac()
 _ENDS = (Abandon(BookKeeperError("the simulation has the client end")), DeadlinePassed())
 
 
 class WriterClient(Client):
-    """The application that created the ledger and appends to it."""
-
     kind = "writer"
     seen = ("defect", "told_end", "last_add_confirmed", "last_add_fully_replicated", "cut_off", "outcome")
 
@@ -170,23 +167,22 @@ class WriterClient(Client):
         self.tells_left = options.explicit_lacs
         self.hold_ups_left = options.hold_ups
         self.left: tuple[str, ...] = ()
-        """Bookies that were replaced. Who finds that a bookie holds the writer up may have looked before that."""
+        """Replaced bookies. A late report may still name them as holding the writer up."""
         self.failed: tuple[str, ...] = ()
-        """Where the writer may give up: the bookies that refused something, or did not answer in time."""
+        """If the writer may give up: the bookies that refused a request, or did not answer in time."""
         self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
         self.may_retry = False
-        """Were there no bookies for an ensemble change?"""
+        """Whether an ensemble change found no bookies."""
         self.last_add_confirmed = NO_ENTRY
-        """What the user was told."""
+        """Last confirmation for the user."""
         self.last_add_fully_replicated = NO_ENTRY
         self.told_end: tuple[int, int] | None = None
-        """Last entry and length of the ledger that was closed, as its user was told."""
+        """Last entry and length of the closed ledger, as reported to its user."""
         self.last_add_acknowledged = NO_ENTRY
-        """The highest id that the user was told is appended."""
+        """The highest acknowledged id, as reported to the user."""
         self.last_add_pushed = NO_ENTRY
         self.cut_off = 0
-        """How many entries its own close left out, of those that its user was told are appended or, if it was told that the close
-        went well, of all."""
+        """Entries left out by the writer's own close: of the acknowledged entries, or after a successful close, of all."""
 
     @property
     def done_with(self) -> int:
@@ -252,7 +248,7 @@ class WriterClient(Client):
         if self.machine is not None and self._ensemble != ensemble:
             if EnsembleChanged(self.machine.metadata, self.machine.version) not in step[1]:
                 self.defect = "its ensemble is another one, and it told nobody"
-            # Where nobody says that the writer is held up, nothing is to depend on it.
+            # Kept only while hold-ups are possible, so that other worlds do not depend on it.
             self.left = tuple(sorted({*self.left, *ensemble} - {*self._ensemble})) if self.hold_ups_left else ()
         if isinstance(event, TellLac | Idle) and self.machine is not None:
             self._tells_its_lac(event, step[0])
@@ -261,7 +257,7 @@ class WriterClient(Client):
         if isinstance(self.store, WriteMetadata) and self.store.metadata.closed:
             self._leaves_out(self.last_add_acknowledged - self.store.metadata.last_entry_id)
         if self.machine is not None and self.machine.state is not State.OPEN:
-            # The writer gave up, and closes the ledger by itself.
+            # The writer gave up, and closes the ledger itself.
             self._no_more()
         return step
 
@@ -271,15 +267,15 @@ class WriterClient(Client):
 
     @property
     def _now(self) -> float:
-        """Time passes as explicit LACs are told."""
+        """Time passes with the sending of explicit LACs."""
         return -_LAC_STEP_SECONDS * self.tells_left
 
     def idle(self) -> Idle:
-        """It is time to tell the LAC. The clock makes one step, so that an explicit LAC that was not taken is due again."""
+        """An event to send the LAC. The clock makes a step, so that a LAC that was not accepted is due again."""
         return Idle(self._now + _LAC_STEP_SECONDS, _LAC_STEP_SECONDS)
 
     def _tells_its_lac(self, event: TellLac | Idle, sends: Sends) -> None:
-        """What goes out is the LAC and the LAFR that the user knows. Whoever asks for it has all bookies told."""
+        """Check that bookies get the user's LAC and LAFR, and that the user's request reaches all bookies."""
         now = WriteLac(self.last_add_confirmed, self.last_add_fully_replicated)
         told = {bookie for bookie, request in sends if isinstance(request, WriteLac)}
         if any(isinstance(request, WriteLac) and request != now for _, request in sends):
@@ -315,7 +311,7 @@ class WriterClient(Client):
         self.told_end = self._end_of(action)
         if self.told_end is not None:
             self._leaves_out(self.last_add_pushed - min(self.told_end[0], self.last_add_acknowledged))
-        # What is told is all that is known of it from now on.
+        # The end is the only fact that stays.
         self.last_add_acknowledged = self.last_add_pushed = NO_ENTRY
         self._no_more()
         self.may_retry = self.may_abandon = False
@@ -323,7 +319,8 @@ class WriterClient(Client):
         self.left = ()
 
     def _may_have_given_up(self, metadata: LedgerMetadata | None) -> None:
-        """Who gives up lacks an ack quorum, of the bookies that it wrote to: the record with which it ends may name others."""
+        """Check that a writer that gave up lacked an ack quorum of the bookies that it wrote to. Its final record may name
+        others."""
         if metadata is None or self.outcome != NotEnoughBookiesError.__name__:
             return
         sets = [metadata.write_set_of(metadata.last_fragment.first_entry_id + i) for i in range(metadata.ensemble_size)]
@@ -338,12 +335,11 @@ class WriterClient(Client):
         self.cut_off = max(self.cut_off, entries)
 
     def _no_more(self) -> None:
-        """Nothing is appended any more."""
         self.appends_left, self.may_close, self.may_sync = 0, False, False
 
 
 class WithoutPinning(GuaranteedWriteQuorum):
-    """The guaranteed policy with its protection switched off: every bookie that failed is replaced."""
+    """The guaranteed policy with its protection switched off: every failed bookie is replaced."""
 
     __slots__ = ()
 

@@ -1,11 +1,11 @@
-"""A second ledger on the bookies of the first: what can go wrong only where there are two.
+"""A second ledger on the bookies of the first, for faults that need two ledgers.
 
-Law: the two share what a bookie has once: its process and its disk with their crashes and syncs, the marker of unsynced acks, the
-lossy-boot mark, phase one, and garbage collection with its note. All else is each ledger's own, so each has a world of its own,
-which knows nothing of the other. What a bookie has once is kept in both worlds, and the same events make it the same in both.
+Law: the ledgers share the single parts of a bookie: its process and its disk with their crashes and syncs, the marker of
+unsynced acks, the lossy-boot mark, phase one, and garbage collection with its note. Everything else belongs to a ledger, in
+a world of its own. Shared parts exist in both worlds, and the same events keep them equal.
 
-The second ledger has a writer and a recoverer. It is made at any time, with the next id. Until then that id is not
-given out, and a lossy boot does not know of it. Its own law is that of the first: all checkers judge each of the two.
+The second ledger has a writer and a recoverer. It is created at any time, with the next id; before that, a lossy boot does
+not know the id. All checkers judge both ledgers.
 """
 
 from __future__ import annotations
@@ -27,32 +27,29 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive
 
 _SHARED = ("crash", "boot", "depart")
-"""Moves of a bookie that are made for both ledgers, as moves of the first."""
+"""A bookie's moves for both ledgers, offered as moves of the first."""
 _ENTRIES_MAX = 2
 
 
 class Second(NamedTuple):
-    """The second ledger: was it made, and the state of its world."""
+    """Whether the second ledger was created, and the state of its world."""
 
     made: bool
     state: State
 
 
 class InSecond(NamedTuple):
-    """A move in the world of the second ledger."""
-
     before: State
     move: Move
     after: State
 
 
 def world_of(options: SimulationOptions) -> World:
-    """The world for these options."""
     return TwoLedgers(options) if options.second_ledger else World(options)
 
 
 class TwoLedgers(World):
-    """The world of the first ledger, with the number of the second one's state in its own."""
+    """The world of the first ledger; its state has the number of the second ledger's state."""
 
     def __init__(self, options: SimulationOptions) -> None:
         super().__init__(options)
@@ -80,7 +77,7 @@ class TwoLedgers(World):
     def size(self) -> int:
         return super().size + self.second.size + len(self._seconds)
 
-    # -- what can happen
+    # -- Possible moves
 
     def groups(self, state: State) -> list[Group]:
         return self.ahead(state).groups
@@ -89,7 +86,7 @@ class TwoLedgers(World):
         return _Ahead(self, state)
 
     def group_of_second(self, number: int) -> Group:
-        """What may happen to the second ledger in its state of a number."""
+        """The possible moves of the second ledger, by the number of its state."""
         found = self._groups.get(number)
         if found is None:
             made, state = self._seconds[number]
@@ -98,7 +95,7 @@ class TwoLedgers(World):
             found = self._groups[number] = tuple(group) if made else (Move("second", SECOND, -1),)
         return found
 
-    # -- what happens
+    # -- Effects of moves
 
     def apply(self, state: State, move: Move) -> State:
         kind, place, argument = move
@@ -130,7 +127,7 @@ class TwoLedgers(World):
         return (*state[:SECOND], self._seconds.number(second), *state[SECOND + 1 :])
 
     def _synced(self, world: World, state: State, at: int) -> State:
-        """A bookie's disk is synced, if one of these ledgers waits for that."""
+        """Sync a bookie's disk, if this world's ledger waits for that."""
         place = at + world.slots_from
         waits = "sync" in world.slots.traits(state[place]).moves
         return world.apply(state, Move("sync", place)) if waits else state
@@ -149,13 +146,11 @@ class TwoLedgers(World):
         return self._with(tuple(after), Second(made, tuple(after_second)))
 
     def _there(self, state: State) -> tuple[LedgerMetadata, ...]:
-        """The ledgers that the metadata store has."""
         made, second = self._seconds[state[SECOND]]
         found = (self.metadata(state), self.second.metadata(second) if made else None)
         return tuple([metadata for metadata in found if metadata is not None])
 
     def _collected(self, state: State, at: int) -> State:
-        """A bookie collects what was deleted."""
         made, second = self._seconds[state[SECOND]]
         places = at + self.slots_from, at + self.second.slots_from
         slots = ((self, state[places[0]]), (self.second, second[places[1]]))
@@ -170,24 +165,22 @@ class TwoLedgers(World):
         return self._with(tuple(after), Second(made, tuple(after_second)))
 
     def move_of_second(self, argument: int) -> Move | None:
-        """The move in the second ledger's world. None: the ledger is made."""
+        """The move in the second ledger's world. None: the ledger's creation."""
         return None if argument < 0 else self._moves[argument]
 
     def in_second(self, state: State, argument: int) -> InSecond | None:
-        """A move of the second ledger with what it makes of that one's state. None: the ledger is made."""
+        """A move of the second ledger, with its states before and after. None: the ledger's creation."""
         if argument < 0:
             return None
         after = self.apply(state, Move("second", SECOND, argument))
         return InSecond(self._seconds[state[SECOND]].state, self._moves[argument], self._seconds[after[SECOND]].state)
 
-    # -- checks
+    # -- Checks
 
     def is_made(self, state: State) -> bool:
-        """Was the second ledger made?"""
         return self._seconds[state[SECOND]].made
 
     def state_of_second(self, state: State) -> State:
-        """The state of the second ledger's world."""
         return self._seconds[state[SECOND]].state
 
     def violation(self, state: State) -> Violation | None:
@@ -206,7 +199,7 @@ class TwoLedgers(World):
 
 
 class _Ahead(MovesAhead):
-    """``MovesAhead``, and behind all others the moves of the second ledger."""
+    """``MovesAhead``, with the second ledger's moves as the last group."""
 
     def __init__(self, world: TwoLedgers, state: State) -> None:
         self._world = world

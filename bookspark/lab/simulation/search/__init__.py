@@ -3,13 +3,13 @@
 ====================  ==========================================================================================================
 ``exhaustive``        every order within the bounds of the options, breadth first
 ``successors``        the states after a state, as lookups
-``reductions``        which states an exhaustive search need not tell apart
+``reductions``        states that an exhaustive search may treat as equal
 ``random_schedules``  random schedules, longer than an exhaustive search can be
-``calm``              whether all that was begun ends, once nothing goes wrong any more
+``calm``              whether all begun operations end without further faults
 ``drawn_options``     the options of a random schedule
-``rare_states``       which options reach the states in which events are that rarely come, as it was measured
-``coverage``          which pairs of a state and an event schedules have met
-``uncollected``       a search runs without the collector of cyclic garbage
+``rare_states``       measured: the options that reach states with rare events
+``coverage``          pairs of a state and an event met by schedules
+``uncollected``       a search without the collector of cyclic garbage
 ====================  ==========================================================================================================
 
 Example::

@@ -1,21 +1,21 @@
-"""Once nothing goes wrong any more, all that was begun comes to an end.
+"""Without further faults, all begun operations end.
 
-From some moment on no message is lost, no bookie crashes or goes, all that is under way arrives, in any order, the users begin
-nothing, and the writer's user closes the ledger. Whoever waits for an answer of a bookie that is gone runs out of time. Then the
-writer, each recovery, each repair and each read end, well or with an error. The one for whom there are only bookies that are gone
-waits for new ones, and does not count; nor does a writer that may not replace bookies, or has to keep them, if too few are left.
-In half of the ways to the end the writer's user waits: before the close, or if there is none, each append is acknowledged, and
-confirmed once a sync is asked for; on a guaranteed ledger each entry is on all of its bookies. The writer is idle then, and tells
-its bookies the LAC: each that is left knows it.
+From some moment on no message is lost, no bookie crashes or leaves, all messages under way arrive, in any order, users
+begin nothing, and the writer's user closes the ledger. Requests to departed bookies time out. Then the writer, each
+recovery, each repair and each read end, with success or an error. Exempt are a client that waits for new bookies because
+only departed ones are left, and a writer without enough bookies that may not replace them, or must keep them.
 
-A schedule is continued like this from one of its moments, and not from its end alone, where little is under way. Then clients
-are told what can't be, from which nothing follows (``clients.writer``). In half of these moments, if no bookie has gone yet,
-one goes, so that the others are needed. What does not end has nothing left that could happen, or goes on for ever.
+In half of the cases the writer's user waits before the close: each append is acknowledged, and after a sync confirmed; on a
+guaranteed ledger each entry is on all of its bookies. The idle writer then sends its LAC (last add confirmed), and each
+remaining bookie knows it.
 
-A second ledger on the same bookies is one more thing that was begun.
+A schedule is continued in this way from a random moment, because at its end little is under way. Clients then get
+impossible events, which must have no effect (``clients.writer``). In half of the cases, if all bookies are there, a bookie
+leaves, so that the others are needed. An operation that does not end has no possible next move, or goes on for ever. A
+second ledger on the same bookies must end, too.
 
-A search of all orders has each of these ways to the end among its states. So it continues none, and looks for states in which
-nothing is left that could happen (``waits_for_ever``). What goes on for ever it does not find.
+An exhaustive search has all these continuations among its states. So it only looks for states without a possible next move
+(``waits_for_ever``), and does not detect endless loops.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ INVARIANT = "everything_begun_ends"
 _KINDS = frozenset(("request", "answer", "store", "boot", "sync", "told", "ask"))
 _ENDING = (Close, NoBookies, WriterWaitedFor)
 _STEPS_MAX = 1000
-"""Sixty times what the usual one takes. Three recoveries and two repairs of one ledger were seen to take 354."""
+"""Sixty times the usual number. Three recoveries and two repairs of a ledger took 354."""
 _IMPOSSIBLE = 4
-"""So many things that can't be a schedule's clients are told."""
+"""Maximum number of impossible events for a schedule's clients."""
 _NEWS_MAX = 3
-"""So often a writer hears of bookies that may have come, once nothing else is left, and so often it is idle after that."""
+"""Maximum number of reports of new bookies to a writer, once nothing else is left, and of idle times after that."""
 
 
 def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list[Move], Violation | None]:
-    """Break a schedule off at one of its moments and let all that was begun end: the moves from the beginning, and the violation
-    if something does not end."""
+    """Break a schedule off at a random moment and let all begun operations end. Returns the moves from the beginning, and the
+    violation if an operation does not end."""
     state, done = world.initial, list[Move]()
     patient = random.random() < 0.5
     for move in moves[: random.randrange(len(moves) + 1)]:
@@ -81,8 +81,8 @@ def calm_down(world: World, moves: Sequence[Move], random: Random) -> tuple[list
 def _let_end(
     world: World, state: State, done: list[Move], choose: Callable[[list[Move]], Move], *, patient: bool
 ) -> tuple[Violation | None, bool]:
-    """Let all that was begun end, and add the moves to ``done``: what does not end, and whether something still happens.
-    ``patient``: the writer is closed once nothing else happens."""
+    """Let all begun operations end, and add the moves to ``done``. Returns the violation, if any, and whether moves remain.
+    ``patient``: the writer is closed only after all other moves."""
     later, asked = 0, False
     for _ in range(_STEPS_MAX):
         possible = _moves(world, state, closes=not patient)
@@ -105,7 +105,6 @@ def _let_end(
 
 
 def _impossible(world: World, state: State) -> Iterator[tuple[int, Any]]:
-    """What can't be, with the place of the client that may be told it."""
     for place in range(CLIENTS, world.slots_from):
         yield from ((place, event) for event in world.clients[state[place]].cannot_be())
 
@@ -115,22 +114,22 @@ def is_impossible(world: World, move: Move) -> bool:
 
 
 def is_calms_own(world: World, state: State, move: Move) -> bool:
-    """Is it one that may be made here whatever is left of its budget?"""
+    """Whether calm may make this move regardless of the budgets."""
     if move.kind == "depart":
         return not _gone(world, state)
     return is_impossible(world, move) or move in (*_idle(world, state, 0), *_sync(world, state))
 
 
 def stuck(world: World, state: State) -> Violation | None:
-    """The violation of a state in which something was begun, and nothing can happen that would end it."""
+    """The violation of a state with a begun operation and without a move that could end it."""
     if _moves(world, state):
         return None
     return _violation(world, state, "waits for ever")
 
 
 def waits_for_ever(world: World, state: State) -> Violation | None:
-    """``stuck``, also after news of bookies, in a state of whose way there is nothing known but the state. So it is None once a
-    bookie crashed or went: that may have taken answers along."""
+    """``stuck``, also after reports of new bookies, for a state with an unknown history. None after a crash or departure of a
+    bookie, which may have taken answers along."""
     if state[CRASHES] < world.initial[CRASHES] or state[DEPARTURES] < world.initial[DEPARTURES]:
         return None
     found = stuck(world, state)
@@ -149,7 +148,7 @@ def _violation(world: World, state: State, what: str) -> Violation | None:
 
 
 def until_stuck(world: World, moves: Sequence[Move]) -> list[Move] | None:
-    """``moves``, and then one possible move after the other, until something is stuck. None if all ends."""
+    """``moves``, continued by possible moves until an operation is stuck. None if all operations end."""
     state, done = world.initial, list(moves)
     for move in done:
         if _takes_answers_along(world, state, move):
@@ -164,7 +163,7 @@ def until_stuck(world: World, moves: Sequence[Move]) -> list[Move] | None:
 
 
 def _until_it_waits(world: World, state: State, moves: list[Move]) -> list[Move]:
-    """Those of ``moves`` after which someone waits for ever, whatever comes; all of them if nobody does."""
+    """The part of ``moves`` after which a client waits for ever in any continuation; all of them if no client does."""
     waits: int | None = None
     for number, move in enumerate(moves):
         if not _moves(world, state):
@@ -174,8 +173,7 @@ def _until_it_waits(world: World, state: State, moves: list[Move]) -> list[Move]
 
 
 def _takes_answers_along(world: World, state: State, move: Move) -> bool:
-    """Is it the end of a bookie that still owes answers? Whoever waits for them would run out of time, and nobody has a clock
-    here."""
+    """Whether the move ends a bookie that still owes answers. Their clients would run out of time, and there is no clock here."""
     if move.kind not in ("crash", "depart"):
         return False
     at = move.place - world.slots_from
@@ -183,14 +181,14 @@ def _takes_answers_along(world: World, state: State, move: Move) -> bool:
 
 
 def _ledgers(world: World, state: State) -> Iterator[tuple[World, State]]:
-    """The world of each ledger that was made, with its state."""
+    """The world of each created ledger, with its state."""
     yield world, state
     if isinstance(world, TwoLedgers) and world.is_made(state):
         yield world.second, world.state_of_second(state)
 
 
 def _moves(world: World, state: State, *, closes: bool = True) -> list[Move]:
-    """What happens if nothing goes wrong. ``closes``: may the writer's user close the ledger?"""
+    """The moves without faults. ``closes``: whether the writer's user may close the ledger."""
     gone = _gone(world, state)
     calm = [move for move in world.moves(state) if _is_calm(world, state, move, gone)]
     return calm if closes else [move for move in calm if not _is_of_user(world, move, Close)]
@@ -201,7 +199,6 @@ def _is_of_user(world: World, move: Move, event: type | UnionType) -> bool:
 
 
 def _gone(world: World, state: State) -> Set[str]:
-    """The bookies that went for good."""
     slots = state[world.slots_from :]
     return {bookie for bookie, slot in zip(world.bookies, slots, strict=True) if world.slots.traits(slot).gone}
 
@@ -217,8 +214,8 @@ def _is_calm(world: World, state: State, move: Move, gone: Set[str]) -> bool:
 
 
 def goes_on(world: World, client: int) -> bool:
-    """May the client of a number end what it began, or come nearer to that, whatever is under way to and from bookies? All of
-    them are there."""
+    """Whether a client can end its operation, or come nearer to its end, regardless of messages under way. All bookies are
+    present."""
     return any(kind == "store" or _is_ending(world.events[event], set()) for kind, event in world.choices(client))
 
 
@@ -239,7 +236,7 @@ def _is_news(world: World, move: Move) -> bool:
 
 
 def _idle(world: World, state: State, told: int) -> list[Move]:
-    """It is time for the writer to tell its LAC, unless that was so often enough."""
+    """A move that sends the writer's LAC, unless it was made often enough."""
     writer = _writer(world, state)
     if told > 2 * _NEWS_MAX or writer.machine is None or not writer.machine.owes_explicit_lac:
         return []
@@ -247,7 +244,7 @@ def _idle(world: World, state: State, told: int) -> list[Move]:
 
 
 def _sync(world: World, state: State) -> list[Move]:
-    """The user of a VD ledger wants to have confirmed what is appended."""
+    """Confirms the appends of a VD ledger (volatile durability)."""
     machine = _writer(world, state).machine
     volatile = world.options.ledger_type is LedgerType.VD_JOURNAL
     open_still = volatile and machine is not None and machine.state is WriterState.OPEN
@@ -255,7 +252,7 @@ def _sync(world: World, state: State) -> list[Move]:
 
 
 def behind(world: World, state: State) -> Violation | None:
-    """An append that waits for ever, though nothing else happens and there are bookies enough."""
+    """An append that waits for ever, though there are bookies enough and no other moves."""
     writer, gone = _writer(world, state), frozenset(_gone(world, state))
     machine, copies = writer.machine, world.options.ack_quorum
     if machine is None or machine.state is not WriterState.OPEN or writer.choosing or world.metadata(state) is None:
@@ -274,15 +271,15 @@ def behind(world: World, state: State) -> Violation | None:
 
 
 def untold(world: World, state: State) -> Violation | None:
-    """A bookie that does not know the LAC of a writer that has nothing to do and owes nothing. One that may have lost what it was
-    told, or takes nothing from the writer any more, does not count."""
+    """A bookie that does not know the LAC of a writer that is idle and owes nothing. A bookie that may have lost it, or
+    that accepts nothing more from the writer, is exempt."""
     writer = _writer(world, state)
     machine = writer.machine
     if machine is None or machine.state is not WriterState.OPEN or machine.cursors.pending:
         return None
     wanted = (writer.last_add_confirmed, writer.last_add_fully_replicated)
     if state[CRASHES] < world.initial[CRASHES]:
-        # A LAFR is in memory only.
+        # A LAFR is only in memory.
         wanted = (wanted[0], NO_ENTRY)
     for name in machine.metadata.last_fragment.ensemble if world.metadata(state) is not None else ():
         bookie = world.slots.bookie(state[world.slots_from + world.bookies.index(name)])
@@ -294,14 +291,14 @@ def untold(world: World, state: State) -> Violation | None:
 
 
 def untold_at_rest(world: World, state: State) -> Violation | None:
-    """``untold`` and ``behind``, in a state of whose way nothing is known: None while something may still happen, or is owed."""
+    """``untold`` and ``behind``, for a state with an unknown history: None while a move is possible or the writer owes a LAC."""
     machine = _writer(world, state).machine
     at_rest = machine is not None and not machine.owes_explicit_lac and not _moves(world, state, closes=False)
     return (untold(world, state) or behind(world, state)) if at_rest else None
 
 
 def _known(bookie: SimulatedBookie) -> tuple[int, int] | None:
-    """The LAC and the LAFR that a bookie knows; None if nothing is asked of it."""
+    """The LAC and the LAFR known to a bookie; None for an exempt bookie."""
     ledger = bookie.ledger
     if bookie.gone or bookie.lost_boots:
         return None
@@ -319,7 +316,7 @@ def _writer(world: World, state: State) -> WriterClient:
 
 
 def _unended(world: World, state: State) -> Iterator[str]:
-    """The clients that have begun something which has not ended."""
+    """The clients with a begun operation that has not ended."""
     for one, of_one in _ledgers(world, state):
         of = "" if one is world else f" of ledger {one.ledger_id}"
         yield from (f"{client}{of}" for client in _unended_of_one(one, of_one))
@@ -329,7 +326,7 @@ def _unended_of_one(world: World, state: State) -> Iterator[str]:
     gone = _gone(world, state)
     for name, number in zip(world.client_names, state[CLIENTS : world.slots_from], strict=True):
         client = world.clients[number]
-        # A long poll waits for an entry that may never come, and a ledger is not closed if nobody does that.
+        # A long poll waits for an entry that may never come, and a ledger without a close stays open.
         endless = isinstance(client.machine, LacWait) or (
             isinstance(client, WriterClient) and (not world.options.closes or _lacks_bookies(world, state, gone))
         )
@@ -338,8 +335,8 @@ def _unended_of_one(world: World, state: State) -> Iterator[str]:
 
 
 def _lacks_bookies(world: World, state: State, gone: Set[str]) -> bool:
-    """Are there too few bookies left for a writer that can't replace them? It may not, or its policy keeps those that hold what
-    it has confirmed. Any other one gives up without bookies. Of a deleted ledger bookies keep nothing."""
+    """Whether too few bookies are left for a writer that can't replace them: it may not, or its policy keeps bookies with
+    confirmed entries. Any other writer gives up without bookies. Bookies keep nothing of a deleted ledger."""
     options, writer = world.options, _writer(world, state)
     guaranteed, metadata = options.replication is Replication.GUARANTEED, world.metadata(state)
     if writer.machine is None or not (guaranteed or options.ensemble_changes is ChangeMode.OFF):
@@ -351,7 +348,7 @@ def _lacks_bookies(world: World, state: State, gone: Set[str]) -> bool:
 
 
 def _can_replace(world: World, metadata: LedgerMetadata, gone: Set[str]) -> bool:
-    """Are there bookies in place of those that are gone, of which each entry that is confirmed has a copy left?"""
+    """Whether there are bookies to replace the departed ones, and a copy of each confirmed entry is left."""
     options, ensemble = world.options, {*metadata.last_fragment.ensemble}
     lost, others = len(gone & ensemble), len({*world.bookies} - ensemble - gone)
     may_replace = options.ensemble_changes is not ChangeMode.OFF

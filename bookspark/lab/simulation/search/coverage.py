@@ -1,10 +1,8 @@
-"""What schedules have met: of all pairs of a machine's state and an event that may come then, which came.
+"""Coverage of schedules: the pairs of a machine's state and an event that came in it, among all possible pairs.
 
-Law: what there is to meet is what the machines' own tables say (``protocol.ledger.transitions``), so a pair that is new there is
-missed here at once. Left out is what the simulator's clients don't do: they forget a machine that is done, and their users do
-nothing that is refused.
-
-A clean search says nothing of a pair that it never met.
+Law: the machines' own tables define the possible pairs (``protocol.ledger.transitions``), so a new pair counts as missing
+at once. Left out are pairs that the simulator's clients never produce: they forget a finished machine, and their users do
+nothing that is refused. A search without a violation says nothing about a pair that it never met.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ class Pair(NamedTuple):
 
 
 def all_pairs() -> frozenset[Pair]:
-    """All that there is to meet."""
     return frozenset(
         Pair(machine.__name__, state.name, event.__name__)
         for machine, tables in _TABLES.items()
@@ -52,7 +49,7 @@ def all_pairs() -> frozenset[Pair]:
 
 
 def met_pairs(met: Iterable[Met]) -> frozenset[Pair]:
-    """Those that came."""
+    """The possible pairs among the met ones."""
     return frozenset(_pairs(met)) & all_pairs()
 
 

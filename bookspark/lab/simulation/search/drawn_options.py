@@ -1,11 +1,11 @@
-"""The options of a random schedule: those that the user gave, and the others drawn.
+"""The options of a random schedule: given options, and random values for the others.
 
 Law: the same numbers draw the same options. Half of the schedules are *small*: few entries and clients on few bookies, so that
 rare orders come often. The others have some of everything.
 
-Half of them *aim* at a state of a machine in which events are that rarely come: of several draws that one is taken which reaches
-the state most likely (``rare_states``). Nothing is learnt as schedules run, so that each stays a function of its seed. Where
-options are given there is no aim but that of who gave them: with others beside it, 2,000 schedules did not find a planted fault.
+Half of them *aim* at a state of a machine with rare events: among several draws, the likeliest to reach the state wins
+(``rare_states``). Nothing is learnt between schedules, so that each stays a function of its seed. With given options there
+is no aim: with an aim, 2,000 schedules missed a planted fault.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _SIZES = (
 )
 _SMALL_SIZES = ((2, 2, 1), (2, 2, 2), (3, 3, 2))
 _SMALL_GUARANTEED = (*_SMALL_SIZES, (3, 2, 2), (3, 2, 1))
-"""Which bookies may be replaced is another question where such a ledger is striped, which ``_SIZES`` alone draws too rarely."""
+"""A striped guaranteed ledger limits the replaceable bookies differently, and ``_SIZES`` alone draws such ledgers too rarely."""
 _Sizes = tuple[int, int, int]
 
 
 _AIMS = [state for state, (pairs, _) in sorted(RARE.items()) for _ in range(pairs)]
 _DRAWS = 32
-"""How many draws there are for an aim."""
+"""Number of draws for an aim."""
 
 
 def draw_options(random: Random, given: Mapping[str, Any], aims: bool = True) -> SimulationOptions:
-    """Options for one schedule: those that are ``given``, and the others drawn. ``aims``: do half of the draws aim at what is
-    rarely reached, if nothing is given?"""
+    """Options for a schedule: the ``given`` ones, and random values for the others. ``aims``: without given options, half
+    of the draws aim at rare states."""
     first = _drawn(random, given)
     if given or not aims or random.random() < 0.5:
         return first
@@ -60,7 +60,7 @@ def _likely(drawn: SimulationOptions, weights: Mapping[str, Mapping[str, int]]) 
 
 
 def option_word(value: object) -> str:
-    """An option's value, as ``RARE`` has it."""
+    """An option's value as a key of ``RARE``."""
     return str(value.value if isinstance(value, Enum) else value)
 
 
@@ -88,7 +88,7 @@ def _drawn(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
     drawn["hold_ups"] = random.choice((0, 0, 0, 1, 2))
     drawn["second_ledger"] = random.random() < 0.1
     if small and given.get("replication", drawn["replication"]) is Replication.GUARANTEED:
-        # Last, so that a seed draws the same as ever for ledgers that are not guaranteed.
+        # Last, so that a seed draws the same options as before for other ledgers.
         sizes = _draw_sizes(random, given, _SMALL_GUARANTEED)
         drawn |= dict(zip(("ensemble", "write_quorum", "ack_quorum"), sizes, strict=True))
     return SimulationOptions(**{**drawn, **given})
@@ -125,7 +125,7 @@ def _of_everything(random: Random) -> dict[str, Any]:
 
 
 def _draw_sizes(random: Random, given: Mapping[str, Any], sizes: Sequence[_Sizes]) -> _Sizes:
-    """(E, WQ, AQ) that go with those that are given."""
+    """A draw of (E, WQ, AQ) that matches the given sizes."""
     wanted = tuple(given.get(name) for name in ("ensemble", "write_quorum", "ack_quorum"))
     fitting = [drawn for drawn in sizes if all(w in (None, size) for w, size in zip(wanted, drawn, strict=True))]
     if fitting:

@@ -1,7 +1,7 @@
 """Every order within the bounds of the options, breadth first, so the story of the first violation is a shortest one.
 
-Law: a state is left out only if ``reductions`` takes it for another, and a search says whether it finished. A machine is not
-asked again for a step that it made before. So a state costs some lookups and its place in the set of visited states.
+Law: a state is left out only if ``reductions`` replaces it by another, and a search reports whether it finished. A machine
+makes each step once. So a state costs some lookups and a place in the set of visited states.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ class Result:
     moves: tuple[Move, ...]
     """A shortest story of the violation."""
     seconds: float
-    """The processor time that it took."""
+    """Processor time."""
 
 
 class Exhaustive:
-    """A search of one world."""
-
     def __init__(
         self,
         options: SimulationOptions,
@@ -47,8 +45,8 @@ class Exhaustive:
         invariant: str | None = None,
         moves_max: int | None = None,
     ) -> None:
-        """``invariant``: search for a violation of this one, and pass over those of others. ``moves_max``: of stories no longer
-        than this."""
+        """``invariant``: search for a violation of this invariant, and ignore others. ``moves_max``: maximum length of
+        stories."""
         if options.second_ledger:
             raise ConfigurationError("--second-ledger is for random schedules; leave it out of an exhaustive search")
         self.world = World(options)
@@ -59,7 +57,7 @@ class Exhaustive:
         self._successors = Successors(self.world, reductions, moves_first=not _entangled(options))
 
     def run(self, states_max: int | None = None, seconds_max: float | None = None) -> Result:
-        """Search until all is seen, a violation is found, or a bound is reached."""
+        """Search until all states are seen, a violation is found, or a bound is reached."""
         with uncollected():
             return self._run(states_max, seconds_max)
 
@@ -78,7 +76,7 @@ class Exhaustive:
                 return Result(len(numbers), finished, None, (), seconds)
             moves, violation = self._story(violated, numbers, parents), self._successors.violation(violated)
             if violation is not None and violation.invariant == calm.INVARIANT:
-                # What makes no difference may still be under way.
+                # Messages without effect may still be under way.
                 moves = tuple(calm.until_stuck(world, moves) or moves)
             return Result(len(numbers), True, violation, moves, seconds)
 
@@ -104,14 +102,14 @@ class Exhaustive:
         return result(not layer, None)
 
     def successors(self, state: State) -> list[State]:
-        """The states that are visited after ``state``, which is one of them, perhaps with repetitions."""
+        """The visited states after the visited ``state``, possibly with repetitions."""
         after = self._successors
         return [after.unpack(packed) for packed in after.of(after.pack(state))]
 
     # -- the story
 
     def _story(self, state: Packed, numbers: dict[Packed, int], parents: array[int]) -> tuple[Move, ...]:
-        """Moves of the real names that lead from the beginning to ``state``, or to one that exchanging makes of it."""
+        """Moves with real names from the beginning to ``state``, or to a state that exchanges into it."""
         path = [numbers[state]]
         while path[-1]:
             path.append(parents[path[-1]])
@@ -132,9 +130,9 @@ class Exhaustive:
 
 
 def _entangled(options: SimulationOptions) -> bool:
-    """May a move depend on, or change, more than its slot, its client, the record and the crashes that are left? Then no lookup
-    stands for it: budgets are spent, a connection that is made anew ends what was under way on the old one, a bookie that is
-    gone answers nobody, the writer's own progress forgets requests, and an operator names bookies."""
+    """Whether a move may depend on, or change, more than its slot, its client, the record and the remaining crashes. Then
+    lookups can't replace it: it spends budgets, a new connection ends requests of the old one, a departed bookie answers no
+    client, the writer's progress forgets requests, or an operator names bookies."""
     o = options
     connects_anew = bool(o.losses or (o.crashes and o.ledger_type is LedgerType.VD_JOURNAL))
     return bool(connects_anew or o.duplicates or o.departures or o.heals or o.deletes or o.holds_back or o.accept_loss)

@@ -1,12 +1,12 @@
-"""Random schedules: far longer than an exhaustive search can be, over options that are drawn as well.
+"""Random schedules: far longer than an exhaustive search can be, over random options.
 
-Law: a schedule depends on its seed and on the given options only, in any process. Options that are not given are *swarm-drawn*:
-each schedule has some kinds of trouble and not others, and some bookies and clients are much slower than others. So rare
-combinations are common somewhere. A schedule that ends in a violation is shrunk: moves are taken out as long as the violation
-stays; then a shortest story of the same violation takes its place, where one is found (``shortest``).
+Law: a schedule depends only on its seed and on the given options, in any process. Other options are *swarm-drawn*: each
+schedule has some kinds of trouble and not others, and bookies and clients of very different speeds, so rare combinations
+are common somewhere. A schedule that ends in a violation is shrunk; then a shortest story of the same violation replaces
+it, if the search succeeds (``shortest``).
 
-Schedule number i of ``--random N --seed S`` has the seed S + i, so ``--random 1 --seed S+i`` replays it. A block of seeds has the
-same options, for speed: its schedules take the same steps again and again, and ``World`` makes each step once.
+Schedule number i of ``--random N --seed S`` has the seed S + i, so ``--random 1 --seed S+i`` replays it. A block of seeds
+shares its options, for speed: many of its steps are equal, and ``World`` makes each step once.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer_events import Abandon, Append, Close, HeldUp, Idle, TellLac
 
-# -- The shortest story of a violation that a random schedule found, where a search can still find it.
+# -- Shortest story: a search for a shorter way to the violation of a random schedule.
 #
-# Law: what is returned ends in a violation of the same invariant, under the options that the user gave, and is never longer
-# than what is known. It depends on the story alone, in any process: the search ends by a number of states, never by time.
+# Law: the result ends in a violation of the same invariant, under the user's options, and is never longer than the given
+# story. It depends on the story alone, in any process: a number of states limits the search, never time.
 #
-# Shrinking takes moves out of one schedule, and what is left may still go the long way. So all orders are searched, breadth
-# first, in worlds that have no more than what the story used (its entries, crashes, clients, spares, …): the smallest world
-# first, then those that have one thing more. A story of such a world is a shortest one of it, and then only shorter ones count.
+# Shrinking takes moves out of a schedule, but the rest may still take a detour. So all orders are searched, breadth first,
+# in worlds with no more than the story used (its entries, crashes, clients, spares, …): the smallest world first, then
+# worlds with one thing more. A story of such a world is its shortest; later worlds must give a shorter one.
 
 
 STATES_MAX = 20_000
-"""A world that needs more is passed over."""
+"""A larger world is skipped."""
 _STATES_MAX_IN_ALL = 400_000
-"""Half a minute of processor time, if no shorter story is found."""
+"""Half a minute of processor time without a shorter story."""
 _STATES_AFTER = 10_000
-"""A shorter story is mostly the first one that is found: then so many states more are looked at than it took."""
+"""The first shorter story is mostly the best: the search then continues for as many states again, plus these."""
 _BUDGETS = {"crashes": CRASHES, "losses": LOSSES, "duplicates": DUPLICATES, "departures": DEPARTURES}
 _QUORUMS = ("ensemble", "write_quorum", "ack_quorum")
 _SIZES = ((2, 2, 1), (2, 2, 2), (3, 3, 2))
@@ -95,16 +95,16 @@ _CHOSEN: dict[str, Any] = {
     "replication": Replication.BEST_EFFORT,
     "journal_write_data": True,
 }
-"""What each of these is in a smaller world."""
+"""Values for a smaller world."""
 
 
 def shortest(
     world: World, moves: Sequence[Move], invariant: str, given: Collection[str] = ()
 ) -> tuple[World, tuple[Move, ...]]:
-    """The world and the moves of a shortest story, or those given. Options in ``given`` stay as they are."""
+    """The world and the moves of a shortest story, or the given ones. Options in ``given`` stay unchanged."""
     best, story = world, tuple(moves)
     if calm.is_impossible(world, moves[-1]) or (invariant == calm.INVARIANT and calm.until_stuck(world, moves) is None):
-        # A search finds no one who goes on for ever, and nobody who is told what can't be.
+        # An exhaustive search has no endless loops and no impossible events.
         return best, story
     states, end = 0, _STATES_MAX_IN_ALL
     for options in _worlds(used_options(world, moves), given):
@@ -122,7 +122,7 @@ def shortest(
 
 
 def _worlds(used: SimulationOptions, given: Collection[str]) -> Iterator[SimulationOptions]:
-    """Options with no more than ``used``, those with the least first."""
+    """Options with no more than ``used``, the smallest first."""
     own = (used.ensemble, used.write_quorum, used.ack_quorum)
     sizes = (own,) if {*_QUORUMS} & {*given} else (*(one for one in _SIZES if one < own), own)
     axes: list[list[dict[str, Any]]] = [[dict(zip(_QUORUMS, one, strict=True)) for one in sizes]]
@@ -150,7 +150,7 @@ def _worlds(used: SimulationOptions, given: Collection[str]) -> Iterator[Simulat
 
 
 def used_options(world: World, moves: Sequence[Move]) -> SimulationOptions:
-    """The options of ``world``, with nothing in them that these moves did not use."""
+    """The options of ``world``, reduced to the needs of these moves."""
     state = world.initial
     begun: Counter[str] = Counter()
     told: Counter[type] = Counter()
@@ -188,14 +188,14 @@ def used_options(world: World, moves: Sequence[Move]) -> SimulationOptions:
     return replace(options, **used)
 
 
-# -- Making a schedule that ends in a violation short.
+# -- Shrinking
 #
-# Law: what is left ends in a violation of the same invariant, and no single move can be taken out of it.
+# Law: the result ends in a violation of the same invariant, and no single move can be taken out of it.
 
 
 def shrink(world: World, moves: Sequence[Move], violation: Violation) -> list[Move]:
-    """Take out moves as long as the same invariant is violated: halves first, then ever smaller pieces, until none can go. What
-    goes on for ever (``calm``) stays as it is."""
+    """Take out moves as long as the same invariant is violated: halves first, then ever smaller pieces, until none can go.
+    An endless loop (``calm``) stays unchanged."""
     kept = list(moves)
     if _replay(world, kept, violation.invariant) is None:
         return kept
@@ -215,7 +215,7 @@ def shrink(world: World, moves: Sequence[Move], violation: Violation) -> list[Mo
 
 
 def _replay(world: World, moves: Sequence[Move], invariant: str) -> list[Move] | None:
-    """Those of ``moves`` that are possible, up to the violation; None if there is none."""
+    """The possible moves among ``moves``, up to the violation; None without one."""
     state: State = world.initial
     done: list[Move] = []
     for move in moves:
@@ -229,23 +229,23 @@ def _replay(world: World, moves: Sequence[Move], invariant: str) -> list[Move] |
     return calm.until_stuck(world, done) if invariant == calm.INVARIANT else None
 
 
-# --
+# -- Schedules
 
 
 _WAYS = (0.003, 0.1, 1.0, 1.0)
 _PLACES = (0.02, 0.3, 1.0, 1.0)
 BLOCK = 20
-"""How many neighbouring seeds have the same options."""
+"""Neighbouring seeds with the same options."""
 _CALM_EVERY = 4
-"""One of so many schedules is broken off, and has to end (``calm``)."""
+"""One in this many schedules is broken off and must end (``calm``)."""
 _CALM_SEEDS = 1 << 62
 _NUMBERS_MAX = 300_000
-"""A world whose tables have more numbers than this is made anew, to free memory."""
+"""A world with more numbers in its tables is rebuilt, to free memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A schedule that ended in a violation. It had ``options`` and ``moves_before`` moves; ``moves`` are its short story, in
+    """A schedule that ended in a violation, with ``options`` and ``moves_before`` moves; ``moves`` are its short story, in
     ``world``."""
 
     seed: int
@@ -262,12 +262,12 @@ class Result:
     steps: int
     failure: Failure | None
     seconds: float
-    """The processor time that it took."""
+    """Processor time."""
 
 
 class RandomSchedules:
-    """Runs schedules, with the options that are ``given`` and others drawn. A world is kept from one schedule to the next,
-    which changes nothing but the speed."""
+    """Runs schedules with the ``given`` options and random values for others. Schedules share a world, which changes only
+    the speed."""
 
     def __init__(self, given: Mapping[str, Any], steps_max: int = 400, aims: bool = True) -> None:
         """``aims``: see ``draw_options``."""
@@ -275,16 +275,15 @@ class RandomSchedules:
         self._steps_max = steps_max
         self._world: World | None = None
         self._drawn: dict[int, SimulationOptions] = {}
-        """The options of the last block of seeds, by its number."""
+        """By number of the block, the options of the last block of seeds."""
         self._met: set[Met] = set()
 
     @property
     def met(self) -> frozenset[Pair]:
-        """The pairs of a state and an event that all schedules so far have met."""
         return met_pairs(self._met | (self._world.met if self._world is not None else set()))
 
     def run(self, schedules: int, seed: int, seconds_max: float | None = None) -> Result:
-        """Run ``schedules`` schedules, or fewer if one ends in a violation or the time is over."""
+        """Run ``schedules`` schedules, or fewer after a violation or the end of the time."""
         used = time.process_time()
         with uncollected():
             number, steps, found = self._search(schedules, seed, seconds_max)
@@ -299,7 +298,7 @@ class RandomSchedules:
     def _search(
         self, schedules: int, seed: int, seconds_max: float | None
     ) -> tuple[int, int, tuple[World, list[Move], Violation] | None]:
-        """How many schedules were run, of how many steps, and the one that ended in a violation."""
+        """The number of schedules, their total number of steps, and the schedule with a violation."""
         started, steps = time.monotonic(), 0
         for number in range(schedules):
             if seconds_max is not None and time.monotonic() - started > seconds_max:
@@ -311,7 +310,7 @@ class RandomSchedules:
         return schedules, steps, None
 
     def schedule(self, seed: int) -> tuple[World, list[Move], Violation | None]:
-        """One schedule: its moves up to the first violation, or to its end."""
+        """Run a schedule: its moves up to the first violation, or to its end."""
         world = self._world_of(self._options_of(seed // BLOCK))
         state = world.initial
         ahead, moves = world.ahead(state), list[Move]()
@@ -344,8 +343,8 @@ class RandomSchedules:
 
 
 class _Likelihoods:
-    """How likely each move is in this schedule: by its kind, by how slow the client or the bookie is, and by how slow the way
-    between the two is. All of that changes now and then, so that one who was slow overtakes the others."""
+    """The likelihood of each move in this schedule: by its kind, by the slowness of the client or the bookie, and by the
+    slowness of the way between them. All change now and then, so that a slow participant overtakes the others."""
 
     _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal", "collect", "forget")
     _TROUBLES = ("crash", "timeout", "duplicate", "store_lost", "deadline", "delete")
@@ -357,15 +356,15 @@ class _Likelihoods:
         self._change = random.choice((0.0, 0.04, 0.15))
         self._limits: list[tuple[float, ...]] = []
         self._totals: list[float] = []
-        """The likelihoods of each group of moves: their sums, and of all of them."""
+        """For each group: the running sums of its moves' likelihoods, and their total."""
         self._draw()
 
     def _draw(self) -> None:
         draw, world = self._random.random, self._world
-        # From a fourth to four times as likely, and troubles from a 64th to twice.
+        # Factors from 1/4 to 4, and for troubles from 1/64 to 2.
         self._kinds = {kind: 4.0 ** (-1 + 2 * draw()) for kind in self._KINDS}
         self._kinds |= {kind: 4.0 ** (-3 + 3.5 * draw()) for kind in self._TROUBLES}
-        # Nothing is drawn for it, so that other schedules stay as they are.
+        # Not drawn, so that other schedules stay unchanged.
         self._kinds["depart"] = self._kinds["crash"]
         self._kinds["second"] = self._kinds["user"]
         places = (METADATA, *range(CLIENTS, len(world.initial)))
@@ -375,14 +374,14 @@ class _Likelihoods:
         self._ways: dict[tuple[int, int], float] = {}
 
     def _one_of(self, four: tuple[float, ...]) -> float:
-        """What ``Random.choice`` gives, in a third of its time."""
+        """Equal to ``Random.choice``, in a third of its time."""
         at = self._random.getrandbits(3)
         while at >= 4:
             at = self._random.getrandbits(3)
         return four[at]
 
     def choose(self, groups: Sequence[Group], changed: Sequence[int]) -> Move | None:
-        """One of the moves, or None if there is none. ``changed``: the indices of groups that are others than before."""
+        """A random move, or None without moves. ``changed``: the indices of changed groups."""
         if self._random.random() < self._change:
             self._draw()
             changed = range(len(groups))
@@ -392,7 +391,7 @@ class _Likelihoods:
         for at in changed:
             limits[at] = sums = self._sums(groups[at])
             totals[at] = sums[-1]
-        # Not by sum(), which rounds in another way in later versions of Python.
+        # Not by sum(), whose rounding differs in later versions of Python.
         total = 0.0
         for likely in totals:
             total += likely
@@ -404,7 +403,7 @@ class _Likelihoods:
         return next((group[-1] for group in reversed(groups) if group), None)
 
     def _sums(self, group: Sequence[Move]) -> tuple[float, ...]:
-        """The likelihoods of the first 0, 1, 2, … moves of a group, summed up."""
+        """Running sums of the likelihoods of a group's moves, from 0."""
         total, sums = 0.0, [0.0]
         kinds, places = self._kinds, self._places
         for kind, place, argument in group:
@@ -418,7 +417,7 @@ class _Likelihoods:
         return tuple(sums)
 
     def _way(self, place: int, message: int) -> float:
-        """How fast the message is: as fast as all of its client on this way, or with a speed of its own."""
+        """Speed of the message: that of its client on this way, or its own."""
         return self._fast((message if self._by_message else -1 - self._messages[message].client, place))
 
     def _fast(self, key: tuple[int, int]) -> float:

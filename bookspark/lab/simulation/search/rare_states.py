@@ -1,8 +1,9 @@
-"""Which options reach the states in which events are that rarely come, as it was measured.
+"""Rare states: measured options that reach the states with rare events.
 
-Law: it is a table of the tree, and no run changes it, so that the options of a schedule are a function of its seed. Of each
-state: how many pairs of it and an event came in less than one of a hundred of 8,000 schedules; and how much more often the state
-was reached with a value of an option than altogether, in eighths of a power of two. ``scripts/soak rare-pairs`` measures it anew.
+Law: the table is part of the sources, and no run changes it, so that the options of a schedule are a function of its seed.
+For each state: the number of its pairs with an event that came in less than 1 % of 8,000 schedules; and, by option value,
+the logarithm of how much more often the state was reached with it than on average, in eighths of a power of two.
+``scripts/soak rare-pairs`` measures it anew.
 """
 
 RARE: dict[tuple[str, str], tuple[int, dict[str, dict[str, int]]]] = {

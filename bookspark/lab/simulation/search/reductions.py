@@ -1,18 +1,17 @@
-"""The states that a search need not tell apart.
+"""Reductions: states that a search may treat as equal.
 
-Law: two states are taken for one only if each violation that one of them can reach, the other can reach too. There are three
-reasons, and a test can switch the first off, or the two others, to compare:
+Law: two states are treated as equal only if each violation reachable from either is reachable from the other. There are three
+reasons; for comparison, a test can switch off the first, or the other two:
 
-- *exchange*: the bookies of a ledger whose write set is its whole ensemble are alike. To exchange bookies in a client's state, it
-  is stepped through the exchanged events (``World.origins``), so nothing is assumed of how a machine keeps names. This
-  does not hold with readers (they ask one bookie before another), spares or healing.
-- *answers to nobody*: an answer that its client ignores now and for ever is as good as lost, whether it is under way or waits for
-  a sync. If all possible answers to a request are ignored, nobody waits for it. The client is stepped to find that out. An answer
-  that is ignored now is ignored for ever if the machine's phases go one way: a lone recoverer never fences twice, a writer
-  without spares never asks for an ack again.
-- *requests without effect*: a request that nobody waits for and that changes nothing now never will, because a bookie's knowledge
-  only grows, unless a crash or a collection can make it forget. An explicit LAC (last add confirmed) that a bookie refuses
-  because a fence is unsure is no such request: the metadata may settle that.
+- *exchange*: the bookies of a ledger whose write set is its whole ensemble are alike. To exchange bookies in a client's
+  state, the client is stepped through the exchanged events (``World.origins``), however its machine keeps names. Not with
+  readers (they ask one bookie before another), spares or healing.
+- *ignored answers*: an answer that its client ignores now and for ever counts as lost, and a request with only such answers
+  has no waiting client. A trial step of the client decides. An answer ignored now is ignored for ever if the machine's
+  phases go one way: a lone recoverer never fences twice, a writer without spares never asks for an ack again.
+- *requests without effect*: a request without a waiting client that changes nothing now never will, because a bookie's
+  knowledge only grows, unless a crash or a collection can make it forget. An exception is an explicit LAC (last add
+  confirmed) refused because of an unsure fence: the metadata may settle the fence.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _NOTHING: Known = ((), False)
 
 
 class Reductions:
-    """Maps each state of a world to the one that is visited in its stead."""
+    """Maps each state of a world to the state visited in its place."""
 
     def __init__(self, world: World, *, exchange: bool = True, prune: bool = True) -> None:
         o = world.options
@@ -77,11 +76,11 @@ class Reductions:
         self._ignored: dict[tuple[int, int, int], bool] = {}
         self._pruned: dict[tuple[object, ...], int] = {}
         self._without: dict[int, int] = {}
-        """Slots without requests that have no effect."""
+        """Slots without their requests without effect."""
         self._renamed: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def visited(self, state: State) -> State:
-        """The state that is visited for this one."""
+        """The state visited in place of this one."""
         if self.prunes:
             start, known = self._world.slots_from, self.knows(state)
             slots = [self.pruned(slot, place, known) for place, slot in enumerate(state[start:])]
@@ -89,11 +88,11 @@ class Reductions:
         return self.exchange(state) if self.exchanges else state
 
     def knows(self, state: State) -> Known:
-        """What the reduction of a slot depends on beside the slot: some clients, and whether nothing is forgotten any more."""
+        """The facts that decide a slot's reduction beside the slot: some clients, and whether bookies can no longer forget."""
         return (state[CLIENTS : self._last], not (state[CRASHES] or self._forgets)) if self.prunes else _NOTHING
 
     def pruned(self, slot: int, place: int, known: Known) -> int:
-        """A slot, without what makes no difference."""
+        """A slot without messages that make no difference."""
         if not self.prunes:
             return slot
         key = (slot, place, known)
@@ -102,7 +101,7 @@ class Reductions:
             after = self._pruned[key] = self._prune(slot, place, *known)
         return after
 
-    # -- answers to nobody, requests without effect
+    # -- Ignored answers, requests without effect
 
     def _prune(self, slot: int, place: int, clients: tuple[int, ...], settled: bool) -> int:
         slots = self._world.slots
@@ -125,7 +124,7 @@ class Reductions:
         return self._without_inert(slot) if settled else slot
 
     def _all_ignored(self, number: int, client: int, place: int) -> bool:
-        """Does the client, in this state, ignore whatever may come back from the bookie at this place?"""
+        """Whether the client, in this state, ignores every possible answer of the bookie at this place."""
         found = self._ignored.get((number, client, place))
         if found is not None:
             return found
@@ -136,7 +135,6 @@ class Reductions:
         return found
 
     def _answers(self, message: Message) -> Iterator[Answer]:
-        """All that may come back."""
         if not is_request(message.body):
             yield message.body  # type: ignore[misc]
         else:
@@ -165,10 +163,10 @@ class Reductions:
         self._without[slot] = after
         return after
 
-    # -- exchanging bookies
+    # -- Exchange of bookies
 
     def exchange(self, state: State) -> State:
-        """The state with its bookies in an order that depends on nothing but what they are."""
+        """The state with its bookies sorted, in an order that depends on their states only."""
         start = self._world.slots_from
         slots = state[start:]
         ordered = tuple(sorted(slots))
@@ -181,7 +179,7 @@ class Reductions:
         return (*state[:CLIENTS], *best, *ordered)
 
     def _rename(self, client: int, order: tuple[int, ...]) -> int:
-        """The client as it would be had bookie ``order[i]`` been bookie i all along."""
+        """The client as if bookie ``order[i]`` had been bookie i all along."""
         key = (client, order)
         found = self._renamed.get(key)
         if found is None:
@@ -205,7 +203,7 @@ class Reductions:
 
 
 def _in_doubt(bookie: SimulatedBookie, message: Message) -> bool:
-    """May the metadata settle whether the bookie takes this?"""
+    """Whether the metadata may decide if the bookie accepts this message."""
     unsure_to = max(bookie.mark.highest_ledger_id, bookie.collected.highest_ledger_id)
     return isinstance(message.body, WriteLac) and unsure_to >= bookie.ledger_id
 

@@ -1,17 +1,17 @@
-"""The states after a state, as lookups: what a search does for each of its states, and nothing that it can do once.
+"""The states after a state, as lookups: the work that many states share is done once.
 
-Law: the states after one are what ``World.moves``, ``World.apply`` and ``Reductions.visited`` say, in the order of the moves. A
-state is packed here as the number of its *head* (the record, the budgets and the clients), followed by its slots. What a move
-makes of it is remembered by as little as it depends on:
+Law: the states after a state are those of ``World.moves``, ``World.apply`` and ``Reductions.visited``, in the order of the
+moves. A packed state is the number of its *head* (the record, the budgets and the clients), followed by its slots. The
+effect of a move is remembered by the least that it depends on:
 
-- what a bookie does by itself, and a request that arrives: by the slot, and by what the reductions know of the head;
-- what a client hears: by the head, the place and the message, whatever else is in the slot;
-- other moves of a slot: by the head and the slot; those of clients and of the metadata: by the head.
+- a bookie's own move, and an arriving request: by the slot, and by the reductions' knowledge of the head;
+- an answer: by the head, the place and the message, whatever else is in the slot;
+- other moves of a slot: by the head and the slot; moves of clients and of the metadata: by the head.
 
-What a move does to another slot is a list of messages put there and of clients that wait no more (``slots.SAME``), whatever is in
-that slot. So a state costs a lookup for each of its slots, and for each state after it one in the slots that change.
+The effect on another slot is a list of new messages and of clients that stop waiting (``slots.SAME``). So a state costs a
+lookup for each of its slots, and each state after it a lookup for each changed slot.
 
-Only an operator who names the bookies that are gone for good looks into several slots at once; then nothing is remembered.
+With an operator who names departed bookies, a move depends on several slots; then nothing is remembered.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from bookspark.lab.simulation.world import World
 Packed = tuple[int, ...]
 
 NOWHERE = -1
-"""In place of the number of a slot."""
+"""No slot."""
 _OWN = ("request", "boot", "sync", "told", "collect")
-"""Moves that change their slot only, by what is in it and whether everything is synced at once."""
+"""Moves that change only their slot, by its content and by whether everything is synced at once."""
 _Own = dict[int, list[Any]]
 
 
 class _After(dict[int, int]):
-    """What becomes of a slot at one place, by the slot that is there: ``symbolic`` says what is done to it, and it is reduced."""
+    """By slot at a place: the slot after the change ``symbolic``, reduced."""
 
     __slots__ = ("_known", "_parent", "_place", "_symbolic")
 
@@ -54,15 +54,15 @@ class _After(dict[int, int]):
 
 
 class _Step(NamedTuple):
-    """A move: the head after it, and what becomes of each slot. A move that changes only the slot where it is made is that slot
-    as it is then, without a step."""
+    """A move: the head after it, and the change of each slot. A move that changes only its own slot is stored as the new slot,
+    without a step."""
 
     head: int
     slots: tuple[dict[int, int], ...]
 
 
 class _Head:
-    """What is known of a head. Its dictionaries are by place."""
+    """Known facts of a head. Its lists and dictionaries are by place."""
 
     def __init__(self, state: State, known: Known, terms: Terms, may_heal: list[bool], own: list[_Own]) -> None:
         self.state = state
@@ -70,20 +70,20 @@ class _Head:
         self.terms = terms
         self.may_heal = may_heal
         self.own = own
-        """By the number of a slot's moves (``PossibleMoves.numbers``): slots that are made, and moves that depend on the head."""
+        """By the number of a slot's moves (``PossibleMoves.numbers``): new slots, and moves that depend on the head."""
         self.alike: Alike | None = None
         self.waits = False
-        """Does something wait for ever if nothing is under way to and from bookies?"""
+        """Whether an operation waits for ever if nothing is under way to and from bookies."""
         self.of_clients: list[Any] | None = None
         self.of_slots: list[dict[int, list[Any]]] = [{} for _ in own]
         """Slots and steps, by the slot."""
         self.heard: list[dict[tuple[int, int], Any]] = [{} for _ in own]
-        """What an answer leads to, by its number and the incarnation of the bookie."""
+        """Effect of an answer, by its number and the incarnation of the bookie."""
 
 
 class Successors:
-    """The states after those of one world, under its reductions. ``moves_first``: what a bookie does comes before its crash, and
-    what clients hear of it after that."""
+    """The states after those of a world, under its reductions. ``moves_first``: a bookie's moves come before its crash, and
+    answers after that."""
 
     def __init__(self, world: World, reductions: Reductions, *, moves_first: bool) -> None:
         self._world = world
@@ -125,7 +125,7 @@ class Successors:
         return number
 
     def violation(self, packed: Packed) -> Violation | None:
-        """What the first checker that is not satisfied says of a state, or that something waits for ever in it."""
+        """The first checker's violation in a state, or an operation that waits for ever in it."""
         head, verdicts = self._heads[packed[0]], self._world.verdicts
         if head.alike is None:
             head.alike = verdicts.alike(head.state)
@@ -134,7 +134,7 @@ class Successors:
         return waits_for_ever(self._world, self.unpack(packed)) if found is None and head.waits else found
 
     def _waits(self, head: State) -> bool:
-        """Does something wait for ever if nothing is under way? Each client is asked once whether it goes on."""
+        """Whether an operation waits for ever if nothing is under way. Each client's answer is computed once."""
         for client in head[CLIENTS:]:
             found = self._go_on.get(client)
             if found is None:
@@ -143,10 +143,10 @@ class Successors:
                 return False
         return waits_for_ever(self._world, (*head, *self._empty)) is not None
 
-    # -- what follows
+    # -- Successors
 
     def of(self, packed: Packed) -> list[Packed]:
-        """The reduced states after each move in a reduced state, perhaps with repetitions."""
+        """The reduced states after each move in a reduced state, possibly with repetitions."""
         if not self._remembers:
             return self._made(packed)
         number, slots = packed[0], packed[1:]
@@ -164,7 +164,7 @@ class Successors:
             least, most = (before[-1] if at else -1), (behind[0] if behind else maxsize)
             for step in mine:
                 if isinstance(step, int):
-                    # The bookies stay in order, and those that are still alike were alike before: nothing is exchanged.
+                    # The bookies stay in order, and equal slots were equal before: no exchange is needed.
                     if not exchanges or least < step < most:
                         found.append((number, *before, step, *behind))
                     else:
@@ -203,7 +203,7 @@ class Successors:
         return [self._step(head, self._world.apply(state, move), NOWHERE, SAME) for move in moves]
 
     def _make_steps(self, head: _Head, slots: tuple[int, ...], steps: list[Any]) -> None:
-        """Those that are None."""
+        """Make the missing steps."""
         for at, slot in enumerate(slots):
             if steps[at] is None:
                 steps[at] = head.of_slots[at][slot] = self._steps_of_slot(head, at, slot)
@@ -217,7 +217,7 @@ class Successors:
         return [self._step_of(head, at, slot, step) if isinstance(step, Move) else step for step in own]
 
     def _ordered(self, group: Group) -> list[Move]:
-        """A crash comes after the bookie's other moves, and what clients hear comes last."""
+        """A crash comes after the bookie's other moves, and answers come last."""
         if not self._moves_first:
             return list(group)
         return sorted(
@@ -225,7 +225,7 @@ class Successors:
         )
 
     def _own_step(self, head: _Head, at: int, slot: int, move: Move) -> int | Move:
-        """The slot after a move that has to do with nothing else, or the move."""
+        """The slot after a move that depends on nothing else, or the move."""
         if move.kind not in _OWN:
             return move
         after = self._world.apply(self._with(head, at, slot), move)
@@ -243,7 +243,7 @@ class Successors:
                 step = head.heard[at][key] = self._step(head, after, at, SAME)
         if not isinstance(step, _Step):
             return step[slot]
-        # Slots have their numbers in the order in which they are met, so this one is met now and not when it is looked up.
+        # Slot numbers follow the order of first use, so this slot is resolved now and not at its lookup.
         step.slots[at][slot]
         return step
 
@@ -251,8 +251,8 @@ class Successors:
         return (*head.state, *[slot if i == at else SAME for i in range(self._bookies)])
 
     def _step(self, head: _Head, after: State, at: int, slot: int) -> Any:
-        """The step that leads from ``head`` to ``after``, or what becomes of the slot where it is made, number ``at``, if nothing
-        else changes. In ``after`` are symbols of slots, but for what was made of ``slot``."""
+        """The step from ``head`` to ``after``, or the new slot at place ``at`` if nothing else changes. Slots in ``after``
+        are symbolic, except the result of ``slot``."""
         number, symbols = self._head(after[: self._start]), after[self._start :]
         known = self._heads[number].known
         changes = [
@@ -272,5 +272,5 @@ class Successors:
         return found
 
     def resolved(self, known: Known, at: int, symbolic: int, slot: int) -> int:
-        """The reduced slot after what ``symbolic`` says is done to ``slot``."""
+        """The reduced slot after the change ``symbolic`` of ``slot``."""
         return self._reductions.pruned(self._world.slots.resolved(symbolic, slot), at, known)

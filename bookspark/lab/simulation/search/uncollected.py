@@ -1,8 +1,8 @@
-"""Searches run without Python's collector of cyclic garbage.
+"""Searches without Python's collector of cyclic garbage.
 
-Law: what a search leaves behind is freed by counting references, but for a few objects for each world. So the collector finds
-nothing while a search runs, and it looked through all states and steps of the world again and again: up to a third of the
-processor time of an exhaustive search. After the search it works as before.
+Law: reference counts free the garbage of a search, except for a few objects of each world. The collector would scan all
+states and steps in vain, for up to a third of the processor time of an exhaustive search. After the search it works as
+before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """The collector rests meanwhile, unless it rested before."""
+    """Disable the collector within the block, and restore its state after it."""
     rested = not gc.isenabled()
     gc.disable()
     try:
