@@ -349,8 +349,8 @@ class BookKeeper:
     Thread-safe: share one client among all threads of a process. It may be pickled, and used in a forked process: connections,
     threads and the session with ZooKeeper are made on first use, and belong to the process that made them.
 
-    Callbacks of appends, ``atexit`` functions and threads that outlast the main one may call every method. A signal handler should
-    set a flag only: a call there may wait for the call that it interrupted. A finalizer (``__del__``) that runs in one of the
+    Callbacks of appends, ``atexit`` functions and threads that outlast the main one may call every method. A signal handler
+    should set a flag only: a call there may wait for the call that it interrupted. A finalizer (``__del__``) that runs in one of the
     client's own threads gets BookKeeperError from calls that wait.
 
     Every method may raise MetadataStoreError, if ZooKeeper can't be reached or does not answer within
