@@ -237,7 +237,7 @@ def test_records_of_the_control_log():
 
 
 def test_a_checkpoint():
-    snapshot = checkpoint.Snapshot(None, location(3, 2000), True, frozenset({1, 2}), whole=True)
+    snapshot = checkpoint.Snapshot(None, location(3, 2000), frozenset({1, 2}), whole=True)
     rows = ChangingRows.empty()
     rows.insert(10, 19, location(3, 400), 900)
     rows.insert(20, 20, location(3, 1300), 80)
@@ -247,7 +247,7 @@ def test_a_checkpoint():
     content = snapshot.encode([checkpoint.Part(9, 200, 77)])
     assert content[:8] == b"BSPKCKP3"
     assert list(places(named)) == [0, 8, 12, 16, 24, 32, 40]
-    assert struct.unpack_from("<I", content, 12) == (1,)
+    assert struct.unpack_from("<I", content, 12) == (0,)
     assert struct.unpack_from("<4q", content, 16) == (3, 2000, 1, 2)
     assert array("q", content[48:]).tolist() == [9, 200, 77, 1, 2]
     [block] = snapshot.blocks

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind, noted_by_earlier_version
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
@@ -429,9 +429,3 @@ def test_a_users_own_label_of_that_name_does_no_harm(mine):
     (write,) = answer_read(machine, 0, NO, NO, LIMBO)
     assert write.metadata.custom_metadata == labelled.custom_metadata
     assert write.metadata.accepted_loss.by == "ann@host"
-    assert noted_by_earlier_version(labelled.custom_metadata) is None
-
-
-def test_the_note_of_an_earlier_version_is_still_told():
-    label = b'{"by": "ann", "at_ms": 5, "not_known": ["entry 7 (b1: in limbo)"]}'
-    assert noted_by_earlier_version({"bookspark.accepted_loss": label}).not_known == ("entry 7 (b1: in limbo)",)

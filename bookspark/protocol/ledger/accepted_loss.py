@@ -4,13 +4,11 @@ Law: only a bookie's own answer, or an operator who names the bookie, makes a lo
 record is written with the close that rests on it, and stays for good. It lists ids and bookies exactly, so repair passes over
 these only. A ledger closed without a loss has no such record.
 
-Bytes: the field ``acceptedLoss`` of the ledger's record (docs/formats.md). Earlier versions wrote a label of the custom metadata,
-without ids; anybody can write such a label, so it is shown to people and decides nothing.
+Bytes: the field ``acceptedLoss`` of the ledger's record (docs/formats.md).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,7 +18,6 @@ from bookspark.errors import ConfigurationError
 
 MILLISECONDS_MAX = 253_402_300_799_999
 """The latest time of a record, in ms since 1970: the end of the year 9999."""
-EARLIER_LABEL = "bookspark.accepted_loss"
 LOSSES_MAX = 4000
 """Most losses in one record: the record has to fit into a node of ZooKeeper (1 MB)."""
 
@@ -95,17 +92,3 @@ def _parts(loss: Loss, first: int, last: int) -> Iterator[Loss]:
     starts = [loss.first, *(cut for cut in cuts if loss.first < cut <= loss.last)]
     for start, end in zip(starts, [*(cut - 1 for cut in starts[1:]), loss.last], strict=True):
         yield loss._replace(first=start, last=end)
-
-
-def noted_by_earlier_version(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
-    """An earlier version's label, for people; None if it is absent or a user's own."""
-    try:
-        found = json.loads(custom_metadata[EARLIER_LABEL])
-        by, at_ms, not_known = found["by"], found["at_ms"], found["not_known"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return None
-    if not (
-        isinstance(by, str) and type(at_ms) is int and 0 <= at_ms <= MILLISECONDS_MAX and isinstance(not_known, list)
-    ):
-        return None
-    return AcceptedLoss(by, at_ms, not_known=tuple(map(str, not_known)))

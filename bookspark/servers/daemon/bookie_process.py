@@ -124,7 +124,7 @@ def fence_what_may_be_lost(
     try:
         highest = max(store.new_ledger_id(), store.highest_ledger_id())
         ids = store.list_ledgers()
-        # Earlier versions did not note ids given by users; the listing holds the surviving ids.
+        # The note of ids that users gave may be lost with an older copy of the metadata; the listing holds the surviving ids.
         highest = max([highest, *ids[-1:]])
         unreadable: dict[int, str] = {}
         ledgers = _ledgers(store, ids, progress, unreadable)

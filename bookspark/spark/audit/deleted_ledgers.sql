@@ -16,8 +16,6 @@ FROM needed n LEFT ANTI JOIN ledgers l ON l.ledger_id = n.ledger_id
 -- A ledger that was there before the logs were read was deleted since, and perhaps not by hand.
 LEFT ANTI JOIN ledger_ids i ON i.first_ledger_id DIV 10000 = n.ledger_id DIV 10000
  AND n.ledger_id BETWEEN i.first_ledger_id AND i.last_ledger_id
--- Earlier versions listed the ledgers again for fragments, after the logs.
-LEFT ANTI JOIN fragments f ON f.ledger_id = n.ledger_id
 -- A ledger with a higher id is younger than the list of ledgers.
 WHERE n.ledger_id <= (
   SELECT MAX(last_ledger_id) FROM (SELECT last_ledger_id FROM ledger_ids UNION ALL SELECT last_ledger_id FROM listed)

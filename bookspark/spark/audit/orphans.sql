@@ -14,8 +14,6 @@ SELECT l.ledger_id, 'ledger of a deleted log' AS kind, l.log, l.log_epoch, l.log
 FROM ledgers l LEFT ANTI JOIN logs g ON g.log = SUBSTRING_INDEX(l.log, '@', 1)
 LEFT SEMI JOIN ledger_ids i ON i.first_ledger_id DIV 10000 = l.ledger_id DIV 10000
  AND l.ledger_id BETWEEN i.first_ledger_id AND i.last_ledger_id
--- Earlier versions listed the ledgers again for fragments, after the logs: a deletion that ended meanwhile left none there.
-LEFT SEMI JOIN fragments f ON f.ledger_id = l.ledger_id
 WHERE l.log IS NOT NULL AND l.log_role IS NOT NULL
 UNION ALL
 SELECT c.ledger_id, 'entries of a deleted ledger' AS kind, NULL, NULL, NULL, NULL,

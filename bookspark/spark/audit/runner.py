@@ -209,11 +209,6 @@ def _views(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterab
             # Each table is read once for all queries: Delta takes longer to plan a scan than Spark to read a small table.
             for table in tables.keys() & named:
                 add_cached(table, tables[table])
-            if "ledgers" in tables and "ledger_ids" in named - tables.keys():
-                # A snapshot of an earlier version, which listed ledgers and read their records in one step.
-                ids = tables["ledgers"].selectExpr("ledger_id AS first_ledger_id", "ledger_id AS last_ledger_id")
-                tables = {**tables, "ledger_ids": ids}
-                add("ledger_ids", ids)
             for table in (TABLES.keys() - tables.keys()) & named:
                 add(table, _nothing(spark, TABLES[table].schema))
             for view in VIEWS:

@@ -69,8 +69,6 @@ ORDER = (
 assert ORDER[-1] == LAST
 ON_REQUEST = frozenset({"entry_checksums"})
 """Tables that a snapshot has only on request."""
-NEWER = frozenset({"accepted_losses", "autorecovery", "disks", "ledger_ids"})
-"""Tables that snapshots of earlier versions lack."""
 LIVE_ONLY = frozenset({"gaps", LEDGER_RECORDS.name})
 """Tables outside of snapshots: gaps are a question to the present bookies, and the parts of records have their own tables."""
 assert set(ORDER) == set(TABLES) - LIVE_ONLY
@@ -169,7 +167,7 @@ def history(spark: SparkSession, path: Name) -> list[Snapshot]:
 def tables(spark: SparkSession, path: Name, version: BytesOrNone | None = None) -> dict[str, DataFrame]:
     """The tables of a snapshot under ``path``, by name. ``version``: that of the snapshot; None: the newest.
 
-    Tables of ON_REQUEST and NEWER may be absent. The table ``listed``, of one row, is added, with the snapshot's
+    Tables of ON_REQUEST may be absent. The table ``listed``, of one row, is added, with the snapshot's
     ``last_ledger_id``. Raises ConfigurationError if there is no such snapshot, BookKeeperError if a table of it is missing, and
     Spark's errors.
     """
@@ -199,7 +197,7 @@ def tables_of(
         if table in versions:
             reader = spark.read.format("delta").option("versionAsOf", versions[table])
             result[table] = reader.load(location(path, table))
-        elif table not in ON_REQUEST | NEWER:
+        elif table not in ON_REQUEST:
             raise BookKeeperError(
                 f"{location(path, table)} has no version of snapshot {snapshot.snapshot_id}; was it vacuumed, or copied in part?"
             )

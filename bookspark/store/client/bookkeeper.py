@@ -113,7 +113,7 @@ def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
         return answer
     why = str(answer.response)
     if isinstance(answer.response, Unknown) and answer.response.reason is UnknownReason.BAD_REQUEST:
-        why += "; a bookie of an older version knows no such request"
+        why += "; it knows no such request"
     raise BookieError(f"bookie {bookie_id} did not do it: {why}")
 
 
@@ -350,8 +350,8 @@ class BookKeeper:
     threads and the session with ZooKeeper are made on first use, and belong to the process that made them.
 
     Callbacks of appends, ``atexit`` functions and threads that outlast the main one may call every method. A signal handler
-    should set a flag only: a call there may wait for the call that it interrupted. A finalizer (``__del__``) that runs in one of the
-    client's own threads gets BookKeeperError from calls that wait.
+    should set a flag only: a call there may wait for the call that it interrupted. A finalizer (``__del__``) that runs in one
+    of the client's own threads gets BookKeeperError from calls that wait.
 
     Every method may raise MetadataStoreError, if ZooKeeper can't be reached or does not answer within
     ``metadata_timeout_seconds``, and BookKeeperError, if the client was closed. Each method lists its other errors.

@@ -40,7 +40,7 @@ def test_the_command_makes_a_story_of_a_violation(record, bookspark, tmp_path):
     html = page.read_text()
     for words in (
         "no divergence between writer and metadata",
-        "A closed ledger ends at or after everything that its writer confirmed",
+        "A closed ledger ends at or after every entry confirmed to its writer",
         "the writer hears from b2: add of e1 ok; entry 1 is confirmed",
         "the recoverer 1 hears from b1: LAC -1",
         "it writes the metadata (CLOSED at entry 0)",

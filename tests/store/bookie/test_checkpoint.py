@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
@@ -11,7 +10,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 
 from bookspark.protocol.bookie.bookie_ledger import (
     BookieLedger,
@@ -56,7 +54,7 @@ class Directory:
         self.parts: list[Part] | None = None
 
     def snapshot(self, covered: int, whole: bool = False) -> Snapshot:
-        return Snapshot(self.logs, covered, False, frozenset({self.rewritten}), whole=whole or self.parts is None)
+        return Snapshot(self.logs, covered, frozenset({self.rewritten}), whole=whole or self.parts is None)
 
     def write(self, *taken: Snapshot) -> None:
         self.parts = write_checkpoint(self.file_system, self.path, self.parts or [], taken)
@@ -356,27 +354,6 @@ def test_a_checkpoint_that_could_not_be_written_is_in_the_next_one(tmp_path: Pat
         assert {kept.ledger_id: kept.rows.last_entry_id for kept in found.ledgers} == {5 + i: i for i in range(6)}
         assert len(list(tmp_path.glob("checkpoint*"))) == 1 + len(found.parts or ())
         run.storage.close()
-
-
-def test_a_checkpoint_of_format_2_is_read() -> None:
-    files = MemoryFileSystem("/disk")
-    counts = struct.pack("<5q", 3, 2000, 2, 3, 1)
-    columns = array("q", [9, 7, 8, 15, -1, -1, 4, 2, 1, 10, 20, 0, *(location(3, at) for at in (400, 1300, 1400))])
-    columns.extend([10 << 32 | 900, 1 << 32 | 100, 1 << 32 | 90])
-    body = counts + columns.tobytes()
-    head = struct.pack("<8sII", b"BSPKCKP2", crc32c(struct.pack("<I", 1), crc32c(body)), 1)
-    files.open("/disk/checkpoint", create=True).write([head + body], 0)
-    found = read_checkpoint(files, "/disk")
-    assert found is not None and found.damaged and found.covered == location(3, 2000) and found.rewritten == [9]
-    assert found.parts is None, "the next one holds everything"
-    kept = [(k.ledger_id, k.last_add_confirmed, [k.rows.row(i) for i in range(len(k.rows))]) for k in found.ledgers]
-    assert kept == [
-        (7, 15, [Row(10, 19, location(3, 400), 900), Row(20, 20, location(3, 1300), 100)]),
-        (8, -1, [Row(0, 0, location(3, 1400), 90)]),
-    ]
-
-
-# -- the control log
 
 
 def test_a_control_log_does_not_grow_over_restarts(disk: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_a_bookie_is_switched_to_what_was_ordered(bookie, client, read_only):
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(Status.IO_ERROR, "I/O error$"), (Status.BAD_REQUEST, "a bookie of an older version"), (hang_up, "closed by")],
+    [(Status.IO_ERROR, "I/O error$"), (Status.BAD_REQUEST, "it knows no such request"), (hang_up, "closed by")],
 )
 def test_an_order_that_a_bookie_does_not_follow_is_an_error(bookie, client, answer, words):
     bookie.answers |= {Kind.SWITCH_READ_ONLY: answer, Kind.COLLECT: answer}

@@ -15,11 +15,10 @@ from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.store.autorecovery.process import Autorecovery
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.autorecovery.auditors import CheckReport
-from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.bookkeeper_texts import LAYOUT, check_bytes, is_layout
 from bookspark.store.metadata.records.codec import decode_cookie, decode_task, encode_cookie, encode_task
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
-from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.store.metadata.kit import ledger
 
 TASK = Task(
@@ -79,7 +78,7 @@ def test_a_cookie_is_what_bookkeepers_tools_show_and_the_bookie_is_known_by_it()
         decode_cookie(document.replace(b'bookieHost: "bookie-1"', b'bookieHost: "bookie-2"'), "here")
 
 
-def test_a_new_cluster_has_these_formats_and_one_of_an_earlier_version_keeps_its_own(chroot: str) -> None:
+def test_a_new_cluster_has_these_formats(chroot: str) -> None:
     with (
         contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store,
         nodes(chroot) as (zk, root),
@@ -92,16 +91,6 @@ def test_a_new_cluster_has_these_formats_and_one_of_an_earlier_version_keeps_its
         assert zk.get(path)[0].startswith(b'replica: "bookie-1"\n')
         assert zk.get(f"{root}/ledgers/cookies/bookie-1")[0].startswith(b"5\n")
         assert store.read_cookie("bookie-1") == (COOKIE, 0)
-        # As an earlier version began it, after BookKeeper's autorecovery was tried there.
-        zk.set(f"{root}/ledgers/underreplication/LAYOUT", b'type: "BASIC"\nversion: 1\n')
-        with contextlib.closing(ZooKeeperStore(chroot)) as older:
-            assert not older.layout.bookkeepers_formats
-            # What is there is read, and what is written is of the older kind.
-            assert older.read_cookie("bookie-1") == (COOKIE, 0)
-            older.write_cookie(COOKIE, 0)
-            assert zk.get(f"{root}/ledgers/cookies/bookie-1")[0].startswith(b"{")
-            older.underreplication.mark([Mark(1, {"bookie-2": Reason.LOST})])
-            assert zk.get(path)[0].startswith(b"{")
 
 
 def test_nothing_below_instanceid_keeps_bookkeepers_format_from_removing_it(chroot: str) -> None:
@@ -181,41 +170,6 @@ def as_earlier_versions_began_it(kazoo: KazooClient, root: str, instance_id: str
     kazoo.delete(f"{root}/ledgers/underreplication", recursive=True)
     kazoo.create(f"{root}/ledgers/underreplication")
     kazoo.create(f"{root}/ledgers/INSTANCEID/{instance_id}")
-
-
-def test_an_older_cluster_is_converted_while_nobody_uses_it(chroot: str) -> None:
-    with nodes(chroot) as (zk, root):
-        instance_id = begin_cluster(chroot, LedgerManager.BOOKKEEPER)
-        as_earlier_versions_began_it(zk, root, instance_id)
-        with contextlib.closing(ZooKeeperStore(chroot)) as older:
-            assert not older.layout.bookkeepers_formats
-            older.write_cookie(COOKIE, None)
-            older.underreplication.mark([Mark(1, {"bookie-1": Reason.LACKS}, "why")])
-            older.note_given_id(42)
-            lock = older.auditors.elect("ours:1")
-            assert lock is not None
-            assert begin_cluster(chroot, LedgerManager.BOOKKEEPER) == instance_id
-            older.auditors.resign(lock)
-            older.register_bookie(BookieRegistration("bookie-1", "127.0.0.1:1", 1))
-            assert begin_cluster(chroot, LedgerManager.BOOKKEEPER) == instance_id
-            assert zk.exists(f"{root}/ledgers/underreplication/LAYOUT") is None, "it is in use"
-            older.unregister_bookie("bookie-1")
-            assert begin_cluster(chroot, LedgerManager.BOOKKEEPER) == instance_id
-            # What was connected has to begin anew before it changes a record.
-            with pytest.raises(MetadataStoreError, match="gone from ZooKeeper"):
-                older.write_cookie(COOKIE, 1)
-        with contextlib.closing(ZooKeeperStore(chroot)) as store:
-            assert store.layout.bookkeepers_formats and store.instance_id == instance_id
-            found = store.read_cookie("bookie-1")
-            assert found is not None and found.value == COOKIE
-            task = store.underreplication.task(1)
-            assert task is not None and (task.bookies, task.detail) == ({"bookie-1": Reason.LACKS}, "why")
-            assert zk.get(f"{root}/ledgers/cookies/bookie-1")[0].startswith(b"5\n")
-            path = f"{root}/ledgers/underreplication/ledgers/0000/0000/0000/0001/urL0000000001"
-            assert zk.get(path)[0].startswith(b"replica:")
-            assert store.highest_ledger_id() == 42
-            assert zk.get_children(f"{root}/ledgers/INSTANCEID") == []
-            assert zk.exists(f"{root}/ledgers/idgiven") is None
 
 
 def test_the_layout_says_that_it_is_ours() -> None:

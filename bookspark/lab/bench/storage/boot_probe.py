@@ -44,7 +44,7 @@ def make(directory: Path, ledgers: int, entries: int) -> None:
     ControlLog(files, str(directory)).rewrite(
         [encode_records(MasterKeyNoted(ledger_id, _KEY) for ledger_id in range(ledgers))]
     )
-    snapshot = Snapshot(None, location(2, 0), False, frozenset(), whole=True)
+    snapshot = Snapshot(None, location(2, 0), frozenset(), whole=True)
     first, extent = array("q", range(entries)), array("q", [1 << 32 | _FRAME_BYTES]) * entries
     where = array("q", (location(1, at * _FRAME_BYTES) for at in range(entries)))
     rows = LedgerRows(first, where, extent)

@@ -123,7 +123,7 @@ def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json =
             auditors.wait(min(left, _POLL_SECONDS))
         report = auditors.last_check()
     if report is None:
-        raise BookKeeperError("the auditor wrote no report; is it an older version?")
+        raise BookKeeperError("the auditor wrote no report; see its log")
     typer.echo(msgspec.json.encode(report).decode() if as_json else _check_text(report))
     if report.marked or report.skipped or report.unreadable:
         raise typer.Exit(FOUND)

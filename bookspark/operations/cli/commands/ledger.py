@@ -23,7 +23,6 @@ from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
 from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
 from bookspark.operations.cli.terminal.output import console, metadata_document, payload_document, problem, table
 from bookspark.operations.cli.terminal.signals import interruptible
-from bookspark.protocol.ledger.accepted_loss import noted_by_earlier_version
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 from bookspark.store.metadata.lost_records import give_up_lost_records, read_lost_records
@@ -276,7 +275,7 @@ def recover(
             entries = handle.metadata.last_entry_id + 1
             verb = "was closed already" if before.closed else "is recovered and closed"
             typer.echo(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
-            loss = handle.metadata.accepted_loss or noted_by_earlier_version(handle.metadata.custom_metadata)
+            loss = handle.metadata.accepted_loss
             if loss is not None:
                 problem(f"not known, and accepted as lost by {loss.by}: {'; '.join(loss.not_known)}")
 

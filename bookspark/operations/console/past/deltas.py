@@ -231,10 +231,6 @@ class Deltas:
             raise ConfigurationError(f"no snapshot under {self.path} is whole; take one with `bookspark snapshot`")
         return found[::-1]
 
-    def has(self, snapshot: Snapshot, table: str) -> bool:
-        """Does the snapshot have the table? Earlier versions wrote fewer."""
-        return self._version(snapshot, table) is not None
-
     def files(self, snapshot: Snapshot, table: str) -> Files:
         """The files of a snapshot's table. Raises ReadError."""
         version = self._version(snapshot, table)

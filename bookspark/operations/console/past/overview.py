@@ -85,9 +85,7 @@ def look_at(deltas: Deltas, snapshot: Snapshot) -> Then:
     )
 
 
-def _disks(deltas: Deltas, snapshot: Snapshot) -> Mapping[str, Sequence[str]] | None:
-    if not deltas.has(snapshot, "disks"):
-        return None
+def _disks(deltas: Deltas, snapshot: Snapshot) -> Mapping[str, Sequence[str]]:
     found: dict[str, list[str]] = {}
     for one in deltas.rows(snapshot, "disks", ("bookie_id", "directory", "state", "reason")):
         wrong = found.setdefault(one["bookie_id"], [])
@@ -109,8 +107,6 @@ def sizes_of(deltas: Deltas, snapshot: Snapshot) -> dict[str, Sizes]:
 
 def enabled_of(deltas: Deltas, snapshot: Snapshot) -> bool | None:
     """Was autorecovery enabled? None: not known. Raises ReadError."""
-    if not deltas.has(snapshot, "autorecovery"):
-        return None
     return next((one["enabled"] for one in deltas.rows(snapshot, "autorecovery", ("enabled",))), None)
 
 

@@ -6,7 +6,7 @@ while it was the newest, and of a short file that names them; so it costs as muc
 parts while each is at most twice as long. So there are few parts, and a ledger's total cost grows with the logarithm of the
 number of ledgers::
 
-    <directory>/checkpoint                  "BSPKCKP3" │ u32 CRC32C of all that follows │ u32 flags (1: damage was found here)
+    <directory>/checkpoint                  "BSPKCKP3" │ u32 CRC32C of all that follows │ u32 0
                                             i64 covered log number │ i64 position in it │ i64 parts p │ i64 rewritten logs r
                                             p × (i64 number, i64 size, i64 CRC32C) │ r × i64 number
     <directory>/checkpoint.<number, 8 hex>  "BSPKPART" │ block │ block │ …     (``Block``)
@@ -14,8 +14,7 @@ number of ledgers::
 Parts are durable before an atomic rename replaces ``checkpoint``, which names them, the oldest first. Unnamed parts are removed.
 A missing or bad checkpoint or part costs a full scan and nothing else.
 
-Entry logs below the covered log are covered whole. Only the named rewritten logs are in use: a crash may leave others. Format 2
-was one file (``_decode_2``) and is still read.
+Entry logs below the covered log are covered whole. Only the named rewritten logs are in use: a crash may leave others.
 
 Source: docs/decisions/one-log.md; the counterpart of BookKeeper's ``LastLogMark`` and its ledger index. The parts are those of
 O'Neil and others, "The Log-Structured Merge-Tree" (1996).
@@ -250,12 +249,10 @@ def _with_rows(block: Block) -> Block:
 
 NAME = "checkpoint"
 
-_MAGIC, _MAGIC_2 = b"BSPKCKP3", b"BSPKCKP2"
+_MAGIC = b"BSPKCKP3"
 _PART_MAGIC = b"BSPKPART"
 _HEAD = struct.Struct("<8sII")
 _COUNTS = struct.Struct("<qqqq")
-_COUNTS_2 = struct.Struct("<qqqqq")
-_DAMAGED = 1
 _READ_BYTES = 4 << 20
 _TIMES_MAX = 2
 """A part up to this multiple of all newer parts together is merged with them."""
@@ -285,14 +282,12 @@ class KeptLedger(NamedTuple):
 class Checkpoint(NamedTuple):
     """A checkpoint as read from disk."""
 
-    damaged: bool
-    """Was damage known in the directory?"""
     covered: int
     """Location (log << 32 | position). Nothing below it has to be scanned."""
     rewritten: list[int]
     """Numbers of the rewritten logs in use."""
-    parts: list[Part] | None
-    """The parts, the oldest first. None: the checkpoint is of format 2, so the next checkpoint must hold everything."""
+    parts: list[Part]
+    """The parts, the oldest first."""
     blocks: Callable[[], Iterator[Block]]
     """Reads the content, with one entry a ledger. Raises OSError."""
 
@@ -309,14 +304,11 @@ class Checkpoint(NamedTuple):
 class Snapshot:
     """Changes in one directory since the last checkpoint was taken, or its whole content."""
 
-    def __init__(
-        self, logs: frozenset[int] | None, covered: int, damaged: bool, rewritten: frozenset[int], *, whole: bool
-    ) -> None:
+    def __init__(self, logs: frozenset[int] | None, covered: int, rewritten: frozenset[int], *, whole: bool) -> None:
         """``logs``: numbers of the directory's entry logs, or None if the bookie has no other directory. ``rewritten``: numbers
         of its rewritten logs. ``whole``: this snapshot replaces all earlier checkpoints."""
         self.logs = logs
         self.covered = covered
-        self.damaged = damaged
         self.rewritten = rewritten
         self.whole = whole
         self._newest = max(logs or (), default=0)
@@ -362,8 +354,8 @@ class Snapshot:
         counts = _COUNTS.pack(self.covered >> 32, self.covered & 0xFFFFFFFF, len(parts), len(self.rewritten))
         numbers = array("q", (value for part in parts for value in part))
         numbers.extend(sorted(self.rewritten))
-        body = struct.pack("<I", _DAMAGED if self.damaged else 0) + counts + numbers.tobytes()
-        return _HEAD.pack(_MAGIC, crc32c(body), _DAMAGED if self.damaged else 0) + body[4:]
+        body = struct.pack("<I", 0) + counts + numbers.tobytes()
+        return _HEAD.pack(_MAGIC, crc32c(body), 0) + body[4:]
 
 
 # -- writing
@@ -455,9 +447,7 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
         file.close()
     if len(content) < _HEAD.size + _COUNTS.size:
         return None
-    magic, checksum, flags = _HEAD.unpack_from(content)
-    if crc32c(struct.pack("<I", flags), crc32c(content[_HEAD.size :])) == checksum and magic == _MAGIC_2:
-        return _decode_2(bool(flags & _DAMAGED), content[_HEAD.size :])
+    magic, checksum, _ = _HEAD.unpack_from(content)
     if magic != _MAGIC or crc32c(content[12:]) != checksum:
         return None
     log, position, part_count, rewritten_count = _COUNTS.unpack_from(content, _HEAD.size)
@@ -472,7 +462,7 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
         sequences = [_read_part(file_system, directory, part) for part in parts]
         return gathered(_together(sequences), complete=True)
 
-    return Checkpoint(bool(flags & _DAMAGED), log << 32 | position, rewritten.tolist(), parts, blocks)
+    return Checkpoint(log << 32 | position, rewritten.tolist(), parts, blocks)
 
 
 def _is_whole(file_system: FileSystem, directory: str, part: Part) -> bool:
@@ -529,32 +519,3 @@ def _read(file: File, path: str, position: int, size: int, part: Part) -> bytes:
     if len(content) < size or size < 0:
         raise DamagedPartError(f"{path}: a part of the checkpoint is cut at byte {position}")
     return content
-
-
-def _decode_2(damaged: bool, content: memoryview) -> Checkpoint | None:
-    """A checkpoint of format 2: i64 covered log number, covered position, ledgers n, rows m, rewritten logs r; r × number; n ×
-    ledger id, LAC, LAFR, row count; m × first, where, extent. None if its size doesn't fit its counts: the checksum does not
-    cover the format's number, and is the same in both formats if all that follows is zeros."""
-    if len(content) < _COUNTS_2.size:
-        return None
-    log, position, ledgers, rows, rewritten_count = _COUNTS_2.unpack_from(content)
-    sizes = (rewritten_count, *[ledgers] * 4, *[rows] * 3)
-    if len(content) != _COUNTS_2.size + 8 * sum(sizes):
-        return None
-    values = content[_COUNTS_2.size :].cast("q")
-    columns = [values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    rewritten, ids, confirmed, replicated, counts = columns[:5]
-
-    def blocks() -> Iterator[Block]:
-        builder, start = BlockBuilder(), 0
-        for ledger_id, lac, lafr, count in zip(ids, confirmed, replicated, counts, strict=True):
-            builder.add(
-                (ledger_id, lac, lafr, 0, count), b"".join(column[start : start + count] for column in columns[5:])
-            )
-            start += count
-            if builder.is_full:
-                yield builder.take()
-        if len(builder):
-            yield builder.take()
-
-    return Checkpoint(damaged, log << 32 | position, rewritten.tolist(), None, blocks)

@@ -52,8 +52,7 @@ from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.wire.logged_frames import LoggedFrame, LoggedFrames
 
 _LOST_LOGS_MAX = 1 << 16
-"""An unreadable directory may hold fewer than this number of logs above all known numbers: earlier versions numbered logs without
-shares (``LogDirectory.log_number``)."""
+"""An unreadable directory may hold fewer than this number of logs above all known numbers."""
 
 _MANY_OBJECTS = 100_000
 """The collector walks fewer objects in about a millisecond."""
@@ -104,8 +103,8 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
             other, _ = holdings.logs.setdefault(stored.number, (directory, stored))
             if other is not directory:
                 raise StorageError(
-                    f"{other.path} and {directory.path} both have a log {stored.number:08x}: each was used without the other, by "
-                    "an earlier version or in another order. Nothing is lost. Empty one of them and allow that by bookspark "
+                    f"{other.path} and {directory.path} both have a log {stored.number:08x}: each was used without the other. "
+                    "Nothing is lost. Empty one of them and allow that by bookspark "
                     "cookie fix: what it held is copied back from other bookies"
                 )
     full = [

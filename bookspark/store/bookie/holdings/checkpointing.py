@@ -107,7 +107,6 @@ class Checkpoints:
                 Snapshot(
                     None if self._alone else frozenset(entry_log.number for entry_log in directory.logs),
                     directory.covered(),
-                    False,
                     frozenset(directory.rewritten),
                     whole=whole,
                 ),

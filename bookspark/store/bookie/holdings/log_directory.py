@@ -163,8 +163,6 @@ class LogDirectory:
         self._removed_below, self._reached = location(log_of(covered), 0), covered
         self.parts = checkpoint.parts if checkpoint is not None else None
         remove_parts(self.file_system, self.path, self.parts or ())
-        if checkpoint is not None and checkpoint.damaged:
-            self.lose(f"{self.path} was damaged when its checkpoint was made")
         numbers = log_numbers(self.file_system, self.path)
         self._found = {*numbers, *(checkpoint.rewritten if checkpoint is not None else ())}
         unused: list[EntryLog | RewrittenLog] = [*self._recover_rewritten(checkpoint, noted)]

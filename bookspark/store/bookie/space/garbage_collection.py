@@ -202,7 +202,7 @@ def list_lost_records(store: MetadataStore) -> tuple[LostRecords, ...] | Incompl
 
 
 def _suspected(held: Iterable[int], listing: Complete, given_out: int, lost: Collection[LostRecords]) -> Suspected:
-    # Earlier versions did not note ids given by users; the listing holds the surviving ids.
+    # The note of ids that users gave may be lost with an older copy of the metadata; the listing holds the surviving ids.
     return sort_suspects(suspects(held, listing), max(given_out, max(listing.ledgers, default=given_out)), lost)
 
 

@@ -2,7 +2,6 @@
 
 ===================  ========================================================================================
 ``zookeeper_store``  the store
-``conversion``       conversion of an older cluster to the formats of BookKeeper's cookies and tasks
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled
 ``connection``       a session in which every call has a deadline
 ``layout``           paths and connection strings

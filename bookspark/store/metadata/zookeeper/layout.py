@@ -22,9 +22,7 @@ its options. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)
     /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``RecordNodes``)
 
 A cluster begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its beginning:
-its cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``). Such clusters of an earlier version lack the
-line, and keep the formats of our own clusters until a conversion (``conversion``): processes of earlier versions can't read
-BookKeeper's.
+its cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``).
 
 BookKeeper's ``format`` removes INSTANCEID only if nothing is below it, but ``locks`` with everything below it. So the node
 that every change checks for is there: clients of a removed cluster can't change anything any more.

@@ -50,7 +50,6 @@ from bookspark.store.metadata.records.names import decode_name
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
 from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
-from bookspark.store.metadata.zookeeper.conversion import convert
 from bookspark.store.metadata.zookeeper.layout import (
     Layout,
     LedgerManager,
@@ -942,11 +941,6 @@ class ZooKeeperStore:
 
     # -- within
 
-    def take_bookkeepers_formats(self) -> bool:
-        """Convert cookies and tasks of an earlier version's cluster to BookKeeper's formats. False while the cluster is in
-        use. Connected clients keep the formats of their start."""
-        return convert(self._nodes, self.layout, self._instance_id, self.underreplication.list_tasks())
-
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
         """The error for a ledger without a record. Raises MetadataStoreError if all records are gone."""
         self._still_there(f"looking for ledger {ledger_id}")
@@ -974,12 +968,6 @@ class ZooKeeperStore:
 
 
 def begin_cluster(connect: str, manager: LedgerManager = LedgerManager.HIERARCHICAL) -> str:
-    """Begin a cluster at ``connect`` if none is there; returns its id. BOOKKEEPER also converts a cluster of an earlier
-    version to the formats of BookKeeper's cookies and tasks, unless it is in use. Raises MetadataStoreError."""
+    """Begin a cluster at ``connect`` if none is there; returns its id. Raises MetadataStoreError."""
     with contextlib.closing(ZooKeeperStore(connect, begin=manager)) as store:
-        if manager is LedgerManager.BOOKKEEPER and not store.take_bookkeepers_formats():
-            log.warning(
-                "the cluster keeps Bookspark's formats for cookies and tasks, which BookKeeper's autorecovery can't read: to "
-                "change that, stop all bookies, clients and autorecovery of the cluster, and say this again"
-            )
         return store.instance_id
